@@ -27,7 +27,7 @@ from traincheck.infer.engine import infer
 from traincheck.infer.statistics import RunStatistics
 from traincheck.infer.tasks import Run
 from traincheck.infer.validate import replay
-from traincheck.relations._table import RELATIONS
+from traincheck.relations.registry import RELATIONS
 from traincheck.schema.claims import PROGRAM, Invariant
 from traincheck.schema.events import Event, MarkEvent
 from traincheck.schema.findings import Verdict

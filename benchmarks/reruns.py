@@ -31,7 +31,7 @@ from traincheck.check.engine import run_checks
 from traincheck.infer.engine import infer
 from traincheck.infer.tasks import Run
 from traincheck.infer.view import sampled, selective
-from traincheck.relations._table import RELATIONS
+from traincheck.relations.registry import RELATIONS
 from traincheck.schema.claims import Invariant, Needs
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict

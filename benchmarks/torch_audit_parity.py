@@ -25,8 +25,8 @@ from benchmarks import harness
 from benchmarks.torch_audit_cases.all_cases import CASES
 from benchmarks.torch_audit_cases.case import HEALTHY, HOST, SABOTAGED, STOPS, Case
 from benchmarks.torch_audit_checks import OLDER, RELEASE, THRESHOLDS
-from traincheck.rules._options import options_of
-from traincheck.rules._table import RULES
+from traincheck.rules.options import options_of
+from traincheck.rules.registry import RULES
 
 PAGE = harness.ROOT / "docs" / "torch-audit.md"
 COMMAND = "python -m benchmarks.torch_audit_parity --other ../audit/bin/python --write"
@@ -259,7 +259,7 @@ program. A verdict counts only the rules that the case is about. For traincheck,
 healthy program counts too. `(+3)` is the number of further findings."""
 _GPU_TESTS = """\
 no figure above counts
-them. Their rules are tested with traces made by hand (`tests/rules/tc901` to `tc904`). On a machine
+them. Their rules are tested with traces made by hand (`tests/rules/efficiency`). On a machine
 with a GPU, the command above runs them as well."""
 _CHECKS = """\
 Ids are those of release 0.3.0. The README of its first version listed more checks. They have no ids and

@@ -30,7 +30,7 @@ from benchmarks.silent_bugs.recordings import Recordings
 from traincheck.check.engine import run_checks
 from traincheck.infer.engine import infer
 from traincheck.infer.tasks import Run
-from traincheck.relations._table import RELATIONS
+from traincheck.relations.registry import RELATIONS
 from traincheck.schema.events import Event, MarkEvent
 from traincheck.schema.findings import Verdict
 from traincheck.store.reader import TraceReader

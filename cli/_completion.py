@@ -43,8 +43,8 @@ def _folders(incomplete: str) -> Iterable[CompletionItem]:
 
 def _codes(incomplete: str) -> Iterable[CompletionItem]:
     """Codes of rules with their titles, and names of relations; of several, the last one."""
-    from traincheck.relations._table import RELATIONS
-    from traincheck.rules._table import RULES
+    from traincheck.relations.registry import RELATIONS
+    from traincheck.rules.registry import RULES
 
     before, comma, last = incomplete.rpartition(",")
     known = {rule.info.code: rule.info.title for rule in RULES} | dict.fromkeys(RELATIONS, "")
@@ -54,7 +54,7 @@ def _codes(incomplete: str) -> Iterable[CompletionItem]:
 
 
 def _formats(incomplete: str) -> Iterable[CompletionItem]:
-    from traincheck.report._table import all_sinks
+    from traincheck.report.registry import all_sinks
 
     return _beginning(all_sinks(), incomplete)
 
@@ -72,7 +72,7 @@ def _presets(incomplete: str) -> Iterable[CompletionItem]:
 
 
 def _relations(incomplete: str) -> Iterable[CompletionItem]:
-    from traincheck.relations._table import RELATIONS
+    from traincheck.relations.registry import RELATIONS
 
     return _beginning(RELATIONS, incomplete)
 

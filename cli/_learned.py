@@ -71,7 +71,7 @@ def _tell_rest(count: int) -> None:
 
 def severity(one: Invariant) -> str:
     """That of a finding when it breaks."""
-    from traincheck.relations._table import RELATIONS
+    from traincheck.relations.registry import RELATIONS
 
     relation = RELATIONS.get(one.hypothesis.relation)
     try:

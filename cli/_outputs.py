@@ -12,7 +12,7 @@ import click
 from traincheck.errors import OutputError, UsageError
 
 if TYPE_CHECKING:
-    from traincheck.report._table import Sink
+    from traincheck.report.registry import Sink
     from traincheck.schema.findings import Report
 
 _Decorated = TypeVar("_Decorated", bound=Callable[..., Any])
@@ -61,7 +61,7 @@ def sink_named(form: str) -> Sink:
     Raises:
         UsageError: there is no such format.
     """
-    from traincheck.report._table import all_sinks
+    from traincheck.report.registry import all_sinks
 
     sinks = all_sinks()
     if form not in sinks:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from traincheck.report._lines import COLOURS, page
-from traincheck.report._lines import say as write_paragraph
+from traincheck.report.lines import COLOURS, page
+from traincheck.report.lines import say as write_paragraph
 from traincheck.report.text_report import one_line
 from traincheck.schema.findings import Verdict
 from traincheck.schema.words import counted

@@ -197,7 +197,7 @@ def _tell_suppressed(report: Report, form: str) -> None:
     """Beside the forms that have no place for it; the text report tells it itself."""
     if form == "text" or not report.suppressed or report.presentation.suppressed:
         return
-    from traincheck.report._words import suppressions
+    from traincheck.report.sentences import suppressions
 
     hint = "--show-suppressed shows them"
     click.echo(f"traincheck: findings: {suppressions(report)}; {hint}", err=True)

@@ -156,7 +156,7 @@ def _checked(
 ) -> int:
     """Record and check at once. The status stays that of the program."""
     from traincheck.collect.launch.launcher import launch
-    from traincheck.report._run_summary import RunSummary, write_run_summary
+    from traincheck.report.run_summary import RunSummary, write_run_summary
 
     from ._live import LiveCheck
 

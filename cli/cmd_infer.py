@@ -134,7 +134,7 @@ def _is_same(output: str, update: str | None) -> bool:
 
 def _relations(names: Sequence[str], before: Sequence[RunStatistics]) -> dict[str, Relation] | None:
     """Those that are asked for; of runs added to others, those that the others were asked about."""
-    from traincheck.relations._table import RELATIONS
+    from traincheck.relations.registry import RELATIONS
 
     for name in names:
         if name not in RELATIONS:

@@ -177,7 +177,7 @@ def merge(files: Sequence[str], output: str, force: bool) -> None:
     """  # noqa: D301  # click reads the escape
     from traincheck.infer.engine import learn_from
     from traincheck.infer.files import known_runs, limits_of, save
-    from traincheck.relations._table import RELATIONS
+    from traincheck.relations.registry import RELATIONS
 
     refuse_output(output, replaces=force)
     limits = limits_of(files)
@@ -215,7 +215,7 @@ def validate(file: str, traces: Sequence[str], form: str) -> int:
     Exit status: 0 none is violated; 1 some are; 2 bad input or usage.
     """  # noqa: D301  # click reads the escape
     from traincheck.infer.validate import replay
-    from traincheck.relations._table import RELATIONS
+    from traincheck.relations.registry import RELATIONS
     from traincheck.store.reader import TraceReader
     from traincheck.store.runs import find_runs
 

@@ -13,7 +13,7 @@ import click
 from traincheck.errors import UsageError, nearest
 
 if TYPE_CHECKING:
-    from traincheck.rules._docs import RuleDocs
+    from traincheck.rules.docs import RuleDocs
     from traincheck.schema.protocols import Rule
 
 _COLOURS = {"error": "red", "warning": "yellow", "info": "blue"}
@@ -45,7 +45,7 @@ def rules(stray: tuple[str, ...], explain: str | None, form: str) -> None:
       traincheck rules --explain TC101
       traincheck rules --format json
     """  # noqa: D301  # click reads the escape
-    from traincheck.rules._table import all_rules
+    from traincheck.rules.registry import all_rules
 
     if stray:
         fix = f"traincheck rules --explain {stray[0]}"
@@ -73,7 +73,7 @@ def _summary(docs: RuleDocs) -> str:
 
 
 def _docs(known: Sequence[Rule]) -> list[RuleDocs]:
-    from traincheck.rules._docs import docs_of
+    from traincheck.rules.docs import docs_of
 
     return [docs_of(rule) for rule in known]
 
@@ -100,7 +100,7 @@ def _show_groups(known: Sequence[Rule]) -> None:
 
 def _explain(rule: Rule) -> None:
     """The docstring; on a terminal with its headings in bold."""
-    from traincheck.rules._docs import docs_of, options_text
+    from traincheck.rules.docs import docs_of, options_text
 
     docs = docs_of(rule)
     text = docs.text
@@ -118,8 +118,8 @@ def _explain(rule: Rule) -> None:
 
 
 def _as_json(rule: Rule) -> dict[str, Any]:
-    from traincheck.rules._docs import docs_of
-    from traincheck.rules._options import options_of
+    from traincheck.rules.docs import docs_of
+    from traincheck.rules.options import options_of
 
     docs = docs_of(rule)
     return {

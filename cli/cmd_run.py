@@ -114,7 +114,7 @@ def run(ctx: click.Context, /, **options: Any) -> int:
       3  a bug of traincheck
     """  # noqa: D301  # click reads the escape
     from traincheck.collect.launch.launcher import launch, new_run_id
-    from traincheck.report._run_summary import RunSummary, write_run_summary
+    from traincheck.report.run_summary import RunSummary, write_run_summary
 
     from ._live import LiveCheck
 

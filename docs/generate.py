@@ -17,9 +17,9 @@ from typing import Any
 
 import click
 
-from traincheck.relations._table import BUILT_IN
-from traincheck.rules._docs import RuleDocs, docs_of, options_text
-from traincheck.rules._table import RULES
+from traincheck.relations.registry import BUILT_IN
+from traincheck.rules.docs import RuleDocs, docs_of, options_text
+from traincheck.rules.registry import RULES
 from traincheck.schema import events, values
 from traincheck.schema.protocols import Rule
 

@@ -9,7 +9,7 @@ from typing import Any
 from traincheck.check.engine import Engine
 from traincheck.infer.engine import InferResult, Limits, infer
 from traincheck.infer.tasks import Run
-from traincheck.relations._table import RELATIONS
+from traincheck.relations.registry import RELATIONS
 from traincheck.schema.claims import Hypothesis, Invariant
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Example, Report, Symptom

@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from traincheck.rules._table import RULES
+from traincheck.rules.registry import RULES
 from traincheck.schema import events
 
 ROOT = Path(__file__).parents[1]

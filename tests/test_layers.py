@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -41,7 +43,8 @@ ORDERS = {"traincheck": LAYERS, "traincheck.collect": COLLECT_LAYERS}
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 MODULE_LINES = 600
 FUNCTION_LINES = 80
-SHORT_FILES = {"relations": 250, "rules": 250}
+LEVEL_MODULES = 30
+SHORT_FILES = {"rules": 300}
 HOT_PATH_LINES = 300
 HOT_PATH = ("collect/trace_writer/emitter.py", "collect/tensors/summarize.py")
 TORCH_LAYER = "collect"
@@ -59,6 +62,11 @@ def dotted(path: Path, root: Path = ROOT) -> str:
     if parts[0] == "cli":
         parts = ("traincheck", *parts)
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+PACKAGES = {dotted(path.parent) for path in modules() if path.name == "__init__.py"} | {
+    "traincheck.cli"
+}
 
 
 def layer(name: str) -> str | None:
@@ -193,7 +201,7 @@ def test_every_folder_has_a_layer() -> None:
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("traincheck.store.reader", "from traincheck.rules import _table"),
+        ("traincheck.store.reader", "from traincheck.rules import registry"),
         ("traincheck.facts.provider", "from traincheck.relations import bounded"),
         ("traincheck.store.reader", "import traincheck.collect.trace_writer.emitter"),
         ("traincheck.check.engine", "def late():\n    from traincheck import report"),
@@ -267,8 +275,6 @@ def line_limit(path: Path) -> int:
     inside = relative(path).removeprefix("traincheck/")
     if inside in HOT_PATH:
         return HOT_PATH_LINES
-    if path.name.startswith("_"):  # a table, or what several of them share
-        return MODULE_LINES
     return SHORT_FILES.get(layer(dotted(path)) or "", MODULE_LINES)
 
 
@@ -279,6 +285,37 @@ def test_no_module_is_too_long() -> None:
         if (lines := len(path.read_text(encoding="utf-8").splitlines())) > line_limit(path)
     }
     assert not sizes
+
+
+def test_no_level_of_a_package_has_too_many_modules() -> None:
+    sizes = Counter(path.parent for path in modules())
+    assert not {relative(path): count for path, count in sizes.items() if count > LEVEL_MODULES}
+
+
+def foreign_private(source: str, module: str) -> set[str]:
+    """Modules with a leading underscore, of another package, that `module` imports."""
+    own = module.rpartition(".")[0]
+    return {
+        target
+        for target in imports(ast.parse(source), module, is_package=False)
+        if (found := re.match(r"(traincheck(?:\.\w+)*?)\._[a-z]", target))
+        and found[1] in PACKAGES - {own}
+    }
+
+
+def test_no_private_module_of_another_package_is_imported() -> None:
+    broken = {
+        relative(path): found
+        for path in modules()
+        if (found := foreign_private(path.read_text(encoding="utf-8"), dotted(path)))
+    }
+    assert not broken
+
+
+def test_an_import_of_a_private_module_is_seen() -> None:
+    source = "from traincheck.collect.instruments import _wrap"
+    assert foreign_private(source, "traincheck.collect.session.session")
+    assert not foreign_private(source, "traincheck.collect.instruments.data")
 
 
 def test_no_function_is_too_long() -> None:

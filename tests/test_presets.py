@@ -15,7 +15,7 @@ from tests.infer.test_statistics import without_zero_grad
 from tests.learning import learn, report_of
 from traincheck.errors import UsageError
 from traincheck.presets import preset_names, preset_path
-from traincheck.relations._table import RELATIONS
+from traincheck.relations.registry import RELATIONS
 from traincheck.schema.findings import Verdict
 from traincheck.schema.invariant_file import SCHEMA_FILE, read_invariants
 from traincheck.store.reader import TraceReader

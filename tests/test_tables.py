@@ -5,10 +5,7 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-import pytest
-
 PACKAGE = Path(__file__).parents[1] / "traincheck"
-TABLES = ("collect/instruments", "relations", "report", "rules")
 
 
 def listed(table: Path) -> set[str]:
@@ -27,8 +24,20 @@ def listed(table: Path) -> set[str]:
     return imported | strings
 
 
-@pytest.mark.parametrize("folder", TABLES)
-def test_every_file_is_in_the_table(folder: str) -> None:
-    files = {p.stem for p in (PACKAGE / folder).glob("*.py") if not p.stem.startswith("_")}
-    assert files
-    assert not files - listed(PACKAGE / folder / "_table.py")
+def test_every_instrument_is_in_the_registry() -> None:
+    folder = PACKAGE / "collect" / "instruments"
+    files = {p.stem for p in folder.glob("*.py") if not p.stem.startswith("_")}
+    assert files - {"base", "registry"}
+    assert not files - {"base", "registry"} - listed(folder / "registry.py")
+
+
+def test_every_relation_is_in_the_registry() -> None:
+    folders = {path.parent.name for path in (PACKAGE / "relations").glob("*/relation.py")}
+    tree = ast.parse((PACKAGE / "relations" / "registry.py").read_text(encoding="utf-8"))
+    imported = {
+        node.module.split(".")[-2]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.endswith(".relation")
+    }
+    assert folders
+    assert folders == imported

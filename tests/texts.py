@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from tests.checking import report_of
 from tests.rules.test_contract import BROKEN
-from traincheck.rules._table import RULES
+from traincheck.rules.registry import RULES
 from traincheck.schema.findings import Finding
 
 

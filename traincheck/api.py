@@ -17,10 +17,10 @@ from traincheck.check.source_calls import program_in
 from traincheck.check.source_files import SourceFiles, trusted_folders
 from traincheck.config import Config
 from traincheck.errors import UsageError, nearest
-from traincheck.relations._table import RELATIONS
-from traincheck.rules._docs import docs_of
-from traincheck.rules._options import configured
-from traincheck.rules._table import all_rules
+from traincheck.relations.registry import RELATIONS
+from traincheck.rules.docs import docs_of
+from traincheck.rules.options import configured
+from traincheck.rules.registry import all_rules
 from traincheck.schema.apis import Marks
 from traincheck.schema.events import MarkEvent
 from traincheck.schema.findings import Report

@@ -15,8 +15,8 @@ from traincheck.check.engine import Engine
 from traincheck.check.folding import Fault, Tally
 from traincheck.check.verdicts import View
 from traincheck.check.witness import Witness
-from traincheck.relations._table import RELATIONS
-from traincheck.rules._table import RULES
+from traincheck.relations.registry import RELATIONS
+from traincheck.rules.registry import RULES
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Hypothesis, Invariant, Needs, without_some
 from traincheck.schema.events import CallEvent, Event

@@ -17,7 +17,7 @@ from traincheck.check.findings import Accept
 from traincheck.check.source_calls import lines_calling
 from traincheck.check.source_files import SourceFiles
 from traincheck.report import _by_name
-from traincheck.rules._table import all_rules
+from traincheck.rules.registry import all_rules
 from traincheck.schema.findings import Report
 
 RULES = [rule for rule in all_rules() if rule.info.code == "TC201"]

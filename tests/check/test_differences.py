@@ -11,8 +11,8 @@ from traincheck.check.causes import RANK
 from traincheck.check.differences import DIFFERENCES
 from traincheck.check.engine import Engine
 from traincheck.check.findings import FindingBook
-from traincheck.relations._table import RELATIONS
-from traincheck.rules._table import RULES
+from traincheck.relations.registry import RELATIONS
+from traincheck.rules.registry import RULES
 from traincheck.schema.events import Event
 from traincheck.schema.findings import CheckInfo, Finding, Symptom, Topic, Violation
 

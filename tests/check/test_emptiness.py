@@ -9,7 +9,7 @@ import pytest
 from tests.builders import MLP, TraceBuilder, healthy_run
 from traincheck.api import make_engine
 from traincheck.check.engine import watch
-from traincheck.report._words import lack
+from traincheck.report.sentences import lack
 from traincheck.schema.events import Event, StepEvent
 from traincheck.schema.findings import (
     FINDINGS,

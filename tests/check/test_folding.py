@@ -14,14 +14,14 @@ from tests.check.test_findings import blind, groups
 from tests.checking import net
 from tests.learning import learn
 from tests.relations.test_loss import updates
-from tests.rules.tc951.test_tc951 import SCHEDULER
+from tests.rules.torch_warnings.test_tc951_torch_advice import SCHEDULER
 from tests.rules.window import schedule
 from traincheck.check import causes, differences, folding
 from traincheck.check import engine as engines
 from traincheck.check.engine import Engine
 from traincheck.check.findings import FindingBook
-from traincheck.relations._table import RELATIONS
-from traincheck.rules._table import RULES
+from traincheck.relations.registry import RELATIONS
+from traincheck.rules.registry import RULES
 from traincheck.schema.claims import Invariant
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Finding, Topic, Violation

@@ -10,11 +10,11 @@ from tests.builders import healthy_run
 from tests.relations.test_contract import LEARNED
 from traincheck.check.engine import Engine
 from traincheck.check.verdicts import FEEDS, View, instrument_named, judge, reasons, unfed
-from traincheck.collect.instruments._base import Instrument
-from traincheck.collect.instruments._table import INSTRUMENTS
+from traincheck.collect.instruments.base import Instrument
+from traincheck.collect.instruments.registry import INSTRUMENTS
 from traincheck.presets import preset_names, preset_path
-from traincheck.relations._table import RELATIONS
-from traincheck.rules._table import RULES
+from traincheck.relations.registry import RELATIONS
+from traincheck.rules.registry import RULES
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs, some, without_some
 from traincheck.schema.events import MarkEvent
@@ -149,7 +149,7 @@ def test_a_view_that_cannot_be_read_holds_nothing() -> None:
 
 
 def test_the_instruments_are_those_there_are() -> None:
-    table = pytest.importorskip("traincheck.collect.instruments._table")
+    table = pytest.importorskip("traincheck.collect.instruments.registry")
     assert {instrument.name for instrument in table.INSTRUMENTS} == set(FEEDS)
 
 

@@ -10,9 +10,9 @@ import pytest
 from tests.checking import BY_CODE
 from tests.rules.test_options import Loud
 from traincheck.cli import main as entry
-from traincheck.rules import _table
-from traincheck.rules._docs import THEMES, docs_of
-from traincheck.rules._table import RULES
+from traincheck.rules import registry
+from traincheck.rules.docs import THEMES, docs_of
+from traincheck.rules.registry import RULES
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def test_explains_one_as_json(rules, capsys) -> None:
 
 
 def test_an_explanation_has_the_options(rules, capsys, monkeypatch) -> None:
-    monkeypatch.setattr(_table, "RULES", (*RULES, Loud()))
+    monkeypatch.setattr(registry, "RULES", (*RULES, Loud()))
     assert rules("--explain", "XX1") == 0
     assert "\n    ratio = 10.0\n    window = 20\n    only = []\n" in capsys.readouterr().out
 

@@ -25,9 +25,9 @@ from traincheck.collect.launch import launcher as launching
 from traincheck.collect.launch.launcher import Outcome
 from traincheck.collect.launch.settings import Settings
 from traincheck.collect.launch.stop_program import ProgramStopper
-from traincheck.report import _run_summary as run_summary
-from traincheck.report._run_summary import RunSummary
-from traincheck.rules._table import RULES
+from traincheck.report import run_summary
+from traincheck.report.run_summary import RunSummary
+from traincheck.rules.registry import RULES
 from traincheck.schema.claims import Hypothesis, Invariant
 from traincheck.schema.events import CheckpointEvent, Event
 from traincheck.schema.findings import Report

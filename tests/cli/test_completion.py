@@ -9,7 +9,7 @@ import pytest
 
 from traincheck.cli import main as entry
 from traincheck.presets import preset_names
-from traincheck.report._table import SINKS
+from traincheck.report.registry import SINKS
 
 
 @pytest.fixture

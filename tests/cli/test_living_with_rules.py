@@ -13,9 +13,9 @@ import pytest
 from tests.builders import MLP, TraceBuilder, healthy_run
 from tests.rules.test_options import Loud
 from traincheck.cli import main as entry
-from traincheck.report._table import SINKS
-from traincheck.rules import _table
-from traincheck.rules._table import RULES
+from traincheck.report.registry import SINKS
+from traincheck.rules import registry
+from traincheck.rules.registry import RULES
 from traincheck.store.manifest import Manifest
 from traincheck.store.writer import TraceWriter
 
@@ -111,7 +111,7 @@ def test_fail_on_in_a_configuration(project: Path, check: Check, monkeypatch) ->
 def test_a_mistake_in_it_is_bad_input(
     project: Path, check: Check, monkeypatch, capsys, text: str, what: str, fix: str
 ) -> None:
-    monkeypatch.setattr(_table, "RULES", (*RULES, Loud()))
+    monkeypatch.setattr(registry, "RULES", (*RULES, Loud()))
     (project / "traincheck.toml").write_text(text)
     assert check() == 2
     err = capsys.readouterr().err

@@ -21,9 +21,9 @@ from torch.utils.data import DataLoader, Dataset
 
 from tests.collect.recording import recording
 from traincheck import collect
-from traincheck.collect.instruments import _table
-from traincheck.collect.instruments._table import INSTRUMENTS
+from traincheck.collect.instruments import registry
 from traincheck.collect.instruments.functional import Functional
+from traincheck.collect.instruments.registry import INSTRUMENTS
 from traincheck.collect.launch.settings import Settings
 from traincheck.collect.session.faults import MAX_FAULTS
 from traincheck.collect.session.session import Session
@@ -299,7 +299,7 @@ def seeded_run(case, **kwargs):
 
 
 def test_every_instrument_is_in_the_table_and_has_a_case():
-    folder = Path(_table.__file__).parent
+    folder = Path(registry.__file__).parent
     classes = set()
     for path in folder.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):

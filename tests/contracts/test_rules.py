@@ -13,7 +13,7 @@ import pytest
 from tests.builders import ADAM, BN_BUFFERS, MLP, MLP_BN, SGD, TraceBuilder
 from tests.checking import report_of
 from tests.rules.test_contract import BROKEN
-from traincheck.rules._table import RULES
+from traincheck.rules.registry import RULES
 from traincheck.schema.apis import Families
 from traincheck.schema.codec import decode, encode
 from traincheck.schema.events import Event
@@ -28,8 +28,8 @@ every_rule = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.info.c
 @every_rule
 @pytest.mark.parametrize("kind", ["fires", "quiet"])
 def test_it_has_tests_of_both_kinds_found_by_name(rule: Rule, kind: str) -> None:
-    code = rule.info.code.lower()
-    text = (RULE_TESTS / code / f"test_{code}.py").read_text(encoding="utf-8")
+    theme, name = type(rule).__module__.split(".")[-2:]
+    text = (RULE_TESTS / theme / f"test_{name}.py").read_text(encoding="utf-8")
     assert re.search(rf"^def test_(\w+_)?{kind}(_\w+)?\(", text, re.M)
     assert re.search(rf"\b{kind}\(", text.replace(f"_{kind}(", ""))
 

@@ -113,7 +113,7 @@ def test_what_a_hole_hides_is_not_learned(lab, tmp_path):
     from traincheck.infer.engine import Limits, infer
     from traincheck.infer.tasks import Run
     from traincheck.infer.validate import replay
-    from traincheck.relations._table import RELATIONS
+    from traincheck.relations.registry import RELATIONS
     from traincheck.store.reader import TraceReader
 
     run = lab.reference(MLP)

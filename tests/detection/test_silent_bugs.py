@@ -22,7 +22,7 @@ from benchmarks.silent_bugs.case import (
     load_cases,
 )
 from benchmarks.silent_bugs.recordings import Recordings
-from traincheck.rules._table import RULES
+from traincheck.rules.registry import RULES
 
 CASES = {case.id: case for case in load_cases()}
 CODES = {rule.info.code for rule in RULES}

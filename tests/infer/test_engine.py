@@ -11,7 +11,7 @@ from traincheck.infer.confidence import min_examples
 from traincheck.infer.engine import REASONS, Limits, infer
 from traincheck.infer.tasks import Run
 from traincheck.infer.view import selective
-from traincheck.relations._table import RELATIONS
+from traincheck.relations.registry import RELATIONS
 from traincheck.schema.apis import Marks
 from traincheck.schema.claims import Hypothesis, Needs, key_of
 from traincheck.schema.findings import Verdict

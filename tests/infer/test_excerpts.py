@@ -15,7 +15,7 @@ from traincheck.errors import InvariantFormatError
 from traincheck.infer.engine import learn_from
 from traincheck.infer.excerpts import trees_from_json, trees_json
 from traincheck.infer.statistics_file import read_statistics, write_statistics
-from traincheck.relations._names import STEP
+from traincheck.relations.phrasing import STEP
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Invariant, without_some
 from traincheck.schema.excerpts import Excerpt

@@ -20,7 +20,7 @@ from traincheck.infer.statistics_file import read_statistics, write_statistics
 from traincheck.infer.tasks import Run
 from traincheck.infer.view import sampled, selective
 from traincheck.infer.vocabulary import Vocabulary
-from traincheck.relations._table import RELATIONS
+from traincheck.relations.registry import RELATIONS
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Hypothesis, Needs
 from traincheck.schema.findings import Verdict

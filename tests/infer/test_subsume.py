@@ -8,7 +8,7 @@ from typing import Any
 from traincheck.infer.examples import Rows
 from traincheck.infer.preconditions import Learned
 from traincheck.infer.subsume import Accepted, implied_by
-from traincheck.relations.contains import Contains
+from traincheck.relations.contains.relation import Contains
 from traincheck.schema.claims import Condition, Hypothesis, Precondition, key_of
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.builders import BN_BUFFERS, MLP_BN, TraceBuilder
 from traincheck.infer.vocabulary import Listener, Vocabulary, joined
-from traincheck.relations._table import RELATIONS
+from traincheck.relations.registry import RELATIONS
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import CollectiveEvent

@@ -14,8 +14,8 @@ from rich.console import Console
 
 import traincheck
 from tests.report.test_golden import REPORTS, several
-from traincheck.report import _lines
-from traincheck.report._table import SINKS
+from traincheck.report import lines
+from traincheck.report.registry import SINKS
 from traincheck.schema.findings import Findings
 
 CELLS = '''
@@ -61,7 +61,7 @@ def test_text_goes_to_the_stream_where_rich_takes_the_process_for_a_notebook(mon
     monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
     assert Console(file=io.StringIO()).is_jupyter, "rich asks otherwise now"
     stream = io.StringIO()
-    assert not _lines.page(stream).is_jupyter
+    assert not lines.page(stream).is_jupyter
     SINKS["text"](several(), stream)
     assert stream.getvalue().startswith("2 findings")
 

@@ -9,8 +9,8 @@ import pytest
 
 from tests.builders import MLP, TraceBuilder
 from tests.learning import broken, decide, learn, report_of, texts
-from traincheck.relations._magnitudes import Gradients
-from traincheck.relations._reading import LEAST_SHARE
+from traincheck.relations.readings.gradient_sizes import Gradients
+from traincheck.relations.readings.reading import LEAST_SHARE
 from traincheck.schema.apis import Families
 from traincheck.schema.events import CheckpointEvent, StateEvent, StepEvent
 from traincheck.schema.findings import Symptom, Verdict

@@ -14,9 +14,9 @@ import pytest
 
 from tests.builders import BN_BUFFERS, MLP_BN, TraceBuilder
 from tests.learning import decide, learn, report_of
-from traincheck.relations import _table
-from traincheck.relations._table import BUILT_IN, RELATIONS
-from traincheck.relations.order import Order
+from traincheck.relations import registry
+from traincheck.relations.order.relation import Order
+from traincheck.relations.registry import BUILT_IN, RELATIONS
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import StateEvent
@@ -177,8 +177,8 @@ def test_installed_packages_may_add_relations(monkeypatch, caplog):
         EntryPoint("b", f"{__name__}:Another", "traincheck.relations"),
         EntryPoint("a", "no_such_package:Relation", "traincheck.relations"),
     ]
-    monkeypatch.setattr(_table, "entry_points", lambda group: points)
+    monkeypatch.setattr(registry, "entry_points", lambda group: points)
     monkeypatch.setitem(__import__("sys").modules, __name__, inspect.getmodule(Another))
-    table = _table._all_relations()
+    table = registry._all_relations()
     assert list(table) == [*RELATIONS, "another"]
     assert "cannot be used" in caplog.text

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 from tests.builders import ADAM, LINEAR, MLP, SGD, TraceBuilder
 from tests.collect.recording import recording
 from tests.learning import broken, decide, learn, report_of, texts
-from traincheck.relations._counts import DETACH
+from traincheck.relations.count.windows import DETACH
 from traincheck.schema.apis import COMPILED, Families
 from traincheck.schema.events import CollectiveEvent, Event
 from traincheck.schema.findings import Symptom, Verdict

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from traincheck.relations._subtrees import MOST_PATTERNS, expand, fold, matcher, names_folded
+from traincheck.relations.subtrees import MOST_PATTERNS, expand, fold, matcher, names_folded
 
 
 def frozen_below(names: list[str], *places: str) -> dict[str, str]:

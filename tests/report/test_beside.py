@@ -17,8 +17,8 @@ from tests.report.test_golden import REPORTS, written
 from traincheck.check.live import Watched
 from traincheck.report._beside import beside, excerpt_json
 from traincheck.report._places import code_of
-from traincheck.report._run_summary import RunSummary, write_run_summary
-from traincheck.report._table import SINKS
+from traincheck.report.registry import SINKS
+from traincheck.report.run_summary import RunSummary, write_run_summary
 from traincheck.schema.events import CallEvent
 from traincheck.schema.excerpts import Row
 from traincheck.schema.findings import Finding, Report, Subject

@@ -17,8 +17,8 @@ import pytest
 
 from tests.report.test_golden import REPORTS, several, suppressed, written
 from traincheck.check.live import Watched
-from traincheck.report._run_summary import RunSummary, write_run_summary
-from traincheck.report._table import SINKS
+from traincheck.report.registry import SINKS
+from traincheck.report.run_summary import RunSummary, write_run_summary
 from traincheck.schema.findings import NOTHING_CHECKED, Finding, Presentation, Report, Verdict
 
 SARIF_SCHEMA = Path(__file__).parent / "schemas" / "sarif-schema-2.1.0.json"

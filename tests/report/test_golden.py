@@ -13,7 +13,7 @@ import traincheck
 from tests import checking
 from tests.builders import BATCH_NORM, LINEAR, MLP, MLP_BN, TraceBuilder
 from tests.checking import FIRST_RULES
-from traincheck.report._table import SINKS
+from traincheck.report.registry import SINKS
 from traincheck.schema.events import Event
 from traincheck.schema.excerpts import Row
 from traincheck.schema.findings import (

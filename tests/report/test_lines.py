@@ -9,7 +9,7 @@ import pytest
 from rich.text import Text
 
 from tests.report.test_golden import several, written
-from traincheck.report._lines import page, say, table
+from traincheck.report.lines import page, say, table
 from traincheck.schema.findings import Report, Verdict
 
 NAME = "BertForSequenceClassification.bert.embeddings.token_type_embeddings.weight.and.more.of.it"

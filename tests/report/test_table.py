@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 
 from traincheck.errors import UsageError
-from traincheck.report import _table
-from traincheck.report._table import SINKS, all_sinks
+from traincheck.report import registry
+from traincheck.report.registry import SINKS, all_sinks
 
 
 def offer(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
-    entry = EntryPoint(name=name, value=value, group=_table.ENTRY_POINTS)
-    monkeypatch.setattr(_table, "entry_points", lambda group: [entry])
+    entry = EntryPoint(name=name, value=value, group=registry.ENTRY_POINTS)
+    monkeypatch.setattr(registry, "entry_points", lambda group: [entry])
 
 
 def test_table_and_folder_agree() -> None:
-    folder = Path(_table.__file__).parent
+    folder = Path(registry.__file__).parent
     assert {f"{name}_report" for name in SINKS} == {p.stem for p in folder.glob("*_report.py")}
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from tests.builders import TraceBuilder
 from tests.checking import net
-from tests.rules.losses import tensor
-from traincheck.rules._attention import SDPA
+from tests.rules.loss_runs import tensor
+from traincheck.rules.attention.calls import SDPA
 from traincheck.schema.apis import Families
 from traincheck.schema.events import Event
 

@@ -15,15 +15,15 @@ from tests.builders import MLP, MLP_BN, TraceBuilder, healthy_run
 from tests.checking import Alone
 from traincheck.check.engine import Engine
 from traincheck.errors import UsageError
-from traincheck.rules import _table
-from traincheck.rules._docs import docs_of
-from traincheck.rules._options import options_of
-from traincheck.rules._table import RULES, all_rules
+from traincheck.rules import registry
+from traincheck.rules.docs import docs_of
+from traincheck.rules.options import options_of
+from traincheck.rules.registry import RULES, all_rules
 from traincheck.schema.events import Event
 from traincheck.schema.findings import SEVERITIES, Finding
 from traincheck.schema.protocols import Rule
 
-FOLDER = Path(_table.__file__).parent
+FOLDER = Path(registry.__file__).parent
 HEADINGS = ["What it checks", "Why it matters", "Fires on", "Stays quiet on", "Fix", "Source"]
 
 rules = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.info.code)
@@ -38,7 +38,9 @@ def _of_its_tests(code: str) -> list[Event]:
 
     Events, or a function without arguments that makes them.
     """
-    module = importlib.import_module(f"tests.rules.{code.lower()}.test_{code.lower()}")
+    rule = next(rule for rule in RULES if rule.info.code == code)
+    theme, name = type(rule).__module__.split(".")[-2:]
+    module = importlib.import_module(f"tests.rules.{theme}.test_{name}")
     made = module.BROKEN
     return list(made() if callable(made) else made)
 
@@ -67,8 +69,8 @@ def findings(events: list[Event], *chosen: Rule) -> list[Finding]:
     return list(engine.finish().findings)
 
 
-def test_table_and_folder_agree() -> None:
-    files = sorted(path.stem for path in FOLDER.glob("tc*.py"))
+def test_tables_and_folders_agree() -> None:
+    files = sorted(path.stem for path in FOLDER.glob("*/tc*.py"))
     assert [type(rule).__module__.rpartition(".")[2] for rule in RULES] == files
     codes = [rule.info.code for rule in RULES]
     assert codes == sorted(set(codes))
@@ -176,8 +178,8 @@ class Offered:
 
 
 def offer(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    entry = EntryPoint(name="theirs", value=f"{__name__}:{name}", group=_table.ENTRY_POINTS)
-    monkeypatch.setattr(_table, "entry_points", lambda group: [entry])
+    entry = EntryPoint(name="theirs", value=f"{__name__}:{name}", group=registry.ENTRY_POINTS)
+    monkeypatch.setattr(registry, "entry_points", lambda group: [entry])
     monkeypatch.setattr(EntryPoint, "load", lambda self: globals()[name])
 
 

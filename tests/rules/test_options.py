@@ -8,8 +8,8 @@ import pytest
 
 from tests.checking import BY_CODE, report_of
 from traincheck.errors import UsageError
-from traincheck.rules._options import configured, options_of
-from traincheck.rules._table import RULES
+from traincheck.rules.options import configured, options_of
+from traincheck.rules.registry import RULES
 from traincheck.schema.findings import CheckInfo
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.builders import MLP, TraceBuilder
 from tests.checking import fires
-from traincheck.rules._table import RULES
+from traincheck.rules.registry import RULES
 from traincheck.schema.apis import Families
 from traincheck.schema.events import Event
 

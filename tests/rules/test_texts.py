@@ -13,7 +13,7 @@ from tests.rules.test_contract import BROKEN
 from tests.texts import findings
 from traincheck.check.findings import FindingBook
 from traincheck.check.wording.symptoms import WORDING
-from traincheck.rules._table import RULES
+from traincheck.rules.registry import RULES
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 
 FOUND = {finding.code: finding for finding in findings()}

@@ -10,7 +10,7 @@ from dataclasses import replace
 from difflib import SequenceMatcher
 
 from traincheck.check.call_tree import Node, landmarks, lines
-from traincheck.relations._names import selector_text
+from traincheck.relations.phrasing import selector_text
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Invariant
 from traincheck.schema.excerpts import Excerpt, Line, Row

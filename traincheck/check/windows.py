@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from traincheck.facts.landmarks import landmark_of
-from traincheck.relations._names import STEP, shown
+from traincheck.relations.phrasing import STEP, shown
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import CallEvent

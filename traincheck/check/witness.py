@@ -17,7 +17,7 @@ from traincheck.check.folding import Fault
 from traincheck.check.verdicts import View
 from traincheck.check.windows import Window, between, inside, of_step, window_of
 from traincheck.check.wording.symptoms import WORDING
-from traincheck.relations._names import ROLE_NAMES
+from traincheck.relations.phrasing import ROLE_NAMES
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Invariant, Needs
 from traincheck.schema.events import CallEvent, Event, OptimizerEvent

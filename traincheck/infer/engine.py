@@ -15,7 +15,7 @@ from traincheck.infer.excerpts import with_excerpts
 from traincheck.infer.recorded import as_recorded
 from traincheck.infer.statistics import BAD_VALUE, RunStatistics, distinct, merged, statistics_of
 from traincheck.infer.tasks import Progress, Run, each
-from traincheck.relations._table import RELATIONS
+from traincheck.relations.registry import RELATIONS
 from traincheck.schema.claims import Invariant
 from traincheck.schema.protocols import Relation
 from traincheck.schema.words import joined

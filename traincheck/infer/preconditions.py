@@ -17,7 +17,7 @@ from typing import Any
 
 from traincheck.facts.programs import alike
 from traincheck.infer.view import Features
-from traincheck.relations._names import is_private
+from traincheck.relations.phrasing import is_private
 from traincheck.schema.claims import PROGRAM, Condition, Precondition, Scalar
 
 MAX_CLAUSES = 2

@@ -13,7 +13,7 @@ from typing import Any
 from traincheck.facts.programs import ProgramName, Sketch, alike, file_of
 from traincheck.facts.step_changes import ADDED, Additions, StepChanges
 from traincheck.facts.variables import variable_of
-from traincheck.relations._names import SEVERAL_RANKS, STEP
+from traincheck.relations.phrasing import SEVERAL_RANKS, STEP
 from traincheck.schema.apis import TELLING, Families, Marks
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import (

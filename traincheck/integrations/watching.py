@@ -39,7 +39,7 @@ from traincheck.errors import (
     nearest,
 )
 from traincheck.handlers import give_back
-from traincheck.report._words import conclusion
+from traincheck.report.sentences import conclusion
 from traincheck.report.text_report import one_line, write_text
 from traincheck.schema.findings import Finding, Findings, Report
 from traincheck.schema.layout import EVENT_GLOB

@@ -1,1 +1,1 @@
-"""Know, learned: one file per relation, listed in _table.py."""
+"""Know, learned: one package per relation, listed in registry.py."""

@@ -1,1 +1,1 @@
-"""Show: one file per sink, listed in _table.py."""
+"""Show: one file per sink, listed in registry.py."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TextIO
 
 from traincheck.report._by_name import located
-from traincheck.report._words import conclusion, lack
+from traincheck.report.sentences import conclusion, lack
 from traincheck.schema.findings import NOTHING_CHECKED, Finding, Report
 from traincheck.schema.printable import all_printable, printable
 

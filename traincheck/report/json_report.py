@@ -16,7 +16,7 @@ import orjson
 from traincheck.check.saves import suspects
 from traincheck.report._beside import excerpt_json
 from traincheck.report._by_name import located
-from traincheck.report._words import lack, notes_of
+from traincheck.report.sentences import lack, notes_of
 from traincheck.schema.codec import placed
 from traincheck.schema.findings import Finding, Report, Verdict
 from traincheck.schema.json_text import dump_json

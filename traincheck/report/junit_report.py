@@ -13,9 +13,9 @@ from typing import TextIO
 from xml.etree import ElementTree as ET
 
 from traincheck.report._by_name import located
-from traincheck.report._words import lack
-from traincheck.rules._docs import docs_of
-from traincheck.rules._table import all_rules
+from traincheck.report.sentences import lack
+from traincheck.rules.docs import docs_of
+from traincheck.rules.registry import all_rules
 from traincheck.schema.findings import NOTHING_CHECKED, CheckInfo, Finding, Report, Verdict
 from traincheck.schema.printable import all_printable, printable_lines
 

@@ -16,8 +16,8 @@ from rich.text import Text
 from traincheck.check.verdicts import reasons
 from traincheck.report._beside import beside
 from traincheck.report._by_name import located
-from traincheck.report._lines import COLOURS, page, say, table
-from traincheck.report._words import checked, doubt, lack, notes_of, suppressions, why_accepted
+from traincheck.report.lines import COLOURS, page, say, table
+from traincheck.report.sentences import checked, doubt, lack, notes_of, suppressions, why_accepted
 from traincheck.schema.findings import Finding, Report, Verdict
 from traincheck.schema.places import where
 from traincheck.schema.printable import all_printable, printable

@@ -1,1 +1,1 @@
-"""Know, built in: one file per rule, named by its code, listed in _table.py."""
+"""Know, built in: one package per theme, one file per rule, named by its code."""

@@ -21,7 +21,7 @@ LEVELS = ("", "default", "deep")  # each takes more than those before it
 
 OPERATORS = ("==", "!=", ">", "<=")
 
-# A feature of every context: the program (relations/_programs.py). Conditions on it are asked of
+# A feature of every context: the program (facts/programs.py). Conditions on it are asked of
 # each process, not of each example.
 PROGRAM = "program"
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from traincheck.collect.instruments._base import Instrument
 from traincheck.collect.instruments._wrap import span_wrapper
+from traincheck.collect.instruments.base import Instrument
 from traincheck.collect.tensors.summarize import summarize
 from traincheck.collect.trace_writer.call_site import where
 from traincheck.collect.trace_writer.emitter import Emitter, hidden

@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 
-from traincheck.collect.instruments._base import Instrument
 from traincheck.collect.instruments._wrap import (
     CallTemplates,
     function_wrapper,
     guarded,
     span_wrapper,
 )
+from traincheck.collect.instruments.base import Instrument
 from traincheck.collect.observers.attention_softmax import AttentionSoftmaxObserver
 from traincheck.collect.observers.loss_broadcast import LossBroadcastObserver
 from traincheck.collect.observers.stale_gradients import StaleGradientObserver

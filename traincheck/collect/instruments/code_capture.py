@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from traincheck.collect.instruments._base import Instrument
+from traincheck.collect.instruments.base import Instrument
 from traincheck.collect.trace_writer.emitter import HIDDEN_FILE, hidden
 
 

@@ -16,7 +16,7 @@ from torch.utils import data
 from torch.utils.data import _utils, dataloader
 
 from traincheck.collect import masking
-from traincheck.collect.instruments._base import Instrument
+from traincheck.collect.instruments.base import Instrument
 from traincheck.collect.observers.worker_rng import watched
 from traincheck.collect.stats.token_batch import token_facts
 from traincheck.collect.templates import BATCH, FINGERPRINT, INDICES, SAMPLES, TOKENS

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from traincheck.collect.instruments._base import Instrument
 from traincheck.collect.instruments._wrap import guarded, span_wrapper
+from traincheck.collect.instruments.base import Instrument
 from traincheck.collect.tensors.fingerprint import fingerprint
 from traincheck.collect.tensors.summarize import dotted, summarize
 from traincheck.collect.trace_writer.call_site import where

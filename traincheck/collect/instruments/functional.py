@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional
 from torch.nn import init
 
-from traincheck.collect.instruments._base import Instrument
 from traincheck.collect.instruments._wrap import CallTemplates, function_wrapper, hiding
+from traincheck.collect.instruments.base import Instrument
 from traincheck.collect.stats.activations import FUNCTIONS, Activation
 from traincheck.collect.stats.tensor_stats import FED, MASKED, SCORED, TensorStats
 from traincheck.collect.templates import RESULT_IN_MODULE, WITH_IDENTITY

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch.compiler import is_compiling
 
-from traincheck.collect.instruments._base import Instrument
 from traincheck.collect.instruments._wrap import span_wrapper
+from traincheck.collect.instruments.base import Instrument
 from traincheck.collect.trace_writer.call_site import where
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
 from traincheck.schema.apis import Families

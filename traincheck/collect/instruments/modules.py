@@ -13,7 +13,7 @@ import orjson
 import torch
 from torch import is_grad_enabled
 
-from traincheck.collect.instruments._base import Instrument
+from traincheck.collect.instruments.base import Instrument
 from traincheck.collect.observers.auxiliary_models import AuxiliaryModelObserver
 from traincheck.collect.observers.eval_folding import EvalFolding
 from traincheck.collect.observers.eval_weights import EvalWeightObserver

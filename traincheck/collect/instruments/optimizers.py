@@ -19,8 +19,8 @@ import orjson
 import torch
 from torch.optim import Optimizer
 
-from traincheck.collect.instruments._base import Instrument
 from traincheck.collect.instruments._wrap import Count, Describe, guarded, span_wrapper
+from traincheck.collect.instruments.base import Instrument
 from traincheck.collect.observers.external_writes import ExternalWriteObserver
 from traincheck.collect.observers.manual_updates import ManualUpdateObserver
 from traincheck.collect.steps.pattern_counter import LAST, LEFT, PatternStepCounter

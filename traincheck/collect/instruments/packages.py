@@ -9,9 +9,9 @@ import sys
 import types
 from typing import Any
 
-from traincheck.collect.instruments._base import Instrument
 from traincheck.collect.instruments._import_hook import ImportHook
 from traincheck.collect.instruments._wrap import CallTemplates, function_wrapper
+from traincheck.collect.instruments.base import Instrument
 from traincheck.collect.instruments.functional import signature
 
 

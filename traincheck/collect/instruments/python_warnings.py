@@ -9,7 +9,7 @@ from types import FrameType
 from typing import Any
 
 from traincheck.collect import masking
-from traincheck.collect.instruments._base import Instrument
+from traincheck.collect.instruments.base import Instrument
 from traincheck.collect.trace_writer.emitter import HIDDEN_FILE, hidden
 
 _MAX_TEXT = 500

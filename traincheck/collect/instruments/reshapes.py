@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from traincheck.collect.instruments._base import Instrument
 from traincheck.collect.instruments._wrap import guarded
+from traincheck.collect.instruments.base import Instrument
 from traincheck.collect.tensors.reading import has_mode, unseen
 from traincheck.collect.tensors.summarize import dumps, summarize
 from traincheck.collect.trace_writer.call_site import where

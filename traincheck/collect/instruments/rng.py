@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from traincheck.collect.instruments._base import Instrument
 from traincheck.collect.instruments._wrap import guarded
+from traincheck.collect.instruments.base import Instrument
 from traincheck.collect.templates import GENERATOR_STATE
 from traincheck.collect.tensors.fingerprint import fingerprint
 from traincheck.collect.trace_writer.call_site import where

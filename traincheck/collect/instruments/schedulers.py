@@ -10,8 +10,8 @@ from typing import Any
 
 from torch.optim import lr_scheduler
 
-from traincheck.collect.instruments._base import Instrument
 from traincheck.collect.instruments._wrap import span_wrapper
+from traincheck.collect.instruments.base import Instrument
 from traincheck.collect.tensors.summarize import dotted, number, summarize, summarize_named
 from traincheck.collect.trace_writer.call_site import where
 from traincheck.collect.trace_writer.emitter import Emitter, hidden

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from traincheck.collect import masking
-from traincheck.collect.instruments._base import Instrument
+from traincheck.collect.instruments.base import Instrument
 from traincheck.collect.trace_writer.event_file import LowSpaceError, write_file
 from traincheck.handlers import give_back, is_of_handler
 from traincheck.schema.apis import Marks

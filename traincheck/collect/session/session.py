@@ -20,7 +20,7 @@ import orjson
 from traincheck.collect import masking
 from traincheck.collect.active_session import CURRENT
 from traincheck.collect.context import Hooks
-from traincheck.collect.instruments._table import INSTRUMENTS
+from traincheck.collect.instruments.registry import INSTRUMENTS
 from traincheck.collect.launch.settings import Settings
 from traincheck.collect.session.emitters import Emitters
 from traincheck.collect.session.faults import Faults, leave_mark

@@ -1,0 +1,42 @@
+"""All instruments, in the order in which they are installed."""
+
+from __future__ import annotations
+
+from traincheck.collect.instruments.amp import Amp
+from traincheck.collect.instruments.autograd import Autograd
+from traincheck.collect.instruments.base import Instrument
+from traincheck.collect.instruments.checkpoint import Checkpoint
+from traincheck.collect.instruments.clipping import Clipping
+from traincheck.collect.instruments.code_capture import Transforms
+from traincheck.collect.instruments.data import Data
+from traincheck.collect.instruments.distributed import Distributed
+from traincheck.collect.instruments.functional import Functional
+from traincheck.collect.instruments.modes import Modes
+from traincheck.collect.instruments.modules import Modules
+from traincheck.collect.instruments.optimizers import Optimizers
+from traincheck.collect.instruments.packages import Packages
+from traincheck.collect.instruments.python_warnings import PythonWarnings
+from traincheck.collect.instruments.reshapes import Reshapes
+from traincheck.collect.instruments.rng import Rng
+from traincheck.collect.instruments.rng_state import RandomState
+from traincheck.collect.instruments.schedulers import Schedulers
+
+INSTRUMENTS: tuple[type[Instrument], ...] = (
+    Modules,
+    Functional,
+    Reshapes,
+    Optimizers,
+    Autograd,
+    Amp,
+    Schedulers,
+    Clipping,
+    Modes,
+    Data,
+    Rng,
+    RandomState,
+    Checkpoint,
+    Distributed,
+    PythonWarnings,
+    Packages,
+    Transforms,
+)

@@ -1,0 +1,137 @@
+"""Propose what a program sets once and keeps. Decides nothing."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from traincheck.facts.programs import ProgramName
+from traincheck.relations.constant.messages import word
+from traincheck.relations.constant.properties import (
+    ARGUMENTS,
+    ATTENTIONS,
+    BATCH,
+    BETWEEN,
+    EQUAL,
+    EVALUATED,
+    HYPER,
+    KEPT,
+    MODES,
+    SAMPLES,
+    TENSORS,
+    USED,
+    Fact,
+    Facts,
+    Key,
+    Own,
+    is_masked,
+)
+from traincheck.schema.apis import Families
+from traincheck.schema.claims import Hypothesis
+from traincheck.schema.events import CallEvent, Event, StepEvent
+
+_MAX_EVAL = 64  # modules that are named
+
+
+class ConstantProposer:
+    """Proposes the values that were always the same."""
+
+    ignores = frozenset({"state"})
+
+    def __init__(self) -> None:
+        self._program = ProgramName()
+        self._own = Own()
+        self._facts = Facts()
+        self._values: dict[Key, dict[str, Any]] = {}  # those that were always given, and the same
+        self._trained: set[str] = set()  # loaders that gave batches while models train
+        self._modes: dict[str, set[bool]] = defaultdict(set)
+        self._classes: set[str] = set()
+
+    def observe(self, event: Event) -> None:
+        if isinstance(event, CallEvent):
+            self._own.call(event)
+            if event.family == Families.MODULE and event.grad_enabled and not event.root:
+                self._classes.add(event.api)
+        elif isinstance(event, StepEvent):
+            self._own.step()
+        else:
+            self._program.observe(event)
+        for fact in self._facts.observe(event):
+            self._enter(fact)
+
+    def _enter(self, fact: Fact) -> None:
+        key, values = fact.key, fact.values
+        if key.kind == MODES:
+            for module, training in values.items():
+                self._modes[module].add(training)
+            return
+        if key.kind == BATCH and fact.event.stage == "train":
+            self._trained.add(key.name)
+        known = self._values.get(key)
+        if key.kind == USED:  # not every look tells of every part
+            known = self._values.setdefault(key, {})
+            known.update({name: known.get(name, True) and used for name, used in values.items()})
+        elif known is None:
+            self._values[key] = dict(values)
+        elif known and known != values:
+            self._values[key] = {
+                name: value
+                for name, value in known.items()
+                if name in values and values[name] == value
+            }
+
+    def hypotheses(self) -> Iterator[Hypothesis]:
+        program = self._program.name
+        if program is None:
+            return
+        for key, values in sorted(self._values.items(), key=lambda item: str(item[0])):
+            params = self._params(key, values)
+            if params is not None:
+                yield Hypothesis(relation="constant", params={"program": program, **params})
+        still = sorted(module for module, modes in self._modes.items() if modes == {False})
+        mixed = any(len(modes) > 1 for modes in self._modes.values())
+        if self._modes and not mixed and len(still) <= _MAX_EVAL:
+            params = {"of": MODES, "eval": still, "classes": sorted(self._classes)}
+            yield Hypothesis(relation="constant", params={"program": program, **params})
+
+    def words(self) -> Iterator[str]:
+        """Of what there were facts."""
+        if self._modes:
+            yield word(MODES, "")
+        for key in self._values:
+            yield word(key.kind, key.name)
+            if key.kind == ARGUMENTS:
+                yield word(key.kind, key.name, key.training)
+
+    def _params(self, key: Key, values: Mapping[str, Any]) -> dict[str, Any] | None:
+        params: dict[str, Any] = {"of": key.kind}
+        if key.kind == SAMPLES:
+            return {**params, "name": key.name}
+        if key.kind in (KEPT, EQUAL, USED):
+            kept = sorted(name for name, same in values.items() if same)
+            params |= {} if key.kind == KEPT else {"name": key.name}
+            return {**params, "values": dict.fromkeys(kept, True)} if kept else None
+        if key.kind in (BETWEEN, EVALUATED):
+            wanted = {key.name: key.kind == BETWEEN}
+            return {**params, "name": key.name} if values == wanted else None
+        params["name"] = key.name
+        values = dict(sorted(values.items()))
+        if key.kind == HYPER:
+            name, _, params["class"] = key.name.partition(" ")
+            return {**params, "name": name, "values": values} if values else None
+        if key.kind == BATCH:
+            params |= {"stage": "train"} if key.name in self._trained else {}
+            return {**params, "values": values} if values else None
+        # In evaluation a function is called too rarely to be judged by itself.
+        evaluation = Key(ARGUMENTS, key.name, training=False)
+        other = self._values.get(evaluation, {})
+        if key.name in ATTENTIONS:  # without a mask today, with one where rows are padded
+            values, other = (
+                known if is_masked(known) else {k: v for k, v in known.items() if k != TENSORS}
+                for known in (values, other)
+            )
+        if key == evaluation or key.name not in self._own.apis or not (values or other):
+            return None
+        params |= {"values": values} if values else {}
+        return params | ({"evaluation": dict(sorted(other.items()))} if other else {})

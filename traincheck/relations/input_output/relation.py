@@ -1,0 +1,256 @@
+"""The relation *input_output*: how arguments and result of an API relate, and what is fixed."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from traincheck.facts.programs import ProgramName
+from traincheck.relations.base import UsualRelation
+from traincheck.relations.input_output.flow import (
+    ARGUMENT,
+    MEMORY,
+    RESULT,
+    FlowProposer,
+    in_view,
+    is_without_grad,
+    kind_of,
+    tensor_at,
+)
+from traincheck.relations.input_output.messages import (
+    DETACHED,
+    WORDS,
+    listed,
+    text_of,
+    topic_of_claim,
+)
+from traincheck.relations.phrasing import in_program, is_private, shown
+from traincheck.schema.apis import Families
+from traincheck.schema.claims import Context, Hypothesis, Needs, within_modules
+from traincheck.schema.events import CallEvent, Event
+from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
+
+
+class InputOutput(UsualRelation):
+    """The result and the arguments of an API fit each other.
+
+    What it says:
+        One of three: two tensors among result and arguments have an equal dtype, device or shape,
+        or an equal first or last dim; the result has a fixed dtype or number of dims, or requires
+        grad, and so does each tensor where a module returns several, and what modules in training
+        are given by others; flags are always given the same value.
+
+    Example:
+        ``The result of Linear.forward has the dtype of its argument 0.`` A kernel that falls back
+        to another precision breaks it. ``cross_entropy is called with reduction='mean'.``
+
+    Evidence:
+        One example for each call of the API outside autocast, or under the dtype of autocast that
+        the claim names. Equal dims count only where the dim took several values: a batch size is
+        never pinned, and a square layer proves nothing. Context: training, grad_enabled.
+
+    Chance:
+        A coin for each example.
+
+    Not said:
+        Any size or number. Functions inside other modules: *contains* speaks of their flags. What
+        only this program does (flags, dtype or grad of its modules) is kept to scripts of its name.
+    """
+
+    name = "input_output"
+    severity = "warning"
+
+    def proposer(self) -> FlowProposer:
+        return FlowProposer(self.name)
+
+    def decider(self, claims: Sequence[Hypothesis]) -> FlowDecider:
+        return FlowDecider(claims)
+
+    def needs(self, claim: Hypothesis) -> Needs:
+        kinds = frozenset({"mark"} if "program" in claim.params else ())
+        return Needs(calls=within_modules(claim.params["api"]), kinds=kinds)
+
+    def text(self, claim: Hypothesis) -> str:
+        return in_program(claim.params, text_of(claim.params))
+
+    def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
+        found = super().info(claim, check_id, text)
+        is_given = claim.params.get("of", "").startswith(ARGUMENT)
+        return replace(found, **DETACHED) if is_given else found
+
+    def implies(self, claim: Hypothesis, other: Hypothesis) -> bool:
+        """More properties of the same tensors imply fewer; a class implies one of its modules."""
+        mine, its = claim.params, other.params
+        if other.relation != self.name or mine["api"] != its["api"]:
+            return False
+        if any(mine.get(key) not in (None, its.get(key)) for key in ("program", "module")):
+            return False
+        if any(mine.get(key) != its.get(key) for key in ("autocast", "of")):
+            return False
+        if "modules" in mine and not set(mine["modules"]) >= set(its.get("modules", ())):
+            return False
+        if "equal" in mine:
+            same = [mine.get(key) == its.get(key) for key in ("left", "right")]
+            return all(same) and "equal" in its and _implied(mine["equal"]) >= set(its["equal"])
+        for key in ("is", "args"):
+            if key in mine:
+                return key in its and mine[key].items() >= its[key].items()
+        return False
+
+
+def _implied(properties: Sequence[str]) -> set[str]:
+    more = {"shape[0]", "shape[-1]"} if "shape" in properties else set()
+    return set(properties) | more
+
+
+class FlowDecider:
+    """Decides all claims about an API at once, and equal kinds of calls only once."""
+
+    def __init__(self, claims: Sequence[Hypothesis]) -> None:
+        self._program = ProgramName()
+        self._by_api: dict[str, list[tuple[int, Mapping[str, Any]]]] = defaultdict(list)
+        for index, claim in enumerate(claims):
+            _check(claim.params)
+            self._by_api[claim.params["api"]].append((index, claim.params))
+        self._judged: dict[tuple[Any, ...], Sequence[tuple[int, Example]]] = {}
+        self._contexts: dict[tuple[Any, ...], Context] = {}
+        self._held: dict[int, Example] = {}
+        self._step: int | None = None
+        self._flowing: set[int] = set()  # claims that hold of some call in this step
+        self._cut: dict[int, list[Example]] = defaultdict(list)  # calls that say nothing if so
+
+    def observe(self, event: Event) -> Sequence[tuple[int, Example]]:
+        if not isinstance(event, CallEvent):
+            self._program.observe(event)
+            return ()
+        claims = self._by_api.get(event.api)
+        if claims is None or event.exception is not None or not in_view(event):
+            return ()
+        key = kind_of(event)
+        if (known := self._judged.get(key)) is None:
+            known = tuple(self._judge(claims, event))
+            if all(example.holds for _, example in known):  # a negative one names step and event
+                if len(self._judged) >= MEMORY:
+                    self._judged.clear()
+                self._judged[key] = known
+        return known if event.family == Families.MODULE else self._of_step(event, known)
+
+    def finish(self) -> Sequence[tuple[int, Example]]:
+        """The last step is over."""
+        return self._begin(None)
+
+    def _begin(self, step: int | None) -> list[tuple[int, Example]]:
+        """Another step begins: of the one before, what was cut from all calls counts."""
+        found = [
+            (index, example)
+            for index, examples in self._cut.items()
+            if index not in self._flowing
+            for example in examples
+        ]
+        self._step = step
+        self._flowing.clear()
+        self._cut.clear()
+        return found
+
+    def _of_step(
+        self, event: CallEvent, known: Sequence[tuple[int, Example]]
+    ) -> Sequence[tuple[int, Example]]:
+        """What a function is given may be a teacher's, as long as gradients flow through others."""
+        found = self._begin(event.step) if event.step != self._step else []
+        self._flowing.update(index for index, example in known if example.holds)
+        if not found and all(example.holds for _, example in known):
+            return known  # the same object, so that who counts need not look into it
+        for index, example in known:
+            if example.symptom == Symptom.DETACHED and is_without_grad(event):
+                self._cut[index].append(example)
+            else:
+                found.append((index, example))
+        return found
+
+    def _judge(
+        self, claims: Sequence[tuple[int, Mapping[str, Any]]], event: CallEvent
+    ) -> list[tuple[int, Example]]:
+        found = []
+        for index, params in claims:
+            if not self._program.fits(params):
+                continue
+            if event.module not in params.get("modules", (params.get("module", event.module),)):
+                continue
+            if _is_scoped(params) and params.get("autocast") != event.autocast:
+                continue
+            answer = _answer(params, event)
+            if answer is not None:
+                found.append((index, self._example(params, event, *answer)))
+        return found
+
+    def _example(
+        self, params: Mapping[str, Any], event: CallEvent, expected: str, observed: str
+    ) -> Example:
+        features: dict[str, Any] = {}
+        found = params.get("is", ())
+        if params.get("of", "").startswith(ARGUMENT):
+            pass  # asked of calls with grad enabled alone
+        elif "requires_grad" in found:
+            features = {"grad_enabled": event.grad_enabled}
+        elif event.training is not None and is_private(event.api):
+            features = {"training": event.training}
+        context = self._contexts.setdefault(tuple(sorted(features.items())), features)
+        if expected == observed:
+            known = self._held.get(id(context))  # contexts are kept
+            if known is None:
+                known = self._held[id(context)] = Example(holds=True, context=context)
+            return known
+        return Example(
+            holds=False,
+            context=context,
+            step=event.step,
+            rank=event.rank,
+            stage=event.stage,
+            subject=Subject(api=event.api, module=event.module),
+            expected=expected,
+            observed=observed,
+            evidence=(event,),
+            symptom=Symptom.DETACHED if "requires_grad" in found else Symptom.WRONG_VALUE,
+            topic=topic_of_claim(params),
+        )
+
+
+def _is_scoped(params: Mapping[str, Any]) -> bool:
+    """Whether the claim is one about dtypes: it holds under one state of autocast only."""
+    return "equal" in params or "dtype" in params.get("is", ())
+
+
+def _check(params: Mapping[str, Any]) -> None:
+    """Refuse parameters that no version wrote: what cannot be judged must not seem to hold."""
+    forms = [key for key in ("equal", "is", "args") if key in params]
+    if len(forms) != 1 or (forms == ["equal"] and not set(params["equal"]) <= set(WORDS)):
+        raise ValueError(f"nothing is known of {dict(params)}")
+
+
+def _answer(params: Mapping[str, Any], event: CallEvent) -> tuple[str, str] | None:
+    """What was expected and what was found, in words; None when the call says nothing."""
+    if "args" in params:
+        wanted = params["args"]
+        given = {name: event.args[name] for name in wanted if name in event.args}
+        return shown(wanted), shown(given)
+    if "is" in params:
+        is_given = params.get("of", "").startswith(ARGUMENT)
+        if is_given and (not event.grad_enabled or event.training is False):
+            return None
+        tensor = tensor_at(event, params.get("of", RESULT))
+        if tensor is None:
+            return None
+        found = {key: tensor[key] for key in params["is"]}
+        part = f"{params['of']}: " if "of" in params else ""
+        return part + shown(params["is"]), part + shown(found)
+    left, right = tensor_at(event, params["left"]), tensor_at(event, params["right"])
+    if left is None or right is None:
+        return None
+    keys = params["equal"]
+    if left["ndim"] < 2 and right["ndim"] < 2:  # noqa: PLR2004  # its one dim is no batch
+        keys = [key for key in keys if key != "shape[0]"]
+        if not keys:
+            return None
+    return listed(params["left"], keys, right), listed(params["left"], keys, left)

@@ -1,0 +1,87 @@
+"""Which updates are of one iteration: a loop may make several of a batch. Judges nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from traincheck.relations.example_cache import Examples
+from traincheck.schema.apis import Families
+from traincheck.schema.events import BatchEvent, CallEvent, Event, StepEvent
+from traincheck.schema.findings import Example
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """An update. batch: its number, where it is known of which it is made, and of no other."""
+
+    optimizers: frozenset[str | None] = frozenset()
+    batch: int | None = None
+
+    def is_with(self, other: Update) -> bool:
+        """Whether both are of one iteration: of one batch.
+
+        Where that is not known: each by optimizers of its own, as of a generator and its critic.
+        """
+        if self.batch is not None and other.batch is not None:
+            return self.batch == other.batch
+        is_known = bool(self.optimizers and other.optimizers)
+        return is_known and self.optimizers.isdisjoint(other.optimizers)
+
+
+@dataclass(slots=True)
+class Updates:
+    """Follows the updates of a process. last: the one that the last step ended with."""
+
+    last: Update = Update()
+    _optimizers: set[str | None] = field(default_factory=set)
+    _number: int = 0
+    _drawn: int | None = None  # the latest batch, if drawn alone, and after an update
+    _batch: int | None = None  # the latest when an optimizer stepped
+    _has_updated: bool = False  # since a batch was drawn
+
+    def observe(self, event: Event) -> None:
+        """Take note of an event."""
+        if isinstance(event, CallEvent):
+            if event.family == Families.OPTIMIZER_STEP:
+                self._optimizers.add(event.owner)
+                self._batch, self._has_updated = self._drawn, True
+        elif isinstance(event, StepEvent):
+            self.last = Update(frozenset(self._optimizers), self._batch)
+            self._optimizers.clear()
+            self._batch = None
+        elif isinstance(event, BatchEvent) and event.stage == "train":
+            self._number += 1
+            self._drawn = self._number if self._has_updated else None
+            self._has_updated = False
+
+
+class ShortUpdates:
+    """Updates that lack something, as the last ones of an epoch do: one by itself is no harm.
+
+    Each is kept until the next iteration tells whether it is short, too. What other updates of the
+    same iteration are tells nothing.
+    """
+
+    def __init__(self) -> None:
+        self._updates = Updates()
+        self._waiting: dict[int, tuple[Example, Update]] = {}
+
+    def observe(self, event: Event) -> None:
+        """Take note of an event, before it is judged."""
+        self._updates.observe(event)
+        if isinstance(event, StepEvent) and not event.recorded:
+            self._waiting.clear()  # what follows is not the next step
+
+    def short(self, index: int, wrongly: Example) -> Examples:
+        """The last update is short for this claim: the example that this makes count."""
+        now, waiting = self._updates.last, self._waiting.get(index)
+        if waiting is not None and now.is_with(waiting[1]):
+            return ()
+        self._waiting[index] = wrongly, now
+        return () if waiting is None else ((index, waiting[0]),)
+
+    def full(self, index: int) -> None:
+        """It is not."""
+        waiting = self._waiting.get(index)
+        if waiting is not None and not self._updates.last.is_with(waiting[1]):
+            del self._waiting[index]

@@ -1,0 +1,1 @@
+"""Scalars read from events and states, which several relations bound."""

@@ -1,0 +1,59 @@
+"""The relations there are: ours, and those that installed packages add. One line each."""
+
+from __future__ import annotations
+
+import logging
+from importlib.metadata import entry_points
+
+from traincheck.relations.bounded.relation import Bounded
+from traincheck.relations.consistent.relation import Consistent
+from traincheck.relations.constant.relation import Constant
+from traincheck.relations.contains.relation import Contains
+from traincheck.relations.count.relation import Count
+from traincheck.relations.distinct.relation import Distinct
+from traincheck.relations.initialization.relation import Initialization
+from traincheck.relations.input_output.relation import InputOutput
+from traincheck.relations.loss.relation import Loss
+from traincheck.relations.membership.relation import Membership
+from traincheck.relations.order.relation import Order
+from traincheck.relations.periodic.relation import Periodic
+from traincheck.relations.restored.relation import Restored
+from traincheck.relations.schedule.relation import Schedule
+from traincheck.relations.sharing.relation import Sharing
+from traincheck.schema.protocols import Relation
+
+_logger = logging.getLogger(__name__)
+
+BUILT_IN: tuple[Relation, ...] = (
+    Contains(),
+    Order(),
+    InputOutput(),
+    Periodic(),
+    Count(),
+    Initialization(),
+    Bounded(),
+    Constant(),
+    Schedule(),
+    Membership(),
+    Restored(),
+    Sharing(),
+    Consistent(),
+    Distinct(),
+    Loss(),
+)
+
+
+def _all_relations() -> dict[str, Relation]:
+    """By name. A package adds one with an entry point ``traincheck.relations``; ours come first."""
+    table: dict[str, Relation] = {relation.name: relation for relation in BUILT_IN}
+    for point in sorted(entry_points(group="traincheck.relations"), key=lambda p: p.name):
+        try:
+            relation = point.load()()
+        except Exception as error:  # another package's fault must not stop ours
+            _logger.warning("relation %s of %s cannot be used: %r", point.name, point.dist, error)
+            continue
+        table.setdefault(relation.name, relation)
+    return table
+
+
+RELATIONS: dict[str, Relation] = _all_relations()

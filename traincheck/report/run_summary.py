@@ -1,0 +1,152 @@
+"""What `traincheck run` says at its end: findings with their fixes, then what was watched.
+
+`traincheck check` writes the full report. Here all but fixes and commands is cut to what fits.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TextIO
+
+from rich.console import Console
+from rich.text import Text
+
+from traincheck.check.live import Watched
+from traincheck.check.saves import suspect_note
+from traincheck.report.lines import COLOURS, page, say, table
+from traincheck.report.sentences import doubt, lack, notes_of, suppressions
+from traincheck.report.text_report import write_fix
+from traincheck.rules.docs import theme_of
+from traincheck.schema.findings import Finding, Report, Verdict
+from traincheck.schema.printable import all_printable, printable
+from traincheck.schema.words import counted, joined
+
+_FINDINGS = 20  # as many faults at once are not read one by one
+_NAMED = 12  # codes of checks
+_USES = 3  # models, optimizers
+_NOTES = 3
+_LONGEST = 200  # characters of one text, three lines
+_TITLE = 120
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSummary:
+    """What there is to say. trace: where the events are, as a sentence."""
+
+    report: Report
+    watched: Watched
+    trace: str
+
+
+def write_run_summary(summary: RunSummary, stream: TextIO) -> None:
+    """Write it as text; in colour when ``stream`` is a terminal that shows it."""
+    summary, console = all_printable(summary), page(stream)
+    with console.capture() as written:
+        say(console, Text.assemble(("traincheck: ", "dim"), _headline(summary.report)))
+        _findings(console, summary.report)
+        table(console, _rows(summary), indent=2)
+    stream.writelines(f"{line.rstrip()}\n" for line in written.get().splitlines())
+    stream.flush()
+
+
+def _headline(report: Report) -> Text:
+    serious = _serious(report)
+    if serious:
+        colour = COLOURS[serious[0].severity]
+        found = counted(len(serious), "finding")
+        return Text(f"{found} in {counted(report.steps, 'step')}", style=colour)
+    but = doubt(report)
+    if but:
+        return Text(f"no findings, but {but}", style="bold yellow")
+    return Text(f"no findings in {counted(report.steps, 'step')}", style="bold green")
+
+
+def _serious(report: Report) -> list[Finding]:
+    """All but advice; that too where it makes the exit status 1."""
+    return [f for f in report.findings if f.severity != "info" or report.presentation.fails(f)]
+
+
+def _findings(console: Console, report: Report) -> None:
+    serious = _serious(report)
+    for finding in serious[:_FINDINGS]:
+        _finding(console, finding, report)
+    left = len(serious) - _FINDINGS
+    advice = sorted({finding.code for finding in report.findings if finding not in serious})
+    rest = [f"{left} more"] if left > 0 else []
+    rest += [f"advice of {joined(advice, _NAMED)}"] if advice else []
+    if rest:
+        say(console, Text(f"and {'; '.join(rest)}: see the full report", style="dim"), indent=2)
+
+
+def _finding(console: Console, finding: Finding, report: Report) -> None:
+    step = finding.first_step
+    at = "before the first step" if step is None else f"at step {step}"
+    head = Text(f"{finding.code} {finding.severity} ", style=COLOURS[finding.severity])
+    head.append(f"{at}: {_cut(finding.title, _TITLE)}", style="bold")
+    say(console, head, indent=2)
+    write_fix(console, finding, report, indent=4)
+
+
+def _rows(summary: RunSummary) -> Iterator[tuple[str, str]]:
+    report, watched = summary.report, summary.watched
+    lacking = lack(report)
+    if lacking:
+        yield "fix", lacking.fix
+    if report.events:
+        yield "watched", _cut(_watched(report, watched))
+    held, idle = report.count(Verdict.HELD), report.count(Verdict.NOT_TRIGGERED)
+    if held:
+        yield "held", _cut(f"{counted(held, 'check')}: {_themes(report, Verdict.HELD)}")
+    if idle:
+        yield "no occasion", f"{counted(idle, 'check')}: what they judge did not take place"
+    if report.suppressed:
+        yield "findings", f"{suppressions(report)}: see the full report"
+    suspect = suspect_note(report)
+    if suspect:
+        yield "suspect", suspect
+    for text in _some([note for note in notes_of(report) if note != suspect]):
+        yield "note", _cut(text, _TITLE)
+    yield "trace", summary.trace
+
+
+def _watched(report: Report, watched: Watched) -> str:
+    trainers = len(watched.processes) - len(watched.workers)
+    parts = [f"{counted(trainers, 'process')}, {counted(report.ranks, 'rank')}"]
+    if watched.workers:
+        parts[0] += f", {counted(len(watched.workers), 'loader worker')}"
+    parts[0] += f", {counted(report.steps, 'step')}"
+    models = [
+        f"{printable(name)} ({counted(len(sizes), 'parameter')}, {sum(sizes.values()):,} values)"
+        for name, sizes in sorted(watched.parameters.items())
+        if sizes
+    ]
+    optimizers = [
+        printable(f"{name} {cls.rpartition('.')[2]}")
+        for name, cls in sorted(watched.optimizers.items())
+    ]
+    parts += [joined(group, _USES) for group in (models, optimizers) if group]
+    return "; ".join(parts)
+
+
+def _themes(report: Report, verdict: Verdict) -> str:
+    """How many checks of each theme came to this verdict."""
+    counts: Counter[str] = Counter()
+    for check, found in report.verdicts.items():
+        info = report.infos.get(check)
+        if found is verdict and info is not None:
+            counts[theme_of(info.code).lower() if info.kind == "rule" else "invariants"] += 1
+    return ", ".join(f"{theme} {number}" for theme, number in counts.items())
+
+
+def _some(notes: Sequence[str]) -> Iterator[str]:
+    yield from notes[:_NOTES]
+    if len(notes) > _NOTES:
+        yield f"and {counted(len(notes) - _NOTES, 'more note')}"
+
+
+def _cut(text: str, longest: int = _LONGEST) -> str:
+    if len(text) <= longest:
+        return text
+    return f"{text[: longest - 3].rpartition(' ')[0] or text[: longest - 4]} ..."

@@ -1,0 +1,1 @@
+"""Base classes of rules: one for each unit that a rule judges."""

@@ -1,0 +1,1 @@
+"""Rules about the content of batches: tokens, masks, images."""

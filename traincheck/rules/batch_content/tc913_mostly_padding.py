@@ -1,0 +1,74 @@
+"""TC913: batches that are mostly padding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from traincheck.rules.shared.batches import BATCHES, Leaves
+from traincheck.schema.events import BatchEvent
+from traincheck.schema.findings import CheckInfo, Violation
+from traincheck.schema.values import TensorSummary
+
+
+class MostlyPadding:
+    """TC913 mostly-padding: batches that are mostly padding.
+
+    What it checks:
+        At most half of the positions of a batch of tokens are padding.
+
+    Why it matters:
+        Padding costs as much to compute as text.
+
+    Fires on:
+        An attention mask that leaves out more than half of the positions, three batches in a
+        row.
+
+    Stays quiet on:
+        Batches without a mask; single batches.
+
+    Fix:
+        Pad to the longest of the batch instead of a fixed length, group samples by length, or
+        pack them.
+
+    Source:
+        https://huggingface.co/docs/transformers/main/en/pad_truncation
+
+    Options:
+        share: of positions that may be padding, in [0, 1].
+    """
+
+    info = CheckInfo(
+        check_id="TC913",
+        kind="rule",
+        code="TC913",
+        severity="info",
+        title="Batches are mostly padding",
+        likely_cause="Samples are padded to a fixed length.",
+        fix="Pad to the longest sample of a batch, or group samples by length.",
+    )
+    needs = BATCHES
+
+    def __init__(self, share: float = 0.5) -> None:
+        self._share = share
+
+    def monitor(self) -> Padding:
+        return Padding(self.info, self._share)
+
+
+class Padding(Leaves):
+    """Looks at each tensor of a batch."""
+
+    def __init__(self, info: CheckInfo, share: float) -> None:
+        super().__init__(info)
+        self._share = share
+
+    def judge(self, event: BatchEvent, path: str, tensor: TensorSummary) -> Sequence[Violation]:
+        share = (event.tokens or {}).get("padding")
+        if share is None or not path.endswith("input_ids"):
+            return ()
+        self.triggered += 1
+        if share <= self._share:
+            return ()
+        return self.again(
+            event, path, expected="most positions are tokens", observed=f"{share:.0%} is padding"
+        )

@@ -1,0 +1,136 @@
+"""TC918: images that still have the values of bytes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from traincheck.facts.losses import number
+from traincheck.rules.base.model_rule import about
+from traincheck.rules.shared.batches import BATCHES, Leaves, is_image, may_be_images
+from traincheck.schema.apis import Families
+from traincheck.schema.claims import Needs
+from traincheck.schema.events import BatchEvent, CallEvent, Event
+from traincheck.schema.findings import CheckInfo, Violation
+from traincheck.schema.values import TensorSummary, tensor_summary
+
+_BYTE = 255
+_ROW_DIMS = 2  # of a table
+_STEPS = 3  # in a row, as far as they are looked at
+_LAYERS = ("torch.nn.modules.conv.Conv2d.forward", "torch.nn.modules.linear.Linear.forward")
+
+
+class UnscaledImage:
+    """TC918 unscaled-image: images that still have the values of bytes.
+
+    What it checks:
+        Batches of floating-point images are not in 0..255, and not far below zero. Nor are images
+        that come as bytes when they reach the first layer.
+
+    Why it matters:
+        Weights are initialized for inputs of about one: the first steps are wild, norms and
+        decay are off.
+
+    Fires on:
+        Float images with values from 0 to 255 in three batches in a row; values all of which are
+        below -50. Images of bytes that the loop or the model casts to float without scaling, in
+        three steps in a row.
+
+    Stays quiet on:
+        Images in 0..1 or normalized; integers that the loop or the model scales before the first
+        convolution or linear layer; tensors that are no images (tables, targets, tokens).
+
+    Fix:
+        Divide by 255, or use a transform that scales.
+
+    Source:
+        https://docs.pytorch.org/vision/stable/transforms.html
+
+    Options:
+        bright: values up to this, and down to its negative, are scaled.
+    """
+
+    info = CheckInfo(
+        check_id="TC918",
+        kind="rule",
+        code="TC918",
+        severity="info",
+        title="Images in a batch are not scaled",
+        likely_cause="The conversion to float did not divide by 255.",
+        fix="Divide by 255 and normalize, unless the model does so itself.",
+    )
+    needs = BATCHES | Needs(calls=frozenset({Families.MODULE}), stats=frozenset({"input"}))
+
+    def __init__(self, bright: float = 50.0) -> None:
+        self._bright = bright
+
+    def monitor(self) -> Scaling:
+        return Scaling(self.info, self._bright)
+
+
+class Scaling(Leaves):
+    """Looks at each tensor of a batch, and at what first layers are given."""
+
+    def __init__(self, info: CheckInfo, bright: float) -> None:
+        super().__init__(info)
+        self._bright = bright
+        self._rows: set[int] = set()  # sizes of one image of those that come as bytes
+        self._steps: dict[str, set[int]] = {}  # module -> steps in which it was given bytes
+
+    def observe(self, event: Event) -> Sequence[Violation]:
+        if isinstance(event, CallEvent):
+            return self._layer(event) if event.api in _LAYERS else ()
+        return super().observe(event)
+
+    def judge(self, event: BatchEvent, path: str, tensor: TensorSummary) -> Sequence[Violation]:
+        low, high = number(tensor, "min"), number(tensor, "max")
+        if low is None or high is None:
+            return ()
+        if tensor.dtype == "uint8" and len(tensor.shape) > _ROW_DIMS and high > self._bright:
+            self.triggered += 1
+            self._rows.add(math.prod(tensor.shape[1:]))
+        if not is_image(tensor):
+            return ()
+        self.triggered += 1
+        is_of_bytes = low >= 0 and self._bright < high <= _BYTE
+        if (
+            not is_of_bytes and high >= -self._bright
+        ):  # a mean of bytes that was taken away too often
+            return ()
+        return self.again(
+            event,
+            path,
+            expected="values near 0, about 1 wide",
+            observed=f"values from {low:g} to {high:g}",
+        )
+
+    def _layer(self, event: CallEvent) -> Sequence[Violation]:
+        tensor = tensor_summary(event.args.get("0"))
+        name = event.module or event.api
+        if tensor is None or event.step is None or not self._are_bytes(tensor):
+            return ()
+        steps = self._steps.setdefault(name, set())
+        if len(steps) >= _STEPS:
+            return ()
+        steps.add(event.step)
+        if len(steps) < _STEPS:
+            return ()
+        low, high = number(tensor, "min"), number(tensor, "max")
+        return [
+            about(
+                self._info,
+                event,
+                [name],
+                expected="values near 0, about 1 wide",
+                observed=f"images of bytes are cast to {tensor.dtype} and still have values from "
+                f"{low:g} to {high:g}",
+            )
+        ]
+
+    def _are_bytes(self, tensor: TensorSummary) -> bool:
+        low, high = number(tensor, "min"), number(tensor, "max")
+        if low is None or high is None or not (low >= 0 and self._bright < high <= _BYTE):
+            return False
+        if may_be_images(tensor):  # a crop has another size
+            return bool(self._rows)
+        return math.prod(tensor.shape[1:]) in self._rows

@@ -1,0 +1,77 @@
+"""TC919: images without any content."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from traincheck.facts.losses import number
+from traincheck.rules.shared.batches import BATCHES, Leaves, is_image
+from traincheck.schema.events import BatchEvent
+from traincheck.schema.findings import CheckInfo, Violation
+from traincheck.schema.values import TensorSummary
+
+
+class FlatBatch:
+    """TC919 flat-batch: images without any content.
+
+    What it checks:
+        Batches of images hold more than one value.
+
+    Why it matters:
+        A broken decoder or transform gives black images, and the model learns the frequency of
+        the classes.
+
+    Fires on:
+        Three batches in a row in which every pixel of every image is the same.
+
+    Stays quiet on:
+        Masks and other tensors that are no images; a single flat batch.
+
+    Fix:
+        Look at what the dataset returns, before and after each transform.
+
+    Source:
+        https://github.com/pytorch/vision/issues/2194
+
+    Options:
+        spread: between the least and the greatest value, relative to values above 1.
+    """
+
+    info = CheckInfo(
+        check_id="TC919",
+        kind="rule",
+        code="TC919",
+        severity="warning",
+        title="Images in a batch are all one value",
+        likely_cause="A transform, a decoder or a cast destroys the images.",
+        fix="Print minimum and maximum of a sample after each transform.",
+    )
+    needs = BATCHES
+
+    def __init__(self, spread: float = 1e-5) -> None:
+        self._spread = spread
+
+    def monitor(self) -> Flatness:
+        return Flatness(self.info, self._spread)
+
+
+class Flatness(Leaves):
+    """Looks at each tensor of a batch."""
+
+    def __init__(self, info: CheckInfo, spread: float) -> None:
+        super().__init__(info)
+        self._spread = spread
+
+    def judge(self, event: BatchEvent, path: str, tensor: TensorSummary) -> Sequence[Violation]:
+        low, high = number(tensor, "min"), number(tensor, "max")
+        if low is None or high is None or not is_image(tensor) or tensor.shape[0] == 0:
+            return ()
+        self.triggered += 1
+        if high - low >= self._spread * max(1.0, abs(high)):
+            return ()
+        return self.again(
+            event,
+            path,
+            expected="images differ from place to place",
+            observed=f"every value is {low:g}",
+        )

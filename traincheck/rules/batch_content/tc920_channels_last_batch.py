@@ -1,0 +1,84 @@
+"""TC920: images whose channels come last."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from traincheck.rules.shared.batches import BATCHES, Leaves
+from traincheck.schema.events import BatchEvent
+from traincheck.schema.findings import CheckInfo, Violation
+from traincheck.schema.values import TensorSummary
+
+_IMAGES = 4  # dims
+_CHANNELS = frozenset({1, 3, 4})
+_COLOURS, _LARGE = 3, 128  # of what may be an image although it is no square
+
+
+class ChannelsLastBatch:
+    """TC920 channels-last-batch: images whose channels come last.
+
+    What it checks:
+        Batches of images have their channels in the second dim.
+
+    Why it matters:
+        A convolution, or a model that flattens, takes rows for channels, if the sizes happen to
+        fit.
+
+    Fires on:
+        Float tensors of the shape (batch, 224, 224, 3) in three batches in a row.
+
+    Stays quiet on:
+        Channels in the second dim; small feature maps; tensors that are not square; integers,
+        which a processor converts.
+
+    Fix:
+        permute(0, 3, 1, 2), once, where images are read.
+
+    Source:
+        https://docs.pytorch.org/docs/stable/generated/torch.nn.Conv2d.html
+
+    Options:
+        smallest: images of fewer rows may be feature maps.
+    """
+
+    info = CheckInfo(
+        check_id="TC920",
+        kind="rule",
+        code="TC920",
+        severity="info",
+        title="Images in a batch have their channels last",
+        likely_cause="NumPy and PIL give height, width, channels.",
+        fix="Permute to (batch, channels, height, width), unless the model does so itself.",
+    )
+    needs = BATCHES
+
+    def __init__(self, smallest: int = 32) -> None:
+        self._smallest = smallest
+
+    def monitor(self) -> ChannelOrder:
+        return ChannelOrder(self.info, self._smallest)
+
+
+class ChannelOrder(Leaves):
+    """Looks at each tensor of a batch."""
+
+    def __init__(self, info: CheckInfo, smallest: int) -> None:
+        super().__init__(info)
+        self._smallest = smallest
+
+    def judge(self, event: BatchEvent, path: str, tensor: TensorSummary) -> Sequence[Violation]:
+        if len(tensor.shape) != _IMAGES or not tensor.dtype.startswith(("float", "bfloat")):
+            return ()
+        self.triggered += 1
+        _, height, width, channels = tensor.shape
+        if channels not in _CHANNELS or min(height, width) < self._smallest:
+            return ()
+        is_photo = channels == _COLOURS and min(height, width) >= _LARGE
+        if height != width and not is_photo:  # (batch, channels, time, 1) is no image
+            return ()
+        return self.again(
+            event,
+            path,
+            expected="images as (batch, channels, height, width)",
+            observed=f"shape {list(tensor.shape)}",
+        )

@@ -1,0 +1,73 @@
+"""TC921: negative numbers among ids or labels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from traincheck.facts.losses import number
+from traincheck.rules.shared.batches import BATCHES, Leaves
+from traincheck.schema.apis import IGNORED_LABEL
+from traincheck.schema.events import BatchEvent
+from traincheck.schema.findings import CheckInfo, Violation
+from traincheck.schema.values import TensorSummary
+
+_IGNORED = frozenset({IGNORED_LABEL, -1})
+
+
+class NegativeIndex:
+    """TC921 negative-index: negative numbers among ids or labels.
+
+    What it checks:
+        Integers in a batch are not negative, but for the two values that mean: leave this out.
+
+    Why it matters:
+        A negative index counts from the end, silently, wherever Python or gather() does the
+        indexing.
+
+    Fires on:
+        Labels or ids that go down to -7 in three batches in a row.
+
+    Stays quiet on:
+        -100 and -1, the usual marks of what is to be ignored; floating-point targets.
+
+    Fix:
+        Look for a shift (labels from 1 to n minus 2), an overflow, or a missing category code.
+
+    Source:
+        https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html
+    """
+
+    info = CheckInfo(
+        check_id="TC921",
+        kind="rule",
+        code="TC921",
+        severity="info",
+        title="Integers in a batch are negative",
+        likely_cause=(
+            "The values have an offset, overflow a small integer type, or hold a code for missing "
+            "values."
+        ),
+        fix="Map the values to 0..n-1, or to -100 where they are to be ignored.",
+    )
+    needs = BATCHES
+
+    def monitor(self) -> Signs:
+        return Signs(self.info)
+
+
+class Signs(Leaves):
+    """Looks at each tensor of a batch."""
+
+    def judge(self, event: BatchEvent, path: str, tensor: TensorSummary) -> Sequence[Violation]:
+        low = number(tensor, "min")
+        if low is None or not tensor.dtype.startswith("int"):
+            return ()
+        self.triggered += 1
+        if low >= 0 or low in _IGNORED:
+            return ()
+        return self.again(
+            event,
+            path,
+            expected="ids and labels of 0 or more (or -100, -1: left out)",
+            observed=f"the smallest is {low:g}",
+        )

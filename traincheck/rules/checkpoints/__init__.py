@@ -1,0 +1,1 @@
+"""Rules about saving, loading and averages of weights."""

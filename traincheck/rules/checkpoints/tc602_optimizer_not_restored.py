@@ -1,0 +1,156 @@
+"""TC602: training is resumed with a new optimizer state. Needs proof that it is a resume."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from traincheck.rules.base.event_rule import SingleEvents
+from traincheck.rules.checkpoints.resume import RESUME, Resume
+from traincheck.schema.events import CallEvent, CheckpointEvent, Event, OptimizerEvent, StepEvent
+from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+
+
+class OptimizerNotRestored:
+    """TC602 optimizer-not-restored: the model is resumed from a checkpoint, the optimizer is not.
+
+    What it checks:
+        When a model was loaded from a file that also holds the state of an optimizer, training goes
+        on, and the run writes the same file: an optimizer's load_state_dict was called, too. The
+        same where the run writes the state of the optimizer into a file of its own beside it.
+
+    Why it matters:
+        Momentum and second moments begin at zero. The first steps after every resume are too large
+        and in a wrong direction; with frequent restarts training never gets far.
+
+    Fires on:
+        A resume that loads the model only; one that runs before the optimizer exists; an optimizer
+        that is made again, alike, after its state was loaded; one that is loaded twice, with the
+        state of another, which is loaded never.
+
+    Stays quiet on:
+        Fine-tuning from a checkpoint of another run; an optimizer over other parameters or with
+        another learning rate; a rollback to the best model with the optimizer that has trained so
+        far; checkpoints without optimizer state; loading for evaluation; a file of initial weights
+        that the run itself has written.
+
+    Fix:
+        Call optimizer.load_state_dict(checkpoint["optimizer"]) after the optimizer is built.
+
+    Source:
+        https://github.com/LibreYOLO/libreyolo/pull/277,
+        https://github.com/NVIDIA-NeMo/Automodel/issues/763
+    """
+
+    info = CheckInfo(
+        check_id="TC602",
+        kind="rule",
+        code="TC602",
+        severity="error",
+        title="The optimizer is not restored on resume",
+        likely_cause=(
+            "The checkpoint holds the state of an optimizer, but optimizer.load_state_dict() is "
+            "never called, or was called before this optimizer was built{where}."
+        ),
+        fix="Call optimizer.load_state_dict() with the saved state before training goes on.",
+        title_of_several="{optimizer} is not restored on resume",
+        fix_of_several=(
+            "Call load_state_dict() of {optimizer} with its saved state before training goes on."
+        ),
+    )
+    needs = RESUME
+
+    def monitor(self) -> RestoredOptimizer:
+        return RestoredOptimizer()
+
+
+class RestoredOptimizer(SingleEvents):
+    """Looks at the first steps after a load."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._resume = Resume()
+        self._is_told = False
+
+    def judge(self, event: Event) -> list[Violation]:
+        resume = self._resume
+        resume.observe(event)
+        if not isinstance(event, StepEvent) or self._is_told:
+            return []
+        found, file = resume.optimizer_state(), resume.file
+        if found is None or file is None or resume.model is None or not resume.stepped:
+            return []
+        holder, part = found
+        self.triggered += 1
+        if file.path not in resume.saved or not part["entries"]:
+            return []
+        given_up = [load for owner, load in resume.loaded.items() if owner not in resume.stepped]
+        parts = resume.parts("optimizer")
+        for owner, created in resume.first_steps.items():
+            replaced = next((load for load in given_up if _is_before(load, created)), None)
+            twice = None if owner in resume.loaded else _twice(resume)
+            is_like = any(_is_like(created, one) for one in (parts if twice else [part]))
+            if is_like and (replaced or twice or not resume.loaded):
+                self._is_told = True
+                loads = (file, holder, replaced or twice or resume.model)
+                told = _violation(owner, created, loads, resume.stepped[owner])
+                return [_of_several(told, owner, created) if len(resume.stepped) > 1 else told]
+        return []
+
+
+def _twice(resume: Resume) -> CheckpointEvent | None:
+    """A load of an optimizer that was loaded before, from a file with the states of several."""
+    known = sorted(owner for owner in resume.again if owner is not None)
+    return resume.loaded[known[0]] if known and len(resume.parts("optimizer")) > 1 else None
+
+
+def _is_before(load: CheckpointEvent, created: OptimizerEvent) -> bool:
+    """Whether a state was loaded into an optimizer that is known, before another one was made."""
+    return load.owner is not None and load.time_ns < created.time_ns
+
+
+def _violation(
+    owner: str,
+    created: OptimizerEvent,
+    loads: tuple[CheckpointEvent, CheckpointEvent, CheckpointEvent],
+    step: CallEvent,
+) -> Violation:
+    file, holder, loaded = loads
+    held = "which holds the state of an optimizer"
+    if holder is not file:
+        held = f"and {holder.path}, which the run writes with it for its optimizer, was never read"
+    cls = created.cls.rpartition(".")[2]
+    return Violation(
+        check_id="TC602",
+        step=step.step,
+        rank=step.rank,
+        stage="train",
+        subject=Subject(api=f"{created.cls}.load_state_dict"),
+        symptom=Symptom.NOT_RESTORED,
+        message=(
+            f"{owner} ({cls}) steps with an empty state, although the model was "
+            f"loaded from {file.path}, {held}"
+        ),
+        expected="optimizer.load_state_dict() before training goes on",
+        observed=f"{loaded.owner or loaded.target} was loaded, {owner} ({cls}) was not",
+        evidence=(created, holder, loaded, step),
+    )
+
+
+def _of_several(found: Violation, owner: str, created: OptimizerEvent) -> Violation:
+    """Of several optimizers others may have been restored."""
+    cause = (
+        "The checkpoint holds its state, but load_state_dict() of {optimizer} is never called, or "
+        "was called before it was built{where}: {observed}."
+    )
+    return replace(
+        found, optimizer=f"{owner} ({created.cls.rpartition('.')[2]})", likely_cause=cause
+    )
+
+
+def _is_like(created: OptimizerEvent, part: Mapping[str, Any]) -> bool:
+    """Whether an optimizer was built as the one that was saved."""
+    rates = [group.hyper.get("lr") for group in created.groups]
+    count = sum(len(group.params) for group in created.groups)
+    return count == part["params"] and (not part["lr"] or rates == part["lr"])

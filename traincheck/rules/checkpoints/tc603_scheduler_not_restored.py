@@ -1,0 +1,101 @@
+"""TC603: a schedule begins anew on resume. Needs proof that it is a resume."""
+
+from __future__ import annotations
+
+from traincheck.rules.base.event_rule import SingleEvents
+from traincheck.rules.checkpoints.resume import RESUME, Resume
+from traincheck.schema.events import CallEvent, CheckpointEvent, Event, StepEvent
+from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+
+
+class SchedulerNotRestored:
+    """TC603 scheduler-not-restored: model and optimizer are resumed, the schedule begins anew.
+
+    What it checks:
+        When model and optimizer were loaded from a file that also holds the state of a scheduler,
+        and training goes on with a new scheduler: its load_state_dict was called, or it was built
+        with last_epoch.
+
+    Why it matters:
+        Warm-up and decay begin again at every resume, so the learning rate is not the planned one,
+        and its constructor overwrites the rate that the optimizer had restored.
+
+    Fires on:
+        A resume without scheduler.load_state_dict().
+
+    Stays quiet on:
+        Schedulers built with last_epoch; checkpoints without the state of a scheduler; fine-tuning
+        that loads the model alone; a scheduler that has been running in the same process.
+
+    Fix:
+        Call scheduler.load_state_dict(checkpoint["scheduler"]) after the scheduler is built.
+
+    Source:
+        https://github.com/PolymathicAI/the_well/issues/77,
+        https://github.com/ultralytics/yolov5/issues/292
+    """
+
+    info = CheckInfo(
+        check_id="TC603",
+        kind="rule",
+        code="TC603",
+        severity="error",
+        title="The learning-rate scheduler is not restored on resume",
+        likely_cause=(
+            "The checkpoint holds the state of a scheduler, but scheduler.load_state_dict() is "
+            "never called: the schedule{where} starts again."
+        ),
+        fix="Call scheduler.load_state_dict() with the saved state before training goes on.",
+    )
+    needs = RESUME
+
+    def monitor(self) -> RestoredScheduler:
+        return RestoredScheduler()
+
+
+class RestoredScheduler(SingleEvents):
+    """Looks at the first step after a load."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._resume = Resume()
+        self._is_told = False
+
+    def judge(self, event: Event) -> list[Violation]:
+        resume = self._resume
+        resume.observe(event)
+        if not isinstance(event, StepEvent) or self._is_told:
+            return []
+        file, model = resume.file, resume.model
+        if file is None or model is None or resume.optimizer is None:
+            return []
+        if resume.part("scheduler") is None:
+            return []
+        for owner, call in resume.schedules.items():
+            if owner in resume.stepped and owner not in resume.continued:
+                self.triggered += 1
+                if resume.scheduler is None:
+                    self._is_told = True
+                    return [_violation(call, event, file, model)]
+        return []
+
+
+def _violation(
+    call: CallEvent, event: StepEvent, file: CheckpointEvent, model: CheckpointEvent
+) -> Violation:
+    cls = call.api.rpartition(".")[0].rpartition(".")[2]
+    return Violation(
+        check_id="TC603",
+        step=event.step,
+        rank=call.rank,
+        stage="train",
+        subject=Subject(api=call.api.replace(".__init__", ".load_state_dict")),
+        symptom=Symptom.NOT_RESTORED,
+        message=(
+            f"{cls} starts again, although model and optimizer were loaded from {file.path}, "
+            "which holds the state of a scheduler"
+        ),
+        expected="scheduler.load_state_dict() before training goes on",
+        observed=f"{model.target} and its optimizer were loaded, {cls} was not",
+        evidence=(call, file, model),
+    )

@@ -1,0 +1,109 @@
+"""TC609: training is resumed with a new GradScaler. Needs proof that it is a resume."""
+
+from __future__ import annotations
+
+from traincheck.rules.base.event_rule import SingleEvents
+from traincheck.rules.checkpoints.resume import RESUME, Resume
+from traincheck.schema.apis import Families
+from traincheck.schema.claims import Needs
+from traincheck.schema.events import CallEvent, CheckpointEvent, Event, StepEvent
+from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+
+_DEFAULT = 65536.0  # with which every scaler begins
+
+
+class ScalerNotRestored:
+    """TC609 scaler-not-restored: model and optimizer are resumed, the loss scale begins anew.
+
+    What it checks:
+        When model and optimizer were loaded from a file that also holds the state of a GradScaler
+        with another scale than the default, scaler.load_state_dict was called before its first
+        step.
+
+    Why it matters:
+        The scaler searches for a scale again. Until it has found one, steps are skipped while
+        schedules and averages go on, or small gradients vanish.
+
+    Fires on:
+        A resume that loads everything but the scaler.
+
+    Stays quiet on:
+        Files without a scaler, or with one that still has the scale it began with; fine-tuning from
+        a file that this run does not write.
+
+    Fix:
+        Call scaler.load_state_dict(checkpoint["scaler"]).
+
+    Source:
+        https://pytorch.org/docs/stable/notes/amp_examples.html
+    """
+
+    info = CheckInfo(
+        check_id="TC609",
+        kind="rule",
+        code="TC609",
+        severity="warning",
+        title="GradScaler is not restored on resume",
+        likely_cause="The checkpoint holds its state, but scaler.load_state_dict() is not called.",
+        fix="Call scaler.load_state_dict() with the saved state before training goes on.",
+    )
+    needs = RESUME | Needs(calls=frozenset({Families.SCALER_STEP}))
+
+    def monitor(self) -> RestoredScaler:
+        return RestoredScaler()
+
+
+class RestoredScaler(SingleEvents):
+    """Looks at the first step of a scaler after a load."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._resume = Resume()
+        self._scaler: CheckpointEvent | None = None
+        self._used: CallEvent | None = None
+        self._is_told = False
+
+    def judge(self, event: Event) -> list[Violation]:
+        self._resume.observe(event)
+        if isinstance(event, CheckpointEvent):
+            if event.op == "load":
+                self._scaler = self._used = None
+            elif "GradScaler" in (event.target or ""):
+                self._scaler = event
+        elif isinstance(event, CallEvent):
+            if (event.family or event.api) == Families.SCALER_STEP:
+                self._used = self._used or event
+        elif isinstance(event, StepEvent):
+            return self._step()
+        return []
+
+    def _step(self) -> list[Violation]:
+        resume, used = self._resume, self._used
+        file, part = resume.file, resume.part("scaler")
+        if part is None or file is None or used is None or resume.optimizer is None:
+            return []
+        if resume.model is None:
+            return []
+        self.triggered += 1
+        if self._is_told or self._scaler is not None or file.path not in resume.saved:
+            return []
+        if part.get("scale") == _DEFAULT:
+            return []
+        self._is_told = True
+        return [
+            Violation(
+                check_id="TC609",
+                step=used.step,
+                rank=used.rank,
+                stage="train",
+                subject=Subject(api=Families.SCALER_STEP),
+                symptom=Symptom.NOT_RESTORED,
+                message=(
+                    "GradScaler starts again, although model and optimizer were loaded from "
+                    f"{file.path}, which holds its state"
+                ),
+                expected=f"scaler.load_state_dict(): the scale was {part.get('scale')}",
+                observed="scaler.load_state_dict() is not called",
+                evidence=(used, file),
+            )
+        ]

@@ -1,0 +1,1 @@
+"""Rules about how models and optimizers are configured."""

@@ -1,0 +1,155 @@
+"""Modules that are called several times in one forward. Which ones count, a rule says."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from traincheck.rules.base.model_rule import about, model_of
+from traincheck.schema.apis import Families
+from traincheck.schema.events import CallEvent, Event
+from traincheck.schema.findings import CheckInfo, Violation
+from traincheck.schema.values import tensor_summary
+
+_TWICE = 2
+
+Calls = Mapping[str, Counter[int | None]]  # module -> span around it -> calls
+
+
+class ReusedModules:
+    """Counts the calls of each module from one training forward of a model to the next.
+
+    Not those of a network that is called as a whole on several inputs, as losses over pairs do, nor
+    of a layer that is also given something else, with another number of rows.
+
+    Args:
+        info: of the rule.
+        counts: whether a call shows that its module is one that counts. Must be picklable.
+        in_a_row: forwards in which a module was called again before it is told.
+        has_others: other modules lie between two places of these; called again right after itself
+            one is in a loop over parts of its input.
+    """
+
+    def __init__(
+        self,
+        info: CheckInfo,
+        counts: Callable[[CallEvent], bool],
+        *,
+        in_a_row: int,
+        has_others: bool = False,
+    ) -> None:
+        self.triggered = 0
+        self._info = info
+        self._counts = counts
+        self._in_a_row = in_a_row
+        self._has_others = has_others
+        self._calls: defaultdict[str, Counter[int | None]] = defaultdict(Counter)
+        self._counted: set[str] = set()
+        self._reused: Counter[str] = Counter()
+        self._repeating: set[str] = set()
+        self._last: dict[int | None, str] = {}  # span around -> module that was called last in it
+        self._rows: defaultdict[str, set[int]] = defaultdict(set)  # in what a module was given
+        self._looped: set[str] = set()  # called again right after itself: over chunks of an input
+
+    def observe(self, event: Event) -> Sequence[Violation]:
+        model = model_of(event)
+        if model is not None:
+            repeating = {path for path, facts in model.modules.items() if facts.get("repeats")}
+            self._repeating = (self._repeating - model.modules.keys()) | repeating
+        if not isinstance(event, CallEvent):
+            return ()
+        if Families.BACKWARD in (event.family, event.api):
+            self._clear()  # what was computed again for it
+        elif event.root:
+            return self._close(event)
+        elif event.module is not None:
+            if event.family == Families.MODULE:
+                self._enter(event, event.module)
+            if self._counts(event):
+                self._counted.add(event.module)
+        return ()
+
+    def finish(self) -> Sequence[Violation]:
+        """Nothing: what was called has been judged."""
+        return ()
+
+    def _enter(self, event: CallEvent, module: str) -> None:
+        self._calls[module][event.parent] += 1
+        if self._has_others and self._last.get(event.parent) == module:
+            self._looped.add(module)
+        self._last[event.parent] = module
+        given = tensor_summary(event.args.get("0"))
+        if given is not None and given.shape:
+            self._rows[module].add(given.shape[0])
+
+    def _clear(self) -> None:
+        self._calls, self._counted = defaultdict(Counter), set()
+        self._last, self._looped, self._rows = {}, set(), defaultdict(set)
+
+    def _close(self, event: CallEvent) -> Sequence[Violation]:
+        calls, counted = self._calls, self._counted
+        others = {module for module, rows in self._rows.items() if len(rows) > 1}
+        others |= {m for m in self._looped if m.rpartition(".")[0] not in self._repeating}
+        self._clear()
+        if not event.grad_enabled or not event.training:
+            return ()
+        self.triggered += bool(counted)
+        again = {
+            module: count
+            for module in counted & calls.keys() - others
+            if (count := calls[module].total()) >= _TWICE
+        }
+        inside = _inside(calls) if again else {}
+        reused = {
+            _unit(module, calls, inside, self._repeating): count for module, count in again.items()
+        }
+        self._reused = Counter({u: self._reused[u] + 1 for u in reused if u is not None})
+        return [
+            about(
+                self._info,
+                event,
+                [unit],
+                expected="one call in each forward",
+                observed=f"{reused[unit]} calls in one forward",
+            )
+            for unit, times in sorted(self._reused.items())
+            if times == self._in_a_row
+        ]
+
+
+def _inside(calls: Calls) -> dict[str, set[int]]:
+    """How often what is inside a module was called, by its path."""
+    found: dict[str, set[int]] = defaultdict(set)
+    for module, spans in calls.items():
+        above = module.rpartition(".")[0]
+        while above:
+            found[above].add(spans.total())
+            above = above.rpartition(".")[0]
+    return found
+
+
+def _unit(
+    module: str, calls: Calls, inside: Mapping[str, set[int]], repeating: Collection[str]
+) -> str | None:
+    """What is used at several places: a layer, or the element of a list that it is part of.
+
+    None for a layer in a loop over time, and for one of a network that was called several times.
+
+    Args:
+        module: a layer that was called several times.
+        calls: of all modules.
+        inside: how often modules were called that are inside others.
+        repeating: modules that hold one child under several names.
+    """
+    if max(calls[module].values()) > 1:  # within one call of what is around it
+        is_twice = max(calls[module].values()) == _TWICE
+        return module if is_twice or module.rpartition(".")[0] in repeating else None
+    unit = module
+    while above := unit.rpartition(".")[0]:
+        if above in repeating:
+            return unit
+        is_once = above in calls and calls[above].total() == 1
+        if is_once or min(inside[above]) < _TWICE:
+            break
+        unit = above
+    return module if unit == module else None

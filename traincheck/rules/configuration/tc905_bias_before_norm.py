@@ -1,0 +1,80 @@
+"""TC905: a bias that the norm behind it takes away again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from traincheck.rules.base.model_rule import CONVOLUTION, LINEAR, MODELS, Model, ModelMonitor, about
+from traincheck.schema.findings import CheckInfo, Violation
+
+_BIASED = frozenset({LINEAR, CONVOLUTION, "transposed convolution"})
+_CENTRED = frozenset({"batch norm", "instance norm"})
+
+
+class BiasBeforeNorm:
+    """TC905 bias-before-norm: a bias that the norm behind it takes away again.
+
+    What it checks:
+        A linear or convolution layer directly before a batch or instance norm of its size has
+        no bias.
+
+    Why it matters:
+        The norm subtracts the mean, and with it the bias: memory and time for nothing, and
+        weight decay on noise.
+
+    Fires on:
+        Conv2d(bias=True) registered right before a BatchNorm2d of as many channels, in a
+        Sequential or a class.
+
+    Stays quiet on:
+        Layers without bias; other layers in between; layer norms and group norms; norms of
+        another size.
+
+    Fix:
+        bias=False in the layer before the norm.
+
+    Source:
+        https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
+    """
+
+    info = CheckInfo(
+        check_id="TC905",
+        kind="rule",
+        code="TC905",
+        severity="info",
+        title="Biases have no effect in front of a norm",
+        likely_cause="Layers before a norm were built with their default bias=True.",
+        fix="Build these layers with bias=False.",
+    )
+    needs = MODELS
+
+    def monitor(self) -> Biases:
+        return Biases(self.info)
+
+
+class Biases(ModelMonitor):
+    """Looks at the structure of each model."""
+
+    def judge(self, model: Model) -> Sequence[Violation]:
+        idle = []
+        layers = list(model.modules.items())
+        for (path, facts), (after, norm) in pairwise(layers):
+            if path.rpartition(".")[0] != after.rpartition(".")[0]:
+                continue
+            size = facts.get("out_features", facts.get("out_channels"))
+            if facts.get("family") in _BIASED and norm.get("family") in _CENTRED:
+                self.triggered += 1
+                if facts.get("bias") and size == norm.get("num_features"):
+                    idle.append(path)
+        if not idle:
+            return ()
+        return [
+            about(
+                self._info,
+                model.event,
+                idle,
+                expected="no bias in front of a norm that subtracts the mean",
+                observed="the bias has no effect",
+            )
+        ]

@@ -1,0 +1,75 @@
+"""TC909: convolution kernels without a middle."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from traincheck.rules.base.model_rule import CONVOLUTION, MODELS, Model, ModelMonitor, about
+from traincheck.schema.findings import CheckInfo, Violation
+
+
+class EvenKernel:
+    """TC909 even-kernel: convolution kernels without a middle.
+
+    What it checks:
+        Kernels of convolutions have odd sizes, unless they cut patches.
+
+    Why it matters:
+        An even kernel cannot be padded alike on both sides: features shift by half a pixel from
+        layer to layer.
+
+    Fires on:
+        Conv2d(kernel_size=4, stride=1).
+
+    Stays quiet on:
+        Odd kernels; even ones that move by more than one, as in patch embeddings and in the
+        discriminator of a DCGAN; transposed convolutions, and those with groups, such as the
+        causal ones of Mamba.
+
+    Fix:
+        Use 3, 5 or 7, or pad one side on purpose.
+
+    Source:
+        https://papers.nips.cc/paper/2019/hash/2afe4567e1bf64d32a5527244d104cea-Abstract.html
+    """
+
+    info = CheckInfo(
+        check_id="TC909",
+        kind="rule",
+        code="TC909",
+        severity="info",
+        title="Convolutions have kernels of even size",
+        likely_cause="The kernel size is even.",
+        fix="Use an odd kernel size with padding = size // 2.",
+    )
+    needs = MODELS
+
+    def monitor(self) -> Kernels:
+        return Kernels(self.info)
+
+
+class Kernels(ModelMonitor):
+    """Looks at the structure of each model."""
+
+    def judge(self, model: Model) -> Sequence[Violation]:
+        odd_one_out = []
+        for path, facts in model.of_family(CONVOLUTION):
+            self.triggered += 1
+            kernel, stride = facts.get("kernel_size", ()), facts.get("stride", ())
+            # Where a kernel moves by more than one there is no middle to keep, and a convolution of
+            # each channel by itself mixes positions in time, one side of them cut off.
+            is_by_channel = facts.get("groups", 1) > 1
+            shifts = any(size % 2 == 0 and by == 1 for size, by in zip(kernel, stride))
+            if shifts and not is_by_channel:
+                odd_one_out.append(path)
+        if not odd_one_out:
+            return ()
+        return [
+            about(
+                self._info,
+                model.event,
+                odd_one_out,
+                expected="kernels have odd sizes",
+                observed="an even kernel has no middle",
+            )
+        ]

@@ -1,0 +1,88 @@
+"""TC910: a token embedding that does not know which id is padding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from traincheck.rules.base.model_rule import EMBEDDING, MODELS, Facts, Model, ModelMonitor, about
+from traincheck.schema.findings import CheckInfo, Violation
+
+
+class PaddingIndexMissing:
+    """TC910 padding-index-missing: a token embedding that does not know which id is padding.
+
+    What it checks:
+        An embedding of the whole vocabulary has a padding_idx when the configuration names a
+        padding id.
+
+    Why it matters:
+        Gradients of padding are computed and applied: slow, and the padding vector drifts.
+
+    Fires on:
+        Embedding(vocab_size, dim) in a model whose config.pad_token_id is set.
+
+    Stays quiet on:
+        Embeddings with a padding_idx; small ones (under 100 rows); position embeddings; models
+        whose configuration names no padding id.
+
+    Fix:
+        nn.Embedding(..., padding_idx=config.pad_token_id).
+
+    Source:
+        https://docs.pytorch.org/docs/stable/generated/torch.nn.Embedding.html
+
+    Options:
+        rows: embeddings of fewer are no vocabularies.
+    """
+
+    info = CheckInfo(
+        check_id="TC910",
+        kind="rule",
+        code="TC910",
+        severity="info",
+        title="A token embedding has no padding index",
+        likely_cause="padding_idx was not given.",
+        fix="Give the embedding padding_idx=pad_token_id.",
+    )
+    needs = MODELS
+
+    def __init__(self, rows: int = 100) -> None:
+        self._rows = rows
+
+    def monitor(self) -> PaddingIndex:
+        return PaddingIndex(self.info, self._rows)
+
+
+class PaddingIndex(ModelMonitor):
+    """Looks at the structure of each model."""
+
+    def __init__(self, info: CheckInfo, rows: int) -> None:
+        super().__init__(info)
+        self._rows = rows
+
+    def judge(self, model: Model) -> Sequence[Violation]:
+        padding = model.tokens.get("pad_token_id")
+        if padding is None:
+            return ()
+        without = []
+        for path, facts in model.of_family(EMBEDDING):
+            if facts.get("num_embeddings", 0) < self._rows or not _is_vocabulary(facts, model):
+                continue
+            self.triggered += 1
+            if "padding_idx" not in facts:
+                without.append(path)
+        if not without:
+            return ()
+        return [
+            about(
+                self._info,
+                model.event,
+                without,
+                expected=f"padding_idx={padding}, the padding id of the model's configuration",
+                observed="padding_idx is None",
+            )
+        ]
+
+
+def _is_vocabulary(facts: Facts, model: Model) -> bool:
+    return facts.get("num_embeddings") == model.tokens.get("vocab_size")

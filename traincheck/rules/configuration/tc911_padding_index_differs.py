@@ -1,0 +1,76 @@
+"""TC911: two opinions about which id is padding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from traincheck.rules.base.model_rule import EMBEDDING, MODELS, Model, ModelMonitor, about
+from traincheck.schema.findings import CheckInfo, Violation
+
+
+class PaddingIndexDiffers:
+    """TC911 padding-index-differs: two opinions about which id is padding.
+
+    What it checks:
+        The padding_idx of a token embedding is the pad_token_id of the model's configuration.
+
+    Why it matters:
+        The row of a real token gets no gradient and stays as it was made, while padding is
+        learned.
+
+    Fires on:
+        Embedding(vocab_size, dim, padding_idx=0) in a model whose config.pad_token_id is 1.
+
+    Stays quiet on:
+        Equal ids; embeddings without padding_idx; embeddings of other sizes than the
+        vocabulary, such as positions.
+
+    Fix:
+        Use one id: padding_idx=config.pad_token_id.
+
+    Source:
+        https://docs.pytorch.org/docs/stable/generated/torch.nn.Embedding.html
+    """
+
+    info = CheckInfo(
+        check_id="TC911",
+        kind="rule",
+        code="TC911",
+        severity="warning",
+        title="Embedding and configuration name different padding ids",
+        likely_cause="The tokenizer or the configuration changed after the embedding was written.",
+        fix=(
+            "Give the embedding padding_idx=config.pad_token_id; retrain the row that got no "
+            "gradient."
+        ),
+    )
+    needs = MODELS
+
+    def monitor(self) -> PaddingIds:
+        return PaddingIds(self.info)
+
+
+class PaddingIds(ModelMonitor):
+    """Looks at the structure of each model."""
+
+    def judge(self, model: Model) -> Sequence[Violation]:
+        padding = model.tokens.get("pad_token_id")
+        if padding is None:
+            return ()
+        found = []
+        for path, facts in model.of_family(EMBEDDING):
+            index = facts.get("padding_idx")
+            if index is None or facts.get("num_embeddings") != model.tokens.get("vocab_size"):
+                continue
+            self.triggered += 1
+            if index != padding:
+                found.append(
+                    about(
+                        self._info,
+                        model.event,
+                        [path],
+                        expected=f"padding_idx={padding}, as in the model's configuration",
+                        observed=f"padding_idx is {index}",
+                    )
+                )
+        return found

@@ -1,0 +1,88 @@
+"""TC917: an embedding and an output layer of one shape that share nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from traincheck.rules.base.model_rule import EMBEDDING, LINEAR, MODELS, Model, ModelMonitor, about
+from traincheck.schema.findings import CheckInfo, Violation
+
+
+class UntiedEmbedding:
+    """TC917 untied-embedding: an embedding and an output layer of one shape that share nothing.
+
+    What it checks:
+        A token embedding of over 1000 rows and a linear layer of the transposed shape are one
+        matrix.
+
+    Why it matters:
+        Sharing saves the largest matrix of a small language model and often helps.
+
+    Fires on:
+        Embedding(50000, 512) beside Linear(512, 50000) with a weight of its own.
+
+    Stays quiet on:
+        Tied weights; small vocabularies; configurations that say whether to tie
+        (tie_word_embeddings).
+
+    Fix:
+        head.weight = embedding.weight, before the optimizer is built.
+
+    Source:
+        https://aclanthology.org/E17-2025/
+
+    Options:
+        rows: embeddings of so many or fewer are too small to be worth it.
+    """
+
+    info = CheckInfo(
+        check_id="TC917",
+        kind="rule",
+        code="TC917",
+        severity="info",
+        title="An embedding and an output layer of the same shape are not tied",
+        likely_cause="The weights were not tied.",
+        fix=(
+            "head.weight = embedding.weight before the optimizer is built, unless both are meant "
+            "to differ."
+        ),
+    )
+    needs = MODELS
+
+    def __init__(self, rows: int = 1000) -> None:
+        self._rows = rows
+
+    def monitor(self) -> Tying:
+        return Tying(self.info, self._rows)
+
+
+class Tying(ModelMonitor):
+    """Looks at the structure of each model."""
+
+    def __init__(self, info: CheckInfo, rows: int) -> None:
+        super().__init__(info)
+        self._rows = rows
+
+    def judge(self, model: Model) -> Sequence[Violation]:
+        if "tie_word_embeddings" in model.tokens:
+            return ()  # somebody decided
+        heads = {
+            (facts.get("out_features"), facts.get("in_features")): path
+            for path, facts in model.of_family(LINEAR)
+        }
+        for path, facts in model.of_family(EMBEDDING):
+            size = (facts.get("num_embeddings"), facts.get("embedding_dim"))
+            if (size[0] or 0) <= self._rows or size not in heads:
+                continue
+            self.triggered += 1
+            if facts.get("storage") != model.modules[heads[size]].get("storage"):
+                return [
+                    about(
+                        self._info,
+                        model.event,
+                        [path, heads[size]],
+                        expected="one matrix for both",
+                        observed="two matrices of one shape",
+                    )
+                ]
+        return ()

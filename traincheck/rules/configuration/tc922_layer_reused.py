@@ -1,0 +1,63 @@
+"""TC922: one layer that serves several places of a model. Counts calls, like TC915."""
+
+from __future__ import annotations
+
+from traincheck.rules.base.model_rule import MODELS
+from traincheck.rules.configuration.layer_reuse import ReusedModules
+from traincheck.rules.shared.gradient_reach import LEAVES
+from traincheck.schema.apis import Families
+from traincheck.schema.claims import Needs
+from traincheck.schema.events import CallEvent
+from traincheck.schema.findings import CheckInfo
+
+_IN_A_ROW = 3
+_WITH_WEIGHTS = tuple(
+    f"torch.nn.modules.{name}" for name in ("linear.", "conv.", "activation.MultiheadAttention")
+)
+
+
+class LayerReused:
+    """TC922 layer-reused: one layer with weights that serves several places of a model.
+
+    What it checks:
+        A linear, convolutional or attention layer is called once in a forward of the model.
+
+    Why it matters:
+        Shared weights may be meant. Where a list of layers was built by [layer] * n, or one name
+        was written twice, the model is smaller than it looks.
+
+    Fires on:
+        A layer, or an element of a list of modules, that is applied twice within each forward, in
+        three training steps in a row.
+
+    Stays quiet on:
+        Several forwards of the model in a step (accumulation, GAN); a network that is called as a
+        whole on several inputs (losses over pairs); layers in a loop over time; embeddings,
+        recurrent layers and norms; batch norms, which are TC915's; recomputation in gradient
+        checkpointing; evaluation.
+
+    Fix:
+        Build one layer for each place; ignore this where sharing is meant.
+
+    Source:
+        https://github.com/pytorch/pytorch/issues/7289
+    """
+
+    info = CheckInfo(
+        check_id="TC922",
+        kind="rule",
+        code="TC922",
+        severity="info",
+        title="A layer is used at several places of one forward",
+        likely_cause="The same layer object is called more than once.",
+        fix="Build one layer for each place, unless the weights are to be shared.",
+    )
+    needs = LEAVES | MODELS | Needs(calls=frozenset({Families.BACKWARD}))
+
+    def monitor(self) -> ReusedModules:
+        return ReusedModules(self.info, _is_layer, in_a_row=_IN_A_ROW)
+
+
+def _is_layer(event: CallEvent) -> bool:
+    is_trained = bool(event.grad_enabled and event.training)
+    return is_trained and event.api.startswith(_WITH_WEIGHTS)

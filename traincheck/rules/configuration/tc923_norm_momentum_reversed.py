@@ -1,0 +1,152 @@
+"""TC923: batch norms forget all but the last batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from traincheck.rules.base.event_rule import SingleEvents
+from traincheck.rules.base.model_rule import about, model_of
+from traincheck.schema.apis import Families
+from traincheck.schema.claims import Needs, within_modules
+from traincheck.schema.events import CallEvent, Event, StepEvent
+from traincheck.schema.findings import CheckInfo, Violation
+from traincheck.schema.values import Value, is_tensor
+
+_API = "torch.nn.functional.batch_norm"
+_PROOF = 2  # steps that train it
+
+
+class NormMomentumReversed:
+    """TC923 norm-momentum-reversed: batch norms keep the statistics of the last batch only.
+
+    What it checks:
+        The momentum of BatchNorm is far below 1, or None.
+
+    Why it matters:
+        In torch it is the weight of the new batch, elsewhere (TensorFlow, papers) that of what was
+        known before: 0.99 there is 0.01 here. With 0.99 the running statistics are those of the
+        last batch, and evaluation depends on which samples it happened to hold.
+
+    Fires on:
+        Two steps of training with a BatchNorm in training mode that tracks statistics with a
+        momentum of 0.9 or more. Also where a library made it so: some ports of MobileNet and
+        EfficientNet took the number as it was.
+
+    Stays quiet on:
+        momentum=None, which takes the plain mean; exactly 1, which is set to take the statistics of
+        one batch anew; layers that track no statistics, or are in evaluation mode; models that are
+        not trained.
+
+    Fix:
+        momentum=1 - momentum: 0.01 for what is 0.99 elsewhere. In a model of a library, set the
+        momentum of its norms before training.
+
+    Options:
+        least: momentum that is too large, and all above but 1.
+
+    Source:
+        https://github.com/pytorch/vision/issues/8250
+    """
+
+    info = CheckInfo(
+        check_id="TC923",
+        kind="rule",
+        code="TC923",
+        severity="warning",
+        title="Batch norms forget all but the last batch",
+        likely_cause=(
+            "The momentum follows the convention of TensorFlow; in torch it is the weight of the "
+            "new batch."
+        ),
+        fix=(
+            "Use 1 - momentum: 0.01 for what is 0.99 in TensorFlow or a paper. In a model of a "
+            "library, set the momentum of its norms before training."
+        ),
+    )
+    needs = Needs(calls=within_modules(_API) | {Families.MODULE}, kinds=frozenset({"mark", "step"}))
+
+    def __init__(self, least: float = 0.9) -> None:
+        self.least = least
+
+    def monitor(self) -> Momenta:
+        return Momenta(self.info, self.least)
+
+
+class Momenta(SingleEvents):
+    """Follows which batch norms are trained with which momentum.
+
+    Where calls of batch norm are seen, they tell, as modes and momenta are set at any time. Where
+    they are not, as of compiled models, it is what the trained models are made of.
+    """
+
+    def __init__(self, info: CheckInfo, least: float) -> None:
+        super().__init__()
+        self._info, self._least = info, least
+        self._made: dict[str, float] = {}  # momentum by path, of models
+        self._has_calls = False
+        self._called: dict[str, tuple[float, CallEvent]] = {}  # momentum by path, in this step
+        self._roots: dict[str, CallEvent] = {}  # models that were trained in this step
+        self._rows: dict[str, tuple[int, CallEvent]] = {}  # steps by path, and the first call
+        self._is_over = False
+
+    def judge(self, event: Event) -> list[Violation]:
+        if isinstance(event, StepEvent):
+            found, self._called, self._roots = self._found(), {}, {}
+            is_update = event.recorded and event.counters.get("optimizer_step", 0) > 0
+            return self._step(found) if is_update and not self._is_over else []
+        if isinstance(event, CallEvent):
+            self._call(event)
+            return []
+        model = model_of(event)
+        for path, facts in model.of_family("batch norm") if model else ():
+            self.triggered += 1
+            self._made.pop(path, None)
+            if facts.get("track_running_stats") and self._is_large(facts.get("momentum")):
+                self._made[path] = facts["momentum"]
+        return []
+
+    def _is_large(self, momentum: Value) -> bool:
+        return isinstance(momentum, float) and self._least <= momentum < 1
+
+    def _call(self, call: CallEvent) -> None:
+        if not call.grad_enabled or call.module is None:
+            return
+        if call.api == _API:
+            self.triggered += 1
+            self._has_calls = True
+            momentum: Value = call.args.get("momentum")
+            is_tracked = is_tensor(call.args.get("running_mean"))
+            if call.args.get("training") is True and is_tracked and self._is_large(momentum):
+                self._called[call.module] = momentum, call
+        elif call.root and call.training:
+            self._roots.setdefault(call.module, call)
+
+    def _found(self) -> dict[str, tuple[float, CallEvent]]:
+        """Norms that were trained in a step with a large momentum."""
+        if self._has_calls:
+            return self._called
+        return {
+            path: (momentum, call)
+            for path, momentum in self._made.items()
+            for root, call in self._roots.items()
+            if path == root or path.startswith(f"{root}.")
+        }
+
+    def _step(self, found: Mapping[str, tuple[float, CallEvent]]) -> list[Violation]:
+        for path, (_, call) in found.items():
+            count, first = self._rows.get(path, (0, call))
+            self._rows[path] = count + 1, first
+        paths = [path for path in found if self._rows[path][0] >= _PROOF]
+        if not paths:
+            return []
+        self._is_over = True
+        values = sorted({f"{found[path][0]:g}" for path in paths})
+        return [
+            about(
+                self._info,
+                self._rows[paths[0]][1],
+                paths,
+                expected="a momentum far below 1: the weight of the new batch",
+                observed=f"momentum {', '.join(values)}",
+            )
+        ]

@@ -1,0 +1,82 @@
+"""Monitors of what decays in an optimizer. What should not is theirs to say."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import replace
+
+from traincheck.rules.base.model_rule import MODELS, Model, about, model_of
+from traincheck.schema.claims import Needs
+from traincheck.schema.events import Event, OptimizerEvent, StateEvent, StepEvent
+from traincheck.schema.findings import CheckInfo, Subject, Violation
+from traincheck.schema.values import number
+
+_LEAST = 1e-6  # less moves no weight in a training that ends
+DECAY = MODELS | Needs(states=frozenset({"parameter@new"}), kinds=frozenset({"optimizer", "step"}))
+
+
+class DecayMonitor(ABC):
+    """Compares what decays with what the models are made of, when a step is over."""
+
+    def __init__(self, info: CheckInfo) -> None:
+        self.triggered = 0
+        self._info = info
+        self._models: dict[str, Model] = {}
+        self._waiting: list[OptimizerEvent] = []
+        self._told: set[str] = set()  # lines that make optimizers, ids of others
+        self._frozen: set[str] = set()  # optimizers pass over what has no gradient
+
+    def observe(self, event: Event) -> Sequence[Violation]:
+        model = model_of(event)
+        if model is not None:
+            self._models[model.name] = model
+        elif isinstance(event, StateEvent):
+            if event.role == "parameter" and event.change in ("new", "replaced", "flags"):
+                (self._frozen.discard if event.requires_grad else self._frozen.add)(event.name)
+        elif isinstance(event, OptimizerEvent):
+            self._waiting.append(event)
+        elif isinstance(event, StepEvent) and self._waiting:
+            waiting, self._waiting = self._waiting, []
+            return [found for optimizer in waiting for found in self._judge(optimizer)]
+        return ()
+
+    def finish(self) -> Sequence[Violation]:
+        return ()
+
+    @abstractmethod
+    def should_not_decay(self, name: str, family: str | None) -> bool:
+        """Whether a parameter of this full name in a layer of this kind should not decay."""
+
+    def _judge(self, event: OptimizerEvent) -> Sequence[Violation]:
+        if not event.cls.startswith("torch.optim."):  # one of the user's own may leave them out
+            return ()
+        decaying = [
+            name
+            for group in event.groups
+            if (number(group.hyper.get("weight_decay")) or 0.0) >= _LEAST
+            for name in group.params
+            if name not in self._frozen
+        ]
+        place = event.where or event.id  # trials and folds make theirs in one line
+        if not decaying or place in self._told:
+            return ()
+        self.triggered += 1
+        found = sorted(filter(self._is_wrong, decaying))
+        if not found:
+            return ()
+        self._told.add(place)
+        violation = about(
+            self._info,
+            event,
+            found,
+            expected="weight_decay=0 for these parameters",
+            observed=f"decayed by {event.id} ({event.cls.rpartition('.')[2]})",
+        )
+        return [replace(violation, subject=Subject(variable=found[0]))]
+
+    def _is_wrong(self, name: str) -> bool:
+        module = name.rpartition(".")[0]
+        model = self._models.get(name.partition(".")[0])
+        family = model.modules.get(module, {}).get("family") if model is not None else None
+        return self.should_not_decay(name, family)

@@ -1,0 +1,1 @@
+"""Rules about data order and random numbers."""

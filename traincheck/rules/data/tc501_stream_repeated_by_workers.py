@@ -1,0 +1,163 @@
+"""TC501: every worker of a DataLoader yields the whole of an iterable dataset."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from traincheck.rules.shared.loaders import BATCHES, DATA_LOADER, STREAM, content_of
+from traincheck.schema.events import BatchEvent, Event
+from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+
+_MAX_SAMPLES = 100_000  # of an epoch that are counted
+_MIN_SAMPLES = 8  # different ones, before their counts say anything
+_SHARE = 0.9  # of samples that all workers give
+
+
+class StreamRepeatedByWorkers:
+    """TC501 stream-repeated-by-workers: each sample of an IterableDataset comes once per worker.
+
+    What it checks:
+        Batches of an iterable dataset that is read by several workers are not the same from worker
+        to worker, and its samples do not come from every worker within an epoch.
+
+    Why it matters:
+        An epoch is several epochs long, successive batches are copies of each other, and metrics
+        count each sample several times. Nothing fails.
+
+    Fires on:
+        An __iter__ that does not ask get_worker_info() which part is its own.
+
+    Stays quiet on:
+        Datasets with indices, whatever their sampler draws: replacement, weights, oversampling;
+        streams read by one worker; streams that are split; data that are the same in every batch;
+        rows that occur more than once by themselves.
+
+    Fix:
+        Let each worker yield its own part: in __iter__, ask torch.utils.data.get_worker_info() and
+        take every num_workers-th sample from id on.
+
+    Source:
+        https://github.com/huggingface/datasets/issues/3423, https://github.com/huggingface/nanoVLM/pull/203
+    """
+
+    info = CheckInfo(
+        check_id="TC501",
+        kind="rule",
+        code="TC501",
+        severity="error",
+        title="Each worker of {variables} yields all samples of the dataset",
+        likely_cause=(
+            "The IterableDataset of {variables} does not split its samples among the workers in "
+            "__iter__, so that each of them yields every sample."
+        ),
+        fix=(
+            "In __iter__, take worker = torch.utils.data.get_worker_info() and yield only every "
+            "worker.num_workers-th sample, beginning with number worker.id."
+        ),
+    )
+    needs = BATCHES
+
+    def monitor(self) -> WorkerCopies:
+        return WorkerCopies()
+
+
+@dataclass(slots=True)
+class _Epoch:
+    """One pass over a stream.
+
+    copied: first batch that equals that of the worker before; copies, own: how many do and do not.
+    again: first batch with a sample that another worker had given; makers: how often each worker
+    gave each sample.
+    """
+
+    number: int
+    last: tuple[str, ...] = ()
+    is_varied: bool = False
+    copied: BatchEvent | None = None
+    copies: int = 0
+    own: int = 0
+    again: BatchEvent | None = None
+    makers: dict[str, Counter[int]] = field(default_factory=dict)
+
+
+class WorkerCopies:
+    """Compares each batch with the one before, which another worker made, and counts samples."""
+
+    def __init__(self) -> None:
+        self.triggered = 0
+        self._epochs: dict[str, _Epoch] = {}
+        self._told: set[str] = set()
+
+    def observe(self, event: Event) -> list[Violation]:
+        if not isinstance(event, BatchEvent) or event.sampler != STREAM or event.workers < 2:  # noqa: PLR2004
+            return []
+        loader, found = event.loader, []
+        epoch = self._epochs.get(loader)
+        if epoch is None or epoch.number != event.epoch:
+            found = [] if epoch is None else self._count(loader, epoch)
+            epoch = self._epochs[loader] = _Epoch(event.epoch)
+            self.triggered += 1
+        self._enter(epoch, event)
+        is_proof = epoch.is_varied and not epoch.own and epoch.copies >= 2 * (event.workers - 1)
+        if is_proof and epoch.copied is not None and loader not in self._told:
+            said = f"batches of {event.workers} workers are the same, each of {epoch.copies} times"
+            found += [self._violation(epoch.copied, said)]
+        return found
+
+    def finish(self) -> list[Violation]:
+        return [v for loader, epoch in self._epochs.items() for v in self._count(loader, epoch)]
+
+    def _enter(self, epoch: _Epoch, event: BatchEvent) -> None:
+        content = content_of(event)
+        if content and epoch.last:
+            if not event.index % event.workers:
+                epoch.is_varied |= content != epoch.last
+            elif content == epoch.last:
+                epoch.copied = epoch.copied or event
+                epoch.copies += 1
+            else:
+                epoch.own += 1
+        epoch.last = content
+        worker = event.index % event.workers
+        for sample in event.samples:
+            makers = epoch.makers.get(sample)
+            if makers is not None:
+                makers[worker] += 1
+                if len(makers) > 1:
+                    epoch.again = epoch.again or event
+            elif len(epoch.makers) < _MAX_SAMPLES:
+                epoch.makers[sample] = Counter((worker,))
+
+    def _count(self, loader: str, epoch: _Epoch) -> list[Violation]:
+        """Once a pass is over: workers may shuffle, then only counts show what they did."""
+        if loader in self._told or epoch.again is None or len(epoch.makers) < _MIN_SAMPLES:
+            return []
+        workers = epoch.again.workers
+        # Rows that come more than once by themselves come unequally often from each
+        copied = sum(
+            len(makers) == workers and len(set(makers.values())) == 1
+            for makers in epoch.makers.values()
+        )
+        if copied < _SHARE * len(epoch.makers):
+            return []
+        said = f"{copied} of {len(epoch.makers)} samples came from all {workers} workers"
+        return [self._violation(epoch.again, said)]
+
+    def _violation(self, event: BatchEvent, observed: str) -> Violation:
+        self._told.add(event.loader)
+        return Violation(
+            check_id="TC501",
+            step=event.step,
+            rank=event.rank,
+            stage=event.stage,
+            subject=Subject(api=DATA_LOADER, variable=event.loader),
+            symptom=Symptom.REPEATED_DATA,
+            message=(
+                f"{event.loader} reads an IterableDataset with {event.workers} workers, and each "
+                f"yields all of it: {observed}"
+            ),
+            expected="each sample comes from one worker only",
+            observed=observed,
+            evidence=(event,),
+        )

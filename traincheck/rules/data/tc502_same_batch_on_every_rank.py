@@ -1,0 +1,175 @@
+"""TC502: ranks that train one model together are all given the same batches."""
+
+from __future__ import annotations
+
+from collections import Counter
+from math import prod
+
+from traincheck.rules.shared.loaders import BATCHES, DATA_LOADER, TrainingLoaders, content_of
+from traincheck.schema.apis import DDP_FORWARD, DDP_INIT
+from traincheck.schema.claims import FEWEST_KNOWN, Needs
+from traincheck.schema.events import BatchEvent, CallEvent, Event, StepEvent
+from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.values import tensor_summary
+
+_PROOF = 2  # different batches that all ranks share
+_OPEN = 64  # batches that wait for the other ranks
+
+_Place = tuple[str, int, int]  # loader, epoch, index; or model, step, call in it
+_Given = BatchEvent | CallEvent
+_DRAWN_CAUSE = (
+    "No loader shares the data out: every rank draws the batches of {variables} itself, with the "
+    "same seed, so that from step {step} on all have the same."
+)
+_DRAWN_FIX = "Seed what the loop draws batches with differently on each rank, as with seed + rank."
+
+
+class SameBatchOnEveryRank:
+    """TC502 same-batch-on-every-rank: data-parallel ranks do not share the data out.
+
+    What it checks:
+        Where a model is wrapped by DistributedDataParallel, the n-th training batch is not the same
+        on all ranks; nor, in a loop without a DataLoader, what the model is given.
+
+    Why it matters:
+        All ranks compute the same gradient. The run costs as much as with all ranks and learns as
+        with one.
+
+    Fires on:
+        A DataLoader without DistributedSampler, with the same seed or without shuffling, on every
+        rank: two different batches that all ranks have in common. Batches that each rank draws by
+        itself, with the same seed.
+
+    Stays quiet on:
+        Evaluation; ranks that share batches in groups (tensor or pipeline parallel); runs without
+        DistributedDataParallel; one batch that is given again and again.
+
+    Fix:
+        Give the loader sampler=DistributedSampler(dataset) and call its set_epoch(epoch). Where the
+        loop draws batches by itself, seed what it draws with with seed + rank.
+
+    Source:
+        https://github.com/pytorch/pytorch/issues/31771, https://docs.pytorch.org/docs/stable/data.html
+    """
+
+    scope = "run"
+    info = CheckInfo(
+        check_id="TC502",
+        kind="rule",
+        code="TC502",
+        severity="error",
+        title="All ranks train on the same batches of {variables}",
+        likely_cause=(
+            "{variables} {has|have} no DistributedSampler, so that from step {step} on every rank "
+            "draws the same samples in the same order."
+        ),
+        fix="Build the training loader with sampler=DistributedSampler(dataset).",
+    )
+    needs = BATCHES | Needs(calls=frozenset({DDP_INIT, DDP_FORWARD}), stats=frozenset({"batch"}))
+
+    def monitor(self) -> RankBatches:
+        return RankBatches()
+
+
+class RankBatches:
+    """Puts the batches of all ranks side by side, and what their models are given."""
+
+    def __init__(self) -> None:
+        self.triggered = 0
+        self._ranks: set[int] = set()  # that wrap a model
+        self._open: dict[_Place, dict[int, _Given]] = {}
+        self._shared: dict[str, dict[tuple[str, ...], _Given]] = {}  # by loader, or model
+        self._differs: set[str] = set()
+        self._told: set[str] = set()
+        self._training = TrainingLoaders()
+        self._has_loader = False
+        self._calls: Counter[tuple[int, str]] = Counter()  # of models, in this step of a rank
+
+    def observe(self, event: Event) -> list[Violation]:
+        self._training.observe(event)
+        if isinstance(event, CallEvent) and event.api == DDP_INIT:
+            self._ranks.add(event.rank)
+        elif isinstance(event, BatchEvent) and event.stage == "train":
+            self._has_loader = True
+            self._enter((event.loader, event.epoch, event.index), event)
+        elif isinstance(event, CallEvent) and event.api == DDP_FORWARD:
+            if event.root and event.training and event.grad_enabled and event.module:
+                key = (event.rank, event.module)
+                self._enter((event.module, event.step or 0, self._calls[key]), event)
+                self._calls[key] += 1
+        elif isinstance(event, StepEvent):
+            self._calls = Counter({k: n for k, n in self._calls.items() if k[0] != event.rank})
+            return self._conclude()
+        return []
+
+    def finish(self) -> list[Violation]:
+        return self._conclude()
+
+    def _enter(self, place: _Place, event: _Given) -> None:
+        if len(self._ranks) == 1 or event.rank not in self._ranks:
+            return
+        ranks = self._open.setdefault(place, {})
+        ranks[event.rank] = event
+        if self._ranks <= ranks.keys():
+            del self._open[place]
+            self._compare(place[0], ranks)
+        elif len(self._open) > _OPEN:
+            del self._open[next(iter(self._open))]
+
+    def _compare(self, source: str, ranks: dict[int, _Given]) -> None:
+        contents = {_content(event) for event in ranks.values()}
+        if () in contents:
+            return
+        self.triggered += 1
+        if len(contents) > 1:
+            self._differs.add(source)
+            return
+        first = min(ranks.values(), key=lambda event: event.rank)
+        shared = self._shared.setdefault(source, {})
+        if len(shared) < _PROOF:
+            shared.setdefault(contents.pop(), first)
+
+    def _conclude(self) -> list[Violation]:
+        found = []
+        for source, batches in self._shared.items():
+            if source in self._told or source in self._differs or len(batches) < _PROOF:
+                continue
+            feeds = any((rank, source) in self._training for rank in self._ranks)
+            if feeds or not self._has_loader:
+                self._told.add(source)
+                found.append(self._violation(list(batches.values())))
+        return found
+
+    def _violation(self, batches: list[_Given]) -> Violation:
+        first, count = batches[0], len(self._ranks)
+        is_drawn = isinstance(first, CallEvent)
+        if isinstance(first, CallEvent):
+            source, api = first.module, first.api
+            given = f"{source} is given the same batches on all of them"
+        else:
+            source, api = first.loader, DATA_LOADER
+            sampler = (first.sampler or "none").rpartition(".")[2]
+            given = f"{source} gives all of them the same batches (sampler {sampler})"
+        return Violation(
+            check_id="TC502",
+            step=first.step,
+            rank=first.rank,
+            stage="train",
+            subject=Subject(api=api, variable=source),
+            symptom=Symptom.REPEATED_DATA,
+            message=f"{count} ranks train one model together, but {given}",
+            expected="each rank has its own batches",
+            observed=f"the first {len(batches)} batches are the same on {count} ranks",
+            evidence=tuple(batches),
+            likely_cause=_DRAWN_CAUSE if is_drawn else "",
+            fix=_DRAWN_FIX if is_drawn else "",
+        )
+
+
+def _content(event: _Given) -> tuple[str, ...]:
+    """Fingerprints of what is given; empty where any is missing that would tell batches apart."""
+    if isinstance(event, BatchEvent):
+        return content_of(event)
+    tensors = [t for t in map(tensor_summary, event.args.values()) if t is not None]
+    found = [t.fingerprint for t in tensors if prod(t.shape) >= FEWEST_KNOWN]
+    return tuple(map(str, found)) if all(found) else ()

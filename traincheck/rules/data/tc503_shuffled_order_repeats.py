@@ -1,0 +1,188 @@
+"""TC503: samples are shuffled, but into the same order in every epoch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from traincheck.rules.shared.loaders import BATCHES, DATA_LOADER, TrainingLoaders
+from traincheck.schema.apis import Families
+from traincheck.schema.claims import Needs
+from traincheck.schema.events import BatchEvent, CallEvent, Event, OptimizerEvent, StepEvent
+from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+
+_MAX_INDICES = 4096  # of the first epoch that are kept
+_PROOF = 6.0  # the order repeats by chance once in 10**6
+
+
+class ShuffledOrderRepeats:
+    """TC503 shuffled-order-repeats: every epoch has the same shuffled order.
+
+    What it checks:
+        A training loader whose sampler shuffles does not draw its samples in the order of an
+        earlier epoch.
+
+    Why it matters:
+        The same samples meet in the same batches for the whole of training, as if nothing were
+        shuffled after the first epoch.
+
+    Fires on:
+        DistributedSampler.set_epoch() never called; a generator or a global seed that is set anew
+        at the start of each epoch.
+
+    Stays quiet on:
+        Loaders that do not shuffle; evaluation; a single epoch; so few samples that an order may
+        come twice; a second training with a new optimizer; a look into the loader, as
+        ``next(iter(loader))`` before an epoch, that nothing is trained on.
+
+    Fix:
+        Call sampler.set_epoch(epoch) before each epoch; seed once, before the first.
+
+    Source:
+        https://github.com/pytorch/pytorch/issues/31771, https://github.com/huggingface/transformers/issues/4398
+    """
+
+    info = CheckInfo(
+        check_id="TC503",
+        kind="rule",
+        code="TC503",
+        severity="warning",
+        title="Epochs of {variables} repeat the same shuffled order",
+        likely_cause=(
+            "The generator that {variables} shuffles with is seeded with the same number before "
+            "each epoch: by a seed call inside the epoch loop, or by a new generator."
+        ),
+        fix="Seed once before the first epoch, or with a number that depends on the epoch.",
+    )
+    needs = BATCHES | Needs(kinds=frozenset({"optimizer"}))
+
+    def monitor(self) -> EpochOrders:
+        return EpochOrders()
+
+
+@dataclass(slots=True)
+class _Orders:
+    """The order of the first epoch trained on, and how far the current one agrees with it."""
+
+    epoch: int
+    first: list[int] = field(default_factory=list)
+    is_first: bool = True
+    place: int = 0
+    agrees: bool = True
+    start: BatchEvent | None = None
+    is_trained_on: bool = False  # backward() came in the current epoch
+    repeated: BatchEvent | None = None  # the start of the current epoch, once that is proven
+
+
+class EpochOrders:
+    """Follows what the samplers of loaders draw."""
+
+    def __init__(self) -> None:
+        self.triggered = 0
+        self._loaders: dict[str, _Orders] = {}
+        self._last: dict[int, str] = {}  # of each rank, the loader that gave the last batch
+        self._repeated: dict[str, BatchEvent] = {}
+        self._told: set[str] = set()
+        self._training = TrainingLoaders()
+
+    def observe(self, event: Event) -> list[Violation]:
+        self._training.observe(event)
+        if isinstance(event, BatchEvent):
+            self._last[event.rank] = event.loader
+            if event.indices:
+                self._enter(event)
+        elif isinstance(event, CallEvent):
+            if (event.family or event.api) == Families.BACKWARD:
+                self._trained(self._last.get(event.rank, ""))
+        elif isinstance(event, OptimizerEvent) and event.change == "created":
+            self._loaders.clear()
+        elif isinstance(event, StepEvent):
+            if not event.recorded:
+                self._loaders.clear()
+            return self._conclude(event.rank)
+        return []
+
+    def finish(self) -> list[Violation]:
+        return []
+
+    def _enter(self, event: BatchEvent) -> None:
+        orders = self._loaders.get(event.loader)
+        is_new = orders is not None and event.epoch != orders.epoch
+        if orders is None or (is_new and orders.is_first and not orders.is_trained_on):
+            if event.index:
+                return  # we came in the middle of an epoch
+            orders = self._loaders[event.loader] = _Orders(event.epoch)
+        elif is_new:
+            self.triggered += 1
+            orders.epoch, orders.place, orders.is_first = event.epoch, 0, False
+            orders.agrees, orders.start = event.index == 0, event
+            orders.is_trained_on, orders.repeated = False, None
+        if orders.is_first:
+            if len(orders.first) < _MAX_INDICES and event.drawn == len(event.indices):
+                orders.first += event.indices
+            return
+        end = orders.place + len(event.indices)
+        if orders.agrees and orders.first[orders.place : end] != list(event.indices):
+            orders.agrees = False
+        orders.place = end
+        if orders.agrees and orders.start is not None and _is_proof(orders.first, end):
+            orders.repeated = orders.start
+            if orders.is_trained_on:
+                self._repeated.setdefault(event.loader, orders.start)
+
+    def _trained(self, loader: str) -> None:
+        """An epoch counts from its first backward on: before, somebody may only look."""
+        orders = self._loaders.get(loader)
+        if orders is None:
+            return
+        orders.is_trained_on = True
+        if orders.repeated is not None:
+            self._repeated.setdefault(loader, orders.repeated)
+
+    def _conclude(self, rank: int) -> list[Violation]:
+        found = []
+        for loader, event in self._repeated.items():
+            if loader not in self._told and (rank, loader) in self._training:
+                self._told.add(loader)
+                found.append(_violation(event))
+        return found
+
+
+def _is_proof(order: Sequence[int], count: int) -> bool:
+    """Whether no shuffling would begin twice like this, and it is shuffled at all."""
+    begin = order[:count]
+    if count > len(order) or list(begin) == sorted(begin):
+        return False
+    different = len(set(order))
+    chances = (math.log10(max(different - i, 1)) for i in range(count))
+    return sum(chances) >= _PROOF
+
+
+def _violation(event: BatchEvent) -> Violation:
+    is_distributed = "DistributedSampler" in (event.sampler or "")
+    sampler = (event.sampler or "sampler").rpartition(".")[2]
+    cause = fix = ""
+    if is_distributed:
+        cause = (
+            "set_epoch() of the DistributedSampler of {variables} is never called, so that it "
+            "shuffles every epoch with the same seed."
+        )
+        fix = "Call loader.sampler.set_epoch(epoch) at the start of every epoch."
+    return Violation(
+        check_id="TC503",
+        step=event.step,
+        rank=event.rank,
+        stage="train",
+        subject=Subject(api=DATA_LOADER, variable=event.loader),
+        symptom=Symptom.REPEATED_DATA,
+        message=(
+            f"{event.loader} ({sampler}) draws its samples in epoch {event.epoch} in the same "
+            "order as in the first"
+        ),
+        expected="each epoch has its own order",
+        observed=f"epoch {event.epoch} begins with samples {list(event.indices[:4])} once more",
+        evidence=(event,),
+        likely_cause=cause,
+        fix=fix,
+    )

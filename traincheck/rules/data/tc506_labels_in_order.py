@@ -1,0 +1,155 @@
+"""TC506: a training loader that does not shuffle gives one class after the other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from traincheck.rules.shared.loaders import BATCHES, DATA_LOADER, TrainingLoaders
+from traincheck.schema.claims import Needs
+from traincheck.schema.events import BatchEvent, Event, StepEvent
+from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.values import tensor_summary
+
+_SEQUENTIAL = "torch.utils.data.sampler.SequentialSampler"
+_MIN_BATCH = 4
+_BATCHES = 4
+
+
+class LabelsInOrder:
+    """TC506 labels-in-order: classes come one after the other, for lack of shuffling.
+
+    What it checks:
+        Where a training loader does not shuffle, the labels of its batches are not sorted.
+
+    Why it matters:
+        For many steps in a row the model sees one class only, and forgets the ones before.
+
+    Fires on:
+        shuffle=False over data that are stored class by class: three classes have come, each batch
+        goes on where the one before ended, and most batches hold a single class; or, after four
+        batches, a class and the next.
+
+    Stays quiet on:
+        Loaders that shuffle; labels in any other order; evaluation; batches of fewer than four
+        samples; targets that are not whole numbers.
+
+    Fix:
+        Give the training loader shuffle=True.
+
+    Source:
+        https://discuss.pytorch.org/t/obtaining-abnormal-changes-in-loss-and-accuracy/84911
+
+    Options:
+        classes: so many must have come in order before it fires.
+    """
+
+    info = CheckInfo(
+        check_id="TC506",
+        kind="rule",
+        code="TC506",
+        severity="warning",
+        title="Training data of {variables} come sorted by class",
+        likely_cause=(
+            "{variables} {does|do} not shuffle (shuffle=False), and {its|their} dataset is stored "
+            "class by class."
+        ),
+        fix="Build the training loader with shuffle=True.",
+    )
+    needs = BATCHES | Needs(stats=frozenset({"batch"}))
+
+    def __init__(self, classes: int = 3) -> None:
+        self._classes = classes
+
+    def monitor(self) -> SortedLabels:
+        return SortedLabels(self._classes)
+
+
+@dataclass(slots=True)
+class _Run:
+    """Labels of one leaf so far, as long as they are in order."""
+
+    first: BatchEvent
+    last: float
+    classes: set[float] = field(default_factory=set)
+    batches: int = 0
+    single: int = 0
+    narrow: int = 0  # a class, or one and the next
+
+    @property
+    def is_sorted(self) -> bool:
+        """Of few batches, two classes each may be chance."""
+        is_narrow = self.batches >= _BATCHES and 2 * self.narrow > self.batches
+        return is_narrow or 2 * self.single > self.batches
+
+
+class SortedLabels:
+    """Follows the least and the greatest label from batch to batch."""
+
+    def __init__(self, classes: int) -> None:
+        self.triggered = 0
+        self._classes = classes
+        self._runs: dict[tuple[str, str], _Run | None] = {}
+        self._told: set[str] = set()
+        self._training = TrainingLoaders()
+
+    def observe(self, event: Event) -> list[Violation]:
+        self._training.observe(event)
+        if isinstance(event, BatchEvent) and event.sampler == _SEQUENTIAL and event.epoch == 0:
+            self._enter(event)
+        elif isinstance(event, StepEvent):
+            return self._conclude(event.rank)
+        return []
+
+    def finish(self) -> list[Violation]:
+        return []
+
+    def _enter(self, event: BatchEvent) -> None:
+        for path, leaf in event.leaves.items():
+            summary = tensor_summary(leaf)
+            if summary is None or summary.dtype != "int64" or len(summary.shape) != 1:
+                continue
+            low, high = ((summary.stats or {}).get(name) for name in ("min", "max"))
+            if low is None or high is None or summary.shape[0] < _MIN_BATCH:
+                continue
+            key = (event.loader, path)
+            run = self._runs.setdefault(key, _Run(event, low))
+            if run is None or low < run.last or (run.batches and event.index == 0):
+                self._runs[key] = None
+                continue
+            self.triggered += 1
+            run.last = high
+            run.classes |= {low, high}
+            run.batches += 1
+            run.single += low == high
+            run.narrow += high - low <= 1
+
+    def _conclude(self, rank: int) -> list[Violation]:
+        found = []
+        for (loader, path), run in self._runs.items():
+            if run is None or loader in self._told or (rank, loader) not in self._training:
+                continue
+            if len(run.classes) >= self._classes and run.is_sorted:
+                self._told.add(loader)
+                found.append(_violation(run, path))
+        return found
+
+
+def _violation(run: _Run, path: str) -> Violation:
+    event = run.first
+    return Violation(
+        check_id="TC506",
+        step=event.step,
+        rank=event.rank,
+        stage="train",
+        subject=Subject(api=DATA_LOADER, variable=event.loader),
+        symptom=Symptom.REPEATED_DATA,
+        message=(
+            f"labels ({path}) of {event.loader} come in rising order, most batches hold one class"
+        ),
+        expected="batches hold samples of all classes",
+        observed=(
+            f"{run.narrow} of the first {run.batches} batches hold one class, or it and the next; "
+            f"{len(run.classes)} classes came one after the other"
+        ),
+        evidence=(event,),
+    )

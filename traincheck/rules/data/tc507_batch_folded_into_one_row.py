@@ -1,0 +1,100 @@
+"""TC507: collation puts all samples of a batch into one row."""
+
+from __future__ import annotations
+
+from traincheck.rules.shared.loaders import BATCHES, DATA_LOADER
+from traincheck.schema.events import BatchEvent, Event
+from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.values import tensor_summary
+
+_MIN_BATCH = 3
+
+
+class BatchFoldedIntoOneRow:
+    """TC507 batch-folded-into-one-row: several samples were drawn, one row came.
+
+    What it checks:
+        Where a loader draws several samples for a batch, collation does not make one row of them
+        that holds all of one tensor, and the first sample only of another.
+
+    Why it matters:
+        The model sees one sample in place of many; the others are lost or mistaken for parts of it.
+
+    Fires on:
+        A batch in which one tensor has shape (1, samples drawn, ...) and another (1, something
+        else).
+
+    Stays quiet on:
+        Samples that are packed into one row of tokens; batches of one or two samples; any batch
+        with more than one row.
+
+    Fix:
+        Let collate_fn give one row per sample: lists of samples, not a list in a list.
+
+    Source:
+        https://github.com/huggingface/transformers/issues/34204
+    """
+
+    info = CheckInfo(
+        check_id="TC507",
+        kind="rule",
+        code="TC507",
+        severity="warning",
+        title="Collation folds all samples of {variables} into one row",
+        likely_cause=(
+            "collate_fn of {variables} nests the samples of a batch once too deep: {observed}."
+        ),
+        fix="Let collate_fn return one row per sample for each tensor.",
+    )
+    needs = BATCHES
+
+    def monitor(self) -> FoldedBatches:
+        return FoldedBatches()
+
+
+class FoldedBatches:
+    """Compares the shapes of a batch with how many samples were drawn for it."""
+
+    def __init__(self) -> None:
+        self.triggered = 0
+        self._told: set[str] = set()
+
+    def observe(self, event: Event) -> list[Violation]:
+        if not isinstance(event, BatchEvent) or event.drawn < _MIN_BATCH:
+            return []
+        self.triggered += 1
+        shapes = {
+            path: summary.shape
+            for path, leaf in event.leaves.items()
+            if (summary := tensor_summary(leaf)) is not None and summary.shape
+        }
+        folded = [p for p, shape in shapes.items() if shape[:2] == (1, event.drawn)]
+        others = [p for p in shapes if p not in folded]
+        is_one_row = all(shape[0] == 1 for shape in shapes.values())
+        if not (folded and others and is_one_row) or event.loader in self._told:
+            return []
+        self._told.add(event.loader)
+        return [_violation(event, folded[0], others[0], shapes)]
+
+    def finish(self) -> list[Violation]:
+        return []
+
+
+def _violation(
+    event: BatchEvent, folded: str, other: str, shapes: dict[str, tuple[int, ...]]
+) -> Violation:
+    observed = f"{folded} has shape {list(shapes[folded])}, {other} {list(shapes[other])}"
+    return Violation(
+        check_id="TC507",
+        step=event.step,
+        rank=event.rank,
+        stage=event.stage,
+        subject=Subject(api=DATA_LOADER, variable=event.loader),
+        symptom=Symptom.LOSS_INPUT,
+        message=(
+            f"{event.loader} draws {event.drawn} samples, and its batch has one row; {observed}"
+        ),
+        expected=f"{event.drawn} rows in each tensor",
+        observed=observed,
+        evidence=(event,),
+    )

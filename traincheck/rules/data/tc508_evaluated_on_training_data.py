@@ -1,0 +1,141 @@
+"""TC508: only the training loader is ever evaluated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from traincheck.rules.shared.loaders import BATCHES, DATA_LOADER
+from traincheck.schema.apis import Families
+from traincheck.schema.claims import Needs
+from traincheck.schema.events import BatchEvent, CallEvent, Event, StepEvent
+from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.values import is_tensor
+
+_ENOUGH = 2  # batches that were evaluated
+
+
+class EvaluatedOnTrainingData:
+    """TC508 evaluated-on-training-data: evaluation reads the loader that training reads.
+
+    What it checks:
+        Where batches are evaluated without gradients, some of them come from a loader that is not
+        also trained on.
+
+    Why it matters:
+        A metric on training data rises with memorization, and says nothing about other data.
+
+    Fires on:
+        A run that evaluates batches, all of them from the loader it trains on.
+
+    Stays quiet on:
+        A second loader for evaluation, whatever else is evaluated; runs without evaluation; a
+        teacher or target network that sees the training batch first; tensors that are evaluated
+        without a loader.
+
+    Fix:
+        Evaluate on a loader over data that are held out.
+
+    Source:
+        https://scikit-learn.org/stable/common_pitfalls.html
+    """
+
+    info = CheckInfo(
+        check_id="TC508",
+        kind="rule",
+        code="TC508",
+        severity="info",
+        title="Evaluation reads {variables}, which training reads too",
+        likely_cause="The evaluation loop iterates over {variables}, the loader of training.",
+        fix="Evaluate on a loader over data that are held out.",
+    )
+    needs = BATCHES | Needs(calls=frozenset({Families.MODULE}))
+
+    def monitor(self) -> Evaluations:
+        return Evaluations()
+
+
+class Evaluations:
+    """Follows what becomes of each batch until the next one comes."""
+
+    def __init__(self) -> None:
+        self.triggered = 0
+        self._batch: BatchEvent | None = None
+        self._is_evaluated = False
+        self._is_trained = False
+        self._trained: set[str] = set()
+        self._evaluated: dict[str, list[BatchEvent]] = {}
+        self._has_gap = False
+
+    def observe(self, event: Event) -> list[Violation]:
+        if isinstance(event, BatchEvent):
+            self._close()
+            self._batch = event
+        elif isinstance(event, StepEvent):
+            self._has_gap |= not event.recorded
+        elif isinstance(event, CallEvent):
+            if (event.family or event.api) == Families.BACKWARD or _is_forward(event):
+                self._is_trained = True
+            elif event.root and event.training is False:
+                self._is_evaluated = True
+        return []
+
+    def finish(self) -> list[Violation]:
+        self._close()
+        if self._has_gap or not self._evaluated or not self._evaluated.keys() <= self._trained:
+            return []
+        return [
+            _violation(batches[0])
+            for batches in self._evaluated.values()
+            if len(batches) >= _ENOUGH
+        ]
+
+    def _close(self) -> None:
+        """The batch is done with: what was it for?
+
+        One that is evaluated, and then comes an update, is the last of an evaluation: the batch to
+        train on was fetched before.
+        """
+        batch = self._batch
+        if batch is not None and self._is_trained:
+            if not self._is_evaluated:
+                self._trained.add(batch.loader)
+        elif batch is not None and self._is_evaluated:
+            self.triggered += 1
+            batches = self._evaluated.setdefault(batch.loader, [])
+            if len(batches) < _ENOUGH:
+                batches.append(batch)
+        self._batch, self._is_trained, self._is_evaluated = None, False, False
+
+
+def _is_forward(event: CallEvent) -> bool:
+    """Whether a model ran with gradients on: the modules of torchvision's transforms do not."""
+    if not (event.root and event.grad_enabled):
+        return False
+    flags = list(_flags(event.result))
+    return not flags or any(flags)
+
+
+def _flags(result: Any) -> Iterator[bool]:
+    """Of each tensor in a result, whether it requires grad."""
+    if is_tensor(result):
+        yield bool(result.get("requires_grad"))
+    elif isinstance(result, list):
+        yield from (flag for item in result for flag in _flags(item))
+    elif isinstance(result, dict) and isinstance(result.get("dict"), dict):
+        yield from (flag for item in result["dict"].values() for flag in _flags(item))
+
+
+def _violation(batch: BatchEvent) -> Violation:
+    return Violation(
+        check_id="TC508",
+        step=batch.step,
+        rank=batch.rank,
+        stage="eval",
+        subject=Subject(api=DATA_LOADER, variable=batch.loader),
+        symptom=Symptom.ADVICE,
+        message=f"all batches that are evaluated come from {batch.loader}, which is trained on",
+        expected="another loader for evaluation",
+        observed=f"batches of {batch.loader} are trained on and evaluated",
+        evidence=(batch,),
+    )

@@ -1,0 +1,103 @@
+"""TC511: ranks that work on the same data begin to draw different random numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from traincheck.rules.data.random_states import Page, RandomStates
+from traincheck.schema.claims import Needs
+from traincheck.schema.events import StepEvent
+from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+
+
+class RanksDriftInRandomNumbers:
+    """TC511 ranks-drift-in-random-numbers: one rank of a tensor-parallel group draws more.
+
+    What it checks:
+        Ranks that are given the same batches, and whose generators of torch had equal states at
+        the ends of several steps in which they drew, keep them equal.
+
+    Why it matters:
+        Tensor-parallel ranks hold replicated activations. With generators that are apart, dropout
+        masks of what should be equal differ, and so do the weights soon after.
+
+    Fires on:
+        A rank that alone draws a seed for its loader, or takes a branch that draws.
+
+    Stays quiet on:
+        Data parallelism, where ranks have batches of their own; generators that were never equal,
+        or that nothing is drawn from; data that comes from no DataLoader.
+
+    Fix:
+        Draw on all ranks or with a generator of its own; fork the state around what only one does.
+
+    Options:
+        steps: steps at whose ends states must have been equal.
+
+    Source:
+        https://github.com/NVIDIA/Megatron-LM/pull/206
+    """
+
+    info = CheckInfo(
+        check_id="TC511",
+        kind="rule",
+        code="TC511",
+        severity="warning",
+        title="Random generators of ranks that share their data are no longer equal",
+        likely_cause="One rank has drawn more numbers than the others: {observed}.",
+        fix="Draw on all ranks, or from another generator where only one rank draws.",
+    )
+    needs = Needs(kinds=frozenset({"batch", "rng", "step"}))
+    scope = "run"
+
+    def __init__(self, steps: int = 2) -> None:
+        self.steps = steps
+
+    def monitor(self) -> Drift:
+        return Drift(self.steps)
+
+
+class Drift(RandomStates):
+    """Compares states that should stay equal."""
+
+    def __init__(self, steps: int) -> None:
+        super().__init__()
+        self._needed = steps
+        self._equal = 0
+        self._last: str | None = None
+
+    def compare(self, event: StepEvent, pages: Mapping[int, Page]) -> list[Violation]:
+        contents = {page.content for page in pages.values()}
+        if contents == {()}:
+            return []
+        states = [page.state for _, page in sorted(pages.items())]
+        if len(contents) > 1 or None in states:
+            self.is_over = True  # they share the data out
+            return []
+        digests = [state.fingerprint for state in states if state is not None]
+        self.triggered += 1
+        if len(set(digests)) == 1:
+            self._equal += digests[0] != self._last
+            self._last = digests[0]
+            return []
+        self.is_over = True
+        if self._equal <= self._needed:
+            return []
+        told = ", ".join(
+            f"rank {rank}: {str(digest).rpartition(':')[2][:8]}"
+            for rank, digest in zip(sorted(pages), digests)
+        )
+        return [
+            Violation(
+                check_id="TC511",
+                step=event.step,
+                rank=event.rank,
+                stage="train",
+                subject=Subject(api="torch.random"),
+                symptom=Symptom.OUT_OF_STEP,
+                message="ranks that are given the same batches no longer draw the same numbers",
+                expected="equal states of torch's generator on all ranks, as before",
+                observed=told,
+                evidence=tuple(state for state in states if state is not None)[:2],
+            )
+        ]

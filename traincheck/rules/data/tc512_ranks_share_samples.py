@@ -1,0 +1,193 @@
+"""TC512: ranks that train one model draw the same samples, each in an order of its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from traincheck.rules.shared.loaders import BATCHES, DATA_LOADER, TrainingLoaders
+from traincheck.schema.apis import DDP_INIT
+from traincheck.schema.claims import Needs
+from traincheck.schema.events import BatchEvent, CallEvent, Event, StepEvent
+from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+
+_PROOF, _BATCHES = 32, 3  # samples that two ranks have in common, in so many batches
+_RATIO = 8  # so many times those that come again on one rank, as copies within the data would
+_MOST = 8192  # samples of an epoch and rank that are remembered
+_DISTRIBUTED = "torch.utils.data.distributed.DistributedSampler"
+
+
+class RanksShareSamples:
+    """TC512 ranks-share-samples: each rank goes through the samples of others.
+
+    What it checks:
+        Where a model is wrapped by DistributedDataParallel, a sample that one rank trained on in an
+        epoch does not come on another rank in another batch of the same epoch.
+
+    Why it matters:
+        An epoch sees some samples several times and leaves others out, or costs as much as several
+        epochs. What is counted in epochs is wrong.
+
+    Fires on:
+        A shuffling DataLoader without DistributedSampler on every rank; a DistributedSampler with
+        another seed on each rank; data that each rank shuffles before it is shared out: 32 samples
+        in 3 batches that two ranks have in common.
+
+    Stays quiet on:
+        The samples that fill the last batches up; sampling with replacement; copies within the
+        data, which come again on one rank just as often; ranks that share each batch (tensor
+        parallel, TC502); random augmentation, after which samples cannot be told; evaluation.
+
+    Fix:
+        Give the loader sampler=DistributedSampler(dataset) with the same seed and the same dataset
+        on all ranks, and call its set_epoch(epoch).
+
+    Source:
+        https://github.com/Lightning-AI/pytorch-lightning/pull/17713,
+        https://github.com/NVlabs/LongLive/issues/71, https://github.com/QwenLM/Qwen3-VL/issues/1947
+    """
+
+    scope = "run"
+    info = CheckInfo(
+        check_id="TC512",
+        kind="rule",
+        code="TC512",
+        severity="warning",
+        title="Ranks train on the same samples of {variables}",
+        likely_cause=(
+            "{variables} {has|have} no DistributedSampler: every rank shuffles all of the data "
+            "for itself."
+        ),
+        fix="Build the training loader with sampler=DistributedSampler(dataset).",
+    )
+    needs = BATCHES | Needs(calls=frozenset({DDP_INIT}))
+
+    def monitor(self) -> RankSamples:
+        return RankSamples()
+
+
+@dataclass(slots=True)
+class _Draws:
+    """Of one rank in an epoch. seen: sample -> place of its batch, and its index if known."""
+
+    seen: dict[str, tuple[int, int | None]] = field(default_factory=dict)
+    again: int = 0  # that came twice on this rank
+    is_shuffled: bool = False
+
+
+@dataclass(slots=True)
+class _Shared:
+    """Between two ranks."""
+
+    count: int = 0
+    places: set[int] = field(default_factory=set)
+    first: BatchEvent | None = None
+
+
+@dataclass(slots=True)
+class _Epoch:
+    number: int
+    ranks: dict[int, _Draws] = field(default_factory=dict)
+    shared: dict[tuple[int, int], _Shared] = field(default_factory=dict)
+
+
+class RankSamples:
+    """Puts the samples of all ranks side by side."""
+
+    def __init__(self) -> None:
+        self.triggered = 0
+        self._ranks: set[int] = set()  # that wrap a model
+        self._epochs: dict[str, _Epoch] = {}
+        self._told: set[str] = set()
+        self._training = TrainingLoaders()
+
+    def observe(self, event: Event) -> list[Violation]:
+        self._training.observe(event)
+        if isinstance(event, CallEvent) and event.api == DDP_INIT:
+            self._ranks.add(event.rank)
+        elif isinstance(event, BatchEvent):
+            if event.stage == "train" and len(self._ranks) > 1 and event.samples:
+                self._enter(event)
+        elif isinstance(event, StepEvent):
+            return self._conclude()
+        return []
+
+    def finish(self) -> list[Violation]:
+        return self._conclude()
+
+    def _enter(self, event: BatchEvent) -> None:
+        epoch = self._epochs.get(event.loader)
+        if epoch is None or event.epoch > epoch.number:
+            epoch = self._epochs[event.loader] = _Epoch(event.epoch)
+        if event.epoch < epoch.number or event.rank not in self._ranks:
+            return
+        own = epoch.ranks.setdefault(event.rank, _Draws())
+        own.is_shuffled |= not event.indices or any(b < a for a, b in pairwise(event.indices))
+        self.triggered += len(epoch.ranks) > 1
+        known = len(event.indices) == len(event.samples)
+        for row, sample in enumerate(event.samples):
+            if sample in own.seen:
+                own.again += 1
+            elif len(own.seen) < _MOST:
+                own.seen[sample] = (event.index, event.indices[row] if known else None)
+                self._compare(epoch, event, sample)
+
+    def _compare(self, epoch: _Epoch, event: BatchEvent, sample: str) -> None:
+        """Whether another rank had the sample, elsewhere."""
+        own = epoch.ranks[event.rank]
+        place, index = own.seen[sample]
+        for rank, other in epoch.ranks.items():
+            found = other.seen.get(sample) if rank != event.rank else None
+            if found is None or found[0] == place:
+                continue
+            # In the order of the data, copies within it may come on different ranks.
+            if (own.is_shuffled and other.is_shuffled) or index == found[1]:
+                pair = (min(rank, event.rank), max(rank, event.rank))
+                shared = epoch.shared.setdefault(pair, _Shared())
+                shared.count += 1
+                shared.places.add(place)
+                shared.first = shared.first or event
+
+    def _conclude(self) -> list[Violation]:
+        found = []
+        for loader, epoch in self._epochs.items():
+            for (rank, other), shared in epoch.shared.items():
+                if loader in self._told or shared.first is None:
+                    continue
+                again = epoch.ranks[rank].again + epoch.ranks[other].again
+                if shared.count < _PROOF or len(shared.places) < _BATCHES:
+                    continue
+                is_training = any((r, loader) in self._training for r in (rank, other))
+                if again * _RATIO <= shared.count and is_training:
+                    self._told.add(loader)
+                    found.append(_violation(shared.first, (rank, other), shared))
+        return found
+
+
+def _violation(first: BatchEvent, ranks: tuple[int, int], shared: _Shared) -> Violation:
+    is_distributed = first.sampler == _DISTRIBUTED
+    cause = fix = ""
+    if is_distributed:
+        cause = (
+            "The DistributedSampler of {variables} has another seed on each rank, or the data "
+            "another order, so that what each rank takes is not what the others leave."
+        )
+        fix = "Give all ranks the same seed for DistributedSampler, and data in the same order."
+    sampler = (first.sampler or "none").rpartition(".")[2]
+    return Violation(
+        check_id="TC512",
+        step=first.step,
+        rank=first.rank,
+        stage="train",
+        subject=Subject(api=DATA_LOADER, variable=first.loader),
+        symptom=Symptom.REPEATED_DATA,
+        message=(
+            f"ranks {ranks[0]} and {ranks[1]} train one model together, but {first.loader} "
+            f"(sampler {sampler}) gives both of them the same samples within an epoch"
+        ),
+        expected="each sample comes on one rank only",
+        observed=f"{shared.count} samples of {len(shared.places)} batches came on both ranks",
+        evidence=(first,),
+        likely_cause=cause,
+        fix=fix,
+    )

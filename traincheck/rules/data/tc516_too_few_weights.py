@@ -1,0 +1,83 @@
+"""TC516: a weighted sampler has fewer weights than there are samples."""
+
+from __future__ import annotations
+
+from traincheck.rules.base.event_rule import SingleEvents
+from traincheck.rules.shared.loaders import BATCHES, DATA_LOADER
+from traincheck.schema.events import BatchEvent, Event
+from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+
+
+class TooFewWeights:
+    """TC516 too-few-weights: a weighted sampler draws only the first few samples of a dataset.
+
+    What it checks:
+        WeightedRandomSampler was given a weight for each sample of the dataset.
+
+    Why it matters:
+        It draws indices below the number of its weights. Given one weight for each of ten classes,
+        it draws the first ten samples for ever; the loss falls as the model learns them by heart.
+
+    Fires on:
+        WeightedRandomSampler(1 / class_counts, len(dataset)).
+
+    Stays quiet on:
+        A weight for each sample; other samplers; datasets whose length is not known.
+
+    Fix:
+        Look up the weight of each sample's class: weights[labels].
+
+    Source:
+        https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.WeightedRandomSampler
+    """
+
+    info = CheckInfo(
+        check_id="TC516",
+        kind="rule",
+        code="TC516",
+        severity="error",
+        title="Only the first samples of a dataset are drawn by {variables}",
+        likely_cause=(
+            "WeightedRandomSampler was given a weight for each class where it takes one for each "
+            "sample: {observed}."
+        ),
+        fix="Give it the weight of each sample's class: WeightedRandomSampler(weights[labels], n).",
+    )
+    needs = BATCHES
+
+    def monitor(self) -> Weights:
+        return Weights()
+
+
+class Weights(SingleEvents):
+    """Looks at the first batch of each loader."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._seen: set[tuple[int, str]] = set()
+
+    def judge(self, event: Event) -> list[Violation]:
+        if not isinstance(event, BatchEvent) or not event.weights:
+            return []
+        key = (event.rank, event.loader)
+        if key in self._seen:
+            return []
+        self._seen.add(key)
+        self.triggered += 1
+        if event.weights >= event.dataset_size:
+            return []
+        observed = f"{event.weights} weights for {event.dataset_size} samples"
+        return [
+            Violation(
+                check_id="TC516",
+                step=event.step,
+                rank=event.rank,
+                stage=event.stage,
+                subject=Subject(api=DATA_LOADER, variable=event.loader),
+                symptom=Symptom.REPEATED_DATA,
+                message=f"{event.loader} draws only the first {event.weights} samples: {observed}",
+                expected="a weight for each sample",
+                observed=observed,
+                evidence=(event,),
+            )
+        ]

@@ -1,0 +1,158 @@
+"""TC519: the loop over the loader does nothing, and training comes after it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from traincheck.rules.base.event_rule import SingleEvents
+from traincheck.rules.shared.loaders import DATA_LOADER, identified
+from traincheck.schema.apis import TARGETED, Families
+from traincheck.schema.claims import Needs
+from traincheck.schema.events import BatchEvent, CallEvent, Event, StepEvent
+from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+
+_CONFIRMED = 3
+_CONFIRMED_AT_END = 2
+_FEW = 3  # batches of a pass
+
+
+class OnlyLastBatchUsed:
+    """TC519 only-last-batch-used: of each pass over a loader only the last batch is trained on.
+
+    What it checks:
+        Where all batches of a loader are fetched in one step, what the model or its loss is given
+        is not the last one alone.
+
+    Why it matters:
+        The model sees a handful of samples of each epoch, while every epoch takes its time. The
+        loss falls, for another batch is the last one each time.
+
+    Fires on:
+        Three steps at which inputs are looked at, or the two of a short run, that each fetch a
+        whole pass of three batches or more, and give only what the last one holds to a model or a
+        loss: a loop whose body was moved out of it by its indentation.
+
+    Stays quiet on:
+        Batches that are joined, or of which others are used, too; passes that are left early;
+        evaluation; batches that the program changes before it uses them.
+
+    Fix:
+        Indent forward, backward and step, so that they belong to the loop over the loader.
+
+    Source:
+        https://docs.pytorch.org/tutorials/beginner/basics/optimization_tutorial.html (the loop)
+    """
+
+    info = CheckInfo(
+        check_id="TC519",
+        kind="rule",
+        code="TC519",
+        severity="error",
+        title="Only the last batch of each pass over {variables} is trained on",
+        likely_cause=(
+            "The lines that train stand behind the loop over {variables}, not in it: {observed}."
+        ),
+        fix="Indent forward, backward and step, so that they belong to the loop over the loader.",
+    )
+    needs = Needs(
+        calls=TARGETED | {Families.MODULE, Families.BACKWARD},
+        kinds=frozenset({"batch", "step"}),
+        stats=TARGETED | {"batch"},
+    )
+
+    def monitor(self) -> LastBatches:
+        return LastBatches()
+
+
+@dataclass(slots=True)
+class _Fetched:
+    """Batches of one loader in a step. earlier: what all but the last of them hold."""
+
+    first: BatchEvent
+    last: BatchEvent
+    count: int = 1
+    earlier: set[str] = field(default_factory=set)
+
+    def add(self, event: BatchEvent) -> None:
+        self.earlier |= {key for _, key in identified(self.last.leaves)}
+        self.last = event
+        self.count += 1
+
+    @property
+    def is_pass(self) -> bool:
+        """Whether it began with a pass, and went on without a gap."""
+        return self.first.index == 0 and self.last.index == self.count - 1 >= _FEW - 1
+
+
+class LastBatches(SingleEvents):
+    """Compares what is given in a step with the batches that it fetched."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._fetched: dict[str, _Fetched] = {}  # by loader
+        self._given: set[str] = set()
+        self._backward: CallEvent | None = None  # the one that names a line
+        self._found: dict[str, list[Violation]] = {}
+
+    def judge(self, event: Event) -> list[Violation]:
+        if isinstance(event, BatchEvent) and event.stage == "train":
+            known = self._fetched.get(event.loader)
+            if known is None:
+                self._fetched[event.loader] = _Fetched(event, event)
+            elif known.last.epoch == event.epoch:
+                known.add(event)
+        elif isinstance(event, CallEvent) and event.grad_enabled and event.stage == "train":
+            self._enter(event)
+        elif isinstance(event, StepEvent):
+            return self._step(event)
+        return []
+
+    def _enter(self, event: CallEvent) -> None:
+        if event.api in TARGETED:
+            self._given |= {key for _, key in identified({"": event.args.get("target")})}
+        elif event.family == Families.MODULE and event.root:
+            self._given |= {key for _, key in identified(event.args)}
+        elif event.api == Families.BACKWARD:
+            self._backward = event
+
+    def _step(self, event: StepEvent) -> list[Violation]:
+        fetched, self._fetched = self._fetched, {}
+        given, self._given = self._given, set()
+        if not given:
+            return []  # nothing was looked at
+        told: list[Violation] = []
+        for loader, batches in fetched.items():
+            last = {key for _, key in identified(batches.last.leaves)} - batches.earlier
+            is_pass = batches.is_pass and event.recorded
+            self.triggered += is_pass
+            if not is_pass or given.isdisjoint(last) or not given.isdisjoint(batches.earlier):
+                self._found.pop(loader, None)
+                continue
+            found = self._found.setdefault(loader, [])
+            found.append(_violation(batches, self._backward, event))
+            if len(found) == _CONFIRMED:
+                told += found
+            elif len(found) > _CONFIRMED:
+                told.append(found.pop())
+        return told
+
+    def finish(self) -> list[Violation]:
+        """A run that ends soon: two are all there is."""
+        few = [found for found in self._found.values() if len(found) < _CONFIRMED]
+        return [v for found in few if len(found) >= _CONFIRMED_AT_END for v in found]
+
+
+def _violation(batches: _Fetched, call: CallEvent | None, event: StepEvent) -> Violation:
+    loader, count = batches.last.loader, batches.count
+    return Violation(
+        check_id="TC519",
+        step=event.step,
+        rank=event.rank,
+        stage="train",
+        subject=Subject(api=DATA_LOADER, variable=loader),
+        symptom=Symptom.REPEATED_DATA,
+        message=f"{count} batches of {loader} are fetched, and only the last one is used",
+        expected="each batch is given to the model",
+        observed=f"in one step all {count} batches are fetched, and the last one alone is used",
+        evidence=(*([call] if call is not None else []), batches.last),
+    )

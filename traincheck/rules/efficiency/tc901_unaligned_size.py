@@ -1,0 +1,87 @@
+"""TC901: sizes that tensor cores cannot use fully."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from traincheck.rules.base.model_rule import CONVOLUTION, LINEAR, MODELS, Model, ModelMonitor, about
+from traincheck.schema.findings import CheckInfo, Violation
+
+_HALF = frozenset({"float16", "bfloat16"})
+_SIZES = ("in_features", "out_features", "in_channels", "out_channels")
+
+
+class UnalignedSize:
+    """TC901 unaligned-size: sizes that tensor cores cannot use fully.
+
+    What it checks:
+        On a GPU in half precision, the inputs and outputs of the inner linear and convolution
+        layers are multiples of 8.
+
+    Why it matters:
+        Matrix units work on tiles; other sizes are padded, or leave them unused.
+
+    Fires on:
+        An inner layer of 100 units in a bfloat16 model on CUDA.
+
+    Stays quiet on:
+        Models on a CPU or in full precision; the first and the last layer, whose sizes the data
+        give; aligned sizes.
+
+    Fix:
+        Round hidden sizes and the size of the vocabulary up to a multiple of 8 (of 16 for 8-bit
+        integers).
+
+    Source:
+        https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/
+
+    Options:
+        multiple: what sizes are to be a multiple of; 16 for 8-bit integers.
+    """
+
+    info = CheckInfo(
+        check_id="TC901",
+        kind="rule",
+        code="TC901",
+        severity="info",
+        title="Sizes of inner layers are not what tensor cores work on",
+        likely_cause="Sizes were chosen without regard to the tiles of the hardware.",
+        fix="Round hidden sizes up to a multiple of 8.",
+    )
+    needs = MODELS
+
+    def __init__(self, multiple: int = 8) -> None:
+        self._multiple = multiple
+
+    def monitor(self) -> Alignment:
+        return Alignment(self.info, self._multiple)
+
+
+class Alignment(ModelMonitor):
+    """Looks at the structure of each model."""
+
+    def __init__(self, info: CheckInfo, multiple: int) -> None:
+        super().__init__(info)
+        self._multiple = multiple
+
+    def judge(self, model: Model) -> Sequence[Violation]:
+        if not model.is_on_cuda or not _HALF & set(model.dtypes):
+            return ()
+        self.triggered += 1
+        layers = list(model.of_family(LINEAR, CONVOLUTION))
+        odd = [
+            path
+            for path, facts in layers[1:-1]  # what comes in and what goes out is given by the data
+            if any(facts.get(key, 0) % self._multiple for key in _SIZES)
+        ]
+        if not odd:
+            return ()
+        return [
+            about(
+                self._info,
+                model.event,
+                odd,
+                expected=f"sizes of inner layers are multiples of {self._multiple}",
+                observed="inputs or outputs are not a multiple of 8",
+            )
+        ]

@@ -1,0 +1,73 @@
+"""TC902: half-precision convolutions that are stored channels-first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from traincheck.rules.base.model_rule import CONVOLUTION, MODELS, Model, ModelMonitor, about
+from traincheck.schema.findings import CheckInfo, Violation
+
+_HALF = frozenset({"float16", "bfloat16"})
+
+
+class ChannelsFirst:
+    """TC902 channels-first-on-gpu: half-precision convolutions that are stored channels-first.
+
+    What it checks:
+        On a GPU in half precision, at least one convolution of a model is stored channels-last.
+
+    Why it matters:
+        Kernels for tensor cores read channels last; otherwise each call transposes.
+
+    Fires on:
+        A bfloat16 convolutional model on CUDA, none of whose weights is channels-last.
+
+    Stays quiet on:
+        Models on a CPU or in full precision; models without convolutions; models that are
+        channels-last.
+
+    Fix:
+        model.to(memory_format=torch.channels_last), and the same for the inputs.
+
+    Source:
+        https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html
+    """
+
+    info = CheckInfo(
+        check_id="TC902",
+        kind="rule",
+        code="TC902",
+        severity="info",
+        title="Convolutions are stored channels-first on a GPU",
+        likely_cause="The model was not converted to the channels-last layout.",
+        fix="model = model.to(memory_format=torch.channels_last), and convert the inputs as well.",
+    )
+    needs = MODELS
+
+    def monitor(self) -> Layout:
+        return Layout(self.info)
+
+
+class Layout(ModelMonitor):
+    """Looks at the structure of each model."""
+
+    def judge(self, model: Model) -> Sequence[Violation]:
+        if not model.is_on_cuda or not _HALF & set(model.dtypes):
+            return ()
+        told = [
+            (path, facts["channels_last"])
+            for path, facts in model.of_family(CONVOLUTION)
+            if "channels_last" in facts
+        ]
+        self.triggered += bool(told)
+        if not told or any(last for _, last in told):
+            return ()
+        return [
+            about(
+                self._info,
+                model.event,
+                [path for path, _ in told],
+                expected="weights of convolutions are stored channels-last",
+                observed="channels come first",
+            )
+        ]

@@ -1,0 +1,109 @@
+"""TC903: training on a GPU in float32 throughout."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from traincheck.rules.base.model_rule import MODELS, Model, about, model_of
+from traincheck.schema.apis import Families
+from traincheck.schema.claims import Needs
+from traincheck.schema.events import CallEvent, Event, StepEvent
+from traincheck.schema.findings import CheckInfo, Violation
+
+_STEPS = 3
+
+
+class FullPrecision:
+    """TC903 full-precision-on-gpu: training on a GPU in float32 throughout.
+
+    What it checks:
+        A model on a GPU, of whose parameters more than nine in ten elements are float32, is
+        trained under autocast.
+
+    Why it matters:
+        Half precision is two to four times as fast on current GPUs, and takes half the memory
+        for activations.
+
+    Fires on:
+        Three training steps of a float32 model on CUDA without autocast.
+
+    Stays quiet on:
+        Models on a CPU; autocast; parameters in half precision; models that are only evaluated.
+
+    Fix:
+        with torch.autocast("cuda", dtype=torch.bfloat16) around the forward and the loss.
+
+    Source:
+        https://docs.pytorch.org/docs/stable/amp.html
+
+    Options:
+        share: of the elements of all parameters in float32, above which it is told, in [0, 1].
+    """
+
+    info = CheckInfo(
+        check_id="TC903",
+        kind="rule",
+        code="TC903",
+        severity="info",
+        title="Training on a GPU in float32 throughout",
+        likely_cause="Neither autocast nor a half-precision model is used.",
+        fix="Run forward and loss under torch.autocast('cuda', dtype=torch.bfloat16).",
+    )
+    needs = MODELS | Needs(calls=frozenset({Families.MODULE}), kinds=frozenset({"step"}))
+
+    def __init__(self, share: float = 0.9) -> None:
+        self._share = share
+
+    def monitor(self) -> Precision:
+        return Precision(self.info, self._share)
+
+
+class Precision:
+    """Counts training steps of each model without autocast."""
+
+    def __init__(self, info: CheckInfo, share: float) -> None:
+        self.triggered = 0
+        self._info = info
+        self._share = share
+        self._models: dict[str, Model] = {}
+        self._steps: dict[str, int] = {}
+        self._called: set[str] = set()
+
+    def observe(self, event: Event) -> Sequence[Violation]:
+        model = model_of(event)
+        if model is not None:
+            if model.is_on_cuda and model.dtypes.get("float32", 0) > self._share * sum(
+                model.dtypes.values()
+            ):
+                self._models[model.name] = model
+        elif isinstance(event, CallEvent):
+            if event.root and event.grad_enabled and event.module in self._models:
+                if event.autocast is None:
+                    self._called.add(event.module)
+                else:
+                    del self._models[event.module]
+        elif isinstance(event, StepEvent):
+            return self._count(event)
+        return ()
+
+    def finish(self) -> Sequence[Violation]:
+        return ()
+
+    def _count(self, event: StepEvent) -> Sequence[Violation]:
+        called, self._called = self._called & set(self._models), set()
+        found = []
+        for name in sorted(called):
+            self.triggered += 1
+            self._steps[name] = self._steps.get(name, 0) + 1
+            if self._steps[name] == _STEPS:
+                del self._models[name]
+                found.append(
+                    about(
+                        self._info,
+                        event,
+                        [name],
+                        expected="autocast, or parameters in half precision",
+                        observed="float32 without autocast",
+                    )
+                )
+        return found

@@ -1,0 +1,46 @@
+"""Rules about the arguments of losses, by code."""
+
+from __future__ import annotations
+
+from traincheck.rules.losses.tc310_cross_entropy_of_probabilities import CrossEntropyOfProbabilities
+from traincheck.rules.losses.tc311_logit_loss_of_probabilities import LogitLossOfProbabilities
+from traincheck.rules.losses.tc312_nll_loss_without_log import NllLossWithoutLog
+from traincheck.rules.losses.tc313_loss_broadcasts import LossBroadcasts
+from traincheck.rules.losses.tc314_no_valid_label import NoValidLabel
+from traincheck.rules.losses.tc315_single_class import SingleClass
+from traincheck.rules.losses.tc319_end_token_not_learned import EndTokenNotLearned
+from traincheck.rules.losses.tc320_micro_batches_weighted_alike import MicroBatchesWeightedAlike
+from traincheck.rules.losses.tc321_reductions_mixed import ReductionsMixed
+from traincheck.rules.losses.tc322_labels_shifted_twice import LabelsShiftedTwice
+from traincheck.rules.losses.tc325_blank_among_labels import BlankAmongLabels
+from traincheck.rules.losses.tc330_target_out_of_range import TargetOutOfRange
+from traincheck.rules.losses.tc331_broadcast_in_own_loss import BroadcastInOwnLoss
+from traincheck.rules.losses.tc332_padding_among_labels import PaddingAmongLabels
+from traincheck.rules.losses.tc333_softmax_over_one import SoftmaxOverOne
+from traincheck.rules.losses.tc334_labels_of_zero import LabelsOfZero
+from traincheck.rules.losses.tc335_several_classes import SeveralClasses
+from traincheck.rules.losses.tc336_output_out_of_reach import OutputOutOfReach
+from traincheck.rules.losses.tc338_labels_not_shifted import LabelsNotShifted
+from traincheck.schema.protocols import Rule
+
+RULES: tuple[Rule, ...] = (
+    CrossEntropyOfProbabilities(),
+    LogitLossOfProbabilities(),
+    NllLossWithoutLog(),
+    LossBroadcasts(),
+    NoValidLabel(),
+    SingleClass(),
+    EndTokenNotLearned(),
+    MicroBatchesWeightedAlike(),
+    ReductionsMixed(),
+    LabelsShiftedTwice(),
+    BlankAmongLabels(),
+    TargetOutOfRange(),
+    BroadcastInOwnLoss(),
+    PaddingAmongLabels(),
+    SoftmaxOverOne(),
+    LabelsOfZero(),
+    SeveralClasses(),
+    OutputOutOfReach(),
+    LabelsNotShifted(),
+)

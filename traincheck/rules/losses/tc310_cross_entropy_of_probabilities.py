@@ -1,0 +1,79 @@
+"""TC310: cross_entropy is given probabilities in place of logits."""
+
+from __future__ import annotations
+
+from traincheck.facts.losses import CROSS_ENTROPY, are_distributions, as_loss, given, loss_needs
+from traincheck.rules.shared.losses import loss_violation
+from traincheck.schema.events import Event
+from traincheck.schema.findings import CheckInfo, Violation
+
+
+class CrossEntropyOfProbabilities:
+    """TC310 cross-entropy-of-probabilities: softmax is applied before cross_entropy does it again.
+
+    What it checks:
+        Rows of the input of cross_entropy are not probabilities: numbers from zero on whose sum is
+        one.
+
+    Why it matters:
+        cross_entropy applies log_softmax by itself. After a softmax before it, the loss cannot go
+        below a floor (1.461 for ten classes), gradients are small, and training is slow and poor.
+
+    Fires on:
+        A model that ends with Softmax, trained with CrossEntropyLoss.
+
+    Stays quiet on:
+        Logits; outputs of log_softmax, on which a second one changes nothing; probabilities as
+        target; loss values that are computed without gradients.
+
+    Fix:
+        Remove the softmax in front of the loss; apply it where probabilities are to be shown.
+
+    Source:
+        https://github.com/Lightning-Universe/lightning-bolts/issues/654
+    """
+
+    info = CheckInfo(
+        check_id="TC310",
+        kind="rule",
+        code="TC310",
+        severity="error",
+        title="cross_entropy is given probabilities, not logits",
+        likely_cause=(
+            "softmax was applied to the input of cross_entropy, which applies it again: from step "
+            "{step} on each row sums to one."
+        ),
+        fix="Pass the raw outputs of the last layer to cross_entropy; remove the softmax.",
+    )
+    needs = loss_needs(CROSS_ENTROPY)
+
+    def monitor(self) -> Normalised:
+        return Normalised()
+
+
+class Normalised:
+    """Looks at the rows of each input."""
+
+    def __init__(self) -> None:
+        self.triggered = 0
+
+    def observe(self, event: Event) -> list[Violation]:
+        call = as_loss(event, (CROSS_ENTROPY,))
+        if call is None:
+            return []
+        self.triggered += 1
+        logits = given(call, "input")
+        if logits is None or not are_distributions(logits):
+            return []
+        return [
+            loss_violation(
+                "TC310",
+                call,
+                "softmax comes before cross_entropy, whose input is to be logits",
+                expected="raw logits (not normalized)",
+                observed=f"{logits.shape[0]} rows of numbers from zero on, each with sum 1",
+            )
+        ]
+
+    def finish(self) -> list[Violation]:
+        return []

@@ -1,0 +1,159 @@
+"""TC311: sigmoid is applied to probabilities, by a loss or by hand."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from traincheck.facts.losses import BCE_LOGITS, F, as_loss, given, loss_needs, number
+from traincheck.rules.shared.losses import loss_violation
+from traincheck.schema.apis import SOFTMAXES
+from traincheck.schema.claims import Needs, some
+from traincheck.schema.events import CallEvent, Event, StepEvent
+from traincheck.schema.findings import CheckInfo, Violation
+from traincheck.schema.values import TensorSummary, tensor_summary
+
+_SIGMOID = frozenset(
+    {"torch.sigmoid", "torch.Tensor.sigmoid", f"{F}sigmoid"}
+    | {"torch.nn.modules.activation.Sigmoid.forward"}
+)
+_SQUASH = _SIGMOID | SOFTMAXES | {f"{F}hardsigmoid"}
+_ENOUGH = 16  # elements of a batch of which none lies outside by chance, after a sigmoid
+_TWICE = 2  # steps in which the extremes of one sigmoid are those of another, put through it
+_CLOSE = 1e-3
+
+
+class LogitLossOfProbabilities:
+    """TC311 logit-loss-of-probabilities: sigmoid comes before a loss that applies it again.
+
+    What it checks:
+        The input of binary_cross_entropy_with_logits is not confined to [0, 1]. No sigmoid is
+        applied to what another sigmoid gave.
+
+    Why it matters:
+        The loss applies a sigmoid by itself. Of numbers in [0, 1] it makes probabilities between
+        0.5 and 0.73: no sample can be called negative, and the loss has a floor.
+
+    Fires on:
+        A model that ends with Sigmoid, trained with BCEWithLogitsLoss: an output of sigmoid or
+        softmax of the same size, and all inputs in [0, 1]. A sigmoid behind such a model, before
+        BCELoss: the least and the greatest of its outputs are those of the other's, put through a
+        sigmoid.
+
+    Stays quiet on:
+        Logits, also when all happen to lie in [0, 1], as those of a discriminator may; constant
+        outputs of a layer that begins with zeros; losses that are computed without gradients.
+
+    Fix:
+        Remove the sigmoid in front of the loss.
+
+    Source:
+        https://docs.pytorch.org/docs/stable/generated/torch.nn.BCEWithLogitsLoss.html
+    """
+
+    info = CheckInfo(
+        check_id="TC311",
+        kind="rule",
+        code="TC311",
+        severity="error",
+        title="binary_cross_entropy_with_logits is given probabilities",
+        likely_cause=(
+            "A sigmoid was applied before binary_cross_entropy_with_logits, which applies it "
+            "again: all inputs lie in [0, 1]."
+        ),
+        fix="Pass the raw outputs of the last layer: remove the sigmoid in front of the loss.",
+    )
+    needs = loss_needs(BCE_LOGITS) | Needs(calls=_SQUASH, stats=some("activation"))
+
+    def monitor(self) -> Squashed:
+        return Squashed()
+
+
+class Squashed:
+    """Remembers the sizes that sigmoid gave since the last loss, and the extremes."""
+
+    def __init__(self) -> None:
+        self.triggered = 0
+        self._squashed: set[int] = set()
+        self._extremes: set[tuple[int, float, float]] = set()  # size, least, greatest
+        self._twice: list[CallEvent] = []  # the first of a step
+        self._elements = 0  # of calls in a row with all inputs in [0, 1]
+
+    def observe(self, event: Event) -> list[Violation]:
+        if isinstance(event, CallEvent) and event.api in _SQUASH:
+            result = tensor_summary(event.result)
+            return [] if result is None else self._squash(event, result)
+        if isinstance(event, StepEvent):
+            self._extremes.clear()
+        call = as_loss(event, (BCE_LOGITS,))
+        if call is None:
+            return []
+        self.triggered += 1
+        squashed, self._squashed = self._squashed, set()
+        logits = given(call, "input")
+        return [] if logits is None else self._judge(call, logits, squashed)
+
+    def _squash(self, call: CallEvent, result: TensorSummary) -> list[Violation]:
+        size = math.prod(result.shape)
+        self._squashed.add(size)
+        low, high = number(result, "min"), number(result, "max")
+        if low is None or high is None or low == high or call.api not in _SIGMOID:
+            return []
+        self.triggered += 1
+        if not any(_maps(before, (size, low, high)) for before in self._extremes):
+            self._extremes.add((size, low, high))
+            return []
+        if self._twice and self._twice[-1].step == call.step:
+            return []
+        self._twice.append(call)
+        return [_second(call, self._twice[0], low, high)] if len(self._twice) == _TWICE else []
+
+    def finish(self) -> list[Violation]:
+        return []
+
+    def _judge(self, call: CallEvent, logits: TensorSummary, squashed: set[int]) -> list[Violation]:
+        low, high = number(logits, "min"), number(logits, "max")
+        if low is None or high is None:
+            return []
+        if low < 0 or high > 1:
+            self._elements = 0
+            return []
+        if low == high:
+            return []
+        size = math.prod(logits.shape)
+        self._elements += size
+        if size not in squashed or self._elements < _ENOUGH:
+            return []
+        return [
+            loss_violation(
+                "TC311",
+                call,
+                "sigmoid comes before binary_cross_entropy_with_logits, which applies its own",
+                expected="raw logits (not limited to 0 to 1)",
+                observed=f"all of {self._elements} inputs lie between {low:.3g} and {high:.3g}",
+            )
+        ]
+
+
+def _maps(before: tuple[int, float, float], now: tuple[int, float, float]) -> bool:
+    """Whether a sigmoid takes the extremes of one result to those of another."""
+    if before[0] != now[0]:
+        return False
+    return all(abs(1 / (1 + math.exp(-x)) - y) <= _CLOSE for x, y in zip(before[1:], now[1:]))
+
+
+def _second(call: CallEvent, first: CallEvent, low: float, high: float) -> Violation:
+    told = loss_violation(
+        "TC311",
+        call,
+        "sigmoid is applied to what a sigmoid gave",
+        expected="one sigmoid on the way to the loss",
+        observed=f"all outputs lie between {low:.3g} and {high:.3g}, those of a second sigmoid",
+        cause="The model ends with a sigmoid, and the loop applies another: {observed}.",
+    )
+    return replace(
+        told,
+        step=first.step,
+        title="Sigmoid is applied twice",
+        fix="Remove one of the two, or both and use binary_cross_entropy_with_logits.",
+    )

@@ -1,0 +1,132 @@
+"""TC312: nll_loss, ctc_loss or kl_div is given something else than log-probabilities."""
+
+from __future__ import annotations
+
+import math
+
+from traincheck.facts.losses import (
+    CTC,
+    NLL,
+    F,
+    are_distributions,
+    as_loss,
+    given,
+    loss_needs,
+    number,
+)
+from traincheck.rules.shared.losses import loss_violation
+from traincheck.schema.events import CallEvent, Event
+from traincheck.schema.findings import CheckInfo, Violation
+from traincheck.schema.values import TensorSummary
+
+_KL = f"{F}kl_div"
+# The argument, and the dim of classes; None where any of them may be
+_CLASSES = {NLL: ("input", 1), CTC: ("log_probs", -1), _KL: ("input", None)}
+_ROUNDING = 1e-3
+_CLEARLY = 0.1  # below the logarithm, more than half precision rounds
+
+
+class NllLossWithoutLog:
+    """TC312 nll-loss-without-log: the input of nll_loss, ctc_loss or kl_div is no log-probability.
+
+    What it checks:
+        No element of the input of nll_loss or kl_div, or of the log_probs of ctc_loss, is above
+        zero; and, but for kl_div, the greatest is at least the logarithm of one divided by the
+        number of classes.
+
+    Why it matters:
+        nll_loss only picks the element of the target class, and ctc_loss adds up those along an
+        alignment; kl_div takes its input for logarithms and the target for probabilities. Without
+        log_softmax before them, the loss falls without limit as outputs grow, whatever the other
+        classes do. With log_softmax over another dim than that of the classes,
+        samples, pixels or moments compete instead of classes.
+
+    Fires on:
+        Raw outputs, or probabilities, passed to nll_loss, ctc_loss or kl_div. Outputs of
+        log_softmax over a dim that is larger than that of the classes, as long as none of them
+        stands out.
+
+    Stays quiet on:
+        Outputs of log_softmax; losses that are computed without gradients.
+
+    Fix:
+        Use cross_entropy on raw outputs, or log_softmax over the dim of the classes (dim=1 before
+        nll_loss, dim=-1 before ctc_loss).
+
+    Source:
+        https://docs.pytorch.org/docs/stable/generated/torch.nn.NLLLoss.html
+        https://docs.pytorch.org/docs/stable/generated/torch.nn.CTCLoss.html
+        https://docs.pytorch.org/docs/stable/generated/torch.nn.KLDivLoss.html
+    """
+
+    info = CheckInfo(
+        check_id="TC312",
+        kind="rule",
+        code="TC312",
+        severity="error",
+        title="A loss of log-probabilities is given something else",
+        likely_cause="log_softmax is missing before the loss: {observed}.",
+        fix="Apply log_softmax over the classes before it; or, for nll_loss, use cross_entropy.",
+    )
+    needs = loss_needs(*_CLASSES)
+
+    def monitor(self) -> Positive:
+        return Positive()
+
+
+class Positive:
+    """Looks for elements above zero."""
+
+    def __init__(self) -> None:
+        self.triggered = 0
+
+    def observe(self, event: Event) -> list[Violation]:
+        call = as_loss(event, _CLASSES)
+        if call is None:
+            return []
+        self.triggered += 1
+        name, dim = _CLASSES[call.api]
+        tensor = given(call, name)
+        high = number(tensor, "max")
+        if tensor is None or high is None:
+            return []
+        loss = call.api.removeprefix(F)
+        if high <= _ROUNDING:
+            return [] if dim is None else _other_dim(call, loss, tensor, dim, high)
+        if are_distributions(tensor):
+            observed = "its rows are probabilities, softmax was used in place of log_softmax"
+        else:
+            observed = f"its greatest element is {high:.3g}"
+        return [
+            loss_violation(
+                "TC312",
+                call,
+                f"the input of {loss} is no log-probability; {observed}",
+                expected="no element above zero",
+                observed=observed,
+            )
+        ]
+
+    def finish(self) -> list[Violation]:
+        return []
+
+
+def _other_dim(
+    call: CallEvent, loss: str, tensor: TensorSummary, dim: int, high: float
+) -> list[Violation]:
+    """Of so many classes one has at least the mean probability, or they do not sum to one."""
+    if not tensor.shape:
+        return []
+    classes = tensor.shape[min(dim, len(tensor.shape) - 1)]
+    least = -math.log(max(classes, 1))
+    if high >= least - _CLEARLY:
+        return []
+    told = loss_violation(
+        "TC312",
+        call,
+        f"the input of {loss} holds no log-probabilities of its classes",
+        expected=f"{classes} log-probabilities for each sample, one of them at least {least:.3g}",
+        observed=f"the greatest of all is {high:.3g}",
+        cause="log_softmax runs over another dim than that of the classes: {observed}.",
+    )
+    return [told]

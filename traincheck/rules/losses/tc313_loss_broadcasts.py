@@ -1,0 +1,102 @@
+"""TC313: a regression loss pairs every prediction with every target."""
+
+from __future__ import annotations
+
+import math
+
+from traincheck.facts.losses import F, as_loss, given, loss_needs
+from traincheck.rules.shared.losses import loss_violation
+from traincheck.schema.events import Event
+from traincheck.schema.findings import CheckInfo, Violation
+
+LOSSES = tuple(f"{F}{name}" for name in ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"))
+
+
+class LossBroadcasts:
+    """TC313 loss-broadcasts: input and target of a loss have shapes that multiply.
+
+    What it checks:
+        Input and target of mse_loss, l1_loss, smooth_l1_loss and huber_loss do not broadcast to
+        something larger than both.
+
+    Why it matters:
+        With shapes (N, 1) and (N,) the loss compares each prediction with each target. The best
+        answer is then the mean of all targets, for every sample.
+
+    Fires on:
+        Such a pair of shapes. Input (N,) and target (N, N): that of (N,) and (N, 1) before it.
+
+    Stays quiet on:
+        Equal shapes; one number, or one row, as target of all, or as prediction of other numbers;
+        losses without gradients.
+
+    Fix:
+        Give both the same shape: prediction.squeeze(-1) or target.unsqueeze(-1).
+
+    Source:
+        https://github.com/pytorch/pytorch/issues/16045
+    """
+
+    info = CheckInfo(
+        check_id="TC313",
+        kind="rule",
+        code="TC313",
+        severity="error",
+        title="{subject} compares each prediction with each target",
+        likely_cause=(
+            "{observed}: the shapes broadcast, so that the loss is over all pairs of samples."
+        ),
+        fix="Give both one shape: squeeze(-1) the prediction or unsqueeze(-1) the target.",
+    )
+    needs = loss_needs(*LOSSES, numbers=False)
+
+    def monitor(self) -> Shapes:
+        return Shapes()
+
+
+class Shapes:
+    """Compares the shapes of input and target."""
+
+    def __init__(self) -> None:
+        self.triggered = 0
+
+    def observe(self, event: Event) -> list[Violation]:
+        call = as_loss(event, LOSSES)
+        if call is None:
+            return []
+        prediction, target = given(call, "input"), given(call, "target")
+        if prediction is None or target is None:
+            return []
+        self.triggered += 1
+        if prediction.shape == target.shape:
+            return []
+        pairs = _broadcast(prediction.shape, target.shape)
+        is_more = pairs > max(math.prod(prediction.shape), math.prod(target.shape))
+        if not is_more and not _is_square(prediction.shape, target.shape):
+            return []
+        name = call.api.rpartition(".")[2]
+        observed = f"input {list(prediction.shape)}, target {list(target.shape)}"
+        return [
+            loss_violation(
+                "TC313",
+                call,
+                f"shapes of input and target of {name} broadcast to {pairs} pairs; {observed}",
+                expected="one shape for both",
+                observed=observed,
+            )
+        ]
+
+    def finish(self) -> list[Violation]:
+        return []
+
+
+def _is_square(prediction: tuple[int, ...], target: tuple[int, ...]) -> bool:
+    """Whether there is a target for each pair of samples, as where the target was broadcast."""
+    return len(prediction) == 1 and prediction[0] > 1 and target == prediction * 2
+
+
+def _broadcast(first: tuple[int, ...], second: tuple[int, ...]) -> int:
+    """Elements of the shape that both broadcast to."""
+    count = max(len(first), len(second))
+    a, b = (1,) * (count - len(first)) + first, (1,) * (count - len(second)) + second
+    return math.prod(max(x, y) for x, y in zip(a, b))

@@ -1,0 +1,109 @@
+"""TC319: the token that ends a text is left out of the labels."""
+
+from __future__ import annotations
+
+from traincheck.rules.shared.loaders import BATCHES, DATA_LOADER, TrainingLoaders
+from traincheck.schema.events import BatchEvent, Event, StepEvent
+from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+
+_PROOF = 2  # batches in a row
+
+
+class EndTokenNotLearned:
+    """TC319 end-token-not-learned: rows end with a token that is never a label.
+
+    What it checks:
+        The token that rows of a training batch end with, as far as the attention mask reaches,
+        occurs among the labels.
+
+    Why it matters:
+        The model never learns to stop: after fine-tuning it writes on until the limit.
+
+    Fires on:
+        A tokenizer whose padding token is its end token, with a collator that leaves all padding
+        tokens out of the loss: two batches in a row in which this one token, and no other that is
+        attended to, is -100 in all labels.
+
+    Stays quiet on:
+        Rows that end with a labelled token; padding with a token of its own; tags of words, of
+        which an end has none; prompts that are left out of the loss; masked language models.
+
+    Fix:
+        Give padding a token of its own, or set labels by the attention mask, not by the token.
+
+    Source:
+        https://github.com/huggingface/transformers/issues/23530, https://github.com/huggingface/trl/issues/976
+    """
+
+    info = CheckInfo(
+        check_id="TC319",
+        kind="rule",
+        code="TC319",
+        severity="error",
+        title="The end token is left out of the labels of {variables}",
+        likely_cause=(
+            "Padding and end of text are the same token (pad_token = eos_token), and the collator "
+            "sets the labels of all padding tokens to -100: {observed}."
+        ),
+        fix="Use another padding token, or make labels from the attention mask.",
+    )
+    needs = BATCHES
+
+    def monitor(self) -> LostEnds:
+        return LostEnds()
+
+
+class LostEnds:
+    """Follows the token that is lost from batch to batch."""
+
+    def __init__(self) -> None:
+        self.triggered = 0
+        self._lost: dict[str, list[BatchEvent]] = {}
+        self._told: set[str] = set()
+        self._training = TrainingLoaders()
+
+    def observe(self, event: Event) -> list[Violation]:
+        self._training.observe(event)
+        if isinstance(event, BatchEvent) and any(p.endswith(".labels") for p in event.leaves):
+            self._enter(event)
+        elif isinstance(event, StepEvent):
+            return self._conclude(event.rank)
+        return []
+
+    def finish(self) -> list[Violation]:
+        return []
+
+    def _enter(self, event: BatchEvent) -> None:
+        self.triggered += 1
+        token = event.tokens.get("lost_end")
+        lost = self._lost.setdefault(event.loader, [])
+        if token is None or (lost and lost[0].tokens["lost_end"] != token):
+            lost.clear()
+        elif len(lost) < _PROOF:
+            lost.append(event)
+
+    def _conclude(self, rank: int) -> list[Violation]:
+        found = []
+        for loader, lost in self._lost.items():
+            is_training = (rank, loader) in self._training
+            if len(lost) >= _PROOF and is_training and loader not in self._told:
+                self._told.add(loader)
+                found.append(_violation(lost[0]))
+        return found
+
+
+def _violation(event: BatchEvent) -> Violation:
+    token = event.tokens["lost_end"]
+    observed = f"token {token} ends most rows and is -100 in all labels"
+    return Violation(
+        check_id="TC319",
+        step=event.step,
+        rank=event.rank,
+        stage="train",
+        subject=Subject(api=DATA_LOADER, variable=event.loader),
+        symptom=Symptom.LOSS_INPUT,
+        message=f"the end token is never a label in batches of {event.loader}; {observed}",
+        expected="the token that ends a row is a label like the others",
+        observed=observed,
+        evidence=(event,),
+    )

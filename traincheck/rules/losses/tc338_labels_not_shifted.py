@@ -1,0 +1,128 @@
+"""TC338: a causal language model is to predict the very tokens that it is given. By loss, too."""
+
+from __future__ import annotations
+
+from math import inf, log
+
+from traincheck.facts.losses import OVER_CLASSES, given, number
+from traincheck.rules.base.event_rule import SingleEvents
+from traincheck.rules.shared.causality import CALLS, Readers, TrainingStep, is_causal, is_open
+from traincheck.rules.shared.losses import loss_violation
+from traincheck.schema.apis import EMBEDDING, SOFTMAXES, Families
+from traincheck.schema.claims import Needs
+from traincheck.schema.events import CallEvent, Event
+from traincheck.schema.findings import CheckInfo, Violation
+from traincheck.schema.values import tensor_summary
+
+_NEAR_ZERO = 0.02  # of the loss of a guess
+_PROOF = 2  # steps
+
+
+class LabelsNotShifted:
+    """TC338 labels-not-shifted: a causal language model is to predict the token that it is given.
+
+    What it checks:
+        Where attention hides the tokens behind each position, labels are not the tokens that the
+        model embeds at the same positions.
+
+    Why it matters:
+        Each position only has to say what it is given. The loss falls to nearly nothing, and what
+        the model writes is one token again and again.
+
+    Fires on:
+        Two training steps in which the targets of all losses over classes are the tokens that the
+        model embeds, its attention over them is causal, and the loss is below 2 % of that of a
+        guess; named in the first such step.
+
+    Stays quiet on:
+        Labels that are one token ahead; models that shift what they embed; a loss that stays up,
+        as where the shift comes behind the embedding; attention in both directions; evaluation;
+        steps between the sampled ones.
+
+    Options:
+        share: of the loss of a guess among all classes, below which the labels are taken for
+            copied.
+
+    Fix:
+        Train on model(tokens[:, :-1]) with tokens[:, 1:] as labels.
+
+    Source:
+        https://github.com/KempnerInstitute/KempnerForge/issues/154
+    """
+
+    info = CheckInfo(
+        check_id="TC338",
+        kind="rule",
+        code="TC338",
+        severity="warning",
+        title="Labels are the tokens that the model is given",
+        likely_cause="Inputs and labels are not shifted against each other: {observed}.",
+        fix="Give the model tokens[:, :-1], and the loss tokens[:, 1:].",
+    )
+    needs = Needs(
+        calls=OVER_CLASSES | CALLS | {EMBEDDING, Families.MODULE},
+        kinds=frozenset({"batch", "step"}),
+        stats=OVER_CLASSES | SOFTMAXES | {EMBEDDING, "batch"},
+    )
+
+    def __init__(self, share: float = _NEAR_ZERO) -> None:
+        self.share = share
+
+    def monitor(self) -> CopiedLabels:
+        return CopiedLabels(self.share)
+
+
+class CopiedLabels(SingleEvents):
+    """Joins the attention of a step with what its losses were given, and gave."""
+
+    def __init__(self, share: float) -> None:
+        super().__init__()
+        self._share = share
+        self._readers = Readers()
+        self._first: CallEvent | None = None
+        self._found = 0
+
+    def judge(self, event: Event) -> list[Violation]:
+        step = self._readers.observe(event) if self._found < _PROOF else None
+        if step is None or not step.losses or not _is_causal(step):
+            return []
+        self.triggered += 1
+        if not all(number(given(loss, "target"), "fed") for loss in step.losses):
+            return []
+        self._first = self._first or step.losses[0]
+        if not all(_is_low(loss, self._share) for loss in step.losses):
+            return []
+        self._found += 1
+        return [_violation(self._first, _mean(step.losses[0]))] if self._found == _PROOF else []
+
+
+def _is_causal(step: TrainingStep) -> bool:
+    """Whether some attention hides what comes later, and none shows all."""
+    calls = [(call, read.length) for read in step.reads for call in read.calls]
+    is_shown = any(length and is_open(call, length) for call, length in calls)
+    return any(is_causal(call) for call, _ in calls) and not is_shown
+
+
+def _mean(loss: CallEvent) -> float:
+    """Over all labels; infinite where it is not known."""
+    result = tensor_summary(loss.result)
+    is_mean = loss.args.get("reduction") == "mean"
+    return result.value if is_mean and result is not None and result.value is not None else inf
+
+
+def _is_low(loss: CallEvent, share: float) -> bool:
+    """Whether it is next to nothing, compared with that of a guess among all classes."""
+    scores = given(loss, "input")
+    if scores is None or len(scores.shape) < 2:  # noqa: PLR2004
+        return False
+    return _mean(loss) < share * log(max(scores.shape[1], 2))
+
+
+def _violation(first: CallEvent, mean: float) -> Violation:
+    return loss_violation(
+        "TC338",
+        first,
+        "the labels are the tokens that the model is given, each at its position",
+        expected="labels that are one token ahead of what the model is given",
+        observed=f"the same tokens as labels and as inputs; the loss falls to {mean:.2g}",
+    )

@@ -1,0 +1,1 @@
+"""Rules about training and evaluation mode."""

@@ -1,0 +1,166 @@
+"""TC301: a model is trained while it is in evaluation mode."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from traincheck.facts.forwards import Forward
+from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, MODES, StepFacts
+from traincheck.rules.base.model_rule import MODELS
+from traincheck.rules.base.step_rule import StepMonitor, proof
+from traincheck.rules.base.streak import Streak, extend
+from traincheck.schema.apis import Families
+from traincheck.schema.claims import Needs
+from traincheck.schema.events import CallEvent
+from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.words import joined
+
+_CONFIRMED = 2
+
+
+class TrainedInEvalMode:
+    """TC301 trained-in-eval-mode: forward passes that train a model run in evaluation mode.
+
+    What it checks:
+        The forward passes whose gradients an optimizer step applies run in training mode, where
+        the trained part of the model holds dropout, stochastic depth (DropPath) or batch
+        normalization.
+
+    Why it matters:
+        Dropout is off and batch normalization uses, and no longer learns, its running statistics.
+        The loss may even look better than before, while the model overfits.
+
+    Fires on:
+        Two steps in a row that were trained in evaluation mode only, by a model that was trained in
+        training mode before (eval() for validation, without train() after it), or that was never in
+        training mode and has dropout in its trained part, or batch normalization there that never
+        saw a batch. Two in evaluation mode on batches of another loader, after which training goes
+        on as before: a loop that evaluates, and updates.
+
+    Stays quiet on:
+        A frozen part in evaluation mode; evaluation mode for adversarial examples beside a pass in
+        training mode; a model without dropout and batch normalization, on the data that it is
+        trained on; a pretrained model without dropout (its batch norms have statistics) that is in
+        evaluation mode from the first step on; a discriminator that another optimizer trains.
+
+    Fix:
+        Call model.train() after every evaluation, not only at the start of the epoch.
+
+    Source:
+        https://github.com/wkentaro/pytorch-fcn/issues/57, https://github.com/huggingface/trl/issues/1066
+    """
+
+    info = CheckInfo(
+        check_id="TC301",
+        kind="rule",
+        code="TC301",
+        severity="error",
+        title="{subject} is trained in evaluation mode",
+        likely_cause=(
+            "eval(){where} was called on {subject}, and train() is not called before training goes "
+            "on: {observed}."
+        ),
+        fix="Call train() on {subject} after evaluation, before the next training step.",
+    )
+    needs = DISCOVERY | GRADIENTS | MODES | MODELS | Needs(kinds=frozenset({"batch", "checkpoint"}))
+
+    def monitor(self) -> TrainingMode:
+        return TrainingMode()
+
+
+class TrainingMode(StepMonitor):
+    """Compares the modes of forward passes with what the optimizer steps then apply."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        # Of models that were in training mode: the loaders that fed them then
+        self._was_training: dict[str, set[str]] = {}
+        self._others: dict[str, list[Violation]] = {}  # updates on others, since the last such pass
+        self._streaks: dict[str, Streak] = {}
+        self._eval: dict[str, CallEvent] = {}  # the last eval() by model
+
+    def judge(self, facts: StepFacts) -> list[Violation]:
+        for moment in facts.moments:
+            if moment.family == Families.EVAL and moment.call.module is not None:
+                self._eval[moment.call.module] = moment.call
+        if not facts.is_whole:
+            self._streaks.clear()
+            self._others.clear()
+            return []
+        applied = facts.applied
+        if not applied:
+            return []
+        names = {
+            name
+            for identity in applied & self.ledger.parameters.keys()
+            for name in self.ledger.parameters[identity].names
+        }
+        passes: dict[str, list[Forward]] = {}
+        for forward in facts.forwards:
+            if forward.call.grad_enabled and any(map(forward.covers, names)):
+                passes.setdefault(forward.path, []).append(forward)
+        return [v for path, found in passes.items() for v in self._model(path, found, names, facts)]
+
+    def _model(
+        self, path: str, passes: list[Forward], names: set[str], facts: StepFacts
+    ) -> list[Violation]:
+        self.triggered += 1
+        loaders = set[str]().union(*(forward.loaders for forward in passes))
+        known = self._was_training.get(path, set())
+        if any(forward.is_training for forward in passes):
+            others = self._others.pop(path, [])
+            goes_on = not loaders.isdisjoint(known)
+            self._was_training[path] = known | loaders
+            self._streaks.pop(path, None)
+            return others if goes_on and len(others) >= _CONFIRMED else []
+        affected = self._affected(path, passes, names)
+        if not affected:
+            if known and loaders and loaders.isdisjoint(known):
+                violation = self._violation(path, affected, facts.event.step, passes[0].call, facts)
+                other = _on_other_data(violation, sorted(loaders), sorted(known))
+                self._others.setdefault(path, []).append(other)
+            return []
+        streak = extend(self._streaks, path, facts.event.step)
+        if streak.count < _CONFIRMED:
+            return []
+        step = streak.first if streak.count == _CONFIRMED else facts.event.step
+        return [self._violation(path, affected, step, passes[0].call, facts)]
+
+    def _affected(self, path: str, passes: list[Forward], names: set[str]) -> list[str]:
+        """What works otherwise in evaluation mode, and should not."""
+        modal = self.ledger.modal.affected(
+            path,
+            names,
+            {p for forward in passes for p in forward.idle},
+            {p for forward in passes for p in forward.norms},
+            was_training=path in self._was_training,
+            is_loaded=path.partition(".")[0] in self.ledger.loaded,
+        )
+        return sorted(modal)
+
+    def _violation(
+        self, path: str, affected: list[str], step: int | None, call: CallEvent, facts: StepFacts
+    ) -> Violation:
+        since = "" if path in self._was_training else ", and was never in training mode"
+        last = self._eval.get(path) or self._eval.get(path.partition(".")[0])
+        return proof(
+            ("TC301", Symptom.EVAL_MODE),
+            facts,
+            step=step,
+            subject=Subject(module=path),
+            message=f"{path} is in evaluation mode in the forward passes that train it{since}",
+            expected=f"{path} in training mode",
+            observed=f"working as in evaluation, in the trained part: {joined(affected)}{since}",
+            evidence=(*([last] if last is not None else []), call),
+        )
+
+
+def _on_other_data(violation: Violation, loaders: list[str], known: list[str]) -> Violation:
+    """Of a loop that is to evaluate, and has backward() and step() in it."""
+    where = f"on {joined(loaders)}, while {joined(known)} feeds it in training mode"
+    return replace(
+        violation,
+        observed=f"updates in evaluation mode {where}",
+        likely_cause=f"The loop that evaluates{{where}} calls backward() and step(): {where}.",
+        fix="Leave backward() and step() out of the evaluation, and run it under torch.no_grad().",
+    )

@@ -1,0 +1,174 @@
+"""TC302: a model is evaluated in training mode and never in evaluation mode."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from traincheck.facts.forwards import Forward
+from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, MODES, StepFacts
+from traincheck.rules.base.step_rule import StepMonitor, proof
+from traincheck.schema.claims import Needs
+from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.words import joined
+
+
+class EvaluatedInTrainingMode:
+    """TC302 evaluated-in-training-mode: evaluation runs with dropout and batch statistics on.
+
+    What it checks:
+        Forward passes without gradients, over the batches of a DataLoader that is never trained
+        on, run in evaluation mode.
+
+    Why it matters:
+        Dropout makes the metric random and worse; batch normalization makes it depend on what else
+        is in the batch, and learns from the validation data.
+
+    Fires on:
+        A run that passes the batches of such a loader, once each, through a model that it trains,
+        in training mode with dropout or batch normalization at work, and that never evaluates it in
+        evaluation mode. Told after the third such round, or when the run ends.
+
+    Stays quiet on:
+        model.eval(); passes without gradients over the training loader (a generator's samples,
+        pseudo labels, batch statistics for averaged weights); several passes of one batch (Monte
+        Carlo dropout); models without dropout and batch normalization; batches that come from no
+        DataLoader.
+
+    Fix:
+        Call model.eval() before evaluation and model.train() after it.
+
+    Options:
+        batches: evaluated batches that prove it. rounds: evaluations after which it is told while
+        the run goes on.
+
+    Source:
+        https://discuss.pytorch.org/t/model-eval-vs-with-torch-no-grad/19615
+    """
+
+    info = CheckInfo(
+        check_id="TC302",
+        kind="rule",
+        code="TC302",
+        severity="warning",
+        title="{subject} is evaluated in training mode",
+        likely_cause="eval() is not called on {subject} before evaluation: {observed}.",
+        fix="Call eval() on {subject} before evaluation, and train() after it.",
+    )
+    needs = (
+        DISCOVERY
+        | GRADIENTS
+        | MODES
+        | Needs(states=frozenset({"parameter@step"}), kinds=frozenset({"batch"}))
+    )
+
+    def __init__(self, batches: int = 2, rounds: int = 3) -> None:
+        self.batches = batches
+        self.rounds = rounds
+
+    def monitor(self) -> EvaluationMode:
+        return EvaluationMode(self.batches, self.rounds)
+
+
+@dataclass(slots=True)
+class _Suspect:
+    """A model in training mode without gradients. rounds: steps that were followed by it."""
+
+    first: Violation
+    loaders: set[str] = field(default_factory=set)
+    batches: int = 0
+    rounds: int = 0
+    is_told: bool = False
+
+
+class EvaluationMode(StepMonitor):
+    """Remembers how each model is used without gradients.
+
+    Args:
+        batches: evaluated batches that prove it.
+        rounds: after how many evaluations it is told before the end.
+    """
+
+    def __init__(self, batches: int, rounds: int) -> None:
+        super().__init__()
+        self._batches = batches
+        self._rounds = rounds
+        self._trained_on: set[str] = set()  # loaders
+        self._evaluated: set[str] = set()  # models, in evaluation mode
+        self._suspects: dict[str, _Suspect] = {}
+        self._updated: set[str] = set()
+
+    def judge(self, facts: StepFacts) -> list[Violation]:
+        for forward in facts.forwards:
+            if forward.call.grad_enabled:
+                if forward.loaders - self._trained_on and self._is_model(forward):
+                    self._trained_on |= forward.loaders
+            elif not forward.is_training:
+                self.triggered += 1
+                self._evaluated.add(forward.path)
+        if not facts.is_whole:
+            return []
+        for moment in facts.updates():
+            for identity in moment.applied & self.ledger.parameters.keys():
+                self._updated |= self.ledger.parameters[identity].names
+        for forward in facts.forwards:
+            if not forward.call.grad_enabled and forward.is_training and forward.loaders:
+                self._suspect(forward, facts)
+        return self._sure(self._rounds)
+
+    def _is_model(self, forward: Forward) -> bool:
+        """Whether it has parameters.
+
+        A transform has none: it may run for the first sample of a loader, when the last batch was
+        of another.
+        """
+        books = self.ledger.parameters.values()
+        return any(forward.covers(name) for parameter in books for name in parameter.names)
+
+    def finish(self) -> list[Violation]:
+        """Only now is it known that it was never otherwise."""
+        return self._sure(1)
+
+    def _sure(self, rounds: int) -> list[Violation]:
+        found = []
+        for path, suspect in self._suspects.items():
+            if (
+                not suspect.is_told
+                and path not in self._evaluated
+                and suspect.loaders.isdisjoint(self._trained_on)
+                and suspect.batches >= self._batches
+                and suspect.rounds >= rounds
+            ):
+                suspect.is_told = True
+                found.append(suspect.first)
+        return found
+
+    def _suspect(self, forward: Forward, facts: StepFacts) -> None:
+        active = forward.active
+        if (
+            not active
+            or forward.fresh != forward.count
+            or not any(map(forward.covers, self._updated))
+        ):
+            return
+        self.triggered += 1
+        path = forward.path
+        suspect = self._suspects.get(path)
+        if suspect is None:
+            suspect = self._suspects[path] = _Suspect(self._violation(forward, facts, active))
+        suspect.loaders |= forward.loaders
+        suspect.batches += forward.count
+        suspect.rounds += 1
+
+    @staticmethod
+    def _violation(forward: Forward, facts: StepFacts, active: list[str]) -> Violation:
+        path = forward.path
+        where = joined(sorted(forward.loaders))
+        return proof(
+            ("TC302", Symptom.TRAINING_MODE),
+            facts,
+            subject=Subject(module=path),
+            message=f"{path} is evaluated without gradients, but in training mode",
+            expected=f"{path} in evaluation mode over the batches of {where}",
+            observed=f"working as in training: {joined(active)}",
+            evidence=(forward.call,),
+        )

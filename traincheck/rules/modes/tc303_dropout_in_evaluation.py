@@ -1,0 +1,103 @@
+"""TC303: dropout is at work in a module that is in evaluation mode."""
+
+from __future__ import annotations
+
+from traincheck.facts.forwards import Forward
+from traincheck.facts.step_facts import DISCOVERY, MODES, StepFacts
+from traincheck.rules.base.step_rule import StepMonitor, proof
+from traincheck.schema.events import CallEvent
+from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+
+
+class DropoutInEvaluation:
+    """TC303 dropout-in-evaluation: functional dropout ignores the mode of its module.
+
+    What it checks:
+        Dropout functions, and the dropout of scaled_dot_product_attention, drop nothing while the
+        module that calls them is in evaluation mode.
+
+    Why it matters:
+        Evaluation and inference are random: two identical calls differ, and metrics are worse than
+        the model is.
+
+    Fires on:
+        F.dropout(x) without training=self.training; attention that is given dropout_p whatever the
+        mode; nn.Dropout(p)(x) in forward, a new layer each time that eval() never reaches; in a
+        module in evaluation mode.
+
+    Stays quiet on:
+        Dropout modules that are put back into training mode (Monte Carlo dropout); a module that
+        holds no parameters and does nothing but drop, always; a probability of zero.
+
+    Fix:
+        Pass training=self.training to F.dropout, and dropout_p=self.p if self.training else 0.0 to
+        scaled_dot_product_attention. Make nn.Dropout in __init__, as an attribute of its own.
+
+    Source:
+        https://github.com/pytorch/pytorch/issues/26338, https://github.com/huggingface/transformers/pull/33844
+    """
+
+    info = CheckInfo(
+        check_id="TC303",
+        kind="rule",
+        code="TC303",
+        severity="warning",
+        title="Dropout is on in evaluation mode in {subject}",
+        likely_cause="The call does not follow the mode of the model: {observed}.",
+        fix=(
+            "Pass training=self.training to F.dropout; pass dropout_p=p if self.training else 0.0 "
+            "to scaled_dot_product_attention; make nn.Dropout in __init__, not in forward."
+        ),
+    )
+    needs = DISCOVERY | MODES
+
+    def monitor(self) -> EvaluationDropout:
+        return EvaluationDropout()
+
+
+class EvaluationDropout(StepMonitor):
+    """Looks at forward passes in evaluation mode. One report for each module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._told: set[str] = set()
+
+    def judge(self, facts: StepFacts) -> list[Violation]:
+        found: list[Violation] = []
+        for forward in facts.forwards:
+            for path, call in forward.dropping.items():
+                mode = call.training
+                if mode is None or call.module is None:  # of no part of the model: as the model
+                    mode = forward.is_training
+                if mode:
+                    continue
+                self.triggered += 1
+                if path not in self._told and self._has_parameters(path, forward):
+                    self._told.add(path)
+                    found.append(self._violation(path, call, facts))
+            self.triggered += bool(forward.idle) and not forward.is_training
+        return found
+
+    def _has_parameters(self, path: str, forward: Forward) -> bool:
+        below = f"{path}."
+        return path == forward.path or any(
+            name.startswith(below)
+            for parameter in self.ledger.parameters.values()
+            for name in parameter.names
+        )
+
+    def _violation(self, path: str, call: CallEvent, facts: StepFacts) -> Violation:
+        name = call.api.rpartition(".")[2]
+        p = call.args.get("dropout_p", call.args.get("p"))
+        # Of a module that hangs nowhere below the model: its own mode is known, its place is not
+        is_loose = call.module is None and call.training is True
+        by = ", in a layer that eval() does not reach: it is no part of the model" * is_loose
+        return proof(
+            ("TC303", Symptom.WRONG_VALUE),
+            facts,
+            subject=Subject(api=call.api, module=path),
+            message=f"{path} is in evaluation mode and calls {name}() that drops with p={p}{by}",
+            expected=f"{name}() drops nothing in evaluation mode",
+            observed=f"{name}() drops with p={p}{by}",
+            evidence=(call,),
+        )

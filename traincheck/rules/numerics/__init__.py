@@ -1,0 +1,1 @@
+"""Rules about sizes of values, gradients and updates."""

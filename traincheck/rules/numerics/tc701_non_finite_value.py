@@ -1,0 +1,250 @@
+"""TC701: NaN or infinity reaches the parameters. Names where it was seen first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from traincheck.facts.step_facts import DISCOVERY, GRADIENTS
+from traincheck.rules.shared.numbers import is_broken, loss_of
+from traincheck.schema.apis import Families
+from traincheck.schema.claims import Needs
+from traincheck.schema.events import BatchEvent, CallEvent, Event, StateEvent, StepEvent
+from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.values import tensor_summary
+
+_LOSSES = 3  # steps in a row with a loss that is not finite
+_BY_HAND = "{observed}; the program's own update applied it."
+_CONFIRMED = 2  # steps with broken gradients, where the parameters are not looked at after each
+
+
+class NonFiniteValue:
+    """TC701 non-finite-value: NaN or infinity reaches the parameters.
+
+    What it checks:
+        After an update, parameters are finite. Where they are not, the batch, the results of
+        modules, the loss and the gradients of that step tell where it began.
+
+    Why it matters:
+        One NaN in a parameter makes every later result NaN, and many programs go on for hours.
+
+    Fires on:
+        NaN or infinity in a parameter after an update; gradients that are not finite at two updates
+        in a row whose parameters were not recorded; a loss that is not finite at three.
+
+    Stays quiet on:
+        Steps that GradScaler or the program skips because of such a gradient; gradients that are
+        repaired before the step; infinities in masks, missing values in a batch, or a loss that is
+        not finite now and then, as long as the parameters remain whole.
+
+    Fix:
+        Clean the data, lower the learning rate, keep logarithms and divisions away from zero.
+
+    Source:
+        https://github.com/cvignac/SMP/issues/3,
+        https://github.com/irfanICMLL/structure_knowledge_distillation/issues/21
+    """
+
+    info = CheckInfo(
+        check_id="TC701",
+        kind="rule",
+        code="TC701",
+        severity="error",
+        title="NaN or infinity from step {step} on",
+        likely_cause="{observed}; the optimizer step{where} applied it.",
+        fix=(
+            "Begin with the first place that is named: clean the data, lower the learning rate, or "
+            "keep logarithms, roots and divisions away from zero; "
+            "torch.autograd.set_detect_anomaly(True) finds the operation."
+        ),
+    )
+    needs = (
+        DISCOVERY
+        | GRADIENTS
+        | Needs(
+            calls=frozenset({Families.MODULE}),
+            states=frozenset({"parameter@step"}),
+            kinds=frozenset({"batch"}),
+            stats=frozenset({"activation", "batch", "gradient", "parameter"}),
+        )
+    )
+
+    def monitor(self) -> FirstBroken:
+        return FirstBroken()
+
+
+class _Place(NamedTuple):
+    """What is not finite, in words, and what it is about."""
+
+    words: str
+    subject: Subject
+    event: Event
+
+
+class FirstBroken:
+    """Keeps what was broken first in a step, and waits for the parameters to show it."""
+
+    def __init__(self) -> None:
+        self.triggered = 0
+        self._broken_parameters: dict[str, _Place] = {}  # by name, of the steps before
+        self._places: dict[str, _Place] = {}  # first of each kind in this step
+        self._gradients: dict[str, StateEvent] = {}  # broken now, by name
+        self._seen: set[str] = set()  # parameters whose numbers were taken in this step
+        self._after: list[_Place] = []  # parameters that broke in this step
+        self._streak = 0
+        self._first: tuple[int | None, _Place] | None = None
+        self._losses = 0
+        self._lost: tuple[int | None, _Place] | None = None  # first loss in a row
+        self._stepped: CallEvent | None = None
+        self._has_stepped = False  # an optimizer, ever
+        self._backward: CallEvent | None = None  # the last of this step
+        self._is_told = False
+
+    def observe(self, event: Event) -> Sequence[Violation]:
+        if self._is_told:
+            return ()
+        if isinstance(event, StateEvent):
+            self._state(event)
+        elif isinstance(event, CallEvent):
+            self._call(event)
+        elif isinstance(event, BatchEvent):
+            for path, leaf in event.leaves.items():
+                summary = tensor_summary(leaf)
+                if summary is not None and is_broken(summary.stats):
+                    words = f"{_many(summary.stats)} in {path} of {event.loader}"
+                    self._note("batch", words, Subject(variable=path), event)
+        elif isinstance(event, StepEvent):
+            return self._end(event)
+        return ()
+
+    def finish(self) -> Sequence[Violation]:
+        return ()
+
+    def _note(self, kind: str, words: str, subject: Subject, event: Event) -> None:
+        self._places.setdefault(kind, _Place(words, subject, event))
+
+    def _state(self, event: StateEvent) -> None:
+        stats = None if event.summary is None else event.summary.stats
+        if event.role == "gradient":
+            if is_broken(stats):
+                self._gradients[event.name] = event
+                words = f"{_many(stats)} in the gradient of {event.name}"
+                self._note("gradient", words, Subject(variable=event.name), event)
+            else:
+                self._gradients.pop(event.name, None)
+        elif event.role == "parameter":
+            if event.change == "gone":
+                self._broken_parameters.pop(event.name, None)
+            if stats is None:
+                return
+            self._seen.add(event.name)
+            if event.change == "content" and not self._has_stepped:  # by the program itself
+                self._stepped = self._stepped or self._backward
+            if not is_broken(stats):
+                self._broken_parameters.pop(event.name, None)
+                return
+            place = _Place(f"{_many(stats)} in {event.name}", Subject(variable=event.name), event)
+            if event.change in ("new", "replaced"):
+                self._broken_parameters[event.name] = place
+            else:
+                self._after.append(place)
+
+    def _call(self, event: CallEvent) -> None:
+        family = event.family or event.api
+        if family == Families.MODULE:
+            summary = tensor_summary(event.result)
+            # Without an optimizer, a forward behind the update is of the same step
+            is_due = event.grad_enabled and (self._has_stepped or self._backward is None)
+            if is_due and summary is not None and is_broken(summary.stats):
+                words = f"{_many(summary.stats)} in the result of {event.module or event.api}"
+                self._note("module", words, Subject(module=event.module), event)
+        elif family == Families.BACKWARD:
+            self._backward = event
+            value = loss_of(event)
+            if value is not None and value != value:  # noqa: PLR0124  # NaN stands for both
+                self._note("loss", "a loss that is not finite", Subject(), event)
+        elif family == Families.OPTIMIZER_STEP and event.exception is None:
+            self._has_stepped, self._stepped = True, event
+
+    def _end(self, event: StepEvent) -> list[Violation]:
+        found: list[Violation] = []
+        self.triggered += self._stepped is not None
+        if not event.recorded:
+            self._streak = 0
+        elif self._stepped is not None:
+            found = self._judge(event)
+        for place in self._after:
+            self._broken_parameters.setdefault(str(place.subject.variable), place)
+        if self._stepped is not None or not event.recorded:
+            self._places.clear()
+        self._after, self._stepped, self._backward = [], None, None
+        self._seen.clear()
+        return found
+
+    def _judge(self, event: StepEvent) -> list[Violation]:
+        if self._after:
+            step = event.step if self._first is None else self._first[0]
+            shown = self._after[0]
+            return [self._violation(step, event, self._begin() or shown, shown.words)]
+        if self._is_loss_broken(event):
+            step, place = self._lost or (event.step, self._places["loss"])
+            return [self._violation(step, event, place, "a loss that is not finite")]
+        unseen = [name for name in self._gradients if name not in self._seen]
+        if not unseen or event.counters.get("scaler_step", 0):
+            self._streak, self._first = 0, None
+            return []
+        self._streak += 1
+        place = self._begin() or self._place_of(unseen[0])
+        self._first = self._first or (event.step, place)
+        if self._streak < _CONFIRMED:
+            return []
+        step, place = self._first
+        return [self._violation(step, event, place, self._place_of(unseen[0]).words)]
+
+    def _is_loss_broken(self, event: StepEvent) -> bool:
+        if "loss" not in self._places or event.counters.get("scaler_step", 0):
+            self._lost, self._losses = None, 0
+            return False
+        self._losses += 1
+        self._lost = self._lost or (event.step, self._begin() or self._places["loss"])
+        return self._losses >= _LOSSES
+
+    def _place_of(self, name: str) -> _Place:
+        look = self._gradients[name]
+        return _Place(f"NaN or infinity in the gradient of {name}", Subject(variable=name), look)
+
+    def _begin(self) -> _Place | None:
+        """What was broken first: in the order in which a step computes."""
+        if self._first is not None:
+            return self._first[1]
+        if self._broken_parameters:
+            return next(iter(self._broken_parameters.values()))
+        for kind in ("batch", "module", "loss", "gradient"):
+            if kind in self._places:
+                return self._places[kind]
+        return None
+
+    def _violation(
+        self, step: int | None, event: StepEvent, place: _Place, shown: str
+    ) -> Violation:
+        self._is_told = True
+        subject = place.subject if place.subject != Subject() else Subject(api=Families.BACKWARD)
+        observed = place.words if place.words == shown else f"{place.words}, then {shown}"
+        return Violation(
+            check_id="TC701",
+            step=step,
+            rank=event.rank,
+            stage="train",
+            subject=subject,
+            symptom=Symptom.NON_FINITE,
+            message=f"values are not finite: {observed}",
+            expected="parameters are finite after each optimizer step",
+            observed=observed,
+            evidence=(place.event, *filter(None, [self._stepped])),
+            likely_cause="" if self._has_stepped else _BY_HAND,
+        )
+
+
+def _many(stats: dict[str, float] | None) -> str:
+    is_many = (stats or {}).get("nonfinite", 0) > 1
+    return "NaN or infinite elements" if is_many else "a NaN or infinite element"

@@ -1,0 +1,171 @@
+"""TC702: gradients grow far beyond all that this run has seen. Looks before clipping."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from traincheck.facts.optimizers import Holder
+from traincheck.facts.step_facts import StepFacts
+from traincheck.rules.base.step_rule import StepMonitor, proof
+from traincheck.rules.numerics.updaters import updaters
+from traincheck.rules.shared.numbers import NORMS, History, applied_norms
+from traincheck.schema.claims import Needs
+from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+
+_ENOUGH = 4  # steps that make a history
+_OVER_MOST = 10.0  # times the largest norm of the history
+_WITHIN = 3  # steps, of which two must stand out: one may be a batch
+_GROWTH, _GROWING = 3.0, 4  # times as large as the step before, for so many steps in a row
+
+
+class ExplodingGradient:
+    """TC702 exploding-gradient: the norm of the gradient leaves the range of its own history.
+
+    What it checks:
+        The norm of all gradients that an optimizer applies stays near those of the steps before.
+        It is taken right after backward(): clipping does not hide it, and a constant scale of the
+        loss makes no difference.
+
+    Why it matters:
+        Updates of this size throw the parameters far away; often NaN is next. Clipping keeps the
+        size in bounds, but the direction is that of the few samples that exploded.
+
+    Fires on:
+        Two of three steps whose norm is more than 100 times the median of the steps before, more
+        than 10 times the largest of them, and above 100; or a norm that is three times that of the
+        step before, four steps in a row, up to 1000 and more.
+
+    Stays quiet on:
+        Single outliers; runs with large norms from the start, as a loss that is summed gives; small
+        norms that become normal, as rewards that come late give; steps that were not recorded;
+        gradients that are not finite (TC701).
+
+    Fix:
+        Lower the learning rate or warm it up, clip gradients, normalize inputs, and look at the
+        batch of the step that is named.
+
+    Options:
+        ratio: times the median of the history.
+        floor: norms up to this are never too large.
+        threshold: any norm above this is too large, whatever the history; 0 for none.
+
+    Source:
+        https://github.com/zylo117/Yet-Another-EfficientDet-Pytorch/issues/357,
+        https://docs.aws.amazon.com/sagemaker/latest/dg/debugger-built-in-rules.html
+    """
+
+    info = CheckInfo(
+        check_id="TC702",
+        kind="rule",
+        code="TC702",
+        severity="warning",
+        title="Gradients explode at step {step}",
+        likely_cause=(
+            "{observed}. The learning rate is too high, the inputs are not normalized, or a batch "
+            "holds extreme values."
+        ),
+        fix="Lower the learning rate or warm it up, clip gradients, and normalize the inputs.",
+    )
+    needs: Needs = NORMS
+
+    def __init__(self, ratio: float = 100.0, floor: float = 100.0, threshold: float = 0.0) -> None:
+        self.ratio = ratio
+        self.floor = floor
+        self.threshold = threshold
+
+    def monitor(self) -> Explosions:
+        return Explosions(self.ratio, self.floor, self.threshold)
+
+
+@dataclass(slots=True)
+class _Series:
+    """Norms of one optimizer.
+
+    flagged: number and step of those that stood out. grown: steps of steep growth in a row.
+    """
+
+    history: History = field(default_factory=History)
+    flagged: list[tuple[int, int | None]] = field(default_factory=list)
+    last: float = 0.0
+    grown: int = 0
+    first_growth: int | None = None
+    count: int = 0
+
+
+class Explosions(StepMonitor):
+    """Compares each norm with those before that did not stand out."""
+
+    def __init__(self, ratio: float, floor: float, threshold: float) -> None:
+        super().__init__()
+        self._ratio = ratio
+        self._floor = floor
+        self._threshold = threshold
+        self._series: dict[str, _Series] = {}
+
+    def judge(self, facts: StepFacts) -> list[Violation]:
+        if facts.is_gap:
+            return []
+        found: list[Violation] = []
+        for holder in updaters(self.ledger, facts):
+            norms = applied_norms(facts, holder)
+            total = math.sqrt(sum(norm * norm for norm in norms.values()))
+            if total > 0:
+                self.triggered += 1
+                found += self._compare(total, norms, holder, facts)
+        return found
+
+    def _compare(
+        self, total: float, norms: dict[int, float], holder: Holder, facts: StepFacts
+    ) -> list[Violation]:
+        series = self._series.setdefault(holder.label, _Series())
+        series.count += 1
+        step, history = facts.event.step, series.history
+        usual = history.median if len(history) else total
+        shown = f"norm {total:.3g}, usually {usual:.3g}"
+        if self._threshold and total > self._threshold:
+            return [self._violation(step, holder, norms, shown, facts)]
+        is_scaled = facts.event.counters.get("scaler_step", 0) > 0
+        grows = total > _GROWTH * series.last > 0 and not is_scaled
+        if grows and series.grown == 0:
+            series.first_growth = step
+        series.grown = series.grown + 1 if grows else 0
+        series.last = total
+        if (
+            len(history) >= _ENOUGH
+            and total > self._floor
+            and total > self._ratio * usual
+            and total > _OVER_MOST * max(history.numbers)
+        ):
+            series.flagged = [at for at in series.flagged if at[0] > series.count - _WITHIN]
+            series.flagged.append((series.count, step))
+            if len(series.flagged) > 1:
+                return [self._violation(series.flagged[0][1], holder, norms, shown, facts)]
+            return []
+        if series.grown >= _GROWING and total > 10 * self._floor:
+            return [self._violation(series.first_growth, holder, norms, shown, facts)]
+        history.add(total)
+        return []
+
+    def _violation(
+        self,
+        step: int | None,
+        holder: Holder,
+        norms: dict[int, float],
+        shown: str,
+        facts: StepFacts,
+    ) -> Violation:
+        worst = max(norms, key=lambda identity: norms[identity])
+        name = self.ledger.name(worst)
+        return proof(
+            ("TC702", Symptom.GRADIENT_SIZE),
+            facts,
+            step=step,
+            subject=Subject(variable=name),
+            message=(
+                f"the gradient that {holder.label} applies leaves the range of its history, most "
+                f"of all that of {name}"
+            ),
+            expected="the norm of the gradient stays near that of the steps before",
+            observed=shown,
+        )

@@ -1,0 +1,120 @@
+"""TC704: every gradient that an optimizer applies is exactly zero, though the loss is not."""
+
+from __future__ import annotations
+
+from traincheck.facts.optimizers import Holder
+from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, StepFacts
+from traincheck.rules.base.step_rule import StepMonitor, proof
+from traincheck.rules.base.streak import Streak, extend
+from traincheck.rules.shared.numbers import losses
+from traincheck.schema.apis import Families
+from traincheck.schema.claims import Needs
+from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+
+_UNKNOWN = 4  # times as many steps where the loss cannot be read
+
+
+class GradientAllZero:
+    """TC704 gradient-all-zero: the loss is flat, so that nothing can be learned from it.
+
+    What it checks:
+        While the loss is not zero, backward() gives some parameter of an optimizer a gradient that
+        is not zero.
+
+    Why it matters:
+        All calls are there and all gradients exist, but the steps change nothing. The loss still
+        varies from batch to batch, which looks like slow learning.
+
+    Fires on:
+        Five optimizer steps in a row whose gradients are all exactly zero after backward(), with
+        a loss that is not; twenty where the loss cannot be read.
+
+    Stays quiet on:
+        A loss of zero, as a margin that is kept gives; some parameters without gradient beside
+        others with one, as in LoRA, mixtures of experts and embeddings; steps before backward()
+        (TC203); steps that were not recorded.
+
+    Fix:
+        Look for what is flat between parameters and loss: rounding, argmax, a comparison, clamping,
+        or units that are all dead.
+
+    Options:
+        steps: steps in a row.
+
+    Source:
+        https://discuss.pytorch.org/t/torch-round-gradient/28628/4,
+        https://docs.aws.amazon.com/sagemaker/latest/dg/debugger-built-in-rules.html
+    """
+
+    info = CheckInfo(
+        check_id="TC704",
+        kind="rule",
+        code="TC704",
+        severity="warning",
+        title="All gradients are zero while the loss is not",
+        likely_cause=(
+            "{observed}. Something between the parameters and the loss is flat: rounding, argmax, "
+            "a comparison, clamping, or units that are all dead."
+        ),
+        fix="Replace what is flat, or clamp less; check the activations of the last layers.",
+    )
+    needs: Needs = DISCOVERY | GRADIENTS
+
+    def __init__(self, steps: int = 5) -> None:
+        self.steps = steps
+
+    def monitor(self) -> FlatSteps:
+        return FlatSteps(self.steps)
+
+
+class FlatSteps(StepMonitor):
+    """Counts for each optimizer the steps in a row that had only zeros to apply."""
+
+    def __init__(self, steps: int) -> None:
+        super().__init__()
+        self._steps = steps
+        self._streaks: dict[str, Streak] = {}
+
+    def judge(self, facts: StepFacts) -> list[Violation]:
+        if not facts.is_whole:
+            self._streaks.clear()
+            return []
+        found: list[Violation] = []
+        for moment in facts.updates():
+            holder = self.ledger.holders.get(str(moment.call.owner))
+            if holder is None or not moment.present:
+                continue
+            self.triggered += 1
+            values = losses(facts)
+            if moment.applied or not facts.reached.isdisjoint(holder.ids) or _is_zero(values):
+                self._streaks.pop(holder.event.id, None)
+                continue
+            found += self._count(holder, values, facts)
+        return found
+
+    def _count(
+        self, holder: Holder, values: list[float] | None, facts: StepFacts
+    ) -> list[Violation]:
+        streak = extend(self._streaks, holder.event.id, facts.event.step)
+        if streak.count != (self._steps if values else _UNKNOWN * self._steps):
+            return []
+        loss = f"the loss is {values[-1]:.4g}, " if values else ""
+        return [
+            proof(
+                ("TC704", Symptom.NOT_LEARNING),
+                facts,
+                step=streak.first,
+                subject=Subject(api=Families.BACKWARD),
+                message=(
+                    f"backward() gives {holder.label} gradients that are exactly zero, step after "
+                    "step"
+                ),
+                expected="a gradient that is not zero, as long as the loss is not",
+                observed=f"{loss}all gradients were zero in {streak.count} steps in a row",
+                evidence=[m.call for m in facts.moments if m.family == Families.BACKWARD][:1],
+            )
+        ]
+
+
+def _is_zero(values: list[float] | None) -> bool:
+    return values is not None and not any(values)

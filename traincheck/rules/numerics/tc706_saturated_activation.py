@@ -1,0 +1,110 @@
+"""TC706: a hidden tanh or sigmoid that sits at its limits, where it has no slope."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from traincheck.facts.small_samples import FEWEST_UNITS
+from traincheck.rules.shared.activations import ACTIVATIONS, ActivationMonitor, Look, Place, Streak
+from traincheck.schema.claims import Needs
+from traincheck.schema.findings import CheckInfo, Symptom, Violation
+
+_ELEMENTS = 256  # a look at fewer says nothing
+_KINDS = frozenset({"tanh", "sigmoid"})
+
+
+class SaturatedActivation:
+    """TC706 saturated-activation: nearly all results of a hidden tanh or sigmoid are at a limit.
+
+    What it checks:
+        In the steps in which activations are looked at (the first four, then each tenth), the
+        results of a hidden tanh or sigmoid lie between its limits.
+
+    Why it matters:
+        At its limits a tanh or sigmoid is flat: hardly any gradient passes, and what is before it
+        does not learn.
+
+    Fires on:
+        95 % of the results within 0.5 % of a limit, in three looked-at steps in a row from the
+        beginning of the run on.
+
+    Stays quiet on:
+        The output of a model (probabilities become certain, pixels black and white), gates that
+        close as training goes on, functions that are made to clip (hardtanh), fewer than 256
+        results, or 10 units, evaluation.
+
+    Fix:
+        Normalize the inputs, use an initialization that keeps the scale
+        (torch.nn.init.xavier_uniform_), or a ReLU.
+
+    Options:
+        share: of results at a limit, in [0, 1].
+        looks: looked-at steps in a row.
+
+    Source:
+        https://docs.aws.amazon.com/sagemaker/latest/dg/debugger-built-in-rules.html
+    """
+
+    info = CheckInfo(
+        check_id="TC706",
+        kind="rule",
+        code="TC706",
+        severity="warning",
+        title="The activation {subject} is saturated",
+        likely_cause=(
+            "{observed}. What comes in is far too large: inputs that are not normalized, or an "
+            "initialization with large weights."
+        ),
+        fix="Normalize the inputs and use an initialization that keeps the scale, or a ReLU.",
+    )
+    needs: Needs = ACTIVATIONS
+
+    def __init__(self, share: float = 0.95, looks: int = 3) -> None:
+        self.share = share
+        self.looks = looks
+
+    def monitor(self) -> Limits:
+        return Limits(self.share, self.looks)
+
+
+class Limits(ActivationMonitor):
+    """Counts for each place the looks in a row, from its first on."""
+
+    def __init__(self, share: float, looks: int) -> None:
+        super().__init__()
+        self._share = share
+        self._looks = looks
+        self._streaks: dict[Place, Streak] = {}
+
+    def judge(self, look: Look) -> Sequence[Violation]:
+        share = look.stats.get("saturated")
+        if share is None or look.kind not in _KINDS or look.is_output:
+            return ()
+        if prod(look.summary.shape) < _ELEMENTS or look.units < FEWEST_UNITS:
+            return ()
+        streak = self._streaks.setdefault(look.place, Streak())
+        if streak.is_told:
+            return ()
+        if share < self._share:
+            streak.is_told = True  # it was good once: what comes later may be meant
+            return ()
+        streak.add(look)
+        if streak.steps < self._looks:
+            return ()
+        streak.is_told = True
+        seen = f"{share:.0%} of its results at a limit, at {streak.steps} steps"
+        return [
+            Violation(
+                check_id="TC706",
+                step=streak.first,
+                rank=look.event.rank,
+                stage="train",
+                subject=look.place.subject,
+                symptom=Symptom.DEAD_UNITS,
+                message=f"{look.place.label} is at its limits, where nothing passes back",
+                expected="results of a hidden activation lie between its limits",
+                observed=f"{look.place.label}: {seen}",
+                evidence=(look.event,),
+            )
+        ]

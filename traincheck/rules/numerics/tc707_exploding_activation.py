@@ -1,0 +1,101 @@
+"""TC707: results of an activation grow far beyond what they were."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from traincheck.rules.shared.activations import ACTIVATIONS, ActivationMonitor, Look, Place, Streak
+from traincheck.rules.shared.numbers import History
+from traincheck.schema.claims import Needs
+from traincheck.schema.findings import CheckInfo, Symptom, Violation
+
+_ENOUGH = 2  # looks that make a history
+_CONFIRMED = 2  # steps
+
+
+class ExplodingActivation:
+    """TC707 exploding-activation: results of an activation leave the range of their own history.
+
+    What it checks:
+        The largest result of each activation stays near what it was at the first steps.
+
+    Why it matters:
+        The model runs away: the loss jumps, gradients explode, and NaN is next.
+
+    Fires on:
+        A largest result of more than 1000 times the median of the looks before, and above 10000,
+        at two looked-at steps in a row (the first four, then each tenth).
+
+    Stays quiet on:
+        Large results from the start on, single outliers, activations with limits, evaluation.
+
+    Fix:
+        Lower the learning rate or warm it up, and normalize inputs and layers.
+
+    Options:
+        ratio: times the median of the history.
+        floor: results up to this are never too large.
+
+    Source:
+        https://docs.aws.amazon.com/sagemaker/latest/dg/debugger-built-in-rules.html
+    """
+
+    info = CheckInfo(
+        check_id="TC707",
+        kind="rule",
+        code="TC707",
+        severity="warning",
+        title="The results of {subject} explode",
+        likely_cause="{observed}. The learning rate is too high for this model.",
+        fix="Lower the learning rate or warm it up, and normalize inputs and layers.",
+    )
+    needs: Needs = ACTIVATIONS
+
+    def __init__(self, ratio: float = 1000.0, floor: float = 10000.0) -> None:
+        self.ratio = ratio
+        self.floor = floor
+
+    def monitor(self) -> Extremes:
+        return Extremes(self.ratio, self.floor)
+
+
+class Extremes(ActivationMonitor):
+    """Compares each look with those before that did not stand out."""
+
+    def __init__(self, ratio: float, floor: float) -> None:
+        super().__init__()
+        self._ratio = ratio
+        self._floor = floor
+        self._histories: dict[Place, History] = {}
+        self._streaks: dict[Place, Streak] = {}
+
+    def judge(self, look: Look) -> Sequence[Violation]:
+        stats = look.stats
+        if stats.get("nonfinite") or "max" not in stats or "min" not in stats:
+            return ()
+        largest = max(abs(stats["min"]), abs(stats["max"]))
+        history = self._histories.setdefault(look.place, History(16))
+        usual = history.median if len(history) >= _ENOUGH else largest
+        if largest <= self._floor or largest <= self._ratio * usual:
+            history.add(largest)
+            self._streaks.pop(look.place, None)
+            return ()
+        streak = self._streaks.setdefault(look.place, Streak())
+        streak.add(look)
+        if streak.is_told or streak.steps < _CONFIRMED:
+            return ()
+        streak.is_told = True
+        return [
+            Violation(
+                check_id="TC707",
+                step=streak.first,
+                rank=look.event.rank,
+                stage="train",
+                subject=look.place.subject,
+                symptom=Symptom.GRADIENT_SIZE,
+                message=f"the results of {look.place.label} leave the range of their history",
+                expected="the largest result stays near what it was",
+                observed=f"{look.place.label}: up to {largest:.3g}, usually {usual:.3g}",
+                evidence=(look.event,),
+            )
+        ]

@@ -1,0 +1,192 @@
+"""TC708: a model begins with weights from which it cannot learn. Looks at the first step only."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from traincheck.facts.resumptions import brings_back
+from traincheck.rules.shared.numbers import MATRIX, is_kernel
+from traincheck.schema.apis import Families
+from traincheck.schema.claims import Needs
+from traincheck.schema.events import CallEvent, CheckpointEvent, Event, StateEvent
+from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.words import joined
+
+_FEWEST = 2  # weights: of a single one a constant start is as good as any
+_MOST_OF_ALL = 0.5  # share of the weights that are constant
+_USUAL_GAIN = 1.5  # of one layer with an activation behind it
+_NORMALIZING = "Norm"  # in the class name of a module that takes the scale out again
+
+
+class PoorInitialization:
+    """TC708 poor-initialization: weights begin constant, or so large that the signal explodes.
+
+    What it checks:
+        When training begins, the weights of linear and convolutional layers differ from each other,
+        and their scale fits the number of their inputs.
+
+    Why it matters:
+        Units that begin alike get the same gradient and remain one unit for ever. Weights that are
+        too large give a loss of hundreds at the first step, saturate activations, and kill units.
+
+    Fires on:
+        More than half of the weights of a model with all elements equal, two at least; or two and
+        more weights whose gains (root mean square times root of the inputs) exceed 5, together more
+        than 50 times what the layers would keep, in a model without normalization.
+
+    Stays quiet on:
+        Biases of zero and scales of one; single layers that begin with zeros (LoRA, the last layer
+        of a residual branch, a head); embeddings; models of one layer; weights that are loaded
+        afterwards; sizes in models with normalization.
+
+    Fix:
+        Keep the initialization that torch gives, or use torch.nn.init.kaiming_normal_ for layers
+        with ReLU and xavier_uniform_ for tanh.
+
+    Options:
+        gain: of one weight, above which it is large.
+        product: of all large ones, relative to what the layers would keep.
+
+    Source:
+        https://docs.aws.amazon.com/sagemaker/latest/dg/debugger-built-in-rules.html
+    """
+
+    info = CheckInfo(
+        check_id="TC708",
+        kind="rule",
+        code="TC708",
+        severity="warning",
+        title="Nothing can be learned with the initial values of {variables}",
+        likely_cause="{observed} when training begins.",
+        fix=(
+            "Keep the initialization that torch gives, or use torch.nn.init.kaiming_normal_ "
+            "(xavier_uniform_ with tanh)."
+        ),
+    )
+    needs = Needs(
+        calls=frozenset({Families.OPTIMIZER_STEP}),
+        states=frozenset({"parameter@new"}),
+        kinds=frozenset({"checkpoint"}),
+        stats=frozenset({"parameter"}),
+    )
+
+    def __init__(self, gain: float = 5.0, product: float = 50.0) -> None:
+        self.gain = gain
+        self.product = product
+
+    def monitor(self) -> Beginnings:
+        return Beginnings(self.gain, self.product)
+
+
+@dataclass(slots=True)
+class _Weight:
+    """A weight as it was found. value: of all elements, None if they differ."""
+
+    event: StateEvent
+    value: float | None
+    gain: float
+
+
+class Beginnings:
+    """Keeps what the weights are when they are found, until the first optimizer step."""
+
+    def __init__(self, gain: float, product: float) -> None:
+        self.triggered = 0
+        self._gain = gain
+        self._product = product
+        self._models: dict[str, dict[str, _Weight]] = defaultdict(dict)
+        self._normalized: set[str] = set()
+        self._changed: dict[str, int | None] = {}
+        self._is_over = False
+
+    def observe(self, event: Event) -> Sequence[Violation]:
+        if self._is_over:
+            return ()
+        if isinstance(event, StateEvent):
+            self._state(event)
+        elif isinstance(event, CheckpointEvent):
+            if event.op == "load_state_dict" and brings_back(event):
+                self._models.clear()  # what was found is not what is trained
+        elif isinstance(event, CallEvent):
+            self._is_over = True
+            for name, after in self._changed.items():
+                if after != event.span:  # not by this step: what was found is not what is trained
+                    self._models[_root(name)].pop(name, None)
+            return [v for weights in self._models.values() for v in self._judge(weights, event)]
+        return ()
+
+    def finish(self) -> Sequence[Violation]:
+        return ()
+
+    def _state(self, event: StateEvent) -> None:
+        root = event.name.partition(".")[0]
+        if _NORMALIZING in (event.module_class or "").rpartition(".")[2]:
+            self._normalized.add(root)
+        known = self._models[root]
+        if event.change not in ("new", "replaced"):
+            if event.change != "flags":
+                self._changed[event.name] = event.after
+            return
+        summary = event.summary
+        stats = None if summary is None else summary.stats
+        if summary is None or stats is None or not is_kernel(event.module_class):
+            return
+        if len(summary.shape) < MATRIX or 0 in summary.shape or "norm" not in stats:
+            return
+        elements = math.prod(summary.shape)
+        rms = stats["norm"] / math.sqrt(elements)
+        low, high = stats.get("min"), stats.get("max")
+        known[event.name] = _Weight(
+            event=event,
+            value=low if low is not None and low == high and elements > 1 else None,
+            gain=rms * math.sqrt(math.prod(summary.shape[1:])),
+        )
+
+    def _judge(self, weights: Mapping[str, _Weight], step: CallEvent) -> list[Violation]:
+        if len(weights) < _FEWEST:
+            return []
+        self.triggered += 1
+        constant = {name: w for name, w in weights.items() if w.value is not None}
+        trained = [name for name, w in constant.items() if w.event.requires_grad]
+        if trained and len(constant) > max(1, _MOST_OF_ALL * len(weights)):
+            values = sorted({f"{w.value:.4g}" for w in constant.values()})
+            observed = f"{joined(sorted(trained))} hold nothing but {', '.join(values[:3])}"
+            return [self._violation(trained, constant, observed, step)]
+        large = {name: w for name, w in weights.items() if w.gain > self._gain}
+        if len(large) < _FEWEST or self._normalized & {_root(name) for name in large}:
+            return []
+        product = math.prod(w.gain / _USUAL_GAIN for w in large.values())
+        if product <= self._product:
+            return []
+        largest = max(large, key=lambda name: large[name].gain)
+        observed = (
+            f"{joined(sorted(large))} multiply the signal, {largest} by {large[largest].gain:.3g}"
+        )
+        return [self._violation(sorted(large), large, observed, step)]
+
+    def _violation(
+        self,
+        names: Sequence[str],
+        weights: Mapping[str, _Weight],
+        observed: str,
+        step: CallEvent,
+    ) -> Violation:
+        return Violation(
+            check_id="TC708",
+            step=step.step,
+            rank=step.rank,
+            stage="init",
+            subject=Subject(variable=names[0]),
+            symptom=Symptom.INITIALIZATION,
+            message=f"the weights begin where nothing can be learned: {observed}",
+            expected="weights that differ, of a scale that fits the number of inputs",
+            observed=observed,
+            evidence=(weights[names[0]].event,),
+        )
+
+
+def _root(name: str) -> str:
+    return name.partition(".")[0]

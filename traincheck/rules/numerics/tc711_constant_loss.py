@@ -1,0 +1,106 @@
+"""TC711: the loss is the same number, to the last bit, from the first step on."""
+
+from __future__ import annotations
+
+from traincheck.facts.step_facts import DISCOVERY, StepFacts
+from traincheck.rules.base.step_rule import StepMonitor, proof
+from traincheck.rules.shared.numbers import losses
+from traincheck.schema.apis import Families
+from traincheck.schema.claims import Needs
+from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+
+
+class ConstantLoss:
+    """TC711 constant-loss: the loss does not change at all, from the first step on.
+
+    What it checks:
+        The loss differs between steps: by what is learned, or at least by the batch.
+
+    Why it matters:
+        A loss that does not even depend on the batch does not depend on the model: its output is
+        constant (dead units, clamping), or what is compared is not what it computes.
+
+    Fires on:
+        The same loss that is not zero, to the last bit, in the first 20 steps in which the
+        optimizer stepped with a learning rate above zero.
+
+    Stays quiet on:
+        A loss of zero; one that becomes constant later, as when training has converged; a learning
+        rate of zero (warm-up); a loss that cannot be read.
+
+    Fix:
+        Look at the output of the model for two batches: if it is the same, at its activations; if
+        it is not, at the loss.
+
+    Options:
+        steps: from the first on.
+
+    Source:
+        https://docs.aws.amazon.com/sagemaker/latest/dg/debugger-built-in-rules.html
+    """
+
+    info = CheckInfo(
+        check_id="TC711",
+        kind="rule",
+        code="TC711",
+        severity="warning",
+        title="The loss is the same at every step",
+        likely_cause=(
+            "{observed}: the output of the model is constant (dead units, clamping), or the loss "
+            "does not look at it."
+        ),
+        fix="Compare the model's outputs for two batches, then what the loss is given.",
+    )
+    needs: Needs = DISCOVERY | Needs(
+        calls=frozenset({Families.BACKWARD, Families.OPTIMIZER_STEP}),
+        states=frozenset({"parameter@hand"}),
+    )
+
+    def __init__(self, steps: int = 20) -> None:
+        self.steps = steps
+
+    def monitor(self) -> SameNumber:
+        return SameNumber(self.steps)
+
+
+class SameNumber(StepMonitor):
+    """Counts from the first step on, and stops at the first difference."""
+
+    def __init__(self, steps: int) -> None:
+        super().__init__()
+        self._steps = steps
+        self._count = 0
+        self._first: int | None = None
+        self._values: list[float] = []
+        self._is_over = False
+
+    def judge(self, facts: StepFacts) -> list[Violation]:
+        if self._is_over or facts.is_gap or not (facts.updates() or facts.by_hand):
+            return []
+        rates = [rate for rates in facts.event.lr.values() for rate in rates]
+        if not all(isinstance(rate, (int, float)) and rate > 0 for rate in rates):
+            return []
+        values = losses(facts)
+        if not values or not any(values) or (self._count and values != self._values):
+            self._is_over = True
+            self.triggered += bool(values)
+            return []
+        if self._count == 0:
+            self._first, self._values = facts.event.step, values
+        self._count += 1
+        if self._count < self._steps:
+            return []
+        self._is_over = True
+        self.triggered += 1
+        return [
+            proof(
+                ("TC711", Symptom.NOT_LEARNING),
+                facts,
+                step=self._first,
+                subject=Subject(api=Families.BACKWARD),
+                message="the loss does not change from step to step, not even with the batch",
+                expected="a loss that differs between batches",
+                observed=f"a loss of {values[-1]!r} in each of {self._count} steps",
+                evidence=[m.call for m in facts.moments if m.family == Families.BACKWARD][:1],
+            )
+        ]

@@ -1,0 +1,101 @@
+"""TC714: some filters of a convolution are zero when it is found. Advice only: it may be pruned."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from traincheck.rules.shared.numbers import MATRIX, is_kernel, number
+from traincheck.schema.claims import Needs
+from traincheck.schema.events import Event, StateEvent
+from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+
+
+class DeadFilters:
+    """TC714 dead-filters: filters of a layer are zero, and others of it are not.
+
+    What it checks:
+        When a layer is found, none of its filters (rows of a linear layer) has a norm below 1e-6.
+
+    Why it matters:
+        Such a filter computes nothing; behind a ReLU it never will. Pruning does this on purpose,
+        a broken initialization or a checkpoint that did not fit does it by accident.
+
+    Fires on:
+        A weight of a linear, convolutional or transposed convolutional layer of which some rows or
+        filters are zero, but not all.
+
+    Stays quiet on:
+        Layers that begin with nothing but zeros (LoRA, the last layer of a residual branch);
+        embeddings, whose padding row is zero, and output layers that share their weight with one;
+        layers of one filter.
+
+    Fix:
+        Initialize the filters that are named, or remove them if they were pruned.
+
+    Options:
+        share: of the filters, above which it is told, in [0, 1].
+
+    Source:
+        https://docs.aws.amazon.com/sagemaker/latest/dg/debugger-built-in-rules.html
+    """
+
+    info = CheckInfo(
+        check_id="TC714",
+        kind="rule",
+        code="TC714",
+        severity="info",
+        title="Some filters of {variables} are zero",
+        likely_cause="{observed}: pruned, or never initialized.",
+        fix="Initialize these filters, or remove them if they were pruned.",
+    )
+    needs = Needs(states=frozenset({"parameter@new"}), stats=frozenset({"parameter"}))
+
+    def __init__(self, share: float = 0.0) -> None:
+        self.share = share
+
+    def monitor(self) -> Filters:
+        return Filters(self.share)
+
+
+class Filters:
+    """Looks at each weight when it is found."""
+
+    def __init__(self, share: float) -> None:
+        self.triggered = 0
+        self._share = share
+        self._found: dict[int, Violation] = {}  # by identity of the weight
+        self._embedded: set[int] = set()
+
+    def observe(self, event: Event) -> Sequence[Violation]:
+        if not isinstance(event, StateEvent) or event.change not in ("new", "replaced"):
+            return ()
+        if "Embedding" in (event.module_class or "").rpartition(".")[2]:
+            self._embedded.add(event.identity)  # also of a weight that an output layer shares
+        dead = number(event, "dead")
+        if dead is None or event.summary is None or not is_kernel(event.module_class):
+            return ()
+        if len(event.summary.shape) < MATRIX or event.summary.shape[0] <= 1:
+            return ()
+        self.triggered += 1
+        if dead <= self._share or dead >= 1:
+            return ()
+        count = math.floor(dead * event.summary.shape[0] + 0.5)
+        observed = f"{count} of {event.summary.shape[0]} filters of {event.name} are zero"
+        self._found[event.identity] = Violation(
+            check_id="TC714",
+            step=event.step,
+            rank=event.rank,
+            stage=event.stage,
+            subject=Subject(variable=event.name),
+            symptom=Symptom.INITIALIZATION,
+            message=observed,
+            expected="filters that are not zero",
+            observed=observed,
+            evidence=(event,),
+        )
+        return ()
+
+    def finish(self) -> Sequence[Violation]:
+        """Now all names of each weight are known."""
+        return [v for identity, v in self._found.items() if identity not in self._embedded]

@@ -1,0 +1,129 @@
+"""TC716: evaluation after evaluation gives no number, while training does. Looks at losses."""
+
+from __future__ import annotations
+
+import math
+
+from traincheck.facts.losses import BCE_LOGITS, CROSS_ENTROPY, NLL, F, loss_needs
+from traincheck.rules.base.event_rule import SingleEvents
+from traincheck.rules.shared.numbers import value_of
+from traincheck.schema.apis import EVAL_STAGE
+from traincheck.schema.events import CallEvent, Event, StepEvent
+from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+
+# Without ctc_loss: it is infinite where the target is longer than what is heard
+_LOSSES = frozenset(
+    {CROSS_ENTROPY, NLL, BCE_LOGITS}
+    | {f"{F}{name}" for name in ("binary_cross_entropy", "kl_div", "mse_loss", "l1_loss")}
+    | {f"{F}{name}" for name in ("smooth_l1_loss", "huber_loss")}
+)
+_IN_A_ROW = 2  # evaluations
+
+
+class EvaluationNotFinite:
+    """TC716 evaluation-not-finite: the losses of evaluations are NaN or infinite, time and again.
+
+    What it checks:
+        Of two evaluations in a row, with training between them whose losses are finite, at least
+        one gives finite losses only.
+
+    Why it matters:
+        What is compared to choose a model, to stop early or to lower a rate is no number: every
+        comparison with it is false, so the first model is the best one for ever, or none is.
+
+    Fires on:
+        An attention mask that is inverted, so that rows have nothing to attend to; batches of an
+        evaluation without a valid label; a division by a count that is zero in it.
+
+    Stays quiet on:
+        One such evaluation; losses of training (TC701); ctc_loss, which may be infinite; losses
+        that are not reduced to one number.
+
+    Fix:
+        Look at what the evaluation gives the model that training does not: its masks, labels, and
+        the last, shorter batch.
+
+    Source:
+        https://github.com/pytorch/pytorch/issues/41508,
+        https://github.com/pytorch/pytorch/issues/70348
+    """
+
+    info = CheckInfo(
+        check_id="TC716",
+        kind="rule",
+        code="TC716",
+        severity="warning",
+        title="The loss is NaN or infinite in evaluation",
+        likely_cause=(
+            "What the evaluation gives the model or {subject}{where} leaves nothing to compute "
+            "with: a mask that hides all, a batch without a valid label, a count of zero."
+        ),
+        fix=(
+            "Compare what evaluation gives the model with what training gives it: masks, "
+            "labels, and the last batch, which may be shorter."
+        ),
+    )
+    needs = loss_needs(*sorted(_LOSSES), numbers=False)
+
+    def monitor(self) -> Evaluations:
+        return Evaluations()
+
+
+class Evaluations(SingleEvents):
+    """Counts evaluations in a row with a loss that is not finite."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._broken: CallEvent | None = None  # the first one since the last step ended
+        self._has_evaluated = False
+        self._first: CallEvent | None = None
+        self._count = 0
+        self._is_told = False
+
+    def judge(self, event: Event) -> list[Violation]:
+        if isinstance(event, CallEvent):
+            self._call(event)
+        elif isinstance(event, StepEvent) and self._has_evaluated:
+            return self._end()
+        return []
+
+    def _call(self, call: CallEvent) -> None:
+        value = value_of(call.result) if call.api in _LOSSES else None
+        if value is None:
+            return
+        if call.grad_enabled:
+            if math.isnan(value):
+                self._count = 0
+        elif call.stage == EVAL_STAGE:
+            self._has_evaluated = True
+            if math.isnan(value) and self._broken is None:
+                self._broken = call
+
+    def _end(self) -> list[Violation]:
+        self.triggered += 1
+        broken, self._broken, self._has_evaluated = self._broken, None, False
+        if broken is None:
+            self._count = 0
+            return []
+        self._first = broken if self._count == 0 else self._first
+        self._count += 1
+        if self._count < _IN_A_ROW or self._is_told or self._first is None:
+            return []
+        self._is_told = True
+        return [_violation(self._first, broken)]
+
+
+def _violation(first: CallEvent, last: CallEvent) -> Violation:
+    name = first.api.removeprefix(F)
+    return Violation(
+        check_id="TC716",
+        step=first.step,
+        rank=first.rank,
+        stage=first.stage,
+        subject=Subject(api=first.api),
+        symptom=Symptom.NON_FINITE,
+        message=f"{name} gives no number in two evaluations in a row, and does in training",
+        expected="finite losses in evaluations, as in training",
+        observed=f"{name} gives NaN or infinity",
+        evidence=(first, last),
+    )

@@ -1,0 +1,248 @@
+"""TC102: an optimizer step leaves a parameter as it was. Looks at content, not at calls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypeGuard
+
+from traincheck.facts.awaited import STUCK
+from traincheck.facts.fading import FadedGradients
+from traincheck.facts.optimizers import Holder
+from traincheck.facts.step_facts import Moment, StepFacts
+from traincheck.rules.base.step_rule import StepMonitor
+from traincheck.rules.base.streak import Streak, extend
+from traincheck.rules.shared.numbers import NORMS, number
+from traincheck.schema.apis import weights_beside
+from traincheck.schema.claims import Needs
+from traincheck.schema.events import StepEvent
+from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+
+# One parameter may round to what it was now and then; a whole optimizer hardly does so twice.
+_STUCK_OPTIMIZER_STEPS = 2
+_SPENT = 0.01  # of the highest rate: below, a schedule ends, and float32 rounds updates away
+_LOST = 1e-12  # norm of a gradient: Adam divides by its square root and 1e-8
+_FAINT = 1.2e-7  # resolution of float32 at 1: a schedule may begin below
+
+
+class ParameterNotUpdated:
+    """TC102 parameter-not-updated: a parameter does not change although it should.
+
+    What it checks:
+        After an optimizer step, each parameter that the optimizer holds, that requires grad, has a
+        gradient that is not zero and a learning rate above zero, differs from before.
+
+    Why it matters:
+        The step is lost: in a kernel that writes to a copy, in an update below the resolution of
+        the dtype, in an optimizer that does nothing.
+
+    Fires on:
+        A parameter unchanged in 3 such steps in a row, or all of an optimizer in 2 in a row.
+
+    Stays quiet on:
+        A learning rate of zero, or near it at an end of its schedule; steps that GradScaler skips;
+        gradients of zero, or next to nothing; parameters in float32 that have moved, and whose
+        gradients, or all of their optimizer, are now below a thousandth of the largest (converged:
+        what is left is rounded away); frozen parameters; a bias beside a weight that moves (in
+        front of a normalization its gradient is rounding noise); a scale in float32 beside a bias
+        that moves (small steps are rounded away at one); closures, which may stop when converged;
+        steps not recorded; looks that cannot tell.
+
+    Fix:
+        Print the update's size beside the parameter's: keep parameters in float32 if it is lost to
+        rounding; check that the parameter is contiguous, and what the optimizer's step really does.
+
+    Source:
+        https://github.com/pytorch/pytorch/issues/118115, https://elanapearl.github.io/blog/2025/the-bug-that-taught-me-pytorch/
+    """
+
+    info = CheckInfo(
+        check_id="TC102",
+        kind="rule",
+        code="TC102",
+        severity="error",
+        title="The optimizer step does not change {variables}",
+        likely_cause=(
+            "From step {step} on, the update of {variables} by optimizer.step(){where} is lost: "
+            "rounded away in a low-precision dtype, written to a copy, or not done by this "
+            "optimizer at all."
+        ),
+        fix=(
+            "Keep the parameters in float32, check that they are contiguous, and check what step() "
+            "of {optimizer} does."
+        ),
+        title_of_several="The step of {optimizer} does not change {variables}",
+    )
+    needs = NORMS | Needs(states=frozenset({"parameter@step"}), kinds=frozenset({"mark"}))
+
+    def monitor(self) -> UpdateEffect:
+        return UpdateEffect()
+
+
+class UpdateEffect(StepMonitor):
+    """Counts for each parameter and each optimizer the steps in a row that had no effect."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._parameters: dict[int, Streak] = {}
+        self._optimizers: dict[str, Streak] = {}
+        self._rates: Mapping[str, Sequence[float]] = {}  # at the end of the step before
+        self._highest: dict[tuple[str, int], float] = {}  # rate of an optimizer's group so far
+        self._moved: set[int] = set()
+        self._gradients = FadedGradients()  # of parameters, and of optimizers
+
+    def judge(self, facts: StepFacts) -> list[Violation]:
+        found: list[Violation] = []
+        if facts.is_gap:
+            self._parameters.clear()
+            self._optimizers.clear()
+        elif facts.is_whole:
+            found = self._compare(facts)
+        self._rates = facts.event.lr
+        return found
+
+    def _compare(self, facts: StepFacts) -> list[Violation]:
+        last: dict[str, Moment] = {}
+        due: dict[str, set[int]] = {}
+        for moment in facts.updates():
+            owner = moment.call.owner
+            if owner is None or owner not in self.ledger.holders or moment.call.has_closure:
+                continue
+            last[owner] = moment
+            due.setdefault(owner, set()).update(moment.applied)
+        found: list[Violation] = []
+        for owner, identities in due.items():
+            holder = self.ledger.holders[owner]
+            groups = self._moving_groups(holder, facts)
+            moving = {i for i in identities - facts.uncertain if holder.groups[i] in groups}
+            awaited = {i for i in moving if self._is_trained(i)}
+            awaited -= self._converged(awaited, holder, facts)
+            if awaited:
+                self.triggered += 1
+                found += self._count(awaited, holder, last[owner], facts)
+        return found
+
+    def _is_trained(self, identity: int) -> bool:
+        parameter = self.ledger.parameters.get(identity)
+        return parameter is not None and parameter.requires_grad and not parameter.is_empty
+
+    def _converged(self, awaited: set[int], holder: Holder, facts: StepFacts) -> set[int]:
+        """Those that rest, as next to nothing is left of their gradients, or never came."""
+        self._moved |= awaited & facts.changed
+        norms = {i: norm for i in awaited if (norm := number(facts.gradients.get(i), "norm"))}
+        for identity, norm in norms.items():
+            self._gradients.enter(identity, norm)
+        if norms:
+            self._gradients.enter(holder.event.id, max(norms.values()))
+        still = {
+            i
+            for i in (awaited & self._moved) - facts.changed
+            for key in (i, holder.event.id)
+            if self._gradients.is_faded(key, self.ledger.parameters[i].dtype)
+        }
+        still |= {i for i, norm in norms.items() if norm < _LOST} - facts.changed
+        for identity in still:
+            self._parameters.pop(identity, None)
+        return still
+
+    def _moving_groups(self, holder: Holder, facts: StepFacts) -> set[int]:
+        """Groups whose learning rate moves parameters, at both ends of the step.
+
+        The rate may have been raised since the step, or have been zero at it.
+        """
+        now = facts.event.lr.get(holder.event.id, ())
+        before = self._rates.get(holder.event.id, ())
+        moving = set()
+        for index, group in enumerate(holder.event.groups):
+            first = before[index] if index < len(before) else group.hyper.get("lr")
+            last = now[index] if index < len(now) else None
+            if _is_positive(first) and _is_positive(last):
+                key = holder.event.id, index
+                highest = self._highest[key] = max(self._highest.get(key, 0.0), first, last)
+                lowest = min(first, last)
+                if lowest > highest * _SPENT and (lowest > _FAINT or first == last):
+                    moving.add(index)
+        return moving
+
+    def _count(
+        self, awaited: set[int], holder: Holder, moment: Moment, facts: StepFacts
+    ) -> list[Violation]:
+        step = facts.event.step
+        stuck = awaited - facts.changed
+        stuck -= self._cancelled(stuck, facts)
+        if facts.changed.isdisjoint(holder.names):
+            if facts.event.counters.get("scaler_step", 0):
+                return []  # a fused optimizer skips inside its kernel when a gradient overflows
+            whole = extend(self._optimizers, holder.event.id, step)
+        else:
+            whole = Streak(None)
+            self._optimizers.pop(holder.event.id, None)
+        for identity in awaited - stuck:
+            self._parameters.pop(identity, None)
+        proven = []
+        for identity in sorted(stuck, key=self.ledger.name):
+            streak = extend(self._parameters, identity, step)
+            if streak.count >= STUCK:
+                proven.append((identity, streak, STUCK))
+            elif whole.count >= _STUCK_OPTIMIZER_STEPS:
+                proven.append((identity, whole, _STUCK_OPTIMIZER_STEPS))
+        shares = self._shares(stuck, awaited) if proven else ""
+        return [self._violation(*proof, shares, moment, facts.event) for proof in proven]
+
+    def _shares(self, stuck: set[int], awaited: set[int]) -> str:
+        """How many parameters do not change, of those that should: by dtype and layout."""
+        counts: dict[str, list[int]] = {}
+        for identity in awaited:
+            parameter = self.ledger.parameters[identity]
+            is_strided = not self.ledger.strided.isdisjoint(parameter.names)
+            kind = f"{parameter.dtype}{' not contiguous' if is_strided else ''}".strip()
+            count = counts.setdefault(kind, [0, 0])
+            count[0] += identity in stuck
+            count[1] += 1
+        told = [f"{some} of {whole} {kind}" for kind, (some, whole) in sorted(counts.items())]
+        return f"{', '.join(told)} parameters unchanged"
+
+    def _cancelled(self, stuck: set[int], facts: StepFacts) -> set[int]:
+        """Biases beside a weight that moves: a normalization that follows subtracts them again.
+
+        And scales of a normalization whose bias moves: they begin at one, beside which a small step
+        is rounded away. In half precision nothing ever moves them, which is what is looked for.
+        """
+        books = self.ledger.parameters
+        moved = {name for i in facts.changed if i in books for name in books[i].names}
+        return {
+            identity
+            for identity in stuck
+            for module, _, kind in (name.rpartition(".") for name in books[identity].names)
+            if not moved.isdisjoint(weights_beside(f"{module}.{kind}"))
+            or (kind == "weight" and f"{module}.bias" in moved and books[identity].is_fine_scale)
+        }
+
+    def _violation(
+        self,
+        identity: int,
+        streak: Streak,
+        confirmed: int,
+        shares: str,
+        moment: Moment,
+        event: StepEvent,
+    ) -> Violation:
+        name, owner = self.ledger.name(identity), str(moment.call.owner)
+        label = self.ledger.holders[owner].label
+        return Violation(
+            check_id="TC102",
+            step=streak.first if streak.count == confirmed else event.step,
+            rank=event.rank,
+            stage="train",
+            subject=Subject(variable=name),
+            symptom=Symptom.NOT_UPDATED,
+            message=f"the step of {label} does not change {name}; gradient and rate are not 0",
+            expected=f"{name} differs after the step",
+            observed=f"unchanged in {streak.count} steps in a row; of {label}: {shares}",
+            evidence=(moment.call, event),
+            optimizer=self.ledger.one_of_several(owner),
+        )
+
+
+def _is_positive(rate: object) -> TypeGuard[float]:
+    """Whether it is a number above zero; a rate kept in a tensor on a device is none."""
+    return isinstance(rate, (int, float)) and rate > 0

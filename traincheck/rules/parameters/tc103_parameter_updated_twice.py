@@ -1,0 +1,116 @@
+"""TC103: two optimizers apply the same gradient to one parameter."""
+
+from __future__ import annotations
+
+from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
+from traincheck.rules.base.step_rule import StepMonitor, proof
+from traincheck.schema.apis import Families
+from traincheck.schema.events import CallEvent
+from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+
+_CONFIRMED = 2
+
+
+class ParameterUpdatedTwice:
+    """TC103 parameter-updated-twice: two optimizers hold a parameter and both apply its gradient.
+
+    What it checks:
+        Between two changes of its gradient, a parameter is updated by one optimizer only.
+
+    Why it matters:
+        Each gradient counts twice, with two learning rates and two sets of moments. The parameter
+        moves too far, and neither optimizer is tuned for that.
+
+    Fires on:
+        Two iterations in a row in which two optimizers step one after the other with the same
+        gradient of a parameter that both hold.
+
+    Stays quiet on:
+        Optimizers that take turns (Adam first, then LBFGS); a shared part whose gradient is cleared
+        or computed anew between the two steps; an optimizer that wraps another one; tied weights.
+
+    Fix:
+        Give each parameter to one optimizer; use parameter groups for different settings.
+
+    Source:
+        https://pytorch.org/docs/stable/optim.html#per-parameter-options
+    """
+
+    info = CheckInfo(
+        check_id="TC103",
+        kind="rule",
+        code="TC103",
+        severity="warning",
+        title="Two optimizers update {variables} with one gradient",
+        likely_cause="{observed}, and both step{where} after one backward().",
+        fix="Take {variables} out of one of the two optimizers.",
+    )
+    needs = DISCOVERY | GRADIENTS
+
+    def monitor(self) -> DoubleUpdate:
+        return DoubleUpdate()
+
+
+class DoubleUpdate(StepMonitor):
+    """Remembers who applied the gradients that there are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._streak: dict[int, tuple[int, int | None]] = {}  # how many in a row, the first
+
+    def judge(self, facts: StepFacts) -> list[Violation]:
+        if not facts.is_whole:
+            self._streak.clear()
+            return []
+        twice = self._twice(facts)
+        if facts.updates():
+            self._streak = {i: s for i, s in self._streak.items() if i in twice}
+        found: list[Violation] = []
+        for identity in sorted(twice, key=self.ledger.name):
+            count, first = self._streak.get(identity, (0, facts.event.step))
+            self._streak[identity] = (count + 1, first)
+            if count + 1 >= _CONFIRMED:
+                step = first if count + 1 == _CONFIRMED else facts.event.step
+                found.append(self._violation(identity, step, twice[identity], facts))
+        return found
+
+    def _twice(self, facts: StepFacts) -> dict[int, tuple[CallEvent, CallEvent]]:
+        applied: dict[int, CallEvent] = {}
+        twice: dict[int, tuple[CallEvent, CallEvent]] = {}
+        for moment in facts.moments:
+            for identity in moment.cleared | moment.reached:
+                applied.pop(identity, None)
+            if moment.family != Families.OPTIMIZER_STEP or moment.call.exception is not None:
+                continue
+            self.triggered += 1
+            for identity in moment.applied:
+                before = applied.get(identity)
+                if before is not None and _are_apart(before, moment):
+                    twice[identity] = (before, moment.call)
+                applied[identity] = moment.call
+        return twice
+
+    def _violation(
+        self,
+        identity: int,
+        step: int | None,
+        calls: tuple[CallEvent, CallEvent],
+        facts: StepFacts,
+    ) -> Violation:
+        name = self.ledger.name(identity)
+        first, second = (self.ledger.holders[str(call.owner)].label for call in calls)
+        return proof(
+            ("TC103", Symptom.APPLIED_TWICE),
+            facts,
+            step=step,
+            subject=Subject(variable=name),
+            message=f"{first} and {second} both apply the same gradient to {name}",
+            expected="one optimizer applies each gradient",
+            observed=f"{first} and {second} hold the same parameters",
+            evidence=(calls[1], calls[0]),
+        )
+
+
+def _are_apart(before: CallEvent, moment: Moment) -> bool:
+    """Whether two steps come one after the other: a wrapper's step begins before the inner one."""
+    return before.owner != moment.call.owner and before.span < moment.call.span

@@ -1,0 +1,167 @@
+"""TC105: gradients stop inside the model before they reach its first layers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from traincheck.facts.awaited import UNGRAPHED
+from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, StepFacts
+from traincheck.rules.base.step_rule import StepMonitor, proof
+from traincheck.rules.shared.gradient_reach import LEAVES, Arrival, cut_off
+from traincheck.schema.apis import Families
+from traincheck.schema.events import CallEvent, Event
+from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+
+_CONFIRMED = 2
+_ENOUGH = 20  # updates of a run in which a model is called and gets no gradient at all
+_LEFT_OUT = (
+    "What the model of {variables} computes is left out of the loss, or is a mere number in it: by "
+    ".item(), float(), detach() or .data."
+)
+
+
+class GradientCutOff:
+    """TC105 gradient-cut-off: the first layers of a model are used but never get a gradient.
+
+    What it checks:
+        Parameters that are to be trained (they require grad and the optimizer that steps holds
+        them) get a gradient, if they are used in forward before others that get one.
+
+    Why it matters:
+        Everything before the cut stays as it was initialized. The rest learns on top of random
+        features, so that the loss falls all the same.
+
+    Fires on:
+        Two steps in a row in which the modules that are called first in a forward pass have never
+        had a gradient while modules called later get one: a detach(), a no_grad() block, .data, or
+        a re-entrant checkpoint none of whose inputs requires grad. A run that ends after twenty
+        updates or more in which a whole model was called and none of its parameters ever had a
+        gradient, though the optimizer holds them: loss = main + extra.item().
+
+    Stays quiet on:
+        Frozen parameters and those that no optimizer holds; layers that are not used, or used last
+        and left out of the loss (a pooler, an auxiliary head); experts and layers that are skipped
+        now and then; parts that another optimizer trains; layers that run without a graph while
+        the head begins to learn, in a run that trains them before it ends (a live one is told
+        after 300 such steps).
+
+    Fix:
+        Remove the cut, with use_reentrant=False for checkpoints; or set requires_grad=False where
+        nothing is to be trained.
+
+    Source:
+        https://github.com/huggingface/transformers/issues/26221, https://github.com/pytorch/pytorch/issues/60164
+    """
+
+    info = CheckInfo(
+        check_id="TC105",
+        kind="rule",
+        code="TC105",
+        severity="warning",
+        title="No gradient reaches {variables}",
+        likely_cause=(
+            "The graph is cut between the loss and {variables}: by detach(), a no_grad() block, "
+            ".data, or a re-entrant checkpoint whose inputs do not require grad ({observed})."
+        ),
+        fix=(
+            "Remove what cuts the graph (for checkpoints: use_reentrant=False), or set "
+            "requires_grad=False for what is not to be trained."
+        ),
+    )
+    needs = DISCOVERY | GRADIENTS | LEAVES
+
+    def monitor(self) -> CutGradients:
+        return CutGradients()
+
+
+class CutGradients(StepMonitor):
+    """Waits for the first gradient of each parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._arrival = Arrival()
+        self._streak: dict[int, tuple[int, int | None]] = {}
+        # By parameter, of steps so few that its layer may be trained yet
+        self._held: dict[int, Violation] = {}
+        self._apart: dict[int, tuple[int, Violation]] = {}  # of whole models: how often, and first
+
+    def judge(self, facts: StepFacts) -> list[Violation]:
+        if not facts.is_whole:
+            self._streak.clear()
+            self._held.clear()
+            self._apart.clear()
+            return []
+        if not facts.updates():
+            self._arrival.missing(self.ledger, facts)
+            return []
+        missing = self._arrival.missing(self.ledger, facts)
+        self.triggered += 1
+        cut = cut_off(self.ledger, facts, missing) if missing else set()
+        self._note_apart(missing - cut, facts)
+        # Of another model now: what is held of one that is gone is true of all its life
+        found = [v for i, v in self._held.items() if i not in self.ledger.parameters]
+        held: dict[int, Violation] = {}
+        streak: dict[int, tuple[int, int | None]] = {}
+        for identity in sorted(cut, key=self.ledger.name):
+            count, first = self._streak.get(identity, (0, facts.event.step))
+            streak[identity] = (count + 1, first)
+            needed = _CONFIRMED if self._runs_with_grad(identity, facts) else UNGRAPHED
+            if count + 1 >= needed:
+                step = first if count + 1 == needed else facts.event.step
+                found.append(self._violation(identity, step, facts))
+            elif count + 1 >= _CONFIRMED:
+                held[identity] = self._held.get(identity) or self._violation(identity, first, facts)
+        self._streak, self._held = streak, held
+        return found
+
+    def finish(self) -> list[Violation]:
+        """A run that ends before it is known whether those layers would be trained."""
+        apart = [first for count, first in self._apart.values() if count >= _ENOUGH]
+        return [*self._held.values(), *apart]
+
+    def _note_apart(self, missing: set[int], facts: StepFacts) -> None:
+        """Models that are called to be trained, of which nothing has had a gradient."""
+        self._apart = {i: noted for i, noted in self._apart.items() if i in missing}
+        books = self.ledger.parameters
+        reached = [books[i].name for i in facts.reached & books.keys()] if missing else []
+        for forward in facts.forwards if reached else ():
+            is_trained = forward.is_training and forward.call.grad_enabled
+            if not is_trained or any(map(forward.covers, reached)):
+                continue
+            below = {
+                i
+                for i, parameter in books.items()
+                if parameter.requires_grad and any(map(forward.covers, parameter.names))
+            }
+            for identity in sorted(below, key=self.ledger.name) if below <= missing else ():
+                count, first = self._apart.get(identity) or (0, None)
+                if first is None:
+                    first = self._violation(identity, facts.event.step, facts)
+                    first = replace(first, likely_cause=_LEFT_OUT)
+                self._apart[identity] = count + 1, first
+
+    def _runs_with_grad(self, identity: int, facts: StepFacts) -> bool:
+        call = facts.uses.get(self.ledger.name(identity).rpartition(".")[0])
+        return call is None or call.grad_enabled
+
+    def _violation(self, identity: int, step: int | None, facts: StepFacts) -> Violation:
+        name = self.ledger.name(identity)
+        call = facts.uses.get(name.rpartition(".")[0])
+        backward = [m.call for m in facts.moments if m.family == Families.BACKWARD]
+        evidence: list[Event] = [*backward[-1:], *([call] if call is not None else [])]
+        return proof(
+            ("TC105", Symptom.NO_GRADIENT),
+            facts,
+            step=step,
+            subject=Subject(variable=name),
+            message=f"no gradient reaches {name}, used in forward and held by the optimizer",
+            expected="a gradient, as other layers have",
+            observed=_how(call),
+            evidence=evidence,
+        )
+
+
+def _how(call: CallEvent | None) -> str:
+    if call is not None and not call.grad_enabled:
+        return "it runs without recording the graph"
+    return "it runs with grad enabled, but what it computes is cut off from the loss"

@@ -1,0 +1,128 @@
+"""TC106: a parameter is held by an optimizer and never gets a gradient."""
+
+from __future__ import annotations
+
+from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, StepFacts
+from traincheck.rules.base.step_rule import StepMonitor
+from traincheck.rules.shared.gradient_reach import LEAVES, Arrival, cut_off
+from traincheck.schema.events import StepEvent
+from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+
+
+class UnusedParameter:
+    """TC106 unused-parameter: a parameter is to be trained but takes no part in the loss.
+
+    What it checks:
+        Every parameter that requires grad and that an optimizer holds which steps has had a
+        gradient when the run ends, if its model has been trained.
+
+    Why it matters:
+        A layer that was written and forgotten in forward, or left out of the loss. Where it is on
+        purpose it costs memory, and DistributedDataParallel needs find_unused_parameters.
+
+    Fires on:
+        Parameters without a single gradient in a run of several steps.
+
+    Stays quiet on:
+        Frozen parameters; experts and layers that take part now and then; models that no step has
+        trained; gradients that are cut off on the way (TC105); short runs.
+
+    Fix:
+        Use the layer in forward and in the loss, remove it, or set requires_grad=False.
+
+    Options:
+        steps: how many updates are enough to tell at the end of the run. certain: after how many it
+        is told while the run goes on.
+
+    Source:
+        https://pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html
+    """
+
+    info = CheckInfo(
+        check_id="TC106",
+        kind="rule",
+        code="TC106",
+        severity="info",
+        title="No step brings a gradient to {variables}",
+        likely_cause="The layer is not used in forward, or its result is not part of the loss.",
+        fix="Use the layer, remove it, or set requires_grad=False for its parameters.",
+    )
+    needs = DISCOVERY | GRADIENTS | LEAVES
+
+    def __init__(self, steps: int = 3, certain: int = 200) -> None:
+        self.steps = steps
+        self.certain = certain
+
+    def monitor(self) -> UnusedParameters:
+        return UnusedParameters(self.steps, self.certain)
+
+
+class UnusedParameters(StepMonitor):
+    """Waits for the first gradient of each parameter until the run ends.
+
+    Args:
+        steps: how many updates are enough to tell at the end.
+        certain: how many before it.
+    """
+
+    def __init__(self, steps: int, certain: int) -> None:
+        super().__init__()
+        self._steps = steps
+        self._certain = certain
+        self._told: set[int] = set()
+        self._arrival = Arrival()
+        self._seen: dict[int, tuple[int, StepEvent]] = {}  # updates without, and the first
+        self._cut: set[int] = set()
+
+    def judge(self, facts: StepFacts) -> list[Violation]:
+        if facts.is_gap:
+            self._seen.clear()  # it may have had one there
+            self._arrival.ever |= self.ledger.parameters.keys()
+            return []
+        missing = self._arrival.missing(self.ledger, facts)
+        if not facts.is_whole or not facts.updates():
+            return []
+        self.triggered += 1
+        self._seen = {i: seen for i, seen in self._seen.items() if i in missing}
+        if not missing:
+            return []
+        self._cut |= cut_off(self.ledger, facts, missing)
+        books = self.ledger.parameters
+        roots = {books[i].root for i in facts.reached & books.keys()}
+        for identity in missing:
+            if books[identity].root in roots:
+                count, first = self._seen.get(identity, (0, facts.event))
+                self._seen[identity] = (count + 1, first)
+        return self._sure(self._certain)
+
+    def finish(self) -> list[Violation]:
+        """Only now is it known that none comes."""
+        return self._sure(self._steps)
+
+    def _sure(self, steps: int) -> list[Violation]:
+        sure = {
+            identity: seen
+            for identity, seen in self._seen.items()
+            if seen[0] >= steps and identity not in self._cut and identity not in self._told
+        }
+        self._told |= sure.keys()
+        return [
+            self._violation(identity, sure[identity])
+            for identity in sorted(sure, key=self.ledger.name)
+        ]
+
+    def _violation(self, identity: int, seen: tuple[int, StepEvent]) -> Violation:
+        count, event = seen
+        name = self.ledger.name(identity)
+        return Violation(
+            check_id="TC106",
+            step=event.step,
+            rank=event.rank,
+            stage="train",
+            subject=Subject(variable=name),
+            symptom=Symptom.NO_GRADIENT,
+            message=f"no gradient ever reaches {name}, held by an optimizer",
+            expected="a gradient in some step",
+            observed=f"none in {count} steps",
+            evidence=(event,),
+        )

@@ -1,0 +1,110 @@
+"""TC107: an optimizer goes on updating a parameter that was frozen."""
+
+from __future__ import annotations
+
+from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, StepFacts
+from traincheck.rules.base.step_rule import StepMonitor, proof
+from traincheck.schema.claims import Needs
+from traincheck.schema.events import CallEvent
+from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+
+_CONFIRMED = 2
+
+
+class FrozenParameterUpdated:
+    """TC107 frozen-parameter-updated: a frozen parameter changes at every optimizer step.
+
+    What it checks:
+        A parameter whose requires_grad was switched off no longer changes in the steps of the
+        optimizer that holds it.
+
+    Why it matters:
+        The optimizer does not ask for requires_grad. While the parameter still has a gradient, be
+        it of zeros, momentum and weight decay go on moving it.
+
+    Fires on:
+        Two steps in a row that change a parameter which was frozen during the run, is still held
+        by the optimizer and still has a gradient.
+
+    Stays quiet on:
+        Parameters whose gradient is None; those that were frozen from the start and are written by
+        other code (momentum encoders, averaged weights); weights clipped or normalized by hand;
+        parameters that no stepping optimizer holds, or that are frozen during the step of another
+        one only (a discriminator while the generator learns).
+
+    Fix:
+        Set the gradient of what is frozen to None (zero_grad(set_to_none=True)), or build the
+        optimizer anew from what is trained.
+
+    Source:
+        https://discuss.pytorch.org/t/parameters-with-requires-grad-false-are-updated-during-training/90096
+    """
+
+    info = CheckInfo(
+        check_id="TC107",
+        kind="rule",
+        code="TC107",
+        severity="error",
+        title="The optimizer still updates what is frozen: {variables}",
+        likely_cause=(
+            "requires_grad was set to False, but {variables} still {has a gradient|have gradients} "
+            "and the optimizer{where} still holds {it|them}: {observed}."
+        ),
+        fix=(
+            "Call zero_grad(set_to_none=True) after freezing, or build the optimizer again from "
+            "the parameters that are to be trained."
+        ),
+    )
+    needs = DISCOVERY | GRADIENTS | Needs(states=frozenset({"parameter@step"}))
+
+    def monitor(self) -> FrozenUpdates:
+        return FrozenUpdates()
+
+
+class FrozenUpdates(StepMonitor):
+    """Knows which parameters were trained before they were frozen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._trained: set[int] = set()
+        self._streak: dict[int, tuple[int, int | None]] = {}
+
+    def judge(self, facts: StepFacts) -> list[Violation]:
+        if not facts.is_whole:
+            self._streak.clear()
+            return []
+        books = self.ledger.parameters
+        streak: dict[int, tuple[int, int | None]] = {}
+        found: list[Violation] = []
+        for moment in facts.updates():
+            present = moment.present & books.keys()
+            self._trained |= {i for i in present if books[i].requires_grad}
+            frozen = {i for i in present & self._trained if not books[i].requires_grad}
+            self.triggered += bool(frozen)
+            # One that is frozen for another update only is not when its own comes
+            moved = (frozen & facts.changed) - facts.flipped
+            for identity in sorted(moved, key=self.ledger.name):
+                count, first = self._streak.get(identity, (0, facts.event.step))
+                streak[identity] = (count + 1, first)
+                if count + 1 >= _CONFIRMED:
+                    step = first if count + 1 == _CONFIRMED else facts.event.step
+                    found.append(self._violation(identity, step, moment.call, facts))
+        if facts.updates():
+            self._streak = streak
+        return found
+
+    def _violation(
+        self, identity: int, step: int | None, call: CallEvent, facts: StepFacts
+    ) -> Violation:
+        name = self.ledger.name(identity)
+        label = self.ledger.holders[str(call.owner)].label
+        return proof(
+            ("TC107", Symptom.SILENT_WRITE),
+            facts,
+            step=step,
+            subject=Subject(variable=name),
+            message=f"the step of {label} changes {name}, frozen before (requires_grad=False)",
+            expected="a frozen parameter stays as it is",
+            observed=f"{label} moves it by momentum, weight decay or an old gradient",
+            evidence=(call,),
+        )

@@ -1,0 +1,132 @@
+"""TC110: names that shared one parameter no longer do. Goes by identity, never by content."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from traincheck.rules.base.event_rule import SingleEvents
+from traincheck.schema.apis import Families
+from traincheck.schema.claims import Needs
+from traincheck.schema.events import CheckpointEvent, Event, StateEvent, StepEvent
+from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+
+
+class WeightsUntied:
+    """TC110 weights-untied: two names that shared one parameter hold different ones.
+
+    What it checks:
+        Names that stood for one parameter object when the model was found, or before a
+        load_state_dict, still do so at the end of every step.
+
+    Why it matters:
+        The copies drift apart: an output layer tied to the embedding is trained alone, or not at
+        all when only one of the two is in the optimizer.
+
+    Fires on:
+        A layer whose weight is assigned anew; load_state_dict(assign=True) with two tensors;
+        conversions that replace parameters.
+
+    Stays quiet on:
+        Weights that were never tied; tied weights that are replaced together; flat parameters whose
+        views share memory; modules that leave.
+
+    Fix:
+        Tie the weights again after the last assignment: head.weight = embedding.weight.
+
+    Source:
+        https://github.com/NVIDIA/Megatron-LM/issues/656, https://github.com/unslothai/unsloth/pull/3711
+    """
+
+    info = CheckInfo(
+        check_id="TC110",
+        kind="rule",
+        code="TC110",
+        severity="error",
+        title="{variables} no longer share one parameter",
+        likely_cause=(
+            "Another tensor was assigned to one of {variables}{where}, for instance by "
+            "load_state_dict(assign=True) or a conversion."
+        ),
+        fix="Tie the weights again after that, before the optimizer is built.",
+    )
+    needs = Needs(
+        calls=frozenset({Families.OPTIMIZER_STEP}),
+        states=frozenset({"parameter@new"}),
+        kinds=frozenset({"checkpoint", "step"}),
+    )
+
+    def monitor(self) -> Ties:
+        return Ties()
+
+
+class Ties(SingleEvents):
+    """Follows which names stand for one object."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._now: dict[str, StateEvent] = {}
+        self._groups: list[set[str]] = []
+        self._is_changed = False
+
+    def judge(self, event: Event) -> list[Violation]:
+        if isinstance(event, StateEvent):
+            if event.role == "parameter" and event.change in ("new", "replaced", "gone"):
+                self._enter(event)
+        elif isinstance(event, CheckpointEvent):
+            self._is_changed = True
+            if event.untied:  # unless they are tied again before the next step
+                self._groups.append(set(event.untied))
+        elif isinstance(event, StepEvent) and event.counters.get("optimizer_step"):
+            return self._step(event)
+        return []
+
+    def _enter(self, event: StateEvent) -> None:
+        self._is_changed = True
+        if event.change == "gone":
+            self._now.pop(event.name, None)
+            return
+        self._now[event.name] = event
+        if event.change == "new":
+            root = event.name.partition(".")[0]
+            for name, other in self._now.items():
+                is_same = name != event.name and other.identity == event.identity
+                if is_same and name.partition(".")[0] == root:
+                    self._tie(name, event.name)
+                    break
+
+    def _tie(self, name: str, other: str) -> None:
+        for group in self._groups:
+            if name in group:
+                group.add(other)
+                return
+        self._groups.append({name, other})
+
+    def _step(self, event: StepEvent) -> list[Violation]:
+        self.triggered += bool(self._groups)
+        if not self._is_changed:
+            return []
+        self._is_changed = False
+        found: list[Violation] = []
+        for group in list(self._groups):
+            looks = [self._now[name] for name in sorted(group) if name in self._now]
+            objects = defaultdict(list)
+            for look in looks:
+                objects[look.identity].append(look)
+            if len(objects) == len(looks) > 1:
+                self._groups.remove(group)
+                found += [self._violation(look, looks, event) for look in looks]
+        return found
+
+    def _violation(self, look: StateEvent, looks: list[StateEvent], event: StepEvent) -> Violation:
+        return Violation(
+            check_id="TC110",
+            step=event.step,
+            rank=event.rank,
+            stage="train",
+            subject=Subject(variable=look.name),
+            symptom=Symptom.SHARING_LOST,
+            message=f"{look.name} shared one parameter and hold different ones now",
+            expected="names that shared one parameter still do",
+            observed="they hold different objects",
+            evidence=tuple(looks[:3]),
+        )

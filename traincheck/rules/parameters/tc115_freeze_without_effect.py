@@ -1,0 +1,84 @@
+"""TC115: requires_grad was set on a module, which has no such switch."""
+
+from __future__ import annotations
+
+from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, StepFacts
+from traincheck.rules.base.step_rule import StepMonitor, proof
+from traincheck.schema.claims import Needs
+from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+
+
+class FreezeWithoutEffect:
+    """TC115 freeze-without-effect: requires_grad is set to False on a module and trains on.
+
+    What it checks:
+        No parameter below a module whose attribute requires_grad is False gets a gradient that its
+        optimizer applies.
+
+    Why it matters:
+        ``model.backbone.requires_grad = False`` only gives the module a new attribute. Its
+        parameters are trained as before, and the pretrained weights are lost.
+
+    Fires on:
+        The first step that updates parameters of such a module.
+
+    Stays quiet on:
+        ``requires_grad_(False)``; modules whose parameters are frozen in earnest, or that no
+        optimizer holds.
+
+    Fix:
+        Call model.backbone.requires_grad_(False), before the optimizer is built.
+
+    Source:
+        https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.requires_grad_
+    """
+
+    info = CheckInfo(
+        check_id="TC115",
+        kind="rule",
+        code="TC115",
+        severity="warning",
+        title="{subject} was to be frozen and is trained",
+        likely_cause="requires_grad = False was set on {subject}, which is a module: it freezes "
+        "nothing.",
+        fix="Call {subject}.requires_grad_(False), with the underscore, before the optimizer is "
+        "made.",
+    )
+    needs = DISCOVERY | GRADIENTS | Needs(kinds=frozenset({"mark"}))
+
+    def monitor(self) -> Switches:
+        return Switches()
+
+
+class Switches(StepMonitor):
+    """Asks of the modules that have the attribute which parameters each step applies."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._told: set[str] = set()
+
+    def judge(self, facts: StepFacts) -> list[Violation]:
+        off = sorted(self.ledger.off - self._told)
+        if not off:
+            return []
+        self.triggered += 1
+        found = []
+        for moment in facts.updates():
+            names = self.ledger.names(set(moment.applied))
+            for module in off:
+                below = [name for name in names if name.startswith(f"{module}.")]
+                if below and module not in self._told:
+                    self._told.add(module)
+                    found.append(
+                        proof(
+                            ("TC115", Symptom.UNFROZEN),
+                            facts,
+                            subject=Subject(module=module, variable=below[0]),
+                            message=f"{module} has requires_grad = False, and its parameters are "
+                            "trained",
+                            expected=f"parameters of {module} that are frozen",
+                            observed=f"{len(below)} of them get gradients that are applied",
+                            evidence=(moment.call,),
+                        )
+                    )
+        return found

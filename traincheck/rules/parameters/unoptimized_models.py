@@ -1,0 +1,103 @@
+"""Whole models that get gradients in each step, which no optimizer uses and nobody clears."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+
+from traincheck.facts.optimizers import Holder
+from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, StepFacts
+from traincheck.rules.base.step_rule import StepMonitor, proof
+from traincheck.rules.base.streak import Streak
+from traincheck.rules.parameters.master_weights import are_masters
+from traincheck.schema.apis import Families
+from traincheck.schema.claims import Needs
+from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.words import joined
+
+UNHELD: Needs = (
+    DISCOVERY
+    | GRADIENTS
+    | Needs(calls=frozenset({Families.MODULE}), kinds=frozenset({"checkpoint"}))
+)
+
+_MASTERS = (
+    "{label} holds copies of {root}, as masters in float32 are, and nobody clears the gradients of "
+    "{root} itself: each backward() adds to those before."
+)
+_CLEAR = "Call zero_grad() of {root} once in every iteration, before backward()."
+
+
+class Unheld(StepMonitor):
+    """Counts the steps in a row in which all of a model got gradients for nothing.
+
+    Args:
+        code: of the rule.
+        symptom: of what it finds.
+        is_given: whether it is of models whose weights may have been loaded, or of all others.
+        steps: how many prove it.
+    """
+
+    def __init__(self, code: str, symptom: Symptom, *, is_given: bool, steps: int) -> None:
+        super().__init__()
+        self._what = code, symptom
+        self._is_given = is_given
+        self._needed = steps
+        self._streaks: dict[str, Streak] = {}
+
+    def judge(self, facts: StepFacts) -> list[Violation]:
+        if not facts.is_whole or self.ledger.has_gap:
+            self._streaks.clear()
+            return []
+        if not facts.updates():
+            return []
+        called = {forward.path for forward in facts.forwards if forward.is_training}
+        held = self.ledger.held()
+        cleared = frozenset[int]().union(*(moment.cleared for moment in facts.moments))
+        owned: dict[str, set[int]] = defaultdict(set)
+        for identity, parameter in self.ledger.parameters.items():
+            owned[parameter.root].add(identity)
+        streaks = {}
+        for root in sorted(called & owned.keys()):
+            self.triggered += 1
+            if owned[root] <= facts.reached and owned[root].isdisjoint(held):
+                known = self._streaks.get(root)
+                if known is None or not owned[root].isdisjoint(cleared):
+                    known = Streak(facts.event.step)  # the first gradients count as cleared, too
+                known.count += 1
+                streaks[root] = known
+        self._streaks = streaks
+        return [
+            self._violation(root, streak, facts)
+            for root, streak in streaks.items()
+            if streak.count == self._needed and self._may_be_given(root) is self._is_given
+        ]
+
+    def _may_be_given(self, root: str) -> bool:
+        return self.ledger.has_read or root in self.ledger.loaded
+
+    def _violation(self, root: str, streak: Streak, facts: StepFacts) -> Violation:
+        calls = [forward.call for forward in facts.forwards if forward.path == root]
+        names = [p.name for p in self.ledger.parameters.values() if p.root == root]
+        held = ", ".join(holder.label for holder in self.ledger.holders.values())
+        found = proof(
+            self._what,
+            facts,
+            step=streak.first,
+            subject=Subject(module=root),
+            message=f"{root} gets gradients ({joined(names)}), and no optimizer holds any of it",
+            expected=f"an optimizer holds {root}, or it gets no gradients",
+            observed=f"gradients of {joined(names)}; the optimizers are {held}",
+            evidence=(calls[0], facts.updates()[0].call),
+        )
+        fed = (h.label for h in self._fed(facts) if are_masters(self.ledger, h, root))
+        masters = next(fed, None)
+        if masters is None:
+            return found
+        cause, fix = (text.format(root=root, label=masters) for text in (_MASTERS, _CLEAR))
+        return replace(found, likely_cause=cause, fix=fix)
+
+    def _fed(self, facts: StepFacts) -> list[Holder]:
+        """Optimizers that had gradients to apply."""
+        owners = {moment.call.owner for moment in facts.updates() if moment.applied}
+        return [holder for owner, holder in self.ledger.holders.items() if owner in owners]

@@ -1,0 +1,114 @@
+"""Optimizers that step and hold the wrong model: no gradient ever comes, or another has the same.
+
+Of a model that no optimizer holds, that it gets gradients proves nothing: it may only pass them on.
+Beside such an optimizer it does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from traincheck.facts.optimizers import Holder
+from traincheck.facts.step_facts import Parameter, StepFacts
+from traincheck.facts.training_state import TrainingState
+from traincheck.rules.base.streak import Streak, extend
+from traincheck.schema.apis import Families
+
+_CERTAIN = 8  # steps
+
+
+class Misheld:
+    """Counts the steps in which optimizers had nothing to apply, or two applied to the same."""
+
+    def __init__(self) -> None:
+        self._dry: dict[str, Streak] = {}  # optimizers, in steps in a row without a gradient
+        # Two optimizers, one of which holds all that the other does: each time both were fed
+        self._shared: dict[frozenset[str], Streak] = {}
+        self._fed: dict[str, frozenset[int]] = {}  # what those hold that were ever fed
+        # Which of two were fed since: each update of a loop may be a step
+        self._turns: dict[frozenset[str], set[str]] = {}
+
+    def clear(self) -> None:
+        self._dry.clear()
+        self._shared.clear()
+        self._fed.clear()
+        self._turns.clear()
+
+    def follow(self, stepped: Sequence[Holder], facts: StepFacts) -> None:
+        applied = frozenset[int]().union(*(moment.applied for moment in facts.updates()))
+        for holder in stepped:
+            if holder.ids.isdisjoint(applied) and holder.ids.isdisjoint(facts.reached):
+                extend(self._dry, holder.event.id, facts.event.step)
+            else:
+                self._dry.pop(holder.event.id, None)
+        fed = _fed(stepped, facts)
+        for holder in stepped:
+            if holder.event.id in fed:
+                self._take_turn(holder.event.id, holder.ids, facts.event.step)
+
+    def _take_turn(self, owner: str, ids: frozenset[int], step: int | None) -> None:
+        self._fed[owner] = ids
+        for other, theirs in self._fed.items():
+            if other != owner and (ids <= theirs or theirs <= ids):
+                pair = frozenset((owner, other))
+                turns = self._turns.setdefault(pair, {other})
+                turns.add(owner)
+                if len(turns) == len(pair):
+                    extend(self._shared, pair, step)
+                    turns.clear()
+
+    def is_dry(self, holder: Holder) -> bool:
+        streak = self._dry.get(holder.event.id)
+        return streak is not None and streak.count >= _CERTAIN
+
+    def is_twin(self, holder: Holder) -> bool:
+        """Whether another holds the same, or some of it, while both have gradients of their own."""
+        return any(streak.count >= _CERTAIN for streak in self._of(holder))
+
+    def _of(self, holder: Holder) -> list[Streak]:
+        return [streak for pair, streak in self._shared.items() if holder.event.id in pair]
+
+    def instead_of(
+        self, root: str, stepped: Sequence[Holder], facts: StepFacts, ledger: TrainingState
+    ) -> list[Holder]:
+        """Optimizers one of which was meant for a model that is trained, and that none holds."""
+        if facts.event.modes.get(root) is False:
+            return []
+        shapes = _shapes(p for p in ledger.parameters.values() if p.root == root)
+        return [
+            holder
+            for holder in stepped
+            if self.is_twin(holder)
+            or (
+                self.is_dry(holder)
+                and _shapes(ledger.parameters[i] for i in holder.ids if i in ledger.parameters)
+                == shapes
+            )
+        ]
+
+    def since(self, blamed: Sequence[Holder]) -> int | None:
+        """The first step of what is certain since this one."""
+        streaks = [self._dry.get(holder.event.id) for holder in blamed]
+        streaks += [streak for holder in blamed for streak in self._of(holder)]
+        return next((s.first for s in streaks if s and s.count == _CERTAIN), None)
+
+
+def _fed(stepped: Sequence[Holder], facts: StepFacts) -> set[str]:
+    """Optimizers that had gradients which came after the step of the one before.
+
+    One that calls another in its own step has none: the other comes to its end first.
+    """
+    holders = {holder.event.id: holder for holder in stepped}
+    came: set[int] = set()
+    fed: set[str] = set()
+    for moment in facts.moments:
+        came |= moment.reached
+        if moment.family == Families.OPTIMIZER_STEP and moment.call.owner in holders:
+            if not came.isdisjoint(moment.applied):
+                fed.add(moment.call.owner)
+            came.clear()
+    return fed
+
+
+def _shapes(parameters: Iterable[Parameter]) -> list[tuple[int, ...]]:
+    return sorted(parameter.shape for parameter in parameters if parameter.requires_grad)

@@ -1,0 +1,1 @@
+"""Rules about dtypes and mixed precision."""

@@ -1,0 +1,97 @@
+"""TC807: moments of an optimizer have fewer digits than the weights. Judges single saves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from traincheck.rules.base.event_rule import SingleEvents
+from traincheck.schema.claims import Needs
+from traincheck.schema.events import CheckpointEvent, Event, StateEvent
+from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+
+_HALF = frozenset({"float16", "bfloat16"})
+
+
+class OptimizerStateInHalf:
+    """TC807 optimizer-state-in-half: moments are kept in half precision, weights are not.
+
+    What it checks:
+        The optimizer state in a checkpoint has the precision of the parameters of the model.
+
+    Why it matters:
+        Second moments are squares of gradients: in float16 most of them are zero, in bfloat16 an
+        average with beta2 = 0.999 hardly ever moves. Updates become too large or stand still.
+
+    Fires on:
+        State that was converted with the model (state_dict cast to half to save space), saved or
+        loaded beside float32 weights.
+
+    Stays quiet on:
+        Weights in half precision themselves (TC805); states of integers, as 8-bit optimizers keep.
+
+    Fix:
+        Save and load optimizer.state_dict() without a conversion.
+
+    Source:
+        https://github.com/pytorch/pytorch/issues/40497
+    """
+
+    info = CheckInfo(
+        check_id="TC807",
+        kind="rule",
+        code="TC807",
+        severity="info",
+        title="The state of the optimizer is in half precision",
+        likely_cause="The saved state was converted{where}, but the weights were not.",
+        fix="Keep moments in float32: save and load the optimizer's state as it is.",
+    )
+    needs = Needs(states=frozenset({"parameter@new"}), kinds=frozenset({"checkpoint", "step"}))
+
+    def monitor(self) -> StateDtypes:
+        return StateDtypes()
+
+
+class StateDtypes(SingleEvents):
+    """Compares dtypes of parameters with those in files."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._dtypes: set[str] = set()
+        self._is_told = False
+
+    def judge(self, event: Event) -> list[Violation]:
+        if isinstance(event, StateEvent):
+            if event.role == "parameter" and event.summary is not None:
+                self._dtypes.add(event.summary.dtype)
+        elif isinstance(event, CheckpointEvent) and not self._is_told and self._dtypes:
+            return self._file(event)
+        return []
+
+    def _file(self, event: CheckpointEvent) -> list[Violation]:
+        for part in event.parts.values():
+            if not isinstance(part, Mapping) or part.get("kind") != "optimizer":
+                continue
+            found = set(map(str, part.get("dtypes") or ()))
+            self.triggered += bool(found)
+            half = sorted(found & _HALF)
+            if not half or not self._dtypes.isdisjoint(_HALF):
+                continue
+            self._is_told = True
+            return [
+                Violation(
+                    check_id="TC807",
+                    step=event.step,
+                    rank=event.rank,
+                    stage=event.stage,
+                    subject=Subject(api="torch.optim.Optimizer.state_dict"),
+                    symptom=Symptom.ADVICE,
+                    message=(
+                        f"the optimizer state in {event.path or 'the file'} is {half[0]}, the "
+                        f"weights are {min(self._dtypes)}"
+                    ),
+                    expected=f"moments in {min(self._dtypes)}",
+                    observed=f"moments in {', '.join(half)}",
+                    evidence=(event,),
+                )
+            ]
+        return []

@@ -1,0 +1,189 @@
+"""Why parameters that DistributedDataParallel should keep equal differ between ranks.
+
+Shared by the rules that name a cause and the one that tells the rest, so that each parameter is
+told of once.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from traincheck.facts.rank_steps import SYNC, RankStep, Wrap
+from traincheck.facts.ranks import RunStep
+from traincheck.rules.base.rank_rule import RankMonitor
+from traincheck.schema.apis import DDP_FORWARD, Families
+from traincheck.schema.events import CallEvent, Event, StateEvent
+from traincheck.schema.findings import Subject, Symptom, Violation
+
+OUTSIDE = "TC405"
+BYPASSED = "TC403"
+UNSYNCHRONIZED = "TC404"
+RATES = "TC406"
+
+
+class Cause(NamedTuple):
+    """What keeps a parameter from being exchanged, and the rule that tells it.
+
+    message: half a sentence with the name of the parameter.
+    """
+
+    code: str
+    rank: int
+    module: str | None
+    message: str
+    expected: str
+    observed: str
+    evidence: tuple[Event, ...]
+
+
+def cause_of(name: str, step: RunStep) -> Cause | None:
+    """The cause that shows in this step; None when ``name`` is not wrapped or nothing shows."""
+    if step.wrap_of(name) is None:
+        return None
+    for number, page in step.pages.items():
+        rank = step.ranks[number]
+        wrap = next(wrap for wrap in rank.wraps.values() if wrap.covers(name))
+        cause = _outside(name, rank.parameter(name), wrap, number) or _unarmed(page, wrap, number)
+        if cause is not None:
+            return cause
+    return _other_rates(step)
+
+
+def _other_rates(step: RunStep) -> Cause | None:
+    """Ranks that step with different learning rates."""
+    first = step.first_rank
+    rates = {number: page.end.lr if page.end else {} for number, page in step.pages.items()}
+    for number, page in step.pages.items():
+        for owner in sorted(rates[first].keys() & rates[number].keys()):
+            here, there = rates[number][owner], rates[first][owner]
+            calls = [call for call in page.updates() if call.owner == owner]
+            if calls and len(here) == len(there) and here != there:
+                own, other = next((a, b) for a, b in zip(here, there) if a != b)
+                return Cause(
+                    code=RATES,
+                    rank=number,
+                    module=None,
+                    message=f"rank {number} updates {{name}} with a learning rate of {own:.3g}, "
+                    f"rank {first} with {other:.3g}",
+                    expected="all ranks use the same learning rate",
+                    observed=f"rank {first}: {other:.3g}, rank {number}: {own:.3g}",
+                    evidence=(calls[-1],),
+                )
+    return None
+
+
+def _outside(name: str, look: StateEvent, wrap: Wrap, rank: int) -> Cause | None:
+    if name not in wrap.parameters:
+        why = "did not require grad when DistributedDataParallel was built"
+    elif wrap.ids[name] != look.identity:
+        why = "is another object than when DistributedDataParallel was built"
+    else:
+        return None
+    return Cause(
+        code=OUTSIDE,
+        rank=rank,
+        module=None,
+        message=f"{{name}} {why}",
+        expected="DistributedDataParallel was built with every parameter that is trained",
+        observed=why,
+        evidence=(wrap.event, look),
+    )
+
+
+def _unarmed(page: RankStep, wrap: Wrap, rank: int) -> Cause | None:
+    if page.reduces_by_hand:
+        return None
+    update = next(iter(page.updates()), None)
+    call = None if update is None else _bypass(page, wrap)
+    if call is not None:
+        return Cause(
+            code=BYPASSED,
+            rank=rank,
+            module=call.module,
+            message=(
+                f"{call.module} is called with gradients and its DistributedDataParallel wrapper "
+                "is not, so nothing exchanges the gradient of {name}"
+            ),
+            expected="a training step calls the wrapper",
+            observed=f"only {call.module} is called, past the wrapper",
+            evidence=(wrap.event, call),
+        )
+    forward = _last_forward(page, wrap)
+    if forward is not None and update is not None and forward.args.get(SYNC) is False:
+        return Cause(
+            code=UNSYNCHRONIZED,
+            rank=rank,
+            module=wrap.module,
+            message=(
+                f"the last forward of {wrap.module} before the optimizer steps is one without "
+                "synchronization (no_sync), so each rank applies its own gradient to {name}"
+            ),
+            expected="the last micro-batch before a step is synchronized",
+            observed="require_backward_grad_sync is False in the last forward before the step",
+            evidence=(update, forward),
+        )
+    return None
+
+
+def _bypass(page: RankStep, wrap: Wrap) -> CallEvent | None:
+    """The first training call of a wrapped model in a step that does not use its wrapper."""
+    first = None
+    for call in page.calls:
+        if call.family != Families.MODULE or not call.grad_enabled or call.module is None:
+            continue
+        if call.module == wrap.module or call.module.startswith(f"{wrap.module}."):
+            if call.api == DDP_FORWARD:
+                return None
+            first = first or call
+    return first
+
+
+def _last_forward(page: RankStep, wrap: Wrap) -> CallEvent | None:
+    """The last training call of a wrapper before the first optimizer step that follows one."""
+    last = None
+    for call in page.calls:
+        if call.api == DDP_FORWARD and call.module == wrap.module and call.grad_enabled:
+            last = call
+        elif call.family == Families.OPTIMIZER_STEP and last is not None:
+            break
+    return last
+
+
+class CauseMonitor(RankMonitor):
+    """Tells one cause, once for each parameter.
+
+    Args:
+        code: of the rule.
+    """
+
+    def __init__(self, code: str) -> None:
+        super().__init__()
+        self._code = code
+        self._told: set[str] = set()
+
+    def judge(self, step: RunStep) -> list[Violation]:
+        if not step.is_whole or not all(rank.wraps for rank in step.ranks.values()):
+            return []
+        self.triggered += 1
+        found = []
+        for name in step.different():
+            cause = None if name in self._told else cause_of(name, step)
+            if cause is not None and cause.code == self._code:
+                self._told.add(name)
+                found.append(_violation(name, cause, step))
+        return found
+
+
+def _violation(name: str, cause: Cause, step: RunStep) -> Violation:
+    return Violation(
+        check_id=cause.code,
+        step=step.step,
+        rank=cause.rank,
+        stage="train",
+        subject=Subject(variable=name, module=cause.module),
+        symptom=Symptom.NOT_SYNCHRONIZED,
+        message=f"{cause.message.format(name=name)}; ranks differ there after the step",
+        expected=cause.expected,
+        observed=cause.observed,
+        evidence=cause.evidence,
+    )

@@ -1,0 +1,122 @@
+"""TC402: one rank steps more or less often than the others. Counts calls, compares no content."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from traincheck.facts.rank_steps import REPLICAS, SYNC
+from traincheck.facts.ranks import RunStep
+from traincheck.rules.base.rank_rule import RankMonitor
+from traincheck.schema.events import CallEvent
+from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.words import counted
+
+
+class RanksStepUnequally:
+    """TC402 ranks-step-unequally: ranks of one model do not step equally often.
+
+    What it checks:
+        In every step of a model in DistributedDataParallel, all ranks make the same number of
+        optimizer steps and of forwards that arm the exchange of gradients.
+
+    Why it matters:
+        The exchange pairs what ranks do in order. A rank that skips a step goes on with older
+        parameters and gives gradients that belong to another batch.
+
+    Fires on:
+        A rank that skips an optimizer step or a batch by itself, for instance because its loss is
+        not finite or its batch is empty.
+
+    Stays quiet on:
+        Steps that GradScaler skips on all ranks; accumulation of unequal numbers of micro-batches
+        under no_sync(); a rank that ends earlier; ranks that train models of their own.
+
+    Fix:
+        Decide on all ranks together: reduce the condition with all_reduce before acting on it.
+
+    Source:
+        https://github.com/NVIDIA-NeMo/Automodel/pull/2468
+    """
+
+    info = CheckInfo(
+        check_id="TC402",
+        kind="rule",
+        code="TC402",
+        severity="error",
+        title="Ranks do not step equally often",
+        likely_cause=(
+            "A condition that depends on the rank or on its data lets one rank skip "
+            "optimizer.step() or a batch: {observed}."
+        ),
+        fix=(
+            "Let all ranks decide alike: all_reduce the condition and skip the step on all of "
+            "them or on none."
+        ),
+    )
+    needs = REPLICAS
+    scope = "run"
+
+    def monitor(self) -> EqualSteps:
+        return EqualSteps()
+
+
+class EqualSteps(RankMonitor):
+    """Counts until ranks are out of step once: afterwards their numbers mean nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._is_lost = False
+
+    def judge(self, step: RunStep) -> list[Violation]:
+        wrapped = all(rank.wraps and not rank.is_local for rank in step.ranks.values())
+        if self._is_lost or not wrapped or not step.is_whole:
+            return []
+        self.triggered += 1
+        updates = {
+            rank: Counter(call.owner or "" for call in page.updates())
+            for rank, page in step.pages.items()
+        }
+        first = step.first_rank
+        for rank, counts in updates.items():
+            if counts != updates[first]:
+                self._is_lost = True
+                owner = next(iter(sorted((counts - updates[first]) | (updates[first] - counts))))
+                label = next(
+                    (c.api for p in step.pages.values() for c in p.updates() if c.owner == owner),
+                    "torch.optim.Optimizer.step",
+                )
+                what = ("step", f" of {owner}") if owner else ("optimizer step", "")
+                made = {number: found[owner] for number, found in updates.items()}
+                return [self._violation(step, label, what, rank, made)]
+        forwards = {
+            rank: sum(call.args.get(SYNC) is True for call in page.forwards())
+            for rank, page in step.pages.items()
+        }
+        for rank, count in forwards.items():
+            if count != forwards[first]:
+                self._is_lost = True
+                api = next(c.api for p in step.pages.values() for c in p.updates() or p.calls)
+                what = ("forward", " with an exchange of gradients")
+                return [self._violation(step, api, what, rank, forwards)]
+        return []
+
+    def _violation(
+        self, step: RunStep, api: str, what: tuple[str, str], rank: int, counts: dict[int, int]
+    ) -> Violation:
+        first = step.first_rank
+        calls: list[CallEvent] = [c for p in step.pages.values() for c in p.updates()[:1]]
+        observed = ", ".join(
+            f"rank {r} makes {counted(counts[r], what[0])}{what[1]}" for r in (first, rank)
+        )
+        return Violation(
+            check_id="TC402",
+            step=step.step,
+            rank=rank,
+            stage="train",
+            subject=Subject(api=api),
+            symptom=Symptom.OUT_OF_STEP,
+            message=f"ranks do not call {api} equally often: {observed}",
+            expected="as many optimizer steps and backward passes on every rank",
+            observed=observed,
+            evidence=tuple(calls),
+        )

@@ -1,0 +1,57 @@
+"""TC404: the last micro-batch before a step was not to be synchronized. Goes by DDP's own flag."""
+
+from __future__ import annotations
+
+from traincheck.facts.rank_steps import REPLICAS
+from traincheck.rules.ranks.replicas import UNSYNCHRONIZED, CauseMonitor
+from traincheck.schema.findings import CheckInfo
+
+
+class StepWithoutSync:
+    """TC404 step-without-sync: an optimizer steps on gradients that no_sync() kept local.
+
+    What it checks:
+        In a step whose parameters differ between ranks afterwards: the last forward of the wrapper
+        before optimizer.step() ran with require_backward_grad_sync, that is outside no_sync().
+
+    Why it matters:
+        Gradients of the window were never, or only in part, averaged over ranks. Every rank applies
+        its own.
+
+    Fires on:
+        no_sync() chosen by i % k where (i + 1) % k is meant; a flag that is set around backward()
+        only, while DDP decides in forward; no_sync() around the whole loop.
+
+    Stays quiet on:
+        Accumulation whose last micro-batch is synchronized; local SGD and PostLocalSGD; gradients
+        that the script reduces by hand.
+
+    Fix:
+        Leave no_sync() for forward and backward of the last micro-batch before each step.
+
+    Source:
+        https://github.com/modelscope/FunASR/pull/3472,
+        https://github.com/karpathy/build-nanogpt/pull/30
+    """
+
+    info = CheckInfo(
+        check_id="TC404",
+        kind="rule",
+        code="TC404",
+        severity="error",
+        title="optimizer.step() applies gradients that no_sync() kept local",
+        likely_cause=(
+            "The last forward of {subject} before optimizer.step(){where} at step {step} ran with "
+            "require_backward_grad_sync=False, so backward() did not average the gradients of "
+            "{variables} over ranks."
+        ),
+        fix=(
+            "Synchronize the last micro-batch of each window, forward and backward: use "
+            "model.no_sync() only when (i + 1) % accumulation_steps != 0."
+        ),
+    )
+    needs = REPLICAS
+    scope = "run"
+
+    def monitor(self) -> CauseMonitor:
+        return CauseMonitor(UNSYNCHRONIZED)

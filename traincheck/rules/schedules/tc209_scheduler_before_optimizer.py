@@ -1,0 +1,132 @@
+"""TC209: the scheduler steps between backward() and the optimizer step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
+from traincheck.rules.base.step_rule import StepMonitor, proof
+from traincheck.schema.apis import Families
+from traincheck.schema.claims import Needs
+from traincheck.schema.events import CallEvent
+from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+
+_CONFIRMED = 2
+
+
+class SchedulerBeforeOptimizer:
+    """TC209 scheduler-before-optimizer: scheduler.step() comes before optimizer.step().
+
+    What it checks:
+        The first steps of an optimizer come before those of its scheduler.
+
+    Why it matters:
+        The first value of the schedule is never used and every later one comes a step too soon;
+        a warm-up that begins at a small rate is shortened.
+
+    Fires on:
+        The first two iterations with backward(), scheduler.step(), optimizer.step() in this order.
+
+    Stays quiet on:
+        The usual order; a scheduler that steps for every batch of an accumulation window, or once
+        an epoch; steps that GradScaler skips; schedulers moved forward before training.
+
+    Fix:
+        Call scheduler.step() after optimizer.step().
+
+    Source:
+        https://pytorch.org/docs/stable/optim.html#how-to-adjust-learning-rate
+    """
+
+    info = CheckInfo(
+        check_id="TC209",
+        kind="rule",
+        code="TC209",
+        severity="warning",
+        title="The scheduler steps before its optimizer",
+        likely_cause="scheduler.step(){where} stands between backward() and optimizer.step().",
+        fix="Call scheduler.step() after optimizer.step().",
+        title_of_several="The scheduler of {optimizer} steps before it",
+        fix_of_several="Call step() of the scheduler after step() of {optimizer}.",
+    )
+    needs = (
+        DISCOVERY
+        | GRADIENTS
+        | Needs(calls=frozenset({Families.SCALER_STEP, Families.SCHEDULER_STEP}))
+    )
+
+    def monitor(self) -> ScheduleOrder:
+        return ScheduleOrder()
+
+
+@dataclass(slots=True)
+class _Window:
+    """Since the last step of an optimizer, made or skipped."""
+
+    backwards: int = 0
+    early: CallEvent | None = None
+
+
+class ScheduleOrder(StepMonitor):
+    """Watches the first steps of each optimizer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._windows: dict[str, _Window] = {}
+        self._early: dict[str, tuple[int, int | None]] = {}  # how many in a row, the first
+        self._settled: set[str] = set()
+
+    def judge(self, facts: StepFacts) -> list[Violation]:
+        if not facts.is_whole:
+            self._settled |= self.ledger.holders.keys()  # the beginning is over
+            return []
+        found: list[Violation] = []
+        for moment in facts.moments:
+            for key, holder in self.ledger.holders.items():
+                if key in self._settled:
+                    continue
+                window = self._windows.setdefault(key, _Window())
+                if not moment.cleared.isdisjoint(holder.ids):
+                    self._windows[key] = window = _Window()
+                if moment.family == Families.BACKWARD and moment.reached & holder.ids:
+                    window.backwards += 1
+            owner = str(moment.call.owner)
+            self.triggered += moment.family == Families.SCHEDULER_STEP
+            if owner in self._windows and owner not in self._settled:
+                found += self._follow(owner, moment, facts)
+        return found
+
+    def _follow(self, owner: str, moment: Moment, facts: StepFacts) -> list[Violation]:
+        window = self._windows[owner]
+        if moment.family == Families.SCHEDULER_STEP:
+            if window.backwards == 1:
+                window.early = moment.call
+            elif not window.backwards:
+                self._settled.add(owner)  # the usual order, or another one of the user's own
+            return []
+        if moment.family not in (Families.OPTIMIZER_STEP, Families.SCALER_STEP):
+            return []
+        self._windows[owner] = _Window()
+        if window.early is None or window.backwards != 1:
+            if window.backwards:
+                self._settled.add(owner)
+            return []
+        count, first = self._early.get(owner, (0, facts.event.step))
+        self._early[owner] = (count + 1, first)
+        if count + 1 < _CONFIRMED:
+            return []
+        self._settled.add(owner)
+        label = self.ledger.holders[owner].label
+        name = window.early.api.split(".")[-2]
+        return [
+            proof(
+                ("TC209", Symptom.WRONG_ORDER, self.ledger.one_of_several(owner)),
+                facts,
+                step=first,
+                subject=Subject(api=Families.SCHEDULER_STEP),
+                message=f"{name}.step() comes before the step of {label}, from the first one on",
+                expected=f"{name}.step() after the step of {label}",
+                observed=f"backward(), {name}.step(), step of {label}",
+                evidence=(window.early, moment.call),
+            )
+        ]

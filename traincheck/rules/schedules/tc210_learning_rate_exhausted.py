@@ -1,0 +1,235 @@
+"""TC210: training goes on after the schedule has brought the learning rate to zero."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
+from traincheck.rules.base.step_rule import StepMonitor, proof
+from traincheck.rules.schedules.fading_rates import SCHEDULING, Rate
+from traincheck.schema.apis import Families
+from traincheck.schema.claims import Needs
+from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+
+_IDLE = 10  # steps of a run without any other rate
+_KEPT = 10  # times that a scheduler may leave a first rate at zero, or updates before its step
+
+
+class LearningRateExhausted:
+    """TC210 learning-rate-exhausted: the learning rate is zero and training goes on.
+
+    What it checks:
+        Once the learning rate of an optimizer has been above zero, it steps no more than a few
+        times with a rate of exactly zero in all its groups, nor for long with one that its schedule
+        has brought to nearly nothing. Without a scheduler, the rate is above zero at all; with one,
+        it leaves zero within ten steps of the scheduler, and ten updates.
+
+    Why it matters:
+        Nothing is learned from there on. Often the schedule was built for fewer steps than are
+        taken, or a library advances it several times for each optimizer step, once for each
+        process.
+
+    Fires on:
+        Three steps in a row with a rate of zero after one above it. Where the scheduler has been
+        stepped several times in a row for each optimizer step, at the first of these. A run of ten
+        steps or more, each of which had gradients to apply and a rate of zero, and no scheduler. A
+        scheduler that is stepped ten times, with updates between, and leaves a first rate of
+        zero at zero: a warm-up that divides whole numbers. Ten updates at a first rate of zero, of
+        the only optimizer, before the scheduler is stepped: a warm-up for updates that is stepped
+        by epoch. Less than a millionth of the largest rate in twenty updates and a tenth of all,
+        while the scheduler goes on: a decay for epochs that is stepped by update.
+
+    Stays quiet on:
+        Warm-up from zero that rises; a last step with a rate of zero; some groups at zero;
+        schedules that are advanced several times a step and last until the end; the tail of a
+        schedule; rates that follow a metric, or are nearly zero where another optimizer trains.
+
+    Fix:
+        Build the schedule for the number of scheduler steps that are really made.
+
+    Options:
+        steps: steps in a row with a rate of zero.
+
+    Source:
+        https://github.com/huggingface/accelerate/issues/2142, https://github.com/huggingface/transformers/pull/24088
+    """
+
+    info = CheckInfo(
+        check_id="TC210",
+        kind="rule",
+        code="TC210",
+        severity="warning",
+        title="The learning rate is zero while training goes on",
+        title_of_several="The learning rate of {optimizer} is zero while training goes on",
+        likely_cause="The schedule{where} ends before training does: {observed}.",
+        fix=(
+            "Build the schedule for as many steps as the scheduler is stepped, or step it once for "
+            "each optimizer step."
+        ),
+    )
+    needs = DISCOVERY | GRADIENTS | Needs(calls=SCHEDULING)
+
+    def __init__(self, steps: int = 3) -> None:
+        self.steps = steps
+
+    def monitor(self) -> Exhaustion:
+        return Exhaustion(self.steps)
+
+
+class Exhaustion(StepMonitor):
+    """Follows the rate of each optimizer.
+
+    Args:
+        steps: steps in a row with a rate of zero.
+    """
+
+    def __init__(self, steps: int) -> None:
+        super().__init__()
+        self._steps = steps
+        self._rates: dict[str, Rate] = {}
+        self._before: Mapping[str, Sequence[float]] = {}
+        self._has_scheduler = False
+
+    def judge(self, facts: StepFacts) -> list[Violation]:
+        found: list[Violation] = []
+        before, self._before = self._before, facts.event.lr
+        if not facts.is_whole:
+            for rate in self._rates.values():
+                rate.waits = 0  # its scheduler may have been stepped
+            return []
+        for moment in facts.moments:
+            owner, is_schedule = str(moment.call.owner), moment.family in SCHEDULING
+            self._has_scheduler |= is_schedule
+            if owner in self.ledger.holders and is_schedule:
+                self._rates.setdefault(owner, Rate()).schedule(moment)
+        for moment in facts.updates():
+            owner = str(moment.call.owner)
+            if owner in self.ledger.holders:
+                rate = self._rates.setdefault(owner, Rate())
+                found += self._step(owner, rate, before.get(owner), moment, facts)
+                found += self._fade(owner, rate, moment, facts)
+        return found
+
+    def _step(
+        self,
+        owner: str,
+        rate: Rate,
+        before: Sequence[float] | None,
+        moment: Moment,
+        facts: StepFacts,
+    ) -> list[Violation]:
+        now, is_advanced = facts.event.lr.get(owner), rate.advanced > 0
+        rate.count(facts)
+        if now and moment.applied and not rate.was_positive and not any((*(before or ()), *now)):
+            rate.rest(moment, facts, is_advanced=is_advanced)
+            return self._rest(owner, rate)
+        if not before or not now or not moment.applied:
+            return []
+        if any(value != 0 for value in before) or any(value != 0 for value in now):
+            rate.was_positive = rate.was_positive or any(value for value in before)
+            rate.zeros = 0
+            return []
+        if not rate.was_positive or rate.call is None:
+            return []
+        self.triggered += 1
+        rate.first_zero = facts.event.step if rate.zeros == 0 else rate.first_zero
+        rate.zeros += 1
+        if rate.zeros != self._steps:
+            return []
+        rate.is_told = True
+        return [self._violation(owner, rate, moment, facts)]
+
+    def _rest(self, owner: str, rate: Rate) -> list[Violation]:
+        """Of a first rate of zero, whether the schedule leaves it there."""
+        is_only = all(its is rate or not its.fading.updates for its in self._rates.values())
+        waits = rate.waits >= _KEPT and rate.made is not None and is_only
+        if rate.is_told or not (waits or rate.kept == _KEPT):
+            return []
+        rate.is_told = True
+        return [self._idle(owner, rate)]
+
+    def _fade(self, owner: str, rate: Rate, moment: Moment, facts: StepFacts) -> list[Violation]:
+        """Of a rate that its schedule has brought down, whether any is left."""
+        now, fading = facts.event.lr.get(owner), rate.fading
+        if now and moment.applied:
+            fading.update(max(now), facts.event.step)
+        others = (its.fading for its in self._rates.values() if its is not rate)
+        if rate.is_told or not fading.is_over or any(o.updates and not o.tiny for o in others):
+            return []
+        rate.is_told = True
+        told = f"the rate falls from {fading.largest:.3g} to {fading.now:.3g}"
+        label = self.ledger.holders[owner].label
+        return [
+            replace(
+                self._violation(owner, rate, moment, facts),
+                title="The learning rate is next to zero while training goes on",
+                step=fading.first,
+                message=f"{told}, and {label} goes on with less than a millionth of it (from step "
+                f"{fading.first} on)",
+                observed=told,
+                fix="Step a schedule for epochs once an epoch, or let the rate fall less.",
+            )
+        ]
+
+    def finish(self) -> list[Violation]:
+        found = []
+        for owner, rate in sorted(self._rates.items()):
+            if rate.was_positive or rate.idle < _IDLE or self._has_scheduler:
+                continue
+            found.append(self._idle(owner, rate))
+        return found
+
+    def _idle(self, owner: str, rate: Rate) -> Violation:
+        assert rate.first_idle is not None
+        moment, facts = rate.first_idle
+        label = self.ledger.holders[owner].label
+        built = [group.hyper.get("lr") for group in self.ledger.holders[owner].made.groups]
+        is_scheduled = self._has_scheduler and any(built)  # else there is nothing to multiply
+        if is_scheduled and rate.kept < _KEPT:
+            subject, often = Subject(api=Families.SCHEDULER_STEP), f"in its first {rate.idle} steps"
+            cause = f"The schedule of {label} begins at zero, and is not stepped {often}{{where}}."
+            fix = "Step a schedule that is made for updates after each; begin another above zero."
+        elif is_scheduled:
+            subject, often = Subject(api=Families.SCHEDULER_STEP), f"for {_KEPT} steps of it"
+            cause = f"The schedule{{where}} keeps the rate of {label} at zero {often}."
+            fix = "Look at what the schedule gives for its first steps: 1 // 100 is zero."
+        else:
+            which = "its first" if self._has_scheduler else "all"  # told while the run goes on
+            subject, often = Subject(api=Families.OPTIMIZER_STEP), f"in {which} {rate.idle} steps"
+            cause = f"{label} was built with a learning rate of zero."
+            fix = "Give the optimizer a learning rate above zero: lr=..."
+        found = self._violation(owner, rate, moment, facts)
+        made = () if rate.made is None else (rate.made,)
+        return replace(
+            found,
+            evidence=(*found.evidence, *made),
+            step=facts.event.step,
+            subject=subject,
+            message=f"{label} has a learning rate of zero from the beginning, {often}",
+            observed=f"the rate of {label} is 0 {often}",
+            likely_cause=cause,
+            fix=fix,
+        )
+
+    def _violation(self, owner: str, rate: Rate, moment: Moment, facts: StepFacts) -> Violation:
+        label = self.ledger.holders[owner].label
+        often = (
+            f"the scheduler is stepped {rate.often} times for each step of {label}"
+            if rate.often
+            else f"the rate reaches zero before step {rate.first_zero}"
+        )
+        calls = [call for call in (rate.call, moment.call) if call is not None]
+        return proof(
+            ("TC210", Symptom.SCHEDULE, self.ledger.one_of_several(owner)),
+            facts,
+            step=rate.often_since if rate.often else rate.first_zero,
+            subject=Subject(api=Families.SCHEDULER_STEP),
+            message=(
+                f"{often}, and {label} goes on with a learning rate of zero (from step "
+                f"{rate.first_zero} on)"
+            ),
+            expected="a learning rate above zero while there are gradients to apply",
+            observed=often,
+            evidence=calls,
+        )

@@ -1,0 +1,123 @@
+"""TC213: one scheduler is stepped both for every batch and for every epoch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, StepFacts
+from traincheck.rules.base.step_rule import StepMonitor, proof
+from traincheck.schema.apis import Families
+from traincheck.schema.claims import Needs
+from traincheck.schema.events import CallEvent
+from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+
+_CONFIRMED = 2
+
+
+class SchedulerSteppedByBatchAndEpoch:
+    """TC213 scheduler-stepped-by-batch-and-epoch: two lines advance the same schedule.
+
+    What it checks:
+        Between two updates a schedule is not advanced from two places, if after other updates it is
+        advanced from one of them only.
+
+    Why it matters:
+        A schedule counts batches or epochs. Advanced for both it runs ahead, by a step an epoch at
+        least, and its end comes before that of training.
+
+    Fires on:
+        scheduler.step() inside the loop over batches and again, for a scheduler of the same class
+        and optimizer, at the end of the epoch, twice.
+
+    Stays quiet on:
+        Schedules advanced by batch or by epoch; warm-up by batch that is followed by steps by
+        epoch; schedulers of different classes; several that all step for every batch.
+
+    Fix:
+        Remove one of the two calls.
+
+    Source:
+        https://pytorch.org/docs/stable/optim.html#how-to-adjust-learning-rate
+    """
+
+    info = CheckInfo(
+        check_id="TC213",
+        kind="rule",
+        code="TC213",
+        severity="warning",
+        title="A scheduler is stepped by batch and by epoch",
+        likely_cause="scheduler.step(){where} advances what another line advances too: {observed}.",
+        fix="Call scheduler.step() in one place, for what its schedule counts.",
+    )
+    needs = DISCOVERY | GRADIENTS | Needs(calls=frozenset({Families.SCHEDULER_STEP}))
+
+    def monitor(self) -> SchedulePlaces:
+        return SchedulePlaces()
+
+
+@dataclass(slots=True)
+class _Schedule:
+    """Of one class and optimizer.
+
+    places: since the last update, where it was advanced; alone: places that were the only one after
+    some update; mixed: how often there were two, since which step.
+    """
+
+    places: dict[str, CallEvent] = field(default_factory=dict)
+    alone: set[str] = field(default_factory=set)
+    mixed: int = 0
+    first: int | None = None
+
+
+class SchedulePlaces(StepMonitor):
+    """Remembers from which lines each schedule is advanced."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._schedules: dict[tuple[str, str], _Schedule] = {}
+
+    def judge(self, facts: StepFacts) -> list[Violation]:
+        if not facts.is_whole:
+            for schedule in self._schedules.values():
+                schedule.places.clear()
+            return []
+        found: list[Violation] = []
+        for moment in facts.moments:
+            call = moment.call
+            if moment.family == Families.SCHEDULER_STEP and call.where is not None:
+                key = (str(call.owner), call.api)
+                self._schedules.setdefault(key, _Schedule()).places[call.where] = call
+            elif moment.family in (Families.OPTIMIZER_STEP, Families.SCALER_STEP):
+                for (owner, _), schedule in self._schedules.items():
+                    if owner == call.owner and schedule.places:
+                        found += self._close(schedule, facts)
+        return found
+
+    def _close(self, schedule: _Schedule, facts: StepFacts) -> list[Violation]:
+        self.triggered += 1
+        places, schedule.places = schedule.places, {}
+        if len(places) == 1:
+            schedule.alone |= places.keys()
+            return []
+        if schedule.alone.isdisjoint(places) or places.keys() <= schedule.alone:
+            return []
+        schedule.first = facts.event.step if schedule.mixed == 0 else schedule.first
+        schedule.mixed += 1
+        if schedule.mixed != _CONFIRMED:
+            return []
+        often = next(call for where, call in places.items() if where in schedule.alone)
+        rare = next(call for where, call in places.items() if where not in schedule.alone)
+        name = often.api.split(".")[-2]
+        lines = " and ".join(str(call.where).rpartition("/")[2] for call in (often, rare))
+        return [
+            proof(
+                ("TC213", Symptom.SCHEDULE),
+                facts,
+                step=schedule.first,
+                subject=Subject(api=Families.SCHEDULER_STEP),
+                message=f"{name} is advanced from two lines, {lines}, with no update in between",
+                expected=f"one call of {name}.step() for what its schedule counts",
+                observed=f"{name}.step() at {lines}",
+                evidence=(rare, often),
+            )
+        ]

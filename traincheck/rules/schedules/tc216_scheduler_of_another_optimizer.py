@@ -1,0 +1,200 @@
+"""TC216: the optimizer that a scheduler was made for is not the one that trains any more."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, StepFacts
+from traincheck.rules.base.step_rule import StepMonitor, proof
+from traincheck.schema.apis import Families
+from traincheck.schema.claims import Needs
+from traincheck.schema.events import CallEvent
+from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+
+_CONFIRMED = 2
+_MANY = 20  # steps of the optimizer that trains
+
+
+class SchedulerOfAnotherOptimizer:
+    """TC216 scheduler-of-another-optimizer: a schedule changes the rate of an idle optimizer.
+
+    What it checks:
+        Between two steps of a scheduler, its optimizer steps, unless none of the same parameters
+        does.
+
+    Why it matters:
+        The schedule has no effect. The optimizer that trains keeps the rate it began with, and
+        the moments of the one before are lost.
+
+    Fires on:
+        Two steps in a row of a scheduler whose optimizer has not stepped since its step before,
+        while another one stepped that was made later, holds parameters of it and has a rate of its
+        own: an optimizer made anew in each epoch, or after the scheduler. At the end of the run, a
+        scheduler made for an optimizer that never stepped, while one that holds parameters of it
+        did twenty times and more, at one rate and without a scheduler of its own.
+
+    Stays quiet on:
+        Wrappers that share groups and so the rate with the optimizer inside; optimizers of other
+        parameters (GAN); optimizers that take turns, or of which one trains later; schedulers that
+        are not stepped.
+
+    Fix:
+        Make the optimizer once, before the scheduler, and the scheduler for the optimizer that
+        trains; where it must be made anew, make the scheduler anew with it.
+
+    Source:
+        https://docs.pytorch.org/docs/stable/optim.html#how-to-adjust-learning-rate
+    """
+
+    info = CheckInfo(
+        check_id="TC216",
+        kind="rule",
+        code="TC216",
+        severity="warning",
+        title="A scheduler is stepped whose optimizer does not train",
+        likely_cause="The optimizer was built again after the scheduler: {observed}.",
+        fix=(
+            "Build the optimizer once, before the scheduler; where it must be built again, build "
+            "the scheduler with it."
+        ),
+    )
+    needs = DISCOVERY | GRADIENTS | Needs(calls=frozenset({Families.SCHEDULER_STEP}))
+
+    def monitor(self) -> Idle:
+        return Idle()
+
+
+@dataclass(slots=True)
+class _Schedule:
+    """Of the schedulers of one optimizer.
+
+    stepped: optimizers that did since its step before, and in which step first. in_vain: such steps
+    in a row; first: since when another optimizer trains. others: in how many turns they stepped;
+    call: the first step in such a turn.
+    """
+
+    stepped: dict[str, int | None] = field(default_factory=dict)
+    has_begun: bool = False
+    in_vain: int = 0
+    first: int | None = None
+    others: Counter[str] = field(default_factory=Counter)
+    call: CallEvent | None = None
+
+
+class Idle(StepMonitor):
+    """Follows which optimizers step from one step of a scheduler to the next."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._schedules: dict[str, _Schedule] = {}
+        self._made: dict[str, int] = {}  # when, in ns
+        self._stepped: dict[str, int] = {}  # last
+        self._updates: Counter[str] = Counter()
+        self._rates: dict[str, Sequence[float]] = {}  # first
+        self._moved: set[str] = set()  # whose rates changed
+        self._told: set[str] = set()
+        self._last: StepFacts | None = None
+        self._is_lost = False
+
+    def judge(self, facts: StepFacts) -> list[Violation]:
+        if facts.is_gap:
+            self._schedules.clear()
+            self._is_lost = True
+            return []
+        self._last = facts
+        for owner, rates in facts.event.lr.items():
+            if self._rates.setdefault(owner, rates) != rates:
+                self._moved.add(owner)
+        for owner, holder in self.ledger.holders.items():
+            self._made.setdefault(owner, holder.event.time_ns)
+        found: list[Violation] = []
+        for moment in facts.moments:
+            owner = str(moment.call.owner)
+            if owner not in self.ledger.holders:
+                continue
+            if moment.family == Families.OPTIMIZER_STEP:
+                self._stepped[owner] = moment.call.time_ns
+                self._updates[owner] += 1
+                for schedule in self._schedules.values():
+                    schedule.stepped.setdefault(owner, facts.event.step)
+            elif moment.family == Families.SCHEDULER_STEP:
+                found += self._step(owner, moment.call, facts)
+        return found
+
+    def finish(self) -> list[Violation]:
+        """The order in which they were made tells nothing, so that one may yet train later."""
+        if self._is_lost or self._last is None:
+            return []
+        found: list[Violation] = []
+        for owner, schedule in self._schedules.items():
+            others = [one for one in schedule.others if self._trains_alone(one, schedule)]
+            is_idle = owner not in self._stepped and owner in self._moved - self._told
+            if others and is_idle and schedule.call is not None:
+                call, other = schedule.call, min(others)
+                one = self._violation(owner, other, call, call.step, self._last)
+                idle, active = (self.ledger.holders[name].label for name in (owner, other))
+                cause = f"The scheduler was made for {idle}, which never steps: {active} trains."
+                fix = "Make the scheduler for the optimizer that trains."
+                found.append(replace(one, likely_cause=cause, fix=fix))
+        return found
+
+    def _trains_alone(self, other: str, schedule: _Schedule) -> bool:
+        """Whether it trained for long at one rate, which nothing was to change."""
+        is_long = self._updates[other] >= _MANY and schedule.others[other] >= _CONFIRMED
+        return is_long and other in self._rates.keys() - self._moved - self._schedules.keys()
+
+    def _step(self, owner: str, call: CallEvent, facts: StepFacts) -> list[Violation]:
+        schedule = self._schedules.setdefault(owner, _Schedule())
+        stepped, schedule.stepped = schedule.stepped, {}
+        had_begun, schedule.has_begun = schedule.has_begun, True
+        if not had_begun:
+            return []
+        self.triggered += 1
+        if owner not in self._stepped:
+            held = self.ledger.holders[owner].ids
+            sharing = [o for o in stepped if not self.ledger.holders[o].ids.isdisjoint(held)]
+            schedule.others.update(sharing)
+            schedule.call = schedule.call or (call if sharing else None)
+        others = [other for other in stepped if self._takes_the_place(other, owner, facts)]
+        if owner in stepped or not others:
+            schedule.in_vain = 0
+            return []
+        schedule.in_vain += 1
+        if schedule.in_vain == 1:
+            schedule.first = stepped[min(others)]
+        if schedule.in_vain != _CONFIRMED:
+            return []
+        self._told.add(owner)
+        return [self._violation(owner, min(others), call, schedule.first, facts)]
+
+    def _takes_the_place(self, other: str, owner: str, facts: StepFacts) -> bool:
+        holders, rates = self.ledger.holders, facts.event.lr
+        if holders[other].ids.isdisjoint(holders[owner].ids):
+            return False
+        is_later = max(self._made[owner], self._stepped.get(owner, 0)) < self._made[other]
+        return is_later and rates.get(other) != rates.get(owner)
+
+    def _violation(
+        self, owner: str, other: str, call: CallEvent, step: int | None, facts: StepFacts
+    ) -> Violation:
+        idle, active = (self.ledger.holders[name] for name in (owner, other))
+        found = proof(
+            ("TC216", Symptom.SCHEDULE),
+            facts,
+            step=step,
+            subject=Subject(api=Families.SCHEDULER_STEP),
+            message=(
+                f"a scheduler changes the learning rate of {idle.label}, which does not step; "
+                f"{active.label} trains the same parameters"
+            ),
+            expected="the optimizer of a scheduler steps between its steps",
+            observed=f"it belongs to {idle.label}, but {active.label} steps in its place",
+            evidence=[call, active.made],
+        )
+        if not active.made.where:
+            return found
+        place = active.made.where.rpartition("/")[2]
+        cause = f"The optimizer was built again after the scheduler ({place}): {found.observed}."
+        return replace(found, likely_cause=cause)

@@ -1,0 +1,138 @@
+"""TC326: sequence layers of one model take different dims for the batch."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+from traincheck.rules.base.event_rule import SingleEvents
+from traincheck.rules.base.model_rule import MODELS, model_of
+from traincheck.schema.apis import MULTI_HEAD_MODULE, RECURRENT
+from traincheck.schema.claims import Needs
+from traincheck.schema.events import CallEvent, Event, StepEvent
+from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.values import tensor_summary
+
+_LAYERS = RECURRENT | {MULTI_HEAD_MODULE}
+_NDIM = 3
+_ENOUGH = 3  # steps; two sizes may be equal by chance in one or two
+
+
+class BatchDimsMixed:
+    """TC326 batch-dims-mixed: one layer takes for time what another takes for the batch.
+
+    What it checks:
+        Recurrent layers and attention of one model, of which some are made with batch_first=True
+        and some are not, agree on how many sequences there are.
+
+    Why it matters:
+        A layer that was left without batch_first=True in a model that has it elsewhere runs all
+        the same: each sample attends to, or remembers, the other samples of the batch. The loss
+        falls, as the batch of training leaks into every output.
+
+    Fires on:
+        Three steps in which a layer without batch_first reads a sequence as long as the batch of
+        all layers with batch_first, in several columns of another number.
+
+    Stays quiet on:
+        Inputs that are transposed for the layers that want time first; models whose layers all have
+        the same setting (TC323 looks at those), as axial attention has; sequences as long as the
+        batch is large; evaluation.
+
+    Fix:
+        Make all layers with batch_first=True, or transpose the input of those that are not.
+
+    Source:
+        https://docs.pytorch.org/docs/stable/generated/torch.nn.MultiheadAttention.html
+    """
+
+    info = CheckInfo(
+        check_id="TC326",
+        kind="rule",
+        code="TC326",
+        severity="warning",
+        title="{subject}, unlike other layers, reads the samples of a batch as one sequence",
+        likely_cause=(
+            "{subject} was made without batch_first=True, unlike other layers of the model, and is "
+            "given (batch, time, features)."
+        ),
+        fix="Make {subject} with batch_first=True, or give it (time, batch, features).",
+    )
+    needs = MODELS | Needs(calls=_LAYERS, kinds=frozenset({"step"}))
+
+    def monitor(self) -> BatchDims:
+        return BatchDims()
+
+
+@dataclass(slots=True)
+class _Step:
+    """Of one step of one model. batches: of layers that have them first. others: first two dims."""
+
+    batches: set[int] = field(default_factory=set)
+    others: list[tuple[int, int, CallEvent]] = field(default_factory=list)
+
+
+class BatchDims(SingleEvents):
+    """Compares what layers of a model are given in each step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._flags: dict[str, bool] = {}
+        self._steps: defaultdict[str, _Step] = defaultdict(_Step)
+        self._found: defaultdict[str, int] = defaultdict(int)  # layer -> steps
+        self._told: set[str] = set()
+
+    def judge(self, event: Event) -> list[Violation]:
+        if isinstance(event, StepEvent):
+            steps, self._steps = self._steps, defaultdict(_Step)
+            return [found for step in steps.values() for found in self._conclude(step)]
+        if isinstance(event, CallEvent):
+            self._call(event)
+        elif (model := model_of(event)) is not None:
+            flags = {path: facts.get("batch_first") for path, facts in model.modules.items()}
+            self._flags |= {path: flag for path, flag in flags.items() if isinstance(flag, bool)}
+        return []
+
+    def _call(self, event: CallEvent) -> None:
+        is_first = self._flags.get(event.module or "")
+        given = tensor_summary(event.args.get("0") or event.args.get("query"))
+        if event.api not in _LAYERS or not event.grad_enabled or event.stage != "train":
+            return
+        if is_first is None or given is None or len(given.shape) != _NDIM:
+            return
+        step = self._steps[str(event.module).partition(".")[0]]
+        if is_first:
+            step.batches.add(given.shape[0])
+        else:
+            step.others.append((given.shape[0], given.shape[1], event))
+
+    def _conclude(self, step: _Step) -> list[Violation]:
+        if len(step.batches) != 1 or not step.others:
+            return []
+        self.triggered += 1
+        (batch,) = step.batches
+        found = []
+        for path in {str(call.module) for _, _, call in step.others} - self._told:
+            dims = [(one, other, c) for one, other, c in step.others if c.module == path]
+            if not all(one == batch and other not in (1, batch) for one, other, _ in dims):
+                continue
+            self._found[path] += 1
+            if self._found[path] == _ENOUGH:
+                self._told.add(path)
+                found.append(_violation(*dims[0]))
+        return found
+
+
+def _violation(batch: int, columns: int, call: CallEvent) -> Violation:
+    return Violation(
+        check_id="TC326",
+        step=call.step,
+        rank=call.rank,
+        stage=call.stage,
+        subject=Subject(api=call.api, module=call.module),
+        symptom=Symptom.LOSS_INPUT,
+        message=f"{call.module} reads the {batch} samples of a batch as one sequence",
+        expected=f"{batch} sequences of {columns} steps, as other layers of the model read them",
+        observed=f"{columns} sequences of {batch} steps",
+        evidence=(call,),
+    )

@@ -1,0 +1,184 @@
+"""TC328: view() where dims are to be exchanged. Knows sizes of dims only."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import permutations
+from math import prod
+
+from traincheck.facts.losses import CROSS_ENTROPY, NLL, as_loss, given
+from traincheck.rules.base.event_rule import SingleEvents
+from traincheck.schema.apis import RESHAPES, Families
+from traincheck.schema.claims import Needs
+from traincheck.schema.events import BatchEvent, CallEvent, Event, StepEvent
+from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.shapes import cuts_heads, loses_classes, torn
+from traincheck.schema.values import TensorSummary, tensor_summary, tensors_in
+
+_ENOUGH = 2  # steps; sizes may be equal by chance in one
+_MOST_VIEWS = 64  # of one step
+_MOST_DIMS = 6  # whose orders are tried
+_OF_CLASSES = (CROSS_ENTROPY, NLL)
+
+Place = tuple[str, str | None, str | None]
+
+
+class ViewForTranspose:
+    """TC328 view-for-transpose: view() or reshape() is used where dims are to be exchanged.
+
+    What it checks:
+        A tensor that is given other dims by view() or reshape() has the same slices afterwards: in
+        the dim that is as large as the batch, and in dims that come in another order.
+
+    Why it matters:
+        view() only says anew where dims end; it moves nothing. A tensor of (batch, time, features)
+        viewed as (time, batch, features), or the last states of a bidirectional layer, (2, batch,
+        features), viewed as (batch, 2 * features), has the right shape, and each of its rows holds
+        pieces of several samples. So do pixels, (batch, channels, height, width) viewed as (batch,
+        height * width, channels), hold no colors; scores of (batch, classes, height, width) viewed
+        as (pixels, classes) are those of neighbours, not of classes; and heads of attention cut
+        from (batch, time, features) without an exchange hold parts of the time. The loss falls, as
+        far as a batch can be learned by heart.
+
+    Fires on:
+        Two steps of training in which a view tears the samples of a batch apart though its result
+        has a dim of their number; or gives a batch the dims that another order of them would give,
+        and tears these apart; or makes (batch, heads, time, size) of (batch, time, heads * size);
+        or gives cross_entropy or nll_loss (rows, classes) of (batch, classes, ...).
+
+    Stays quiet on:
+        Dims that are merged, split, or cut in equal pieces, such as heads of attention, windows and
+        ghost batches; dims exchanged by transpose() or permute() first; sizes that are multiples of
+        each other, where the same view may be meant; tensors with several dims of one size; batches
+        whose tensors disagree about how many samples there are; evaluation.
+
+    Fix:
+        Exchange dims with transpose() or permute(), then reshape().
+
+    Source:
+        https://karpathy.github.io/2019/04/25/recipe/
+    """
+
+    info = CheckInfo(
+        check_id="TC328",
+        kind="rule",
+        code="TC328",
+        severity="warning",
+        title="A view mixes {subject}",
+        likely_cause="view() or reshape() is used to exchange dims: {observed}.",
+        fix="Exchange the dims with transpose() or permute(), then reshape().",
+    )
+    needs = Needs(
+        calls=RESHAPES | {Families.MODULE, *_OF_CLASSES}, kinds=frozenset({"batch", "step"})
+    )
+
+    def monitor(self) -> Views:
+        return Views()
+
+
+class Views(SingleEvents):
+    """Compares the views of each step with the size of its batches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._views: list[tuple[CallEvent, TensorSummary, TensorSummary]] = []
+        self._batches: set[int | None] = set()  # sizes of what loaders gave
+        self._given: set[int | None] = set()  # sizes of what models were given
+        self._scores: set[tuple[int, ...]] = set()  # shapes of what losses were given
+        self._first: dict[Place, Violation] = {}
+        self._steps: Counter[Place] = Counter()
+
+    def judge(self, event: Event) -> list[Violation]:
+        if isinstance(event, StepEvent):
+            return self._conclude()
+        if isinstance(event, BatchEvent):
+            self._batches.add(_rows(tensors_in(event.leaves).values()))
+        elif isinstance(event, CallEvent) and event.grad_enabled and event.stage == "train":
+            if event.api in RESHAPES:
+                self._view(event)
+            elif (loss := as_loss(event, _OF_CLASSES)) is not None:
+                scores = given(loss, "input")
+                self._scores.update(() if scores is None else {scores.shape})
+            elif event.root:
+                self._given.add(_rows(tensors_in(event.args).values()))
+        return []
+
+    def _view(self, event: CallEvent) -> None:
+        before, after = [*tensors_in(event.args).values()], tensor_summary(event.result)
+        if before and after is not None and len(self._views) < _MOST_VIEWS:
+            self._views.append((event, before[0], after))
+
+    def _conclude(self) -> list[Violation]:
+        sizes = {n for n in self._batches or self._given if n is not None}
+        views, self._views = self._views, []
+        self._batches, self._given = set(), set()
+        scores, self._scores = self._scores, set()
+        found: dict[Place, Violation] = {}
+        for call, before, after in views if sizes else ():
+            self.triggered += 1
+            mixed = _mixed(before.shape, after.shape, sizes)
+            if after.shape in scores and loses_classes(before.shape, after.shape):
+                mixed = f"the scores of {after.shape[1]} classes"
+            if mixed is not None:
+                place = call.api, call.module, call.where
+                found.setdefault(place, _violation(call, mixed, before.shape, after.shape))
+        self._steps.update(found.keys())
+        self._first = {**found, **self._first}
+        return [self._first[place] for place in found if self._steps[place] == _ENOUGH]
+
+
+def _rows(tensors: Iterable[TensorSummary]) -> int | None:
+    """How many samples tensors hold, where all agree."""
+    sizes = {tensor.shape[0] for tensor in tensors if tensor.shape}
+    return sizes.pop() if len(sizes) == 1 else None
+
+
+def _mixed(old: Sequence[int], new: Sequence[int], batches: set[int]) -> str | None:
+    """What a view mixes, in words; None for nothing that is known to belong together."""
+    sizes = torn(old, new)
+    samples = batches.intersection(sizes)
+    if samples:
+        return f"the {min(samples)} samples of a batch"
+    if sizes and old[0] == new[0] and old[0] in batches and _is_exchange(old[1:], new[1:]):
+        return f"the {sizes[0]} slices of a dim"
+    if old[:1] and old[0] in batches and cuts_heads(old, new):
+        return f"the {old[1]} positions of a sequence"
+    return None
+
+
+def _is_exchange(old: Sequence[int], new: Sequence[int]) -> bool:
+    """Whether the dims are what exchanging dims, and then merging some, would give."""
+    old, new = [n for n in old if n > 1], [n for n in new if n > 1]
+    return len(old) <= _MOST_DIMS and any(_is_merged(order, new) for order in permutations(old))
+
+
+def _is_merged(order: Sequence[int], new: Sequence[int]) -> bool:
+    start = 0
+    for size in new:
+        end = start + 1
+        while prod(order[start:end]) < size and end < len(order):
+            end += 1
+        if prod(order[start:end]) != size:
+            return False
+        start = end
+    return start == len(order)
+
+
+def _violation(
+    call: CallEvent, mixed: str, before: Sequence[int], after: Sequence[int]
+) -> Violation:
+    name = call.api.rpartition(".")[2]
+    return Violation(
+        check_id="TC328",
+        step=call.step,
+        rank=call.rank,
+        stage=call.stage,
+        subject=Subject(api=call.api, module=call.module),
+        symptom=Symptom.LOSS_INPUT,
+        message=f"{name}() tears {mixed} apart",
+        expected=f"{mixed} that stay whole, as transpose() or permute() leaves them",
+        observed=f"{name}() gives {tuple(before)} the shape {tuple(after)}",
+        title=f"A view mixes {mixed}" + (f" in {call.module}" if call.module else ""),
+        evidence=(call,),
+    )

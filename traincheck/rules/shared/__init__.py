@@ -1,0 +1,1 @@
+"""Readings of events that rules of several themes use."""

@@ -1,0 +1,77 @@
+"""Monitors that look at each tensor of each batch. No thresholds but for how often."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import replace
+
+from traincheck.rules.base.model_rule import about
+from traincheck.schema.claims import Needs
+from traincheck.schema.events import BatchEvent, Event
+from traincheck.schema.findings import CheckInfo, Subject, Violation
+from traincheck.schema.values import TensorSummary, tensor_summary
+
+BATCHES = Needs(kinds=frozenset({"batch"}), stats=frozenset({"batch"}))
+_IN_A_ROW = 3  # so many batches of a loader, for one may be odd
+_DIMS, _COLOURS, _SMALLEST = 4, frozenset({1, 3, 4}), 8
+
+
+class Leaves(ABC):
+    """Tells of a leaf when the same was seen in several batches in a row."""
+
+    def __init__(self, info: CheckInfo) -> None:
+        self.triggered = 0
+        self._info = info
+        self._seen: dict[tuple[str, str], int] = {}
+        self._told: set[tuple[str, str]] = set()
+        self._is_odd = False
+
+    def observe(self, event: Event) -> Sequence[Violation]:
+        if not isinstance(event, BatchEvent):
+            return ()
+        found: list[Violation] = []
+        for path, value in event.leaves.items():
+            tensor = tensor_summary(value)
+            if tensor is not None and (event.loader, path) not in self._told:
+                self._is_odd = False
+                found += self.judge(event, path, tensor)
+                if not self._is_odd:
+                    self._seen.pop((event.loader, path), None)
+        return found
+
+    def finish(self) -> Sequence[Violation]:
+        return ()
+
+    @abstractmethod
+    def judge(self, event: BatchEvent, path: str, tensor: TensorSummary) -> Sequence[Violation]:
+        """What is to be said about a tensor of a batch; see `again`."""
+
+    def again(
+        self, event: BatchEvent, path: str, *, expected: str, observed: str
+    ) -> Sequence[Violation]:
+        """The leaf is odd: a violation if it was so in the batches before."""
+        self._is_odd = True
+        key = (event.loader, path)
+        self._seen[key] = self._seen.get(key, 0) + 1
+        if self._seen[key] < _IN_A_ROW:
+            return ()
+        self._told.add(key)
+        where = f"{event.loader} {path}"
+        violation = about(self._info, event, [where], expected=expected, observed=observed)
+        return [replace(violation, subject=Subject(variable=where))]
+
+
+def is_image(tensor: TensorSummary) -> bool:
+    """Whether the tensor may be a batch of floating-point images."""
+    return tensor.dtype.startswith(("float", "bfloat")) and may_be_images(tensor)
+
+
+def may_be_images(tensor: TensorSummary) -> bool:
+    """Whether the tensor has the shape of a batch of images."""
+    shape = tensor.shape
+    return (
+        len(shape) == _DIMS
+        and bool(_COLOURS & {shape[1], shape[3]})
+        and min(shape[2], max(shape[1], shape[3])) >= _SMALLEST
+    )

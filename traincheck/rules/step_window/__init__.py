@@ -1,0 +1,1 @@
+"""Rules about backward, clipping, step and zero_grad."""

@@ -1,0 +1,217 @@
+"""TC201: a step applies gradients of the step before once more.
+
+Follows gradients, not only calls.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
+from traincheck.rules.base.step_rule import StepMonitor, proof
+from traincheck.rules.step_window.accumulated_gradients import Pile, Piling
+from traincheck.schema.apis import Families
+from traincheck.schema.claims import Needs
+from traincheck.schema.events import CallEvent
+from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+
+_APPLIED = (
+    "optimizer.step(){where} at step {step} applies gradients of {variables} that still contain "
+    "those of the step before."
+)
+_BY_HAND = (
+    "The program updates its parameters itself, without an optimizer, and clears no gradients: "
+    "backward(){where} at step {step} adds to those of {variables}."
+)
+_CLEAR = "Call model.zero_grad(), or set p.grad = None for each parameter, after every update."
+
+
+class MissingZeroGrad:
+    """TC201 missing-zero-grad: gradients are not cleared between two steps of an optimizer.
+
+    What it checks:
+        Between two steps of the same optimizer, gradients that the first has applied are cleared
+        before backward() adds to them: by zero_grad() of the optimizer or the model, or by hand.
+        The same between two updates that the program makes itself, without an optimizer.
+
+    Why it matters:
+        Every step applies the sum of all gradients so far. Training goes on, with a direction that
+        is stale and a size that grows.
+
+    Fires on:
+        A loop without zero_grad(); a zero_grad() of another optimizer or of another model; a
+        zero_grad() that is reached only now and then. A loop without an optimizer that updates its
+        parameters itself 64 times in a row, or four times up to the end of the run, with gradients
+        that are never cleared.
+
+    Stays quiet on:
+        zero_grad() at the head or at the end of the loop, of the optimizer or of the model;
+        gradients set to None, or written in each step, by hand (as of fp32 masters of the weights);
+        accumulation over several backward() between two steps; the generator's backward() that
+        reaches a discriminator; closures (LBFGS); the first step; steps that GradScaler skips;
+        gradients that a step which was not recorded has left, where no optimizer has applied them;
+        without an optimizer: accumulation over several backward() before an update, momentum kept
+        in the gradients, weights that are written without a gradient (averages, target networks,
+        limits, masks), steps that are sampled.
+
+    Fix:
+        Call optimizer.zero_grad() once per optimizer step; without an optimizer, model.zero_grad()
+        or p.grad = None after each update.
+
+    Source:
+        https://stackoverflow.com/questions/60335387
+    """
+
+    info = CheckInfo(
+        check_id="TC201",
+        kind="rule",
+        code="TC201",
+        severity="error",
+        title="Gradients are not cleared between optimizer steps",
+        likely_cause=f"optimizer.zero_grad() is missing: {_APPLIED}",
+        fix="Call optimizer.zero_grad() once in every iteration, before loss.backward().",
+        title_of_several="Gradients are not cleared between the steps of {optimizer}",
+        fix_of_several=(
+            "Call zero_grad() of {optimizer} once in every iteration, before the backward() that "
+            "computes its gradients."
+        ),
+    )
+    needs = DISCOVERY | GRADIENTS | Needs(kinds=frozenset({"mark"}))
+
+    def monitor(self) -> GradientWindow:
+        return GradientWindow()
+
+
+@dataclass(slots=True)
+class _Window:
+    """Since the last step of an optimizer.
+
+    used: applied and not cleared since; piled: then added to. other: a zero_grad since then.
+    """
+
+    used: set[int] = field(default_factory=set)
+    piled: set[int] = field(default_factory=set)
+    other: CallEvent | None = None
+
+
+class GradientWindow(StepMonitor):
+    """Follows the gradients of each optimizer from one of its steps to the next."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._windows: dict[str, _Window] = {}
+        self._cleared: dict[str, CallEvent] = {}  # the last zero_grad that was of an optimizer's
+        self._piling = Piling()
+
+    def judge(self, facts: StepFacts) -> list[Violation]:
+        self.triggered += bool(facts.by_hand)
+        return self._by_optimizers(facts) + [
+            violation
+            for pile in self._piling.step(facts, self.ledger.held())
+            for violation in self._piled(pile)
+        ]
+
+    def finish(self) -> list[Violation]:
+        return [violation for pile in self._piling.finish() for violation in self._piled(pile)]
+
+    def _piled(self, pile: Pile) -> list[Violation]:
+        """The program updates parameters itself."""
+        return [
+            replace(
+                proof(
+                    ("TC201", Symptom.MISSING_ZERO_GRAD),
+                    pile.facts,
+                    subject=Subject(api=Families.ZERO_GRAD, variable=name),
+                    message=f"the program updates {name} again although its gradient still "
+                    "contains that of the update before: nothing clears it in between",
+                    expected="gradients are cleared between two updates",
+                    observed="backward() added to gradients that the update before had applied",
+                    evidence=(pile.backward,),
+                ),
+                title="Gradients are not cleared between updates",
+                likely_cause=_BY_HAND,
+                fix=_CLEAR,
+            )
+            for name in self.ledger.names(pile.ids)
+        ]
+
+    def _by_optimizers(self, facts: StepFacts) -> list[Violation]:
+        if not facts.is_whole:
+            self._windows.clear()
+            return []
+        found: list[Violation] = []
+        for owner, used in facts.kept.items():
+            self._windows.setdefault(owner, _Window(used=set(used)))
+        for moment in facts.moments:
+            for window in self._windows.values():
+                window.used -= moment.cleared
+                window.piled -= moment.cleared
+                if moment.family == Families.BACKWARD:  # what changes elsewhere the program writes
+                    window.piled |= window.used & moment.reached
+            if moment.family == Families.ZERO_GRAD:
+                self._note(moment)
+            if (
+                moment.family == Families.OPTIMIZER_STEP
+                and moment.call.owner in self.ledger.holders
+            ):
+                found += self._step(moment, facts)
+        return found
+
+    def _note(self, moment: Moment) -> None:
+        for window in self._windows.values():
+            window.other = moment.call
+        for owner, holder in self.ledger.holders.items():
+            if not holder.ids.isdisjoint(moment.cleared):
+                self._cleared[owner] = moment.call
+
+    def _step(self, moment: Moment, facts: StepFacts) -> list[Violation]:
+        owner = str(moment.call.owner)
+        window = self._windows.get(owner)
+        self._windows[owner] = _Window(used=set(moment.applied))
+        if window is None:
+            return []
+        self.triggered += 1
+        cause = _cause(window.other, self._cleared.get(owner))
+        return [
+            self._violation(self.ledger.name(identity), moment, facts, cause)
+            for identity in sorted(window.piled, key=self.ledger.name)
+        ]
+
+    def _violation(self, name: str, moment: Moment, facts: StepFacts, cause: str) -> Violation:
+        event = facts.event
+        label = self.ledger.holders[str(moment.call.owner)].label
+        backward = [
+            m.call
+            for m in facts.moments
+            if m.family == Families.BACKWARD and m.call.span < moment.call.span
+        ]
+        return Violation(
+            check_id="TC201",
+            step=event.step,
+            rank=event.rank,
+            stage="train",
+            subject=Subject(api=Families.ZERO_GRAD, variable=name),
+            symptom=Symptom.MISSING_ZERO_GRAD,
+            message=(
+                f"{label} steps again although the gradient of {name} still contains that of the "
+                "step before: there is no zero_grad() in between"
+            ),
+            expected="gradients are cleared between two steps of an optimizer",
+            observed="backward() added to gradients that the step before had applied",
+            evidence=(moment.call, *backward[-1:]),
+            likely_cause=cause,
+            optimizer=self.ledger.one_of_several(str(moment.call.owner)),
+        )
+
+
+def _cause(other: CallEvent | None, cleared: CallEvent | None) -> str:
+    """What there was in place of the zero_grad that is missing; nothing if there was none.
+
+    other: since the last step. cleared: that did clear these gradients, before.
+    """
+    call = cleared or other
+    if call is None:
+        return ""
+    place = f" ({call.where.rpartition('/')[2]})" if call.where else ""
+    what = "is not called in every iteration" if cleared else "clears other gradients than these"
+    return f"zero_grad(){place} {what}: {_APPLIED}"

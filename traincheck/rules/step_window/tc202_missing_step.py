@@ -1,0 +1,243 @@
+"""TC202: gradients are computed and no optimizer step ever applies them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+
+from traincheck.facts.awaited import FIRST, LATER, LATER_AT_END
+from traincheck.facts.manual_updates import UPDATED
+from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, StepFacts
+from traincheck.rules.base.step_rule import StepMonitor, proof
+from traincheck.rules.step_window.lapse import Lapse
+from traincheck.schema.apis import Families
+from traincheck.schema.claims import Needs
+from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.words import joined
+
+_CONFIRMED_AT_END = 2  # the run is over: no update will come
+_CONFIRMED_BESIDE = 30  # while another optimizer steps: one may wait long for its turn
+_CONFIRMED_AS_SUM = 64  # backward passes of an only step, which may be accumulation
+
+
+class MissingStep:
+    """TC202 missing-step: gradients are computed but no optimizer step applies them.
+
+    What it checks:
+        An optimizer whose parameters get gradients steps, or GradScaler steps it.
+
+    Why it matters:
+        Nothing is learned. With dropout and shuffled batches the loss still moves enough to look
+        like training.
+
+    Fires on:
+        Ten complete steps in a row, or two when the run ends before that, in which backward()
+        reaches parameters of an optimizer that has never stepped, and no optimizer steps. A run in
+        which an optimizer never steps beside others that do, though its zero_grad() is called in
+        each of 30 steps or more and gradients come: a GAN with opt_g.step() written for
+        opt_d.step(). A run that ends with thirty steps in a row without an update, or has three
+        hundred, after some that had one, in which the same line calls backward() and zero_grad()
+        clears what came. A run that ends in its first step after 64 or more backward(): a condition
+        for the update that is never true.
+
+    Stays quiet on:
+        Accumulation over several backward(); the gradients of several tasks, cleared and computed
+        one after the other for one step; one of two optimizers that waits for its turn;
+        backward() for saliency or Fisher information after training, which another line calls;
+        updates by hand, with or without an optimizer beside them; an optimizer around another one
+        that steps (SAM); steps that GradScaler skips, or the program now and then; a run that ends
+        in the first accumulation.
+
+    Fix:
+        Call optimizer.step() after loss.backward(), or scaler.step(optimizer) with GradScaler.
+
+    Source:
+        https://pytorch.org/tutorials/beginner/basics/optimization_tutorial.html (the right loop)
+    """
+
+    info = CheckInfo(
+        check_id="TC202",
+        kind="rule",
+        code="TC202",
+        severity="error",
+        title="Gradients are computed but no optimizer step applies them",
+        likely_cause="optimizer.step() is missing from the loop or is never reached: {observed}.",
+        fix="Call optimizer.step() after loss.backward(){where} in every iteration.",
+        title_of_several="No step of {optimizer} applies the gradients that are computed",
+        fix_of_several=(
+            "Call step() of {optimizer} after the backward(){where} that computes its gradients."
+        ),
+    )
+    needs = (
+        DISCOVERY
+        | GRADIENTS
+        | Needs(calls=frozenset({Families.SCALER_STEP}), states=frozenset({"parameter@step"}))
+    )
+
+    def monitor(self) -> StepAwaited:
+        return StepAwaited()
+
+
+class StepAwaited(StepMonitor):
+    """Counts steps in a row that end without any update."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._stepped: set[str] = set()
+        self._never = Lapse()  # of optimizers that did not step once
+        self._later = Lapse()  # of those that did
+        # Of each optimizer that never stepped: steps that it was made ready for, and the first
+        self._ready: dict[str, tuple[int, list[Violation]]] = {}
+        self._zeroed: set[str] = set()  # in the step before: theirs may come in this one
+        self._lines: set[str | None] = set()  # that call backward() before updates
+        self._longest = 0  # of such that an update ended
+        self._sum: list[Violation] = []  # of a first step that is not over
+        # Steps that changed a parameter of an optimizer which never stepped
+        self._moved: Counter[int] = Counter()
+
+    def judge(self, facts: StepFacts) -> list[Violation]:
+        counters = facts.event.counters
+        families = {moment.family for moment in facts.moments}
+        stepping = (Families.OPTIMIZER_STEP, Families.SCALER_STEP)
+        self._stepped |= {str(m.call.owner) for m in facts.moments if m.family in stepping}
+        self._note_moved(facts)
+        self._note_ready(facts)
+        is_updated = (
+            counters.get("optimizer_step", 0)
+            or counters.get("scaler_step", 0)
+            or not families.isdisjoint(stepping)
+        )
+        # Calls are counted in steps that are not recorded too; where they are not, all is open.
+        is_unknown = facts.is_gap and not counters
+        if is_updated or is_unknown:
+            self.triggered += bool(facts.reached)
+            self._longest = max(self._longest, self._later.count)
+            self._never, self._later = Lapse(), Lapse()
+            self._lines |= {m.call.where for m in facts.moments if m.family == Families.BACKWARD}
+            return []
+        if not facts.is_whole:
+            self._sum = [] if facts.is_gap or self._stepped else self._summed(facts)
+            return []
+        return self._wait(facts) + self._stopped(facts)
+
+    def finish(self) -> list[Violation]:
+        """A run that ends without an update proves it sooner."""
+        needed = max(LATER_AT_END, 2 * self._longest)
+        late = self._never.ends(_CONFIRMED_AT_END, FIRST) or self._later.ends(needed, LATER)
+        beside = [
+            violation
+            for owner, (count, first) in sorted(self._ready.items())
+            if owner not in self._stepped and count >= _CONFIRMED_BESIDE and self._stepped
+            for violation in first
+        ]
+        return late or beside or self._sum
+
+    def _note_moved(self, facts: StepFacts) -> None:
+        for owner, holder in self.ledger.holders.items():
+            if owner not in self._stepped:
+                self._moved.update(facts.changed.intersection(holder.names))
+
+    def _is_by_hand(self, identity: int) -> bool:
+        """Whether the program updates it itself. A limit on weights changes them once."""
+        return self._moved[identity] >= UPDATED
+
+    def _note_ready(self, facts: StepFacts) -> None:
+        """Optimizers whose gradients are cleared and computed, as for a step."""
+        known = self.ledger.holders
+        served = {i for owner in self._stepped & known.keys() for i in known[owner].names}
+        zeroed = {str(m.call.owner) for m in facts.moments if m.family == Families.ZERO_GRAD}
+        waiting = ((zeroed | self._zeroed) - self._stepped) & known.keys()
+        self._zeroed = zeroed if facts.is_whole else set()
+        for owner in waiting if facts.is_whole else ():
+            holder = known[owner]
+            ready = facts.reached & (holder.names.keys() - served)
+            victims = {i for i in ready if not self._is_by_hand(i)}
+            if not victims:
+                continue
+            count, first = self._ready.get(owner, (0, []))
+            if not first:
+                first = self._violations(victims, [owner], facts)
+            self._ready[owner] = (count + 1, first)
+            self._zeroed.discard(owner)
+
+    def _stopped(self, facts: StepFacts) -> list[Violation]:
+        """Optimizers that have stepped, and gradients come and are cleared as when they did."""
+        known = self.ledger.holders
+        zeroed = {str(m.call.owner) for m in facts.moments if m.family == Families.ZERO_GRAD}
+        idle = {owner: known[owner] for owner in sorted(zeroed & self._stepped & known.keys())}
+        came = frozenset[int]().union(
+            *(
+                m.reached
+                for m in facts.moments
+                if m.family == Families.BACKWARD and m.call.where in self._lines
+            )
+        )
+        victims = {i for holder in idle.values() for i in holder.names} & came
+        if not victims:
+            return []
+        owners = [key for key, h in idle.items() if not victims.isdisjoint(h.names)]
+        found = self._violations(victims, owners, facts, is_later=True)
+        return self._later.add(found, LATER)
+
+    def _summed(self, facts: StepFacts) -> list[Violation]:
+        """A step that is the first, and not over: many backward passes, and no update."""
+        waiting = self.ledger.holders
+        victims = {i for holder in waiting.values() for i in holder.names} & facts.reached
+        if not victims or facts.event.counters.get("backward", 0) < _CONFIRMED_AS_SUM:
+            return []
+        owners = [key for key, h in waiting.items() if not victims.isdisjoint(h.names)]
+        return self._violations(victims, owners, facts)
+
+    def _wait(self, facts: StepFacts) -> list[Violation]:
+        waiting = {key: h for key, h in self.ledger.holders.items() if key not in self._stepped}
+        reached = {i for holder in waiting.values() for i in holder.names} & facts.reached
+        self.triggered += bool(reached)
+        victims = {i for i in reached if not self._is_by_hand(i)}
+        if not victims:
+            return []
+        owners = [key for key, h in waiting.items() if not victims.isdisjoint(h.names)]
+        found = self._violations(victims, owners, facts)
+        return self._never.add(found, FIRST)
+
+    def _violations(
+        self,
+        victims: AbstractSet[int],
+        owners: Sequence[str],
+        facts: StepFacts,
+        *,
+        is_later: bool = False,
+    ) -> list[Violation]:
+        """owners: the optimizers that hold the victims. is_later: they had an update before."""
+        ledger = self.ledger
+        labels = ", ".join(ledger.holders[owner].label for owner in owners)
+        models = joined(sorted({ledger.name(i).partition(".")[0] for i in victims}))
+        others = sorted(self._stepped & ledger.holders.keys() - set(owners))
+        beside = one = ""
+        if others:
+            label = ledger.holders[others[0]].label
+            beside = f", while {label} steps" if len(others) == 1 else ", while others step"
+            one = " or ".join(map(ledger.one_of_several, owners))
+        calls = [
+            m.call
+            for m in facts.moments
+            if m.family == Families.BACKWARD and not victims.isdisjoint(m.reached)
+        ]
+        is_one = len(owners) == 1
+        has, step = ("has", "steps") if is_one else ("have", "step")
+        never = f"{step} no more" if is_later else f"{has} not stepped once"
+        return [
+            proof(
+                ("TC202", Symptom.MISSING_STEP, one),
+                facts,
+                subject=Subject(api=Families.OPTIMIZER_STEP, variable=name),
+                message=f"backward() computes gradients for {name}, but {labels} {never}",
+                expected="a step of the optimizer after backward()",
+                observed=(
+                    f"{labels} {'holds' if is_one else 'hold'} parameters of {models} that get "
+                    f"gradients, and {never}{beside}"
+                ),
+                evidence=(*calls[:1], facts.event),
+            )
+            for name in self.ledger.names(victims)
+        ]

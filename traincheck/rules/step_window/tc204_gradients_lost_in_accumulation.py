@@ -1,0 +1,195 @@
+"""TC204: gradients of all but the last batch of an accumulation window are cleared."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
+from traincheck.rules.base.step_rule import StepMonitor, proof
+from traincheck.schema.apis import Families
+from traincheck.schema.claims import Needs
+from traincheck.schema.events import CallEvent
+from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+
+
+class GradientsLost:
+    """TC204 gradients-lost-in-accumulation: zero_grad() runs inside the accumulation window.
+
+    What it checks:
+        Where an optimizer steps once for several batches, the gradients of all of them are there
+        when it steps.
+
+    Why it matters:
+        Only the last batch of each window trains the model. The rest is computed and thrown away,
+        and the effective batch is several times smaller than it looks.
+
+    Fires on:
+        Several windows in a row in which an optimizer steps once for the same number of batches of
+        one loader, and zero_grad() has cleared the gradients of every batch but the last.
+
+    Stays quiet on:
+        Accumulation that clears once a step; gradients cleared on one batch (adversarial examples,
+        sharpness-aware steps, several tasks); the generator's backward() that reaches a
+        discriminator, and only that where the generator is cut off (TC203); steps that GradScaler
+        skips; a batch that is left out now and then; a loop whose batches come from no DataLoader;
+        programs that sum up gradients themselves, and put them in place of those that backward()
+        left (differential privacy).
+
+    Fix:
+        Call zero_grad() after the step, in the branch that steps.
+
+    Options:
+        windows: windows in a row that prove it.
+
+    Source:
+        https://github.com/bytetriper/RAE/issues/67, https://github.com/pytorch/torchtitan/pull/3575
+    """
+
+    info = CheckInfo(
+        check_id="TC204",
+        kind="rule",
+        code="TC204",
+        severity="error",
+        title="Gradients are cleared inside the accumulation window",
+        likely_cause=(
+            "zero_grad(){where} is called for every batch although the optimizer steps once for "
+            "several: {observed}."
+        ),
+        fix="Call optimizer.zero_grad() right after optimizer.step(), not for every batch.",
+        title_of_several="Gradients of {optimizer} are cleared inside its accumulation window",
+        fix_of_several=(
+            "Call zero_grad() of {optimizer} right after its step(), not for every batch."
+        ),
+    )
+    needs = (
+        DISCOVERY
+        | GRADIENTS
+        | Needs(calls=frozenset({Families.SCALER_STEP}), kinds=frozenset({"batch", "mark"}))
+    )
+
+    def __init__(self, windows: int = 3) -> None:
+        self.windows = windows
+
+    def monitor(self) -> Accumulation:
+        return Accumulation(self.windows)
+
+
+_Batch = tuple[str, int, int]
+
+
+@dataclass(slots=True)
+class _Window:
+    """Since the last step of an optimizer.
+
+    pending: what backward() brought and no step has used; lost: the batches whose gradients were
+    cleared.
+    """
+
+    pending: set[int] = field(default_factory=set)
+    batch: _Batch | None = None
+    lost: list[_Batch | None] = field(default_factory=list)
+    step: int | None = None  # in which the first lost gradients were computed
+    pending_step: int | None = None
+    cleared_by: CallEvent | None = None
+
+
+@dataclass(slots=True)
+class _Run:
+    """Windows in a row that lost the same number of batches."""
+
+    lost: int = 0
+    count: int = 0
+    step: int | None = None
+
+
+class Accumulation(StepMonitor):
+    """Follows what becomes of the gradients of each batch.
+
+    Args:
+        windows: windows in a row that prove it.
+    """
+
+    def __init__(self, windows: int) -> None:
+        super().__init__()
+        self._needed = windows
+        self._windows: dict[str, _Window] = {}
+        self._runs: dict[str, _Run] = {}
+
+    def judge(self, facts: StepFacts) -> list[Violation]:
+        if (
+            facts.has_own or not facts.is_whole
+        ):  # what a program sums up itself is nowhere to be seen
+            self._windows.clear()
+            self._runs.clear()
+            return []
+        found: list[Violation] = []
+        for moment in facts.moments:
+            for key, holder in self.ledger.holders.items():
+                self._follow(self._windows.setdefault(key, _Window()), holder.ids, moment, facts)
+            owner = moment.call.owner
+            if moment.family in (Families.OPTIMIZER_STEP, Families.SCALER_STEP):
+                if owner in self._windows:
+                    found += self._close(str(owner), moment, facts)
+                # Used, by whichever optimizer, or computed for one that it does not reach
+                for window in self._windows.values():
+                    window.pending.clear()
+        return found
+
+    def _follow(
+        self, window: _Window, held: frozenset[int], moment: Moment, facts: StepFacts
+    ) -> None:
+        if window.pending and not window.pending.isdisjoint(moment.cleared):
+            if window.pending <= moment.cleared and moment.family == Families.ZERO_GRAD:
+                if not window.lost:
+                    window.step = window.pending_step
+                window.lost.append(window.batch)
+                window.cleared_by = moment.call
+            window.pending -= moment.cleared
+        came = moment.reached & held
+        if came and moment.family == Families.BACKWARD:
+            window.pending |= came
+            window.batch = moment.batch
+            window.pending_step = facts.event.step
+
+    def _close(self, owner: str, moment: Moment, facts: StepFacts) -> list[Violation]:
+        window = self._windows[owner]
+        if moment.family == Families.SCALER_STEP and not window.lost:
+            return []
+        self._windows[owner] = _Window()
+        if not window.pending and not moment.applied:
+            self._runs.pop(owner, None)
+            return []
+        self.triggered += 1
+        batches = [*window.lost, window.batch]
+        loaders = {batch[0] for batch in batches if batch is not None}
+        if (
+            not window.lost
+            or None in batches
+            or len(loaders) != 1
+            or len(set(batches)) < len(batches)
+        ):
+            self._runs.pop(owner, None)
+            return []
+        run = self._runs.get(owner)
+        if run is None or run.lost != len(window.lost):
+            run = self._runs[owner] = _Run(len(window.lost), 0, window.step)
+        run.count += 1
+        if run.count != self._needed or window.cleared_by is None:
+            return []
+        label = self.ledger.holders[owner].label
+        whole = len(batches)
+        return [
+            proof(
+                ("TC204", Symptom.GRADIENT_LOST, self.ledger.one_of_several(owner)),
+                facts,
+                step=run.step,
+                subject=Subject(api=Families.ZERO_GRAD),
+                message=(
+                    f"zero_grad() clears the gradients of {whole - 1} of every {whole} batches "
+                    f"before {label} steps"
+                ),
+                expected=f"the step of {label} applies the gradients of all {whole} batches",
+                observed=f"{label} steps once for {whole} batches and finds the gradient of one",
+                evidence=(window.cleared_by, moment.call),
+            )
+        ]

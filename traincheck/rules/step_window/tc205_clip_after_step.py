@@ -1,0 +1,136 @@
+"""TC205: gradients are clipped when the optimizer has already applied them."""
+
+from __future__ import annotations
+
+from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
+from traincheck.rules.base.step_rule import StepMonitor, proof
+from traincheck.schema.apis import Families
+from traincheck.schema.claims import Needs
+from traincheck.schema.events import CallEvent
+from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+
+_CLIPS = (Families.CLIP_NORM, Families.CLIP_VALUE)
+_UPDATES = (Families.OPTIMIZER_STEP, Families.SCALER_STEP)
+_CONFIRMED = 2
+_CONFIRMED_AT_END = 1
+_MEASURES_ONLY = 1e4  # a limit that nothing reaches: the call is there for the norm it returns
+
+
+class ClipAfterStep:
+    """TC205 clip-after-step: clipping comes after the optimizer step and has no effect.
+
+    What it checks:
+        When gradients are clipped, an optimizer step that applies them is still to come.
+
+    Why it matters:
+        The update is made of the unclipped gradients. One bad batch can ruin the model, although
+        the code seems to guard against it.
+
+    Fires on:
+        Two iterations in a row in which clip_grad_norm_() or clip_grad_value_() comes after the
+        step, gradients are then cleared or computed anew, and nothing was clipped before the step.
+
+    Stays quiet on:
+        Clipping before the step; clipping for a second optimizer whose step follows; a limit so
+        large, or infinite, that the call only measures the norm; closures.
+
+    Fix:
+        Call clip_grad_norm_() between backward() (with GradScaler: unscale_()) and step().
+
+    Source:
+        https://github.com/awslabs/graphstorm/issues/1366, https://github.com/VGraphRNN/VGRNN/issues/4
+    """
+
+    info = CheckInfo(
+        check_id="TC205",
+        kind="rule",
+        code="TC205",
+        severity="error",
+        title="Gradients are not clipped when the optimizer applies them",
+        likely_cause="{observed}: the call{where} stands in another place of the loop.",
+        fix="Move the clipping between loss.backward() and optimizer.step().",
+    )
+    needs = DISCOVERY | GRADIENTS | Needs(calls=frozenset({*_CLIPS, Families.SCALER_STEP}))
+
+    def monitor(self) -> ClipOrder:
+        return ClipOrder()
+
+
+class ClipOrder(StepMonitor):
+    """Remembers since the last backward() whether a step or a clip came."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._stepped = False
+        self._clipped = False  # before the step
+        self._began = False  # the next iteration: there are no gradients yet to be clipped
+        self._is_early = False
+        self._late: CallEvent | None = None
+        self._late_step: int | None = None
+        self._first: int | None = None
+        self._count = 0
+        self._found: list[Violation] = []
+
+    def judge(self, facts: StepFacts) -> list[Violation]:
+        if not facts.is_whole:
+            self._stepped = self._clipped = False
+            self._late, self._count = None, 0
+            return []
+        found: list[Violation] = []
+        for moment in facts.moments:
+            found += self._follow(moment, facts)
+        return found
+
+    def finish(self) -> list[Violation]:
+        """A run that ends soon: once is all there is."""
+        return self._found if self._count >= _CONFIRMED_AT_END else []
+
+    def _follow(self, moment: Moment, facts: StepFacts) -> list[Violation]:
+        family = moment.family
+        if family in _CLIPS and _clips(moment.call):
+            self.triggered += 1
+            if not self._stepped:
+                self._clipped, self._count, self._found = True, 0, []
+            elif not self._clipped:
+                self._late, self._late_step = moment.call, facts.event.step
+                self._is_early = self._began
+        elif family in _UPDATES:
+            self._stepped, self._late, self._began = True, None, False
+        elif family in (Families.BACKWARD, Families.ZERO_GRAD):
+            late, self._late = self._late, None
+            self._began |= family == Families.ZERO_GRAD
+            if family == Families.BACKWARD:
+                self._stepped = self._clipped = False
+            if late is not None:
+                return self._proved(late, facts)
+        return []
+
+    def _proved(self, late: CallEvent, facts: StepFacts) -> list[Violation]:
+        self._first = self._late_step if self._count == 0 else self._first
+        self._count += 1
+        name = late.api.rpartition(".")[2]
+        place = "comes after the optimizer has stepped: no step uses what it clips"
+        observed = f"{name}() works on gradients that were applied before"
+        if self._is_early:
+            place = "comes before backward() has computed what it is to clip"
+            observed = f"{name}() finds no gradients: they are cleared, and backward() is to come"
+        violation = proof(
+            ("TC205", Symptom.WRONG_ORDER),
+            facts,
+            step=self._first if self._count <= _CONFIRMED else self._late_step,
+            subject=Subject(api=late.api),
+            message=f"{name}() {place}",
+            expected=f"{name}() between backward() and step()",
+            observed=observed,
+            evidence=(late,),
+        )
+        if self._count < _CONFIRMED:
+            self._found = [violation]
+            return []
+        self._found = []
+        return [violation]
+
+
+def _clips(call: CallEvent) -> bool:
+    limit = call.args.get("max_norm", call.args.get("clip_value"))
+    return isinstance(limit, (int, float)) and limit < _MEASURES_ONLY

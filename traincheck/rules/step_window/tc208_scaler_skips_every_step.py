@@ -1,0 +1,148 @@
+"""TC208: GradScaler skips one optimizer step after another."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
+from traincheck.rules.base.step_rule import StepMonitor, proof
+from traincheck.schema.apis import Families
+from traincheck.schema.claims import Needs
+from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+
+
+class ScalerSkipsEveryStep:
+    """TC208 scaler-skips-every-step: GradScaler finds overflow in every step and skips them all.
+
+    What it checks:
+        scaler.step() lets its optimizer step, apart from a few times while the scale settles.
+
+    Why it matters:
+        Nothing is learned while the loop, and a scheduler beside it, goes on as if it were: the
+        learning rate may have decayed to nothing before the first update.
+
+    Fires on:
+        Ten skipped steps in a row; or a run of at least three that ends without a single update.
+
+    Stays quiet on:
+        A few skipped steps, at the start or now and then; a scaler that is disabled; steps that
+        were not recorded.
+
+    Fix:
+        Look for what makes the loss or its gradients overflow; lower init_scale; step the scheduler
+        only when the optimizer has stepped.
+
+    Options:
+        skipped: skipped steps in a row that are a fault.
+        skipped_of_all: as many are, when a run ends without any update.
+
+    Source:
+        https://github.com/Lightning-AI/pytorch-lightning/issues/18828,
+        https://github.com/huggingface/accelerate/issues/4242
+    """
+
+    info = CheckInfo(
+        check_id="TC208",
+        kind="rule",
+        code="TC208",
+        severity="error",
+        title="GradScaler skips every optimizer step",
+        title_of_several="GradScaler skips every step of {optimizer}",
+        likely_cause=(
+            "The scaled gradients are infinite or NaN at every step(){where}: {observed}. The loss "
+            "overflows, or init_scale is far too large."
+        ),
+        fix=(
+            "Find what makes the loss overflow or lower init_scale; step the scheduler only after "
+            "a step that was not skipped."
+        ),
+    )
+    needs = (
+        DISCOVERY
+        | GRADIENTS
+        | Needs(calls=frozenset({Families.SCALER_STEP, Families.SCHEDULER_STEP}))
+    )
+
+    def __init__(self, skipped: int = 10, skipped_of_all: int = 3) -> None:
+        self.skipped = skipped
+        self.skipped_of_all = skipped_of_all
+
+    def monitor(self) -> Skips:
+        return Skips(self.skipped, self.skipped_of_all)
+
+
+@dataclass(slots=True)
+class _Run:
+    """Steps of one optimizer that were skipped in a row. scheduled: scheduler steps meanwhile."""
+
+    count: int = 0
+    scheduled: int = 0
+    first: int | None = None
+    pending: Violation | None = None
+
+
+class Skips(StepMonitor):
+    """Counts for each optimizer.
+
+    Args:
+        most: see the options of the rule.
+        most_of_all: the same.
+    """
+
+    def __init__(self, most: int, most_of_all: int) -> None:
+        super().__init__()
+        self._most = most
+        self._most_of_all = most_of_all
+        self._runs: dict[str, _Run] = {}
+        self._stepped: set[str] = set()
+
+    def judge(self, facts: StepFacts) -> list[Violation]:
+        if facts.is_gap:
+            self._runs.clear()
+            self._stepped |= self.ledger.holders.keys()  # they may have
+            return []
+        found: list[Violation] = []
+        inner = {m.call.parent for m in facts.updates()}
+        self._stepped |= {str(m.call.owner) for m in facts.updates()}
+        for moment in facts.moments:
+            owner = str(moment.call.owner)
+            if moment.family == Families.SCHEDULER_STEP and owner in self._runs:
+                self._runs[owner].scheduled += 1
+            elif moment.family == Families.SCALER_STEP and owner in self.ledger.holders:
+                self.triggered += 1
+                is_skipped = moment.call.args.get("enabled") is not False
+                if moment.call.span in inner or not is_skipped:
+                    self._runs.pop(owner, None)
+                else:
+                    found += self._skip(owner, moment, facts)
+        return found
+
+    def finish(self) -> list[Violation]:
+        """A run that ends without an update proves it sooner."""
+        return [
+            run.pending
+            for owner, run in self._runs.items()
+            if owner not in self._stepped
+            and self._most_of_all <= run.count < self._most
+            and run.pending is not None
+        ]
+
+    def _skip(self, owner: str, moment: Moment, facts: StepFacts) -> list[Violation]:
+        run = self._runs.setdefault(owner, _Run())
+        run.first = facts.event.step if run.count == 0 else run.first
+        run.count += 1
+        if run.count > self._most:
+            return []
+        label = self.ledger.holders[owner].label
+        beside = f", while its scheduler stepped {run.scheduled} times" if run.scheduled else ""
+        run.pending = proof(
+            ("TC208", Symptom.STEPS_SKIPPED, self.ledger.one_of_several(owner)),
+            facts,
+            step=run.first,
+            subject=Subject(api=Families.SCALER_STEP),
+            message=f"GradScaler skips {run.count} steps of {label} in a row{beside}",
+            expected=f"scaler.step() lets {label} step",
+            observed=f"{run.count} steps in a row were skipped{beside}",
+            evidence=(moment.call,),
+        )
+        return [run.pending] if run.count == self._most else []

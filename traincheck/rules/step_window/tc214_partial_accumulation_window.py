@@ -1,0 +1,130 @@
+"""TC214: windows of gradient accumulation that hold fewer batches than the others. Counts calls."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from traincheck.rules.base.event_rule import SingleEvents
+from traincheck.schema.apis import Families
+from traincheck.schema.claims import Needs
+from traincheck.schema.events import Event, StepEvent
+from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.words import counted
+
+_PROOF = 2  # smaller windows: the end of each epoch
+
+
+class PartialAccumulationWindow:
+    """TC214 partial-accumulation-window: now and then a step accumulates fewer batches.
+
+    What it checks:
+        Where nearly all optimizer steps accumulate the gradients of the same number of batches, all
+        of them do, and none are left when the run ends.
+
+    Why it matters:
+        The loss is divided by the usual number, so a smaller window makes a smaller update, once an
+        epoch. What is left over at the end is thrown away; what is carried over mixes two epochs.
+
+    Fires on:
+        A number of batches in the loader that is not a multiple of the accumulation steps.
+
+    Stays quiet on:
+        Training without accumulation; loops with several backward passes for a batch; windows that
+        vary all the time; one smaller window; smaller windows from some step on.
+
+    Fix:
+        Divide the loss by the number of batches in this window, or use drop_last.
+
+    Options:
+        windows: whole windows that must have been seen before.
+
+    Source:
+        https://github.com/huggingface/transformers/pull/34191
+    """
+
+    info = CheckInfo(
+        check_id="TC214",
+        kind="rule",
+        code="TC214",
+        severity="info",
+        title="A window of gradient accumulation has fewer batches than the others",
+        likely_cause=(
+            "The number of batches is no multiple of the accumulation steps: {observed}."
+        ),
+        fix="Divide the loss by the number of batches in the window, or leave the rest out.",
+    )
+    needs = Needs(
+        calls=frozenset({Families.BACKWARD, Families.OPTIMIZER_STEP}),
+        kinds=frozenset({"batch", "step"}),
+    )
+
+    def __init__(self, windows: int = 3) -> None:
+        self.windows = windows
+
+    def monitor(self) -> WindowSizes:
+        return WindowSizes(self.windows)
+
+
+class WindowSizes(SingleEvents):
+    """Counts batches for each optimizer step."""
+
+    def __init__(self, windows: int) -> None:
+        super().__init__()
+        self._needed = windows
+        self._sizes: Counter[int] = Counter()
+        self._smaller: list[StepEvent] = []
+        self._is_row = False  # the window before this one was smaller
+        self._is_over = False
+
+    def judge(self, event: Event) -> list[Violation]:
+        if not isinstance(event, StepEvent) or self._is_over:
+            return []
+        counters = event.counters
+        size = counters.get("backward", 0)
+        if not event.recorded:
+            self._is_over = True
+        if self._is_over or not size or counters.get("batch", 0) != size:
+            return []
+        usual = self._usual()
+        is_whole = counters.get("optimizer_step") == 1 and event.complete
+        self.triggered += is_whole and size > 1
+        if usual is None or size >= usual or not (is_whole or _is_left_over(event)):
+            self._sizes[size] += is_whole
+            self._is_row = False
+            return []
+        if is_whole and self._smaller and self._is_row:  # windows are of this size from here on
+            self._sizes, self._smaller = Counter({size: len(self._smaller) + 1}), []
+            return []
+        self._is_row = True
+        self._smaller.append(event)
+        if is_whole and len(self._smaller) < _PROOF:
+            return []
+        self._is_over = True
+        first = self._smaller[0] if is_whole else event
+        what = "has" if is_whole else "is left at the end of the run with"
+        batches = counted(size, "batch")
+        return [
+            Violation(
+                check_id="TC214",
+                step=first.step,
+                rank=event.rank,
+                stage=event.stage,
+                subject=Subject(api=Families.OPTIMIZER_STEP),
+                symptom=Symptom.ADVICE,
+                message=f"a window of gradient accumulation {what} {batches}, not {usual}",
+                expected=f"{usual} batches for each optimizer step, as before",
+                observed=batches,
+                evidence=(first,),
+            )
+        ]
+
+    def _usual(self) -> int | None:
+        """The one size of all windows so far."""
+        if len(self._sizes) != 1:
+            return None
+        size, count = next(iter(self._sizes.items()))
+        return size if size > 1 and count >= self._needed else None
+
+
+def _is_left_over(event: StepEvent) -> bool:
+    return not event.complete and not event.counters.get("optimizer_step")

@@ -1,0 +1,147 @@
+"""TC215: accumulated losses are summed, not averaged. Compares numbers of single calls."""
+
+from __future__ import annotations
+
+from traincheck.facts.losses import CROSS_ENTROPY, F
+from traincheck.rules.base.event_rule import SingleEvents
+from traincheck.schema.apis import Families
+from traincheck.schema.claims import Needs
+from traincheck.schema.events import CallEvent, Event, StepEvent
+from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.values import tensor_summary
+
+_LOSSES = frozenset(
+    {CROSS_ENTROPY}
+    | {f"{F}{name}" for name in ("nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss")}
+    | {f"{F}binary_cross_entropy", f"{F}binary_cross_entropy_with_logits"}
+)
+_EXACT = 1e-6  # relative
+
+
+class LossNotDivided:
+    """TC215 loss-not-divided: mean losses of a window are added up.
+
+    What it checks:
+        Where an optimizer steps once for several batches, backward() is given the mean loss of a
+        batch divided by something, not this mean itself.
+
+    Why it matters:
+        The gradient is as many times too large as there are batches in the window: the learning
+        rate, clipping and weight decay mean something else than without accumulation.
+
+    Fires on:
+        Several windows in a row in which every backward() gets exactly what a loss with
+        reduction="mean" returned.
+
+    Stays quiet on:
+        Losses that are divided or scaled by anything; sums; several losses for a batch; closures,
+        as LBFGS calls; training without accumulation.
+
+    Fix:
+        Divide the loss by the number of batches for each step.
+
+    Options:
+        windows: windows in a row that prove it.
+
+    Source:
+        https://github.com/openai/guided-diffusion/issues/111
+    """
+
+    info = CheckInfo(
+        check_id="TC215",
+        kind="rule",
+        code="TC215",
+        severity="info",
+        title="Mean losses of accumulated batches are added up",
+        likely_cause="backward(){where} is given the mean loss of each batch as it is: {observed}.",
+        fix="Divide the loss by the number of batches for each optimizer step.",
+    )
+    needs = Needs(
+        calls=frozenset({Families.BACKWARD, Families.OPTIMIZER_STEP}) | _LOSSES,
+        kinds=frozenset({"batch", "step"}),
+    )
+
+    def __init__(self, windows: int = 3) -> None:
+        self.windows = windows
+
+    def monitor(self) -> SummedMeans:
+        return SummedMeans(self.windows)
+
+
+class SummedMeans(SingleEvents):
+    """Pairs each backward pass with the loss before it."""
+
+    def __init__(self, windows: int) -> None:
+        super().__init__()
+        self._needed = windows
+        self._loss: float | None = None
+        self._same: list[CallEvent] = []  # backward passes of this step that got a mean as it was
+        self._first: StepEvent | None = None
+        self._count = 0
+        self._is_over = False
+
+    def judge(self, event: Event) -> list[Violation]:
+        if self._is_over:
+            return []
+        if isinstance(event, CallEvent):
+            self._call(event)
+        elif isinstance(event, StepEvent):
+            return self._step(event)
+        return []
+
+    def _call(self, event: CallEvent) -> None:
+        if event.api in _LOSSES:
+            is_mean = event.args.get("reduction") == "mean" and event.grad_enabled
+            self._loss = _value(event.result) if is_mean else None
+        elif (event.family or event.api) == Families.OPTIMIZER_STEP:
+            if any(call.span > event.span for call in self._same):
+                self._is_over = True  # a closure: each pass is of the same batch
+        elif (event.family or event.api) == Families.BACKWARD:
+            given, loss = _value(event.args.get("tensors")), self._loss
+            self._loss = None
+            if given is not None and loss and abs(given - loss) <= _EXACT * abs(loss):
+                self._same.append(event)
+
+    def _step(self, event: StepEvent) -> list[Violation]:
+        same, self._same = self._same, []
+        counters = event.counters
+        size = counters.get("backward", 0)
+        if not event.recorded or not event.complete or counters.get("optimizer_step") != 1:
+            self._count, self._first = 0, None
+            return []
+        batches = counters.get("batch") or counters.get("forward", 0)
+        if size <= 1 or batches != size:
+            self._count, self._first = 0, None
+            return []
+        self.triggered += 1
+        if len(same) != size:
+            self._is_over = True  # it is divided, or no plain mean
+            return []
+        self._count += 1
+        self._first = self._first or event
+        if self._count < self._needed:
+            return []
+        self._is_over = True
+        return [
+            Violation(
+                check_id="TC215",
+                step=self._first.step,
+                rank=event.rank,
+                stage=event.stage,
+                subject=Subject(api=Families.BACKWARD),
+                symptom=Symptom.ADVICE,
+                message=(
+                    f"the mean losses of {size} batches are added up for one optimizer step, so "
+                    f"the gradient is {size} times that of their mean"
+                ),
+                expected=f"each loss divided by {size}",
+                observed=f"backward() gets what the loss returned, {size} times for each step",
+                evidence=(same[-1],),
+            )
+        ]
+
+
+def _value(value: object) -> float | None:
+    tensor = tensor_summary(value)
+    found = None if tensor is None else tensor.value
+    return float(found) if isinstance(found, (int, float)) else None
