@@ -123,7 +123,9 @@ def test_exempt_folders_exist() -> None:
 
 
 def test_a_banned_word_and_an_endless_sentence_are_found() -> None:
-    source = '"""Speaks of\nsteps."""\n\nx = 1  # two words\n# it is made\n# anew\ny = f"{x} in vain"\n'
+    source = (
+        '"""Speaks of\nsteps."""\n\nx = 1  # two words\n# it is made\n# anew\ny = f"{x} in vain"\n'
+    )
     assert banned(spoken(source)) == ["Speaks of steps.", "in vain", "it is made anew"]
     assert not banned(iter(["optimizer-made-anew", "tc223_made_anew"]))
     text = prose("One `two three` four. Five\nsix.\n\n```sh\nlong\n```\n- seven; eight\n")
