@@ -1,7 +1,7 @@
 """Numbers of tensors for the checks that ask for them: extremes, norms, shares. Never their data.
 
-What is taken when is decided here; where, by the instruments. On a device numbers are computed
-where the tensor is and read with the records of the step that hold them.
+This module decides which numbers are taken and when; instruments decide where. On a device, numbers
+are computed on the device and read together with the records of the step.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ from traincheck.collect.trace_writer.emitter import Clock, Emitter
 from traincheck.schema.apis import ATTENTION, EMBEDDING, MULTI_HEAD, SOFTMAXES
 from traincheck.schema.claims import FEWEST_KNOWN, MOST_KNOWN, Needs, without_some
 
-_ROOT = 1 << 20  # elements of a root module's result that are searched in every step
+_ROOT = 1 << 20  # elements of a root module's result that are checked in every step
 _SQUARES = 3  # dims of weights of attention at least
-_POSITIONS = 4  # from which a square of weights may be those of attention
+_POSITIONS = 4  # smallest square of weights that may be those of attention
 _MOST_FIRST = 4  # layers in a step that may be the first of a model
-_MOST_LOOKS = 256  # at activations in one step: a step that never ends must not be slow for ever
-_LARGEST = 1 << 24  # elements of a parameter that is looked at when it is found
+_MOST_LOOKS = 256  # activations in one step: an endless step must not stay slow
+_LARGEST = 1 << 24  # elements of a parameter whose numbers are taken when it is found
 
-# The losses whose arguments are looked at when everything is recorded.
+# The losses whose arguments have numbers when everything is recorded.
 LOSSES = frozenset(
     f"torch.nn.functional.{name}"
     for name in (
@@ -76,11 +76,11 @@ LOSSES = frozenset(
         "ctc_loss", "margin_ranking_loss", "soft_margin_loss",
     )
 )  # fmt: skip
-# Of these, only masks are looked at: how much they leave out.
+# Of these, only masks: how much they exclude.
 MASKED = frozenset({ATTENTION, MULTI_HEAD})
-# Of these, only results: whether weights of attention leave out later positions.
+# Of these, only results: whether attention weights exclude later positions.
 SCORED = SOFTMAXES
-# Of these, nothing but what they are given: it may be the target of a loss.
+# Of these, only the arguments: they may be the target of a loss.
 FED = frozenset({EMBEDDING})
 EVERYTHING = (
     frozenset({"activation", "batch", "gradient", "input", "parameter", "update"})
@@ -89,30 +89,33 @@ EVERYTHING = (
     | SCORED
     | FED
 )
-# Layers that may be the first of a model, and what they may be given that was not scaled.
+# Layers that may be the first of a model, and inputs that may not have been scaled.
 _FIRST_LAYERS = frozenset({torch.nn.Conv2d, torch.nn.Linear})
 _BRIGHT, _BYTE = 50, 255
 _ROWS = 2  # dims, and rows, of a batch
 
 
 class TensorStats:
-    """Which numbers one session takes, and the taking.
+    """Decides which numbers a session takes, and takes them.
 
-    asked: as in `Needs.stats`, however often; those of everything when all is recorded.
-    batch, gradient, input, activation: whether theirs are taken in this step.
-    spans: of modules inside which a functional activation was looked at in this step, so that
-    their records, which name the module, are wanted. is_sampled: whether this step is one of those
-    in which everything is looked at. is_due: whether activations are, now. follows_batches:
-    whether it is told what becomes of batches: which tensors models and losses are given, and
-    labels that hold the next tokens. compares_ranks: whether there are others, who may be given the
-    same: then it is told of inputs that come from no loader, too.
+    Attributes:
+        asked: the names in `Needs.stats`, without their frequency; the full set if all is recorded.
+        batch, gradient, input, activation: whether these numbers are taken in this step.
+        spans: modules in which a functional activation was measured in this step. Their records are
+            needed, because they name the module.
+        is_sampled: whether all numbers are taken in this step.
+        is_due: whether those of activations are taken now.
+        follows_batches: whether arguments of models and losses are matched with the batch, and
+            labels with the next tokens.
+        compares_ranks: whether other ranks may get the same inputs. Inputs that come from no loader
+            are then identified too.
     """
 
     def __init__(self, needs: Needs | None, clock: Clock, *, every: int = 1) -> None:
         words = EVERYTHING if needs is None else needs.stats
         self.asked = without_some(words)
         self._always_asked = self.asked & words
-        self._is_always_due = bool(self._always_asked - {"update"})  # that is up to `moves`
+        self._is_always_due = bool(self._always_asked - {"update"})  # decided by `moves`
         self.parameter = "parameter" in self.asked
         self.spans: set[int] = set()
         self._clock = clock
@@ -126,13 +129,13 @@ class TensorStats:
         self.turn(is_taken=True)
 
     def turn(self, *, is_taken: bool) -> None:
-        """A step begins. is_taken: it is one of those in which what is wanted in some is taken."""
+        """A step begins. is_taken: whether sampled numbers are taken in it."""
         step, was_sampled = self._clock.step, self.is_sampled
         if self.moves.is_asked:
             self.moves.turn(step)
         self.is_sampled = step is not None and (self._always or is_taken)
         if not (was_sampled or self.is_sampled or self._is_always_due):
-            return  # nothing was taken, and nothing will be
+            return  # no number was taken, and none will be
         self.spans.clear()
         self._shifts.clear()
         self._has_batch = False
@@ -153,7 +156,7 @@ class TensorStats:
     # -- values of records, serialized
 
     def of_leaves(self, em: Emitter, tensors: Mapping[str, torch.Tensor]) -> dict[str, bytes]:
-        """The numbers of the tensors in a batch, by path. Asked only while ``batch`` is due."""
+        """The numbers of the tensors in a batch, by path. Called only while ``batch`` is due."""
         self._has_batch = self._has_loader = True
         self.look_for_shifts(tensors.values())
         texts = {}
@@ -175,7 +178,7 @@ class TensorStats:
         return texts
 
     def look_for_shifts(self, values: Iterable[Any]) -> None:
-        """Remember which are labels that hold the next tokens of another, in this step."""
+        """Remember, for this step, the labels that are the next tokens of another tensor."""
         if self.follows_batches and not modes() and not is_included(FUNC):
             self._shifts.look(values)
 
@@ -184,9 +187,9 @@ class TensorStats:
         return self._shifts.is_next(value)
 
     def identified(self, text: bytes, value: Any) -> bytes:
-        """The text of an argument with a fingerprint, where there is a batch that it may be of.
+        """The text of an argument, with a fingerprint if it may come from a batch.
 
-        Or where it may be a batch that another rank is given as well.
+        Or if another rank may get the same batch.
         """
         is_from_hand = self.compares_ranks and not self._has_loader
         if not (self.follows_batches and (self._has_batch or is_from_hand)):
@@ -200,7 +203,7 @@ class TensorStats:
         return with_fingerprint(text, value)
 
     def is_always_asked(self, api: str) -> bool:
-        """Whether numbers of what ``api`` is given are taken in every step."""
+        """Whether numbers of the arguments of ``api`` are taken in every step."""
         return api in self._always_asked
 
     def of_argument(self, em: Emitter, value: Any) -> bytes:
@@ -216,7 +219,7 @@ class TensorStats:
         return text if tensor.requires_grad else self.identified(text, value)
 
     def of_tokens(self, em: Emitter, value: Any) -> bytes:
-        """`encode`; tokens that are embedded are remembered, to tell whether a loss gets them."""
+        """`encode`; embedded tokens are remembered, to recognize them as the target of a loss."""
         if self.follows_batches and not modes() and not is_included(FUNC):
             self._shifts.feed(value)
         return encode(value)
@@ -224,14 +227,14 @@ class TensorStats:
     def of_mask(self, em: Emitter, value: Any, *, hides: bool = False) -> bytes:
         """`encode` with the share of a boolean mask that is False, and whether it hides all tokens.
 
-        hides: whether what is True in it is left out.
+        hides: whether True in it excludes a position.
         """
         plain = encode(value)
         if type(value) is not torch.Tensor:
             return plain
         is_counted = value.dtype is torch.bool and not hides
         if not (is_counted or self.is_sampled) or value.is_nested:
-            return plain  # as queries, keys and values are in nearly all steps
+            return plain  # the usual case for queries, keys and values
         if not (value.is_cpu and value.layout is torch.strided and 0 < value.numel() <= SMALL):
             return plain
         if modes() or is_included(FUNC):
@@ -245,10 +248,10 @@ class TensorStats:
         return with_stats(plain, self._text(em, value, taken)) if taken else plain
 
     def of_scores(self, em: Emitter, result: Any) -> bytes:
-        """`encode` with how much of the weights of later positions is next to nothing.
+        """`encode` with the share of weights to later positions that are almost zero.
 
-        Of the first head of the first sample, if these are of attention: each of some positions
-        looks at as many.
+        Of the first head of the first sample, if these are attention weights: a square matrix of
+        positions.
         """
         plain = encode(result)
         if not self.is_sampled or type(result) is not torch.Tensor or not result.requires_grad:
@@ -262,9 +265,9 @@ class TensorStats:
         return with_stats(plain, self._text(em, result, {"hidden": hidden}))
 
     def of_input(self, em: Emitter, module: torch.nn.Module, args: tuple[Any, ...]) -> bytes:
-        """`encode` with the extremes of data that a layer is given, if they may be those of bytes.
+        """`encode` with minimum and maximum of a layer's input, if they may be those of bytes.
 
-        b"" of anything else: of results of other layers, and of data that was scaled.
+        b"" otherwise: for results of other layers, and for data that was scaled.
         """
         if not (self.input and self._first) or type(module) not in _FIRST_LAYERS or len(args) != 1:
             return b""
@@ -280,7 +283,7 @@ class TensorStats:
         return with_stats(encode(value), self._text(em, value, {"min": low, "max": high}))
 
     def of_given(self, em: Emitter, value: torch.Tensor) -> bytes:
-        """`encode` with the numbers of an input of several rows in floating point; else b""."""
+        """`encode` with the numbers of a floating-point input with several rows; else b""."""
         if value.dtype not in FLOATS or value.dim() < _ROWS or len(value) < _ROWS:
             return b""
         if not is_countable(value):
@@ -293,7 +296,7 @@ class TensorStats:
         if type(result) not in PLAIN_TYPES or not self._is_now():
             return plain
         ref, text = self._last
-        if ref is None or ref() is not result:  # else just taken: of the function in the module
+        if ref is None or ref() is not result:  # else just taken, by the function in the module
             if not (is_countable(result) and result.dtype in FLOATS):
                 return plain
             self._left -= 1
@@ -303,7 +306,7 @@ class TensorStats:
         return with_stats(plain, text)
 
     def of_function(self, em: Emitter, result: Any, activation: Activation) -> bytes:
-        """`of_activation` of a function, whose module is wanted for its name."""
+        """`of_activation` for a function. The record of its module is needed for its name."""
         text = self.of_activation(em, result, activation)
         if em.top is not None and self._is_now():
             self.spans.add(em.top)
@@ -312,7 +315,7 @@ class TensorStats:
     def of_result(
         self, em: Emitter, module: torch.nn.Module, result: Any, *, is_root: bool
     ) -> bytes:
-        """`encode` with the numbers of a result: all of an activation, else only broken ones."""
+        """`encode` with the numbers of a result: all of an activation, else only non-finite."""
         activation = MODULES.get(type(module))
         if activation is not None:
             return self.of_activation(em, result, activation.of(module))
@@ -326,9 +329,9 @@ class TensorStats:
         return with_stats(plain, self._broken(em, result))
 
     def is_interesting(self, module: torch.nn.Module, span: int, told: bytes) -> bool:
-        """Whether a module that no check asks for is recorded for its numbers.
+        """Whether a module that no check needs is recorded for its numbers.
 
-        Those of an activation, of what an activation function is called in, or broken ones.
+        These are activations, modules that call an activation function, and non-finite results.
         """
         if span in self.spans or (type(module) in MODULES and self._is_now()):
             return True
@@ -363,12 +366,12 @@ class TensorStats:
         return self._text(em, tensor, of_weights(tensor))
 
     def before_update(self, parameters: Iterable[torch.Tensor]) -> None:
-        """An optimizer is about to step: `moves` tells later how far."""
+        """An optimizer is about to step: `moves` measures the update later."""
         if not modes() and not is_included(FUNC):
             self.moves.before(parameters)
 
     def takes_parameters(self, size: int) -> bool:
-        """Whether norms of parameters, which have so many elements, are taken in this step."""
+        """Whether norms of parameters with so many elements are taken in this step."""
         if self.is_sampled or self.moves.has_any:
             return True
         return "parameter" in self._always_asked and size <= SMALL

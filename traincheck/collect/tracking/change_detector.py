@@ -1,11 +1,9 @@
-"""How a look at a tracked tensor tells whether it changed, and the record of it.
+"""Detect and record whether a tracked tensor changed since the last scan.
 
-Which tensors there are is tracker.py's business.
-
-In the exact view every look takes an exact fingerprint. The selective view only asks "did it
-change": a probe of three slices proves most changes, and where it is equal the exact fingerprint
-decides; where there is nothing exact to compare that with, the answer is "unknown", not a guess
-(docs/adr/0005).
+tracker.py finds the tensors. In the exact view, every scan takes an exact fingerprint. The
+selective view only asks "did it change". A probe of three slices proves most changes. If the probe
+is equal, the exact fingerprint decides. If there is no earlier exact fingerprint, the result is
+"unknown" (docs/adr/0005).
 """
 
 from __future__ import annotations
@@ -44,7 +42,7 @@ from traincheck.handlers import give_back
 from traincheck.schema.apis import Marks
 
 UNKNOWN = "unknown"
-_REPEATED = frozenset({"content", "set", "cleared", UNKNOWN})  # the variable itself is as it was
+_REPEATED = frozenset({"content", "set", "cleared", UNKNOWN})  # the variable is unchanged
 _ABSENT = frozenset({"gone", "cleared"})
 _CLEARED = ("cleared", None, False)
 _COUNTED = ("content", None, True), ("set", False, True)  # usual, with numbers
@@ -53,17 +51,18 @@ _TENSOR = torch.Tensor
 
 
 class ChangeDetector:
-    """Compares tensors with what was last seen of them and records what differs.
+    """Compares tensors with their last scan and records the differences.
 
     Args:
-        exact: whether every look takes the exact fingerprint.
+        exact: whether every scan takes the exact fingerprint.
 
     Attributes:
-        compares_ranks: whether those at parameters do, as other ranks have the same parameters.
-        pending: looks at tensors on devices, for `resolve`.
-        still: ids of variables that looks found as they were, since it was cleared.
-        kept: names of gradients on devices that are as they were, and not zero, after the span
-            ``kept_after``; 0 is none.
+        compares_ranks: whether scans of parameters do, because other ranks have the same
+        parameters.
+        pending: scans of tensors on devices, for `resolve`.
+        still: ids of variables that scans found unchanged, since it was cleared.
+        kept: names of gradients on devices that are unchanged, and not zero, after the span
+        ``kept_after``; 0: none.
     """
 
     def __init__(self, *, exact: bool) -> None:
@@ -76,7 +75,7 @@ class ChangeDetector:
         self._is_glance = False
 
     def baseline(self, variable: TrackedTensor, tensor: torch.Tensor) -> None:
-        """Remember what ``tensor`` holds without recording anything."""
+        """Remember the content of ``tensor`` without recording anything."""
         odd = not variable.fits(tensor)
         variable.digest = fingerprint(tensor) if odd else variable.exact_digest(tensor)
         if odd or (self.compares_ranks and variable.role == PARAMETER):
@@ -94,12 +93,12 @@ class ChangeDetector:
         change: str,
         after: int | None = None,
     ) -> None:
-        """Begin to follow a tensor."""
+        """Begin to track a tensor."""
         self.baseline(variable, tensor)
         self.write(em, variable, change, variable.digest, after)
 
     def baseline_all(self, found: Iterable[tuple[TrackedTensor, torch.Tensor]]) -> None:
-        """As `baseline` of many, without waiting for devices: `resolve` does."""
+        """`baseline` for many, without waiting for devices: `resolve` waits."""
         try:
             for variable, tensor in found:
                 try:
@@ -120,11 +119,10 @@ class ChangeDetector:
     def look_all(  # noqa: C901, PLR0912, PLR0915  # each call on the way costs a third of a look
         self, em: Emitter, found: Iterable[tuple[TrackedTensor, torch.Tensor | None]], after: int
     ) -> None:
-        """Record which of many differ from the last look; None for gradients that are not there.
+        """Record which of many tensors differ from the last scan; None: no gradient.
 
-        Nearly all lie where and as they did and hold something else, or the same, or are gradients
-        that appear and are not zero, or vanish: the records of these are made here, with one time
-        for all.
+        Nearly all have the same address and layout, and a different or equal content, or are
+        gradients that appear nonzero or vanish. Their records are made here, with one time for all.
         """
         exact, still, waiting = self.exact, self.still, self.pending.variables
         lines: list[bytes] = []
@@ -199,7 +197,7 @@ class ChangeDetector:
     def glance(
         self, em: Emitter, found: list[tuple[TrackedTensor, torch.Tensor | None]], after: int
     ) -> None:
-        """`look_all` at gradients before a backward pass: which are not as the last one left them.
+        """`look_all` for gradients before a backward pass: those that changed since the last one.
 
         A program that copies gradients to the fp32 masters of its weights need not clear any.
         """
@@ -214,7 +212,7 @@ class ChangeDetector:
         )
 
     def holds(self, variable: TrackedTensor, tensor: torch.Tensor) -> bool:
-        """Whether a tensor that is not a gradient is just as it was: a look records nothing."""
+        """Whether a tensor that is not a gradient is unchanged: a scan records nothing."""
         is_exact = self.exact or variable.exact_only
         if (
             not (is_exact or variable.is_small)
@@ -233,7 +231,7 @@ class ChangeDetector:
         return is_same
 
     def look(self, em: Emitter, variable: TrackedTensor, tensor: torch.Tensor, after: int) -> None:
-        """Record the tensor when it differs from the last look."""
+        """Record the tensor if it differs from the last scan."""
         if not variable.fits(tensor):
             self._look_odd(em, variable, tensor, after)
             return
@@ -248,7 +246,7 @@ class ChangeDetector:
         if found == variable.probe:
             self._look_closer(em, variable, tensor, after)
             return
-        variable.probe = found  # it differs; what it is exactly is not taken, but for zeros
+        variable.probe = found  # it differs; no exact fingerprint is taken, except for zeros
         is_zero = variable.is_gradient and found == variable.zero_probe
         exact = variable.exact_digest(tensor) if is_zero else None
         self._changed(em, variable, tensor, exact, after)
@@ -256,7 +254,7 @@ class ChangeDetector:
     def _look_closer(
         self, em: Emitter, variable: TrackedTensor, tensor: torch.Tensor, after: int
     ) -> None:
-        """A probe found nothing: if it did not read all, the exact fingerprint decides."""
+        """The probe is equal: if it did not read everything, the exact fingerprint decides."""
         digest = None if variable.is_small else variable.exact_digest(tensor)
         if digest is None:
             self._unchanged(em, variable, tensor, after)
@@ -283,7 +281,7 @@ class ChangeDetector:
             self.pending.add(DeferredScan(variable=variable, after=after), tensor)
             return
         digest = fingerprint(tensor)
-        if digest is None:  # its memory is given back for now: nothing is known of it
+        if digest is None:  # its memory is freed for now: its content is unknown
             self.still.add(id(variable))
             return
         variable.exact_only = True
@@ -312,8 +310,8 @@ class ChangeDetector:
     ) -> None:
         """Record why an update had no effect: a gradient taken away by hand, or one of zeros.
 
-        Zeros may have a sign, which their fingerprint tells and their norm does not. What was
-        another gradient when backward ended was lost on the way: that explains nothing.
+        Zeros may have a sign, which their fingerprint shows and their norm does not. A gradient
+        that was different when backward ended was lost on the way: that explains nothing.
         """
         if tensor is None:
             self.look_all(em, [(gradient, None)], after)
@@ -328,7 +326,7 @@ class ChangeDetector:
     def flags(
         self, em: Emitter, variable: TrackedTensor, tensor: torch.Tensor, after: int | None
     ) -> None:
-        """Record that a variable requires grad now, or no longer."""
+        """Record that a variable now requires grad, or no longer does."""
         variable.requires_grad = tensor.requires_grad
         self.write(em, variable, "flags", variable.digest, after)
 
@@ -349,7 +347,7 @@ class ChangeDetector:
             variable.identity = id(gradient)
             self._appeared(em, variable, gradient, after)
         else:
-            if variable.identity != id(gradient):  # another object: nothing of it was seen before
+            if variable.identity != id(gradient):  # another object, never scanned before
                 variable.identity, variable.digest, variable.probe = id(gradient), None, None
             self.look(em, variable, gradient, after)
 
@@ -374,10 +372,10 @@ class ChangeDetector:
         )
         self.write(em, variable, "set", variable.digest, after)
 
-    # -- devices: digests are made where the tensor is, and read once a step
+    # -- devices: digests are computed on the device, and read once a step
 
     def resolve(self, em: Emitter) -> None:
-        """Record what the looks at tensors on devices found: one copy for all of them."""
+        """Record the results of the scans of tensors on devices, read with one copy."""
         written: dict[int, list[str]] = {}
         for look, digest, is_zero, stats in self.pending.read():
             variable = look.variable
@@ -415,7 +413,7 @@ class ChangeDetector:
         if after is None or change not in _REPEATED or type(stats) is not bytes:
             self._write_new(em, variable, change, digest, after)
             return
-        # Nearly all records of a run: one template filled in place of four, and no call on the way
+        # Nearly all records of a run: one template instead of four, and no call
         mark = b"" if digest is None else FINGERPRINT % digest.encode()
         if stats and change != "cleared":
             variable.stats = b""
@@ -463,7 +461,7 @@ class ChangeDetector:
 def _is_written(
     variable: TrackedTensor, identity: int, probe: int | None, digest: str | None
 ) -> bool:
-    """Whether a gradient on the CPU, not zero, is another than it was. The rest: what was known."""
+    """Whether a nonzero gradient on the CPU has changed. The other arguments: its last scan."""
     if not variable.identity or variable.zero is not False:
         return False
     is_other = digest is not None and variable.digest != digest and variable.probe == probe
@@ -477,7 +475,7 @@ def _tell_written(em: Emitter, after: int, names: list[str]) -> None:
 
 
 def _template(variable: TrackedTensor, change: str, zero: bool | None, is_marked: bool) -> bytes:
-    """A record of a change, but for its number, time, place in the run, digest, stats and span."""
+    """The template of a change, without number, time, position, digest, stats and span."""
     fixed = variable.fixed or _fixed(variable)
     line = STATE_HEAD + escaped(fixed) + b',"change":"%b"' % change.encode()
     if change != "cleared":
@@ -487,12 +485,12 @@ def _template(variable: TrackedTensor, change: str, zero: bool | None, is_marked
 
 
 def is_on_device(tensor: torch.Tensor) -> bool:
-    """Whether to look at the tensor now is to wait for a device."""
+    """Whether reading the tensor now would wait for a device."""
     return not tensor.is_cpu
 
 
 def _fixed(variable: TrackedTensor) -> bytes:
-    """The fields of a variable that stay the same from look to look, serialized once."""
+    """The fields of a variable that stay the same between scans, serialized once."""
     fields: dict[str, Any] = {"name": variable.name, "role": variable.role}
     if variable.requires_grad:
         fields["requires_grad"] = True

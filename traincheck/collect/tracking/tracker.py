@@ -1,6 +1,6 @@
 """Find the parameters, gradients, buffers and optimizer state of a process, and name them.
 
-When the instruments say so, look at them; what a look tells is the business of variables.py.
+Scans of these variables are in scans.py.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Tracker:
     """All variables of one process.
 
     Args:
-        needs: of which variables changes are wanted, and how exactly; None for all.
+        needs: the variables whose changes are recorded, and how exactly; None for all.
         numbers: which norms are taken.
     """
 
@@ -52,11 +52,11 @@ class Tracker:
         self.roots: dict[str, TrackedModel] = {}
         self._needs = needs
         self._by_parameter: dict[int, tuple[weakref.ref[torch.Tensor], str, str | None]] = {}
-        self._trainers: set[int] = set()  # threads that compute gradients or update
+        self._trainers: set[int] = set()  # threads that compute gradients or update parameters
         self.on_death: Callable[[TrackedModel], None] | None = (
-            None  # told of a model that is about to go
+            None  # called with a model that is about to be freed
         )
-        self.names_version = 0  # another number when a parameter got another name
+        self.names_version = 0  # changes when a name changes
         # Ids of special tokens that configurations of models name; None where they differ.
         self.special_ids: dict[str, int | None] = {}
 
@@ -66,7 +66,7 @@ class Tracker:
         return needs is None or needs.looks(f"{role}@{moment}") or needs.looks(f"{role}@*")
 
     def live_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Name and object of every parameter that is followed."""
+        """Name and object of every tracked parameter."""
         for root in self.live_roots():
             for holder, key, variable, _ in root.parameters.values():
                 tensor = holder.get(key)
@@ -74,7 +74,7 @@ class Tracker:
                     yield variable.name, tensor
 
     def compare_ranks(self) -> None:
-        """Other ranks train the same model: take exact fingerprints of parameters if asked to."""
+        """Other ranks train the same model: take exact fingerprints of parameters if needed."""
         if self.wants("parameter", "ranks"):
             self.looker.compares_ranks = True
             for root in self.live_roots():
@@ -82,9 +82,9 @@ class Tracker:
                     parameter.exact_only = True
 
     def track(self, em: Emitter, root: TrackedModel, parts: Parts | None = None) -> None:
-        """Begin to follow the variables of ``root``, or find out what changed in its structure.
+        """Begin to track the variables of ``root``, or update them after a change of structure.
 
-        parts: what was mapped just now.
+        parts: the parts that were just mapped.
         """
         top = root.ref()
         root.thread = this_thread() or root.thread
@@ -108,7 +108,7 @@ class Tracker:
             tensor = slot[0].get(slot[1])
             if not is_there(
                 tensor
-            ):  # lazy ones get shape and data in the first forward: look again
+            ):  # lazy ones get shape and data in the first forward: repeat the scan
                 root.is_tracked &= tensor is None or not is_lazy(tensor)
             elif is_buffer:
                 variable = self._follow(em, name, BUFFER, slot, cls, old_buffers.get(name))
@@ -120,14 +120,14 @@ class Tracker:
         self._gone(em, old_parameters, root.parameters)
         self._gone(em, old_buffers, root.buffers)
         facts = structure(top, root.name, parts)
-        for key, value in facts["tokens"].items():  # models that differ say nothing
+        for key, value in facts["tokens"].items():  # models that differ are ignored
             self.special_ids[key] = value if self.special_ids.get(key, value) == value else None
         em.event("mark", {"text": Marks.MODEL, "data": facts})
 
     def _follow_parameter(
         self, em: Emitter, name: str, slot: Slot, cls: str | None, known: Any
     ) -> tuple[MutableMapping[str, Any], str, TrackedTensor, TrackedTensor]:
-        """A parameter, and its gradient: another one where another object has the name."""
+        """Track a parameter and its gradient; a new object under the name is a new variable."""
         variable = self._follow(em, name, PARAMETER, slot, cls, known)
         is_same = known is not None and variable is known[2]
         return (*slot, variable, known[3] if is_same else TrackedTensor(name, GRADIENT, cls))
@@ -158,7 +158,7 @@ class Tracker:
             self.looker.write(em, old[name][2], "gone", None)
 
     def name_of(self, parameter: torch.Tensor) -> str | None:
-        """The name under which a parameter was found."""
+        """The name of a parameter."""
         found = self._by_parameter.get(id(parameter))
         return found[1] if found is not None and found[0]() is parameter else None
 
@@ -170,13 +170,13 @@ class Tracker:
     def held(
         self, owner: str, optimizer: torch.optim.Optimizer
     ) -> Iterator[tuple[str, torch.Tensor]]:
-        """Name and parameter of all that an optimizer holds."""
+        """Name and parameter of everything that an optimizer holds."""
         for group_index, group in enumerate(optimizer.param_groups):
             for index, parameter in enumerate(group["params"]):
                 yield self.name_of(parameter) or f"{owner}[{group_index}].{index}", parameter
 
     def adopt(self, em: Emitter, parameters: Iterable[torch.Tensor]) -> None:
-        """Name the parameters that an optimizer was given, by the live modules that own them."""
+        """Name the parameters of an optimizer by the live modules that own them."""
         unknown = {id(p) for p in parameters if self.name_of(p) is None}
         if not unknown:
             return
@@ -195,7 +195,7 @@ class Tracker:
                 self.track(em, *self.modules.new(top, parents))
 
     def hold(self, em: Emitter, owner: str, optimizer: torch.optim.Optimizer) -> None:
-        """Follow what an optimizer holds and no module owns, as a root for each group."""
+        """Track tensors that an optimizer holds and no module owns, as a root for each group."""
         for index, group in enumerate(optimizer.param_groups):
             name = f"{owner}[{index}]"
             loose = {
@@ -224,7 +224,7 @@ class Tracker:
             self.on_death(root)
 
     def forget_optimizer(self, em: Emitter, owner: str) -> None:
-        """An optimizer is dead; what it alone held belongs to whichever holds it now."""
+        """An optimizer is dead. Its tensors belong to the next optimizer that holds them."""
         self.scans.forget_optimizer(owner)
         loose = [name for name in self.roots if name.startswith(f"{owner}[")]
         if loose:
@@ -234,9 +234,9 @@ class Tracker:
             self.names_version += 1
 
     def live_roots(self) -> list[TrackedModel]:
-        """Those that this thread may look at: not while another computes gradients for them.
+        """The roots that this thread may scan: not those for which another one computes gradients.
 
-        Autograd writes gradients without the interpreter's lock; to read one meanwhile is a crash.
+        Autograd writes gradients without the interpreter lock; reading one meanwhile crashes.
         """
         live = [root for root in list(self.roots.values()) if root.ref() is not None]
         if not self.computes() or (here := this_thread()) is None:
@@ -245,13 +245,14 @@ class Tracker:
         return [root for root in live if root.thread == here or root.thread not in others]
 
     def computes(self) -> bool:
-        """This thread computes gradients or updates, or is about to: whether others do so, too."""
+        """This thread computes gradients or updates, or is about to. Returns whether others do
+        too."""
         if get_ident() not in self._trainers and (here := this_thread()) is not None:
             self._trainers = still_there(self._trainers) | {here}
         return len(self._trainers) > 1
 
     def updates(self, optimizer: torch.optim.Optimizer) -> None:
-        """This thread updates parameters: whichever computed their gradients is done with them."""
+        """This thread updates parameters: the thread that computed their gradients has finished."""
         if not self.computes() or (here := this_thread()) is None:
             return
         held = {id(p) for group in optimizer.param_groups for p in group["params"]}
