@@ -15,7 +15,7 @@ from traincheck.collect.trace_writer.emitter import Emitter, hidden
 from traincheck.collect.tracking.wrapped_optimizers import owner_of
 from traincheck.schema.apis import Families
 
-# Of 2.4 and later; the older ones are for one kind of device
+# From torch 2.4; older ones are for one kind of device
 _SETTERS = (
     "set_autocast_enabled",
     "set_autocast_cpu_enabled",
@@ -25,7 +25,7 @@ _SETTERS = (
 
 
 class Amp(Instrument):
-    """A scaler's step may skip the optimizer; the step counter must see it all the same."""
+    """A scaler's step may skip the optimizer; the step counter must still count it."""
 
     name = "amp"
     families = (Families.SCALER_STEP, Families.SCALER_UPDATE, Families.UNSCALE)

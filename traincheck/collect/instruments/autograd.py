@@ -1,4 +1,4 @@
-"""Backward passes, and looks at gradients after them. Grad mode is part of every call's context."""
+"""Backward passes, and scans of gradients after them. Grad mode is part of every call's context."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from traincheck.schema.apis import GRAD, Families, Marks
 
 
 class Autograd(Instrument):
-    """``Tensor.backward`` calls ``torch.autograd.backward`` by name, so one place sees all."""
+    """``Tensor.backward`` calls ``torch.autograd.backward`` by name, so one wrapper is enough."""
 
     name = "autograd"
     families = (Families.BACKWARD, GRAD)
@@ -73,7 +73,7 @@ class Autograd(Instrument):
                 session.differs()
             given = args[0] if args else kwargs.get("tensors")
             key = id(given[0] if type(given) in (list, tuple) and given else given)
-            if key in going:  # a mode, or a subclass of tensors, has torch call it once more
+            if key in going:  # a mode, or a tensor subclass, makes torch call it once more
                 steps.surprised()
                 original(*args, **kwargs)
                 return
@@ -88,21 +88,21 @@ class Autograd(Instrument):
         return hidden(backward)
 
     def _tell_entered(self) -> None:
-        """Ranks exchange gradients in a backward pass: one that hangs or dies there has told it."""
+        """Record that a backward pass begins: ranks exchange gradients in it and may hang."""
         session = self.session
         em = session.local.em or session.emitter()
         if session.switch.on and not em.busy:
             guarded(em, _enter)
 
     def _count(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        self.session.tracker.computes()  # also where nothing is recorded: the next look may be soon
+        self.session.tracker.computes()  # also if nothing is recorded: the next scan may be soon
         self.session.steps.backward(get_ident())
 
     def _before(self, em: Emitter, args: tuple[Any, ...]) -> None:
         for look_at_graph in self._graph_looks:
             look_at_graph(em, args)
         if self._looks_at_gradients:
-            # The span that begins now; its own changes come after it
+            # The span that begins now; its changes follow it
             look = self._kept.glance if self.session.applied else self._glance
             look(em, em.next_span)
 
@@ -115,7 +115,7 @@ class Autograd(Instrument):
         self, em: Emitter, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
     ) -> bytes:
         is_usual = len(args) == len(_NAMES) and args[1] is args[2] is None and args[3] is False
-        if is_usual and kwargs.get("inputs") is None:  # as `loss.backward()` calls it
+        if is_usual and kwargs.get("inputs") is None:  # the form of `loss.backward()`
             return _USUAL % (encode(args[0]), place(sys._getframe(2)))
         given = [
             b'"%b":%b' % (name.encode(), encode(value))

@@ -1,4 +1,4 @@
-"""What every instrument has: replace attributes, remember the originals, put them back."""
+"""The base of instruments: replace attributes, remember the originals, restore them."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _MISSING = object()
 class Instrument:
     """Makes one family of APIs emit events. Subclasses define ``name`` and ``install``.
 
-    families, kinds, states: what its records serve; in selective collection it is installed only
-    when a check needs one of them.
-    always: also installed when nothing of it is recorded, because steps are counted by it.
-    is_seen_by_transforms: replaces functions that TorchScript or fx would come upon.
+    families, kinds, states: contents of its records. In selective collection it is installed only
+    if a check needs one of them.
+    always: also installed if its calls are not recorded, because it counts steps.
+    is_seen_by_transforms: replaces functions that TorchScript or fx may find.
     """
 
     name: ClassVar[str]
@@ -38,7 +38,7 @@ class Instrument:
         self._originals: list[tuple[Any, str, Any]] = []
 
     def is_wanted(self) -> bool:
-        """Whether anything that is recorded in this session needs this instrument."""
+        """Whether any requested record of this session needs this instrument."""
         needs = self.session.needs
         if needs is None or self.always:
             return True
@@ -59,7 +59,7 @@ class Instrument:
         raise AssertionError(f"{type(self).__name__} does not say what it installs")
 
     def remove(self) -> None:
-        """Put the originals back, last replaced first."""
+        """Restore the originals, last replaced first."""
         for holder, attribute, original in reversed(self._originals):
             if original is _MISSING:
                 delattr(holder, attribute)
@@ -69,7 +69,7 @@ class Instrument:
 
     @contextlib.contextmanager
     def suspended(self) -> Iterator[None]:
-        """Originals are in place meanwhile, for code that looks at functions, not calls them."""
+        """Restore the originals temporarily, for code that inspects functions."""
         ours = [
             (holder, attribute, getattr(holder, attribute))
             for holder, attribute, _ in self._originals
@@ -97,9 +97,8 @@ class Instrument:
     ) -> None:
         """Set ``holder.attribute`` to ``make(original)``, under the original's name and docs.
 
-        idles: what is made does nothing but call the original while nothing is recorded.
-        is_rare: and in steps in which calls within models are left out. skip_inner: and while a
-        recorded function runs.
+        idles: the replacement only calls the original while nothing is recorded. is_rare: also in
+        steps without calls within models. skip_inner: also while a recorded function runs.
         """
         original = getattr(holder, attribute)
         stored = vars(holder).get(attribute, _MISSING)
@@ -111,8 +110,8 @@ class Instrument:
                 replacement, original, session, is_rare=is_rare, skip_inner=skip_inner
             )
         functools.update_wrapper(replacement, original)
-        # Pickling goes by module and name: they must lead to where the replacement is found. (C
-        # functions say otherwise.)
+        # Pickling uses module and name: they must lead to the replacement. (C functions have other
+        # ones.)
         if not is_of_class:
             replacement.__module__, replacement.__qualname__ = holder.__name__, attribute
         elif getattr(original, "__module__", None) is None:  # a method of C
@@ -130,10 +129,10 @@ def _unbound(
     is_rare: bool,
     skip_inner: bool,
 ) -> Any:
-    """A callable that is no method where a class holds it, as functions of C are none.
+    """A callable that does not become a method in a class, like functions of C.
 
-    So ``act = torch.relu`` in a class, and in an Enum, is what it is without us. With ``session``
-    a call of which nothing is recorded costs one frame in place of two: `Instrument.replace`.
+    So ``act = torch.relu`` in a class, or in an Enum, behaves as without traincheck. With
+    ``session``, an unrecorded call costs one frame instead of two: see `Instrument.replace`.
     """
     switch = session.switch if session is not None else None
     local = session.local if session is not None and skip_inner else None
@@ -150,7 +149,7 @@ def _unbound(
 
     methods: dict[str, Any] = {
         "__call__": hidden(__call__),
-        # Tables of overrides (`__torch_function__`) are looked up with what torch passes
+        # Tables of overrides (`__torch_function__`) are indexed by the object that torch passes
         "__eq__": lambda self, other: other is self or other is original,
         "__hash__": lambda self: hash(original),
         "__reduce__": lambda self: self.__qualname__,

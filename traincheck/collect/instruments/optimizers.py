@@ -1,6 +1,6 @@
 """Optimizers of every class: creation, groups, step, zero_grad.
 
-After a step, looks at parameters and optimizer state.
+After a step, parameters and optimizer state are scanned.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ _SCALARS = (int, float, str, type(None))
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether values of this kind compare as what they are: arrays, also in tuples, do not."""
+    """Whether values of this kind compare by ``==``: arrays, also in tuples, do not."""
     if isinstance(value, tuple):
         return all(isinstance(item, _SCALARS) for item in value)
     return isinstance(value, _SCALARS)
 
 
 class _GroupSeen:
-    """A group of an optimizer as it was: which parameters, and what its hyper-parameters were."""
+    """The last state of a group of an optimizer: its parameters and hyper-parameters."""
 
     __slots__ = ("get", "held", "size", "values")
 
@@ -87,14 +87,14 @@ class Optimizers(Instrument):
     def install(self) -> None:
         self._ids: dict[int, str] = {}
         self._count = 0
-        self._dead: deque[tuple[str, int]] = deque()  # id of ours and of the object
+        self._dead: deque[tuple[str, int]] = deque()  # id in the trace and of the object
         self._signatures: dict[str, Any] = {}
-        # What records begin with, by optimizer, class and method
+        # Heads of records, by optimizer, class and method
         self._heads: dict[tuple[str | None, type, str], bytes] = {}
         self._seen: dict[str, tuple[int, list[_GroupSeen]]] = {}
         self._trained: dict[str, tuple[tuple[int, int], frozenset[str]]] = {}
         self._stepping: set[int] = set()
-        # Those that hold tensors of no model: whether there was no gradient at all at the last step
+        # Those with tensors of no model: whether there was no gradient at the last step
         self._loose: dict[str, bool] = {}
         self._by_hand = ManualUpdateObserver(self.session)
         self._awaits_update = True
@@ -133,7 +133,7 @@ class Optimizers(Instrument):
 
     def _joined(self, em: Emitter, optimizer: Optimizer) -> None:
         owner = self.owner(optimizer)
-        if owner is not None:  # else it is being made, where one that is dead was
+        if owner is not None:  # else it is being created, at the address of a dead one
             self.session.tracker.adopt(em, optimizer.param_groups[-1]["params"])
             self._groups(em, owner, optimizer)
 
@@ -159,7 +159,7 @@ class Optimizers(Instrument):
             em.busy = False
 
     def _let_go(self, em: Emitter) -> None:
-        """What is known of optimizers that have died since, of which a program may make many."""
+        """Forget optimizers that have died: a program may create many."""
         while self._dead:
             owner, key = self._dead.popleft()
             self.session.live.optimizers.pop(owner, None)
@@ -174,7 +174,7 @@ class Optimizers(Instrument):
                 del self._ids[key]
 
     def adopt(self, optimizer: Optimizer) -> None:
-        """Record an optimizer that was made before the recording began."""
+        """Record an optimizer that was created before the recording began."""
         if self.owner(optimizer) is not None:
             return
         self._wrap_step(type(optimizer))
@@ -183,7 +183,7 @@ class Optimizers(Instrument):
         self._created(optimizer, None)
 
     def _wrap_instance(self, optimizer: Optimizer) -> None:
-        """A scheduler has put the class' step as it was then on the instance: ours goes on top."""
+        """A scheduler has put the earlier step of the class on the instance: wrap that one."""
         original: Callable[..., Any] = optimizer.step
         stepper = self._stepper(lambda _, *args, **kwargs: original(*args, **kwargs))
 
@@ -196,10 +196,10 @@ class Optimizers(Instrument):
 
     def remove(self) -> None:
         super().remove()
-        self._ids.clear()  # a scheduler may hold our step: it does nothing more of its own
+        self._ids.clear()  # a scheduler may hold this step, which must do nothing more
 
     def _groups(self, em: Emitter, owner: str, optimizer: Optimizer) -> None:
-        """Look at groups of an optimizer that may have changed."""
+        """Compare the groups of an optimizer with their last state."""
         if self._signatures.get(owner) != self._signature(owner, optimizer):
             self._write(em, owner, optimizer, "groups", None)
         self._seen[owner] = (
@@ -208,7 +208,7 @@ class Optimizers(Instrument):
         )
 
     def _is_as_seen(self, owner: str, optimizer: Optimizer) -> bool:
-        """Whether groups are as at the last step: a tenth of the time that a signature takes."""
+        """Whether groups are unchanged since the last step: a tenth of the time of a signature."""
         groups = optimizer.param_groups
         version, seen = self._seen.get(owner, (-1, ()))
         if version != self.session.tracker.names_version or len(groups) != len(seen):
@@ -259,7 +259,7 @@ class Optimizers(Instrument):
         return found if ref is not None and ref() is optimizer else None
 
     def _owner_inside(self, optimizer: Optimizer) -> str | None:
-        """The id of the one that an object is put around: Lightning puts one around each."""
+        """The id of the optimizer that an object wraps: Lightning wraps each one."""
         return owner_of(self.session.live.live_optimizers(), optimizer)
 
     # -- step
@@ -268,7 +268,8 @@ class Optimizers(Instrument):
         if getattr(cls.step, _WRAPPED, False):
             return
         if not getattr(cls.step, "hooked", False):
-            # As torch does at the first instance. Below ours: step hooks stay when ours is removed.
+            # As torch does at the first instance. Below this wrapper: step hooks stay when it is
+            # removed.
             hooked: Any = Optimizer.profile_hook_step(cls.step)
             hooked.hooked = True
             cls.step = hooked  # type: ignore[method-assign]
@@ -293,7 +294,7 @@ class Optimizers(Instrument):
             if key in stepping or owner is None:
                 steps.surprised()
                 return original(optimizer, *args, **kwargs)
-            try:  # around all that is undone: a signal handler may raise in any call
+            try:  # around everything to be undone: a signal handler may raise in any call
                 stepping.add(key)
                 enter(owner, key)
                 if switch.on:
@@ -316,7 +317,7 @@ class Optimizers(Instrument):
             self.session.fault(self._enter, error)
 
     def _left(self, owner: str) -> None:
-        """A step of an optimizer is over."""
+        """A step of an optimizer has ended."""
         session = self.session
         try:
             session.steps.exit_optimizer(owner)
@@ -328,7 +329,7 @@ class Optimizers(Instrument):
     def _comparing(
         self, original: Callable[..., Any], counted: Callable[..., Any]
     ) -> Callable[..., Any]:
-        """A step that is only compared while it is the one expected. counted: else."""
+        """A step that is only compared if it is the expected one. counted: called otherwise."""
         session, steps, switch = self.session, self.session.steps, self.session.switch
         if not isinstance(steps, PatternStepCounter):
             return counted
@@ -346,7 +347,7 @@ class Optimizers(Instrument):
                 return original(optimizer, *args, **kwargs)
             finally:
                 if (expected := steps.expects()) is LAST:
-                    switch.idle = False  # what comes next may be the boundary
+                    switch.idle = False  # the next signal may be the boundary
                 elif expected is not LEFT:
                     if expected is not None:
                         session.differs()
@@ -393,7 +394,7 @@ class Optimizers(Instrument):
             look()
 
     def _trains(self, owner: str, optimizer: Optimizer) -> frozenset[str]:
-        """Names of the roots whose parameters it holds; none if there is only one root."""
+        """Names of the roots whose parameters it holds; empty if there is only one root."""
         tracker = self.session.tracker
         if len(tracker.roots) <= 1:
             return NO_ROOTS

@@ -1,7 +1,7 @@
 """Random generators: seeds given by the user, and torch's CPU generator at each step.
 
-In the selective view of one process its state is taken at the first steps, at each tenth, and where
-it was seeded or set: drawing alone never brings it back to where it was.
+In the selective view of one process its state is taken at the first steps, at every 10th, and when
+it was seeded or set: drawing alone never restores an earlier state.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Rng(Instrument):
 
     def remove(self) -> None:
         super().remove()
-        if self._state in self.session.hooks.at_step_end:  # else a fault has taken it out before
+        if self._state in self.session.hooks.at_step_end:  # else a fault has removed it before
             self.session.hooks.at_step_end.remove(self._state)
 
     def _wrap(self, original: Callable[..., Any], source: str) -> Callable[..., Any]:
@@ -73,7 +73,7 @@ class Rng(Instrument):
     def _state(self, em: Emitter) -> None:
         session = self.session
         is_sampled = session.numbers.is_sampled
-        if is_sampled:  # asked for now and then: the answer hardly changes, and takes a while
+        if is_sampled:  # tested now and then: the answer rarely changes, and takes a while
             self._has_ranks = _has_ranks()  # those are compared in every step
         is_due = session.is_rng_set or self._has_ranks or is_sampled or not self._is_sparse
         session.is_rng_set = False

@@ -1,6 +1,6 @@
 """One recording in one process: its emitters, clock, instruments, and its end.
 
-What is recorded of which call is the business of instruments/.
+The instruments decide which calls are recorded.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 
 
 class Session:
-    """Records what this process does until it ends. Our failure is counted, never raised."""
+    """Records this process until it ends. Failures of traincheck are counted, never raised."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -65,11 +65,11 @@ class Session:
         self.sampling = EveryNth(settings.every, settings.warmup)
         self.live = LiveObjects()
         self.hooks = Hooks()
-        # By these, until a backward pass, in a recorded step that follows one that was not
+        # Ids, until a backward pass, in a recorded step that follows an unrecorded one
         self.applied: AbstractSet[str] = frozenset()
         self.instruments: dict[str, str] = {}
-        self.is_rng_set = False  # in this step, as far as the instruments see
-        self.is_worker = False  # a process that serves another one's loop: it has no steps
+        self.is_rng_set = False  # in this step, as far as the instruments observe it
+        self.is_worker = False  # a loader worker, which has no steps
         self.installed: list[Any] = []
         self._leaving = ProcessExit(self)
         self.faults = Faults(self)
@@ -89,7 +89,7 @@ class Session:
     # -- life
 
     def start(self) -> None:
-        """Install the instruments that the settings ask for. Call once, when torch is imported."""
+        """Install the instruments that the settings request. Call once, when torch is imported."""
         for instrument_class in INSTRUMENTS:
             instrument = instrument_class(self)
             if not instrument.is_wanted():
@@ -98,7 +98,9 @@ class Session:
                 instrument.install()
                 self.instruments[instrument.name] = "on"
                 self.installed.append(instrument)
-            except Exception as error:  # another torch than we know: go without this instrument
+            except (
+                Exception
+            ) as error:  # an unknown version of torch: continue without this instrument
                 give_back(error)
                 self.instruments[instrument.name] = f"off: {error!r}"
                 logger.debug("instrument %s is off", instrument.name, exc_info=True)
@@ -116,7 +118,7 @@ class Session:
         atexit.unregister(self.close)
         if CURRENT.session is self:
             CURRENT.session = None
-        self.steps.manual = True  # wrappers that somebody still holds count no steps any more
+        self.steps.manual = True  # wrappers that are still referenced no longer count steps
         for instrument in reversed(self.installed):
             instrument.remove()
         self.installed.clear()
@@ -124,7 +126,7 @@ class Session:
         self.switch.on, self.switch.idle = False, True
 
     def close(self) -> None:
-        """Write the last, unfinished step and all that is buffered."""
+        """Write the last, unfinished step and everything that is buffered."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -145,12 +147,12 @@ class Session:
                 self._tell_unused()
                 self.flush()
                 self.switch.on, self.switch.idle = False, True
-        except Exception as error:  # at exit nothing may go wrong any more
+        except Exception as error:  # at exit no error may escape
             give_back(error)
             logger.debug("closing the trace failed", exc_info=True)
 
     def prepare_for_exec(self) -> None:
-        """Write all that there is: this process may be replaced now, or go on."""
+        """Write everything that is buffered: this process may be replaced now, or continue."""
         if self._is_closed or self.faults.is_storage_lost:
             return
         try:
@@ -163,14 +165,14 @@ class Session:
             self.fault(self.prepare_for_exec, error)
 
     def _tell_unused(self) -> None:
-        """Most likely a package that was named wrongly."""
+        """Report packages that were never imported: probably a wrong name."""
         unused = [name for name in self.settings.packages if name not in sys.modules]
         if unused:
             name = f"{self.settings.directory}/{unused_file_name(getpid())}"
             write_file(name, "\n".join(unused).encode())
 
     def flush(self) -> None:
-        """Hand what is buffered to the kernel."""
+        """Write the buffered records."""
         self.steps.catch_up()
         for em in self._emitters:
             em.flush()
@@ -189,7 +191,7 @@ class Session:
         util.Finalize(None, self.close, exitpriority=-100)
 
     def become_worker(self) -> None:
-        """This process serves another one's loop (a DataLoader worker): its events have no step."""
+        """Declare this process a DataLoader worker: its events have no step."""
         self.is_worker = True
         self.steps.manual = True  # a transform that is a module ends no step of the loop it left
         self.clock.set(None, self.clock.stage)
@@ -202,22 +204,22 @@ class Session:
     def is_evaluating(self) -> bool:
         """Whether every live model with parameters that was called is in eval mode.
 
-        Not where an optimizer was made for the next training, whose model was not called yet.
+        Not if an optimizer was created for the next training, whose model was not called yet.
         """
         return not self.steps.is_awaiting and self.live.is_evaluating()
 
     def set_rank(self, rank: int) -> None:
-        """The process group told the rank: files get their right name."""
+        """The process group has set the rank: rename the files."""
         if rank == self.rank:
             return
         self.rank = rank
         for em in self._emitters:
-            em.file.rename()  # readers go by stream
+            em.file.rename()  # readers use the stream
 
     # -- failure
 
     def fault(self, source: Any, error: BaseException) -> None:
-        """Count a failure of our own: `Faults.count`."""
+        """Count a failure of traincheck: `Faults.count`."""
         self.faults.count(source, error)
 
     def storage_failed(self, error: OSError, records: int) -> None:
@@ -227,16 +229,16 @@ class Session:
     # -- steps
 
     def stage(self, em: Emitter, stage: str) -> None:
-        """Enter a stage; recorded when it is another one."""
-        if stage != self.clock.stage:  # asked at each call of a model
+        """Enter a stage; recorded if it changes."""
+        if stage != self.clock.stage:  # tested at each call of a model
             self._boundary.stage(em, stage)
 
     def signal(self) -> None:
-        """After a step of an optimizer: whether skipped steps must watch for the boundary."""
+        """After an optimizer step: whether skipped steps must watch for the step boundary."""
         self.switch.idle = not self.switch.on and not self.steps.is_between
 
     def mark_step(self) -> None:
-        """The user's own word on where a step ends; from the first one on the only one."""
+        """End the step explicitly. From the first call on, only these calls end steps."""
         self.steps.catch_up()
         self.steps.manual = True
         if any(self.steps.counters.values()):
@@ -244,7 +246,7 @@ class Session:
             self.signal()
 
     def annotate(self, text: str, data: Mapping[str, Any]) -> None:
-        """The user's own mark. What is no JSON becomes text."""
+        """Record a mark of the user. Values that are not JSON become text."""
         em = self.local.em or self.emitter()
         if not self.switch.on or em.busy:
             return
@@ -261,7 +263,7 @@ class Session:
             em.busy = False
 
     def differs(self) -> None:
-        """Another sign has come than the one that `StepCounter.expects` has just given."""
+        """A signal differs from the one that `StepCounter.expects` has just returned."""
         try:
             self.steps.differs()
         except Exception as error:  # training must go on whatever we got wrong

@@ -25,8 +25,7 @@ from traincheck.collect.tracking.tracked_tensor import TrackedTensor
 
 
 class Variables(Protocol):
-    """The variables of a process, as scans see them. names_version: changes when a name changes.
-    """
+    """The variables of a process, as scans see them. names_version: changes when a name changes."""
 
     identities: Identities
     names_version: int

@@ -16,7 +16,7 @@ from traincheck.collect.tensors.fingerprint import fingerprint
 _PLAIN = frozenset({int, float, bool, str, type(None)})
 _MAX_DEPTH = 5
 _UNKNOWN = object()
-_Count: TypeAlias = int | None  # None if a value is on a device: comparing it would wait for the device
+_Count: TypeAlias = int | None  # None if a value is on a device: comparing would wait for it
 
 
 def of_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> _Count:

@@ -245,8 +245,7 @@ class Tracker:
         return [root for root in live if root.thread == here or root.thread not in others]
 
     def computes(self) -> bool:
-        """This thread computes gradients or updates, or is about to. Returns whether others do
-        too."""
+        """This thread computes gradients or updates. Returns whether other threads do too."""
         if get_ident() not in self._trainers and (here := this_thread()) is not None:
             self._trainers = still_there(self._trainers) | {here}
         return len(self._trainers) > 1
