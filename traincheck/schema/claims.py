@@ -21,8 +21,8 @@ LEVELS = ("", "default", "deep")  # each takes more than those before it
 
 OPERATORS = ("==", "!=", ">", "<=")
 
-# A feature of every context: the program (facts/programs.py). Conditions on it are asked of
-# each process, not of each example.
+# A feature of every context: the program (facts/programs.py). Conditions on it are tested for each
+# process, not for each example.
 PROGRAM = "program"
 
 # Calls that are recorded, in some of the steps, for the numbers of an "activation".
@@ -84,13 +84,13 @@ class Precondition:
         return not self.clauses
 
     def programs(self) -> tuple[str, ...]:
-        """The programs that it is kept to; none when it speaks of all."""
+        """The programs that it is limited to; empty if it applies to all."""
         return tuple(
             str(c.value) for clause in self.clauses for c in clause if c.feature == PROGRAM
         )
 
     def within(self, program: str | None) -> Precondition | None:
-        """What is left to ask in a process of this file name; None when it never holds there."""
+        """The remaining precondition for a process of this file name; None if it never holds."""
         if not self.programs():
             return self
         left = []
@@ -291,7 +291,7 @@ def key_of(claim: Hypothesis) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Support:
-    """How many examples stand behind an invariant."""
+    """The number of examples that support an invariant."""
 
     positive: int = 0
     negative: int = 0
@@ -303,8 +303,9 @@ class Support:
 class Invariant:
     """An accepted hypothesis.
 
-    confidence: 1 - probability that chance alone gave this support, in [0, 1].
-    excerpt: what a reference run did where the claim held; None when calls do not show it.
+    Attributes:
+        confidence: 1 - probability of this support by coincidence, in [0, 1].
+        excerpt: calls of a reference run in which the claim held; None if calls do not show it.
     """
 
     id: str

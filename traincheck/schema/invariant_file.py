@@ -1,6 +1,6 @@
-"""Invariants and needs to JSON and back, and the invariant file. What is read is never evaluated.
+"""Invariants and needs to JSON and back, and the invariant file. No content is evaluated.
 
-The form is described by ``invariant.schema.json`` beside this module; reading is as strict.
+``invariant.schema.json`` next to this module describes the format; reading is as strict.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ def read_invariants(path: str | Path) -> list[Invariant]:
 
 
 def read_created_with(path: str | Path) -> dict[str, Any]:
-    """What an invariant file says of the program that wrote it and of its settings.
+    """The program that wrote an invariant file, and its settings.
 
     Raises:
-        InvariantFormatError: as `read_invariants`.
+        InvariantFormatError: see `read_invariants`.
     """
     read_invariants(path)
     created_with: dict[str, Any] = parse_json(_content(Path(path)))["created_with"]
@@ -70,7 +70,7 @@ def _content(path: Path) -> bytes:
         if path.is_dir() and ((path / MANIFEST).is_file() or any(path.glob(EVENT_GLOB))):
             fix = f"learn from it: traincheck-infer -t {path}"
             raise InvariantFormatError(f"{path} is a run, no invariant file", fix=fix)
-        return read_regular(path).removeprefix(codecs.BOM_UTF8)  # which editors put there
+        return read_regular(path).removeprefix(codecs.BOM_UTF8)  # which editors add
     except OSError as error:
         raise InvariantFormatError(
             f"{path}: cannot be read: {error.strerror or error}", fix="check the path"
@@ -83,7 +83,7 @@ def write_invariants(
     created_with: Mapping[str, Any],
     runs: Sequence[str],
 ) -> None:
-    """Write an invariant file in one move: a reader sees the old file or the whole new one.
+    """Write an invariant file atomically: a reader sees the old file or the complete new one.
 
     Raises:
         OutputError: the place is not writable or the disk is full; the message names the path.
@@ -165,13 +165,13 @@ def _level(value: Any) -> str:
 
 
 def invariant_id(claim: Hypothesis, precondition: Precondition) -> str:
-    """What an invariant is known by: equal claims have equal ids."""
+    """The id of an invariant: equal claims have equal ids."""
     text = f"{key_of(claim)} {precondition_json(precondition)}"
     return f"{claim.relation}-{hashlib.sha256(text.encode()).hexdigest()[:10]}"
 
 
 class _BadFormError(ValueError):
-    """What is wrong, and where in the file."""
+    """The error, and its position in the file."""
 
     def __init__(self, message: str, fix: str = _FIX) -> None:
         super().__init__(message)
@@ -309,7 +309,7 @@ _TYPE_NAMES: dict[Any, str] = {
 
 
 def _typed(value: Any, expected: Any, at: str) -> Any:
-    # JSON true is an int to isinstance; a count of true is a mistake all the same
+    # isinstance accepts JSON true as an int; a count of true is still an error
     if not isinstance(value, expected) or (isinstance(value, bool) and expected is not bool):
         shown = _TYPE_NAMES.get(type(value), "null" if value is None else "a number")
         raise _BadFormError(f"{at} is {shown}, not {_TYPE_NAMES[expected]}")

@@ -1,4 +1,4 @@
-"""The seams between folders. Structural: nothing needs to inherit from these."""
+"""The interfaces between folders. Structural: no class needs to inherit from these."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ class EventSource(Protocol):
 class Monitor(Protocol):
     """A running check of one process: a small state machine in bounded memory.
 
-    Must be picklable. One that judges by state which others follow too names it in ``uses``
-    (facts/provider.py).
+    Must be picklable. A monitor that uses facts names them in ``uses`` (facts/provider.py).
     """
 
     def observe(self, event: Event) -> Iterable[Violation]: ...
 
     def finish(self) -> Iterable[Violation]:
-        """The run ended: what was still awaited will not come."""
+        """The run ended: awaited events will not come."""
         ...
 
     @property
     def triggered(self) -> int:
-        """How often the check's antecedent occurred; 0 means that the run says nothing about it."""
+        """How often the check's antecedent occurred; 0 means that the run shows nothing about
+        it."""
         ...
 
 
@@ -64,11 +64,12 @@ class Decider(Protocol):
 
 
 class Proposer(Protocol):
-    """Watches one process' events and then says which hypotheses are worth testing.
+    """Reads one process' events and then proposes the hypotheses that are worth testing.
 
-    May have a class attribute ``ignores``: kinds of events that it makes nothing of; and a method
-    ``echoes()``: hypotheses that are tested only to answer other runs; and ``words()``: what there
-    was any of, for a relation whose claims ask for more than a call or a variable (`antecedent`).
+    Optional members: a class attribute ``ignores`` (kinds of events that it does not use), a method
+    ``echoes()`` (hypotheses that are tested only for comparison with other runs), and a method
+    ``words()`` (conditions that occurred, for claims that need more than a call or a variable:
+    `antecedent`).
     """
 
     def observe(self, event: Event) -> None: ...
@@ -79,7 +80,7 @@ class Proposer(Protocol):
 class Relation(Protocol):
     """A kind of property that can be learned.
 
-    Inference and checking both run its decider; nothing is judged elsewhere. A class attribute
+    Inference and checking both run its decider; no other code decides claims. A class attribute
     ``scope = "run"`` gives it one proposer and one decider for all ranks; else each process has its
     own.
     """
@@ -97,11 +98,11 @@ class Relation(Protocol):
         ...
 
     def chance(self, claim: Hypothesis, positive: int) -> float:
-        """Probability in [0, 1] of ``positive`` examples in a row if the claim is no rule."""
+        """Probability in [0, 1] of ``positive`` examples in a row by coincidence."""
         ...
 
     def implies(self, claim: Hypothesis, other: Hypothesis) -> bool:
-        """Whether ``other`` says nothing that ``claim`` does not say."""
+        """Whether ``claim`` contains everything that ``other`` states."""
         ...
 
     def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo: ...
@@ -113,7 +114,7 @@ def is_for_run(check: Rule | Relation) -> bool:
 
 
 def reach_of(relation: Relation, claim: Hypothesis) -> int | None:
-    """In how many programs a claim must hold before it is made of others; None for never."""
+    """Number of programs in which a claim must hold to apply to others; None: never."""
     if "program" in claim.params:
         return None
     reach = getattr(relation, "reach", None)
