@@ -33,8 +33,7 @@ class Monitor(Protocol):
 
     @property
     def triggered(self) -> int:
-        """How often the check's antecedent occurred; 0 means that the run shows nothing about
-        it."""
+        """How often the antecedent of the check occurred; 0: the run shows nothing about it."""
         ...
 
 

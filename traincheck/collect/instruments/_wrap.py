@@ -166,8 +166,7 @@ def function_wrapper(  # noqa: C901, PLR0915  # one function: each call on the w
 ) -> Callable[..., Any]:
     """Wrap a stateless function: `span_wrapper` inlined, because nine calls in ten pass here.
 
-    - skip_inner: omit calls made by another recorded function.
-    - is_rare: its calls are recorded in some steps only.
+    - skip_inner: omit calls made by another recorded function; is_rare: record in some steps.
     - argument: returns the encoder of arguments, if `encode` is not enough.
     - outcome: encodes the result; with ``sampled``, only while these numbers are due.
     """

@@ -98,9 +98,7 @@ class Session:
                 instrument.install()
                 self.instruments[instrument.name] = "on"
                 self.installed.append(instrument)
-            except (
-                Exception
-            ) as error:  # an unknown version of torch: continue without this instrument
+            except Exception as error:  # unknown torch: go without
                 give_back(error)
                 self.instruments[instrument.name] = f"off: {error!r}"
                 logger.debug("instrument %s is off", instrument.name, exc_info=True)

@@ -1,10 +1,8 @@
 """Number records and hand them to the kernel as they are made.
 
-The hot path of every event, independent of instruments.
-
-One `Emitter` per thread. Records are made of pre-serialized pieces: filling a template takes a
-third of the time that building and serializing a dict takes (0.36 against 0.99 microseconds,
-benchmarks/overhead.py).
+The hot path of every event, independent of instruments. One `Emitter` per thread. Records are made
+of pre-serialized pieces: filling a template takes a third of the time of building and serializing a
+dict (0.36 against 0.99 microseconds, benchmarks/overhead.py).
 """
 
 from __future__ import annotations
@@ -63,10 +61,8 @@ class RecordingFlags:
     Attributes:
         on: records are requested.
         idle: nothing is recorded and no step boundary is awaited.
-        inner: calls within modules are recorded, which may be sampled.
-        looks: changes of variables are recorded, which may be sampled.
-        autocast: autocast was on before, so it must be tested.
-        modes: function modes were on before, so they must be tested.
+        inner, looks: calls within modules, and changes of variables, are recorded now.
+        autocast, modes: autocast, or function modes, were on before, so they must be tested.
     """
 
     __slots__ = ("autocast", "idle", "inner", "looks", "modes", "on")
@@ -100,10 +96,7 @@ class Clock:
 class Writer(Protocol):
     """The recording that an emitter belongs to.
 
-    Attributes:
-        switch: of the process.
-        clock: of the process.
-        rank: of the process in its job; 0 for a single one.
+    switch, clock: of the process. rank: of the process in its job; 0 for a single one.
     """
 
     settings: Settings
