@@ -86,7 +86,7 @@ def test_a_broken_run_is_here_for_it(rule: Rule) -> None:
 def test_the_docstring_has_all_headings_in_order(rule: Rule) -> None:
     text = inspect.cleandoc(type(rule).__doc__ or "")
     summary, *_ = text.splitlines()
-    assert re.fullmatch(rf"{rule.info.code} [a-z-]+: .+\.", summary)
+    assert re.fullmatch(r"[a-z0-9-]+: .+\.", summary)
     found = re.findall(r"^([A-Z][\w ]+):$", text, re.M)
     assert [heading for heading in found if heading != "Options"] == HEADINGS
     assert "http" in text

@@ -55,16 +55,18 @@ def theme_of(code: str) -> str:
 
 def docs_of(rule: Rule) -> RuleDocs:
     """The docstring of a rule, in its parts."""
+    code = rule.info.code
     text = inspect.cleandoc(type(rule).__doc__ or rule.info.title)
+    text = text if text.startswith(code) else f"{code} {text}"
     title, *body = text.splitlines()
     match = _TITLE.fullmatch(title)
     assert match is not None  # its last part takes anything
     return RuleDocs(
-        code=rule.info.code,
+        code=code,
         name=match["name"] or "",
         summary=match["summary"].rstrip("."),
         severity=rule.info.severity,
-        theme=theme_of(rule.info.code),
+        theme=theme_of(code),
         sections=_sections(body),
         text=text,
     )

@@ -96,7 +96,7 @@ def test_the_cause_is_that_of_the_load(tmp_path: Path, case: str, cause: str | N
     if case == "own state":
         assert "of Linear)" in finding.fix
     if case == "kept":
-        assert "state_dict() (test_tc604.py:" in finding.likely_cause
+        assert "state_dict() (test_tc604_state_not_copied.py:" in finding.likely_cause
 
 
 def test_a_trace_that_does_not_say_how_the_state_was_made_leaves_the_cause_open() -> None:

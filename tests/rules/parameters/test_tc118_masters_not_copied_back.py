@@ -81,7 +81,7 @@ def test_fires_where_nothing_comes_back(
     finding = fires("TC118", run(make))
     assert (finding.first_step, finding.severity) == (0, "error")
     assert "opt0 (SGD) updates copies of Sequential" in finding.message
-    assert "test_tc118.py" in finding.fix
+    assert "test_tc118_masters_not_copied_back.py" in finding.fix
 
 
 @pytest.mark.parametrize("make", [as_list, as_model, flat])

@@ -1,24 +1,24 @@
-"""TC324: a language model attends to the tokens that it is to predict. Compares no contents."""
+"""A language model attends to the tokens that it is to predict. Compares no contents."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from traincheck.facts.losses import OVER_CLASSES, are_next_tokens, given
-from traincheck.rules.base.event_rule import SingleEvents
+from traincheck.rules.base.event_rule import EventRule
 from traincheck.rules.shared.causality import CALLS, DECODER_LAYER, Readers, is_open
 from traincheck.schema.apis import SOFTMAXES, Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
 
 _PROOF = 2  # steps
 _BY_HAND = "Fill the scores of later positions with -inf before softmax."
 _OF_DECODER = "Pass nn.Transformer.generate_square_subsequent_mask(length) as tgt_mask."
 
 
-class FutureAttended:
-    """TC324 future-attended: a language model sees the tokens that it is to predict.
+class FutureAttended(EventRule, code="TC324", severity="error"):
+    """future-attended: a language model sees the tokens that it is to predict.
 
     What it checks:
         Where the target of a loss is the next tokens of what the model is given, its attention
@@ -48,30 +48,17 @@ class FutureAttended:
         https://github.com/pytorch/tutorials/issues/2478, https://github.com/huggingface/transformers/issues/48745
     """
 
-    info = CheckInfo(
-        check_id="TC324",
-        kind="rule",
-        code="TC324",
-        severity="error",
-        title="{subject} attends to the tokens that it is to predict",
-        likely_cause="The causal mask is missing: {observed}. Each position sees its own label.",
-        fix=(
-            "Pass is_causal=True to scaled_dot_product_attention, or "
-            "nn.Transformer.generate_square_subsequent_mask(length) as the mask of the module."
-        ),
+    title = "{subject} attends to the tokens that it is to predict"
+    likely_cause = "The causal mask is missing: {observed}. Each position sees its own label."
+    fix = (
+        "Pass is_causal=True to scaled_dot_product_attention, or "
+        "nn.Transformer.generate_square_subsequent_mask(length) as the mask of the module."
     )
     needs = Needs(
         calls=OVER_CLASSES | CALLS | {Families.MODULE},
         kinds=frozenset({"batch", "step"}),
         stats=OVER_CLASSES | SOFTMAXES | {"batch"},
     )
-
-    def monitor(self) -> OpenAttention:
-        return OpenAttention()
-
-
-class OpenAttention(SingleEvents):
-    """Joins the attention of a step with what its losses were given."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -114,7 +101,7 @@ def _violation(root: CallEvent, calls: Sequence[CallEvent]) -> Violation:
     elif any(call.api in SOFTMAXES for call in calls):
         observed, fix = f"{which} over all positions, those behind each too", _BY_HAND
     return Violation(
-        check_id="TC324",
+        check_id=FutureAttended.code,
         step=root.step,
         rank=root.rank,
         stage=root.stage,

@@ -1,4 +1,4 @@
-"""TC337: weights of attention that are normalized over another dim than is summed over."""
+"""Weights of attention that are normalized over another dim than is summed over."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from traincheck.rules.base.event_rule import SingleEvents
+from traincheck.rules.base.event_rule import EventRule
 from traincheck.rules.shared.causality import softmax_dim
 from traincheck.schema.apis import SOFTMAXES, Marks
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, MarkEvent, StepEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.values import tensor_summary
 
 _ENOUGH = 2  # steps
@@ -19,8 +19,8 @@ _POSITIONS = 4  # of fewer there may be as many heads
 _MOST_CALLS = 64  # of softmax, of one step
 
 
-class SoftmaxOverQueries:
-    """TC337 softmax-over-queries: weights of attention do not add up to 1 over the keys.
+class SoftmaxOverQueries(EventRule, code="TC337", severity="error"):
+    """softmax-over-queries: weights of attention do not add up to 1 over the keys.
 
     What it checks:
         In attention written by hand, softmax runs over the dim that the product with the values
@@ -50,50 +50,12 @@ class SoftmaxOverQueries:
         https://github.com/FudanNLP/fastNLP/issues/254, https://github.com/labmlai/annotated_deep_learning_paper_implementations/issues/146
     """
 
-    info = CheckInfo(
-        check_id="TC337",
-        kind="rule",
-        code="TC337",
-        severity="error",
-        title="Weights of attention are normalized over the wrong dim",
-        likely_cause="The dim of softmax is wrong: the weights of a position do not add up to 1.",
-        fix="Take softmax over the dim of the keys: of query @ key.transpose(-2, -1), dim=-1.",
-    )
+    title = "Weights of attention are normalized over the wrong dim"
+    likely_cause = "The dim of softmax is wrong: the weights of a position do not add up to 1."
+    fix = "Take softmax over the dim of the keys: of query @ key.transpose(-2, -1), dim=-1."
     needs = Needs(
         states=frozenset({"loss@attention"}), calls=SOFTMAXES, kinds=frozenset({"mark", "step"})
     )
-
-    def monitor(self) -> Normalized:
-        return Normalized()
-
-
-class _Weights(NamedTuple):
-    """shape: of what softmax gave. normalized: the dim it ran over.
-
-    kept, summed: dims of the matrix in the product, of queries and keys.
-    """
-
-    shape: tuple[int, ...]
-    normalized: int
-    kept: int
-    summed: int
-
-    @property
-    def is_wrong(self) -> bool:
-        queries, keys = self.shape[self.kept], self.shape[self.summed]
-        return self.normalized != self.summed and queries == keys >= _POSITIONS
-
-    @property
-    def text(self) -> str:
-        over = "that of the queries" if self.normalized == self.kept else "as of heads"
-        return (
-            f"softmax runs over dim {self.normalized} of {list(self.shape)}, {over}, and the "
-            f"product with the values sums over dim {self.summed}"
-        )
-
-
-class Normalized(SingleEvents):
-    """Joins weights of attention with the calls of softmax that they are of."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -138,7 +100,7 @@ class Normalized(SingleEvents):
             None,
         )
         return Violation(
-            check_id="TC337",
+            check_id=self.code,
             step=mark.step,
             rank=mark.rank,
             stage=mark.stage,
@@ -151,6 +113,31 @@ class Normalized(SingleEvents):
             expected="softmax over the dim that is summed over, the keys",
             observed=found.text,
             evidence=(mark,) if call is None else (call, mark),
+        )
+
+
+class _Weights(NamedTuple):
+    """shape: of what softmax gave. normalized: the dim it ran over.
+
+    kept, summed: dims of the matrix in the product, of queries and keys.
+    """
+
+    shape: tuple[int, ...]
+    normalized: int
+    kept: int
+    summed: int
+
+    @property
+    def is_wrong(self) -> bool:
+        queries, keys = self.shape[self.kept], self.shape[self.summed]
+        return self.normalized != self.summed and queries == keys >= _POSITIONS
+
+    @property
+    def text(self) -> str:
+        over = "that of the queries" if self.normalized == self.kept else "as of heads"
+        return (
+            f"softmax runs over dim {self.normalized} of {list(self.shape)}, {over}, and the "
+            f"product with the values sums over dim {self.summed}"
         )
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from traincheck.rules.base.rule import BuiltInRule
 from traincheck.schema.apis import Marks
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event, MarkEvent
@@ -66,15 +67,14 @@ def model_of(event: Event) -> Model | None:
     )
 
 
-class ModelMonitor(ABC):
+class ModelRule(BuiltInRule):
     """Judges each model when it is found, or when its structure is another one.
 
     Of instances of one class, as folds and trials make them, the same is told once.
     """
 
-    def __init__(self, info: CheckInfo) -> None:
-        self.triggered = 0
-        self._info = info
+    def __init__(self) -> None:
+        super().__init__()
         self._told: set[str] = set()
         self._texts: set[str] = set()
 
@@ -88,9 +88,6 @@ class ModelMonitor(ABC):
         new = [one for one in found if _INSTANCE.sub("", one.observed) not in self._texts]
         self._texts.update(_INSTANCE.sub("", one.observed) for one in found)
         return new
-
-    def finish(self) -> Sequence[Violation]:
-        return ()
 
     @abstractmethod
     def judge(self, model: Model) -> Sequence[Violation]:

@@ -1,22 +1,22 @@
-"""TC601: a load that fits nothing, or most of which has other names. Judges single loads."""
+"""A load that fits nothing, or most of which has other names. Judges single loads."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from typing import NamedTuple
 
-from traincheck.rules.base.event_rule import SingleEvents
+from traincheck.rules.base.event_rule import EventRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CheckpointEvent, Event
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.words import counted
 
 _TOLD = 20  # names at most that are told of a load
 _FEWEST = 2  # layers whose names differ in the same way: a new head is one
 
 
-class NothingLoaded:
-    """TC601 nothing-loaded: load_state_dict(strict=False) takes nothing from the state it is given.
+class NothingLoaded(EventRule, code="TC601", severity="error"):
+    """nothing-loaded: load_state_dict(strict=False) takes nothing from the state it is given.
 
     What it checks:
         Of the keys given to a model's load_state_dict, at least one is the name of a parameter or
@@ -43,26 +43,13 @@ class NothingLoaded:
         https://github.com/stefanopini/simple-HRNet/issues/79
     """
 
-    info = CheckInfo(
-        check_id="TC601",
-        kind="rule",
-        code="TC601",
-        severity="error",
-        title="load_state_dict takes nothing from the state given to {subject}",
-        likely_cause="No key fits{where}, and strict=False hides it: {observed}.",
-        fix=(
-            "Strip the prefix (module., model., _orig_mod.) from the keys, and use strict=True or "
-            "check the missing_keys that are returned."
-        ),
+    title = "load_state_dict takes nothing from the state given to {subject}"
+    likely_cause = "No key fits{where}, and strict=False hides it: {observed}."
+    fix = (
+        "Strip the prefix (module., model., _orig_mod.) from the keys, and use strict=True or "
+        "check the missing_keys that are returned."
     )
     needs = Needs(kinds=frozenset({"checkpoint", "step"}))
-
-    def monitor(self) -> Loads:
-        return Loads()
-
-
-class Loads(SingleEvents):
-    """Looks at each load of a model."""
 
     def judge(self, event: Event) -> list[Violation]:
         if not isinstance(event, CheckpointEvent) or event.matched is None:
@@ -77,7 +64,7 @@ class Loads(SingleEvents):
         wanted = ", ".join(event.missing[:2])
         return [
             Violation(
-                check_id="TC601",
+                check_id=self.code,
                 step=event.step,
                 rank=event.rank,
                 stage=event.stage,
@@ -137,7 +124,7 @@ def _in_part(event: CheckpointEvent, renamed: _Renamed) -> Violation:
     wanted, given = (prefix + renamed.ends[0] for prefix in (renamed.wanted, renamed.given))
     missing = counted(len(event.missing), "name")
     return Violation(
-        check_id="TC601",
+        check_id=NothingLoaded.code,
         step=event.step,
         rank=event.rank,
         stage=event.stage,

@@ -1,4 +1,4 @@
-"""TC602: training is resumed with a new optimizer state. Needs proof that it is a resume."""
+"""Training is resumed with a new optimizer state. Needs proof that it is a resume."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from traincheck.rules.base.event_rule import SingleEvents
+from traincheck.rules.base.event_rule import EventRule
 from traincheck.rules.checkpoints.resume import RESUME, Resume
 from traincheck.schema.events import CallEvent, CheckpointEvent, Event, OptimizerEvent, StepEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
 
 
-class OptimizerNotRestored:
-    """TC602 optimizer-not-restored: the model is resumed from a checkpoint, the optimizer is not.
+class OptimizerNotRestored(EventRule, code="TC602", severity="error"):
+    """optimizer-not-restored: the model is resumed from a checkpoint, the optimizer is not.
 
     What it checks:
         When a model was loaded from a file that also holds the state of an optimizer, training goes
@@ -43,30 +43,17 @@ class OptimizerNotRestored:
         https://github.com/NVIDIA-NeMo/Automodel/issues/763
     """
 
-    info = CheckInfo(
-        check_id="TC602",
-        kind="rule",
-        code="TC602",
-        severity="error",
-        title="The optimizer is not restored on resume",
-        likely_cause=(
-            "The checkpoint holds the state of an optimizer, but optimizer.load_state_dict() is "
-            "never called, or was called before this optimizer was built{where}."
-        ),
-        fix="Call optimizer.load_state_dict() with the saved state before training goes on.",
-        title_of_several="{optimizer} is not restored on resume",
-        fix_of_several=(
-            "Call load_state_dict() of {optimizer} with its saved state before training goes on."
-        ),
+    title = "The optimizer is not restored on resume"
+    title_of_several = "{optimizer} is not restored on resume"
+    likely_cause = (
+        "The checkpoint holds the state of an optimizer, but optimizer.load_state_dict() is "
+        "never called, or was called before this optimizer was built{where}."
+    )
+    fix = "Call optimizer.load_state_dict() with the saved state before training goes on."
+    fix_of_several = (
+        "Call load_state_dict() of {optimizer} with its saved state before training goes on."
     )
     needs = RESUME
-
-    def monitor(self) -> RestoredOptimizer:
-        return RestoredOptimizer()
-
-
-class RestoredOptimizer(SingleEvents):
-    """Looks at the first steps after a load."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -122,7 +109,7 @@ def _violation(
         held = f"and {holder.path}, which the run writes with it for its optimizer, was never read"
     cls = created.cls.rpartition(".")[2]
     return Violation(
-        check_id="TC602",
+        check_id=OptimizerNotRestored.code,
         step=step.step,
         rank=step.rank,
         stage="train",

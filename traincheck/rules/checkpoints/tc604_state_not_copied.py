@@ -1,19 +1,19 @@
-"""TC604: a model is given back its own tensors instead of a copy. Judges single loads."""
+"""A model is given back its own tensors instead of a copy. Judges single loads."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from traincheck.rules.base.event_rule import SingleEvents
+from traincheck.rules.base.event_rule import EventRule
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, CheckpointEvent, Event, OptimizerEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.words import joined
 
 
-class StateNotCopied:
-    """TC604 state-not-copied: a model loads its own, live tensors, so that nothing changes.
+class StateNotCopied(EventRule, code="TC604", severity="error"):
+    """state-not-copied: a model loads its own, live tensors, so that nothing changes.
 
     What it checks:
         A state given to load_state_dict after training has begun does not consist of the very
@@ -44,29 +44,16 @@ class StateNotCopied:
         https://github.com/thesouther/MARL/issues/8
     """
 
-    info = CheckInfo(
-        check_id="TC604",
-        kind="rule",
-        code="TC604",
-        severity="error",
-        title="{subject} is given back its own tensors: nothing is restored",
-        likely_cause=(
-            "load_state_dict(){where} is given the model's own tensors: a state that state_dict() "
-            "made without a copy, which follows every step, or that of the model itself."
-        ),
-        fix="Keep copy.deepcopy(model.state_dict()), or save it to a file.",
+    title = "{subject} is given back its own tensors: nothing is restored"
+    likely_cause = (
+        "load_state_dict(){where} is given the model's own tensors: a state that state_dict() "
+        "made without a copy, which follows every step, or that of the model itself."
     )
+    fix = "Keep copy.deepcopy(model.state_dict()), or save it to a file."
     needs = Needs(
         calls=frozenset({Families.OPTIMIZER_STEP}),
         kinds=frozenset({"checkpoint", "optimizer", "step"}),
     )
-
-    def monitor(self) -> OwnTensors:
-        return OwnTensors()
-
-
-class OwnTensors(SingleEvents):
-    """Judges loads that follow optimizer steps."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -101,7 +88,7 @@ class OwnTensors(SingleEvents):
 
 def _violation(event: CheckpointEvent) -> Violation:
     return Violation(
-        check_id="TC604",
+        check_id=StateNotCopied.code,
         step=event.step,
         rank=event.rank,
         stage=event.stage,

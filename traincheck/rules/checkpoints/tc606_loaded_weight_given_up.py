@@ -1,16 +1,16 @@
-"""TC606: a weight that was loaded is given up for another one. Goes by identity and content."""
+"""A weight that was loaded is given up for another one. Goes by identity and content."""
 
 from __future__ import annotations
 
-from traincheck.rules.base.event_rule import SingleEvents
+from traincheck.rules.base.event_rule import EventRule
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, CheckpointEvent, Event, StateEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
 
 
-class LoadedWeightGivenUp:
-    """TC606 loaded-weight-given-up: weights are tied after a load that had two of them.
+class LoadedWeightGivenUp(EventRule, code="TC606"):
+    """loaded-weight-given-up: weights are tied after a load that had two of them.
 
     What it checks:
         Two parameters that a checkpoint gave different values do not become one parameter before
@@ -34,27 +34,14 @@ class LoadedWeightGivenUp:
         https://github.com/huggingface/transformers/pull/42612
     """
 
-    info = CheckInfo(
-        check_id="TC606",
-        kind="rule",
-        code="TC606",
-        severity="warning",
-        title="The loaded {variables} {was|were} given up for another weight",
-        likely_cause="Weights are tied after load_state_dict(), which gave them different values.",
-        fix="Leave the weights untied, as the checkpoint has them.",
-    )
+    title = "The loaded {variables} {was|were} given up for another weight"
+    likely_cause = "Weights are tied after load_state_dict(), which gave them different values."
+    fix = "Leave the weights untied, as the checkpoint has them."
     needs = Needs(
         calls=frozenset({Families.OPTIMIZER_STEP}),
         states=frozenset({"parameter@new"}),
         kinds=frozenset({"checkpoint", "step"}),
     )
-
-    def monitor(self) -> LoadedValues:
-        return LoadedValues()
-
-
-class LoadedValues(SingleEvents):
-    """Remembers what was loaded until the first step after it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -87,7 +74,7 @@ class LoadedValues(SingleEvents):
         lost, kept = (event, other) if pair[1] == now else (other, event)
         return [
             Violation(
-                check_id="TC606",
+                check_id=self.code,
                 step=event.step,
                 rank=event.rank,
                 stage=event.stage,

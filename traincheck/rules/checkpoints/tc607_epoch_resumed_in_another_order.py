@@ -1,17 +1,18 @@
-"""TC607: a resume in the middle of an epoch skips batches of another order. Goes by indices."""
+"""A resume in the middle of an epoch skips batches of another order. Goes by indices."""
 
 from __future__ import annotations
 
 from traincheck.facts.resumptions import Resumed, Resumptions
+from traincheck.rules.base.rule import BuiltInRule
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.words import counted
 
 
-class EpochResumedInAnotherOrder:
-    """TC607 epoch-resumed-in-another-order: a resumed epoch trains samples again.
+class EpochResumedInAnotherOrder(BuiltInRule, code="TC607", severity="error"):
+    """epoch-resumed-in-another-order: a resumed epoch trains samples again.
 
     What it checks:
         When training goes on from a file that was saved within an epoch, and leaves the first
@@ -38,41 +39,24 @@ class EpochResumedInAnotherOrder:
         https://github.com/huggingface/transformers/pull/40691
     """
 
-    info = CheckInfo(
-        check_id="TC607",
-        kind="rule",
-        code="TC607",
-        severity="error",
-        title="A resumed epoch skips batches of another order",
-        likely_cause=(
-            "The generator of the sampler is not restored, so the order of the epoch was drawn "
-            "again before its first batches were skipped."
-        ),
-        fix="Restore the sampler's generator as it was when the epoch began, or seed it by epoch.",
+    title = "A resumed epoch skips batches of another order"
+    likely_cause = (
+        "The generator of the sampler is not restored, so the order of the epoch was drawn "
+        "again before its first batches were skipped."
     )
+    fix = "Restore the sampler's generator as it was when the epoch began, or seed it by epoch."
     needs = Needs(
         calls=frozenset({Families.BACKWARD}), kinds=frozenset({"batch", "checkpoint", "step"})
     )
     scope = "run"
 
-    def monitor(self) -> Epochs:
-        return Epochs()
-
-
-class Epochs:
-    """Judges the batches of resumed epochs, and tells of each resume once."""
-
     def __init__(self) -> None:
-        self.triggered = 0
+        super().__init__()
         self._resumptions = Resumptions()
         self._told: set[tuple[int, str, int]] = set()  # rank, stream and number of a load
 
     def observe(self, event: Event) -> list[Violation]:
         return [found for one in self._resumptions.observe(event) for found in self._judge(one)]
-
-    def finish(self) -> list[Violation]:
-        """Nothing: what was trained on has been judged."""
-        return []
 
     def _judge(self, one: Resumed) -> list[Violation]:
         self.triggered += 1
@@ -86,7 +70,7 @@ class Epochs:
 def _violation(one: Resumed) -> Violation:
     samples = counted(one.again, "sample")
     return Violation(
-        check_id="TC607",
+        check_id=EpochResumedInAnotherOrder.code,
         step=one.batch.step,
         rank=one.batch.rank,
         stage="train",

@@ -1,9 +1,9 @@
-"""TC608: a model is set back to the weights that it was made with. Goes by fingerprints."""
+"""A model is set back to the weights that it was made with. Goes by fingerprints."""
 
 from __future__ import annotations
 
 from traincheck.facts.resumptions import brings_back
-from traincheck.rules.base.event_rule import SingleEvents
+from traincheck.rules.base.event_rule import EventRule
 from traincheck.schema.apis import Families, Marks
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import (
@@ -15,14 +15,14 @@ from traincheck.schema.events import (
     StageEvent,
     StateEvent,
 )
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
 
 _EVALUATIONS = 2
 _MADE = "it was made with"
 
 
-class TrainingUndone:
-    """TC608 training-undone: a trained model is evaluated or saved with its first weights.
+class TrainingUndone(EventRule, code="TC608"):
+    """training-undone: a trained model is evaluated or saved with its first weights.
 
     What it checks:
         The weights with which a model is evaluated or saved once training has begun are not those
@@ -49,30 +49,17 @@ class TrainingUndone:
         https://github.com/MultimediaTechLab/YOLO/issues/97
     """
 
-    info = CheckInfo(
-        check_id="TC608",
-        kind="rule",
-        code="TC608",
-        severity="warning",
-        title="{subject} is set back to the weights it was made with",
-        likely_cause=(
-            "What is copied in{where} was never updated, as an average of weights should be after "
-            "each step."
-        ),
-        fix="Update the average of weights after every optimizer step.",
+    title = "{subject} is set back to the weights it was made with"
+    likely_cause = (
+        "What is copied in{where} was never updated, as an average of weights should be after "
+        "each step."
     )
+    fix = "Update the average of weights after every optimizer step."
     needs = Needs(
         calls=frozenset({Families.OPTIMIZER_STEP}),
         states=frozenset({"parameter@new", "parameter@step", "parameter@evaluation"}),
         kinds=frozenset({"checkpoint", "mark", "optimizer", "stage", "step"}),
     )
-
-    def monitor(self) -> FirstWeights:
-        return FirstWeights()
-
-
-class FirstWeights(SingleEvents):
-    """Remembers how the parameters of each model began."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -159,7 +146,7 @@ def _violation(
     event: CheckpointEvent | MarkEvent, model: str | None, said: str, count: int
 ) -> Violation:
     return Violation(
-        check_id="TC608",
+        check_id=TrainingUndone.code,
         step=event.step,
         rank=event.rank,
         stage=event.stage,

@@ -1,22 +1,22 @@
-"""TC611: an average of weights is overwritten right after a resume. Goes by what it became."""
+"""An average of weights is overwritten right after a resume. Goes by what it became."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 from traincheck.facts.resumptions import brings_back
-from traincheck.rules.base.event_rule import SingleEvents
+from traincheck.rules.base.event_rule import EventRule
 from traincheck.schema.apis import Marks
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CheckpointEvent, Event, MarkEvent, StepEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
 
 _UPDATES = 3  # one that copies, and two that do not
 _MOST = 16  # loads at a time
 
 
-class AverageForgotten:
-    """TC611 average-forgotten: the first update after a resume overwrites an average of weights.
+class AverageForgotten(EventRule, code="TC611"):
+    """average-forgotten: the first update after a resume overwrites an average of weights.
 
     What it checks:
         A model that no optimizer holds, loaded together with the trained model and its optimizer,
@@ -45,34 +45,12 @@ class AverageForgotten:
         https://github.com/lightly-ai/lightly-train/pull/892
     """
 
-    info = CheckInfo(
-        check_id="TC611",
-        kind="rule",
-        code="TC611",
-        severity="warning",
-        title="{subject} forgets what it averaged when training is resumed",
-        likely_cause="The number of its updates is not saved: it begins at 0 after the load.",
-        fix="Save the number of updates with the average, as a buffer of it.",
-    )
+    title = "{subject} forgets what it averaged when training is resumed"
+    likely_cause = "The number of its updates is not saved: it begins at 0 after the load."
+    fix = "Save the number of updates with the average, as a buffer of it."
     needs = Needs(
         states=frozenset({"average@loaded"}), kinds=frozenset({"checkpoint", "mark", "step"})
     )
-
-    def monitor(self) -> ResumedAverages:
-        return ResumedAverages()
-
-
-@dataclass(slots=True)
-class _Loaded:
-    """A model since its load. steps: those in which it changed; copied: the one that made it."""
-
-    load: CheckpointEvent
-    steps: list[int] = field(default_factory=list)
-    copied: MarkEvent | None = None
-
-
-class ResumedAverages(SingleEvents):
-    """Follows each loaded model through its first updates."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -140,10 +118,19 @@ class ResumedAverages(SingleEvents):
         return []
 
 
+@dataclass(slots=True)
+class _Loaded:
+    """A model since its load. steps: those in which it changed; copied: the one that made it."""
+
+    load: CheckpointEvent
+    steps: list[int] = field(default_factory=list)
+    copied: MarkEvent | None = None
+
+
 def _violation(load: CheckpointEvent, copied: MarkEvent) -> Violation:
     of = copied.data.get("of")
     return Violation(
-        check_id="TC611",
+        check_id=AverageForgotten.code,
         step=copied.step,
         rank=copied.rank,
         stage=copied.stage,

@@ -1,4 +1,4 @@
-"""TC612: a resumed run counts its epochs or steps from the beginning. Needs proof of a resume."""
+"""A resumed run counts its epochs or steps from the beginning. Needs proof of a resume."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import re
 from collections.abc import Mapping
 from itertools import pairwise
 
-from traincheck.rules.base.event_rule import SingleEvents
+from traincheck.rules.base.event_rule import EventRule
 from traincheck.rules.checkpoints.resume import RESUME, Resume
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, CallEvent, CheckpointEvent, Event
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
 
 _DISTRIBUTED = "torch.utils.data.distributed.DistributedSampler"
 _EPOCH = re.compile(r"(start_|last_|cur_|current_|resume_)?epoch(_num|_idx|_index)?")
@@ -20,8 +20,8 @@ _STEP = re.compile(
 )
 
 
-class CountBeginsAnew:
-    """TC612 count-begins-anew: a resumed run counts epochs or steps from the beginning.
+class CountBeginsAnew(EventRule, code="TC612"):
+    """count-begins-anew: a resumed run counts epochs or steps from the beginning.
 
     What it checks:
         When model and optimizer were loaded from a file that also holds the number of an epoch or
@@ -49,26 +49,13 @@ class CountBeginsAnew:
         https://github.com/mlbench/mlbench-old/issues/50
     """
 
-    info = CheckInfo(
-        check_id="TC612",
-        kind="rule",
-        code="TC612",
-        severity="warning",
-        title="A resumed run counts from the beginning",
-        likely_cause=(
-            "The checkpoint holds a number that training does not go on from: the loop{where} "
-            "starts again."
-        ),
-        fix="Begin the loop with the number of the checkpoint that was loaded.",
+    title = "A resumed run counts from the beginning"
+    likely_cause = (
+        "The checkpoint holds a number that training does not go on from: the loop{where} "
+        "starts again."
     )
+    fix = "Begin the loop with the number of the checkpoint that was loaded."
     needs = RESUME | Needs(calls=frozenset({Families.BACKWARD}), kinds=frozenset({"batch"}))
-
-    def monitor(self) -> Counts:
-        return Counts()
-
-
-class Counts(SingleEvents):
-    """Compares what was loaded with what is saved next, and with what samplers are told."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -169,7 +156,7 @@ def _violation(
 ) -> Violation:
     key, number = saved
     return Violation(
-        check_id="TC612",
+        check_id=CountBeginsAnew.code,
         step=first.step,
         rank=first.rank,
         stage="train",

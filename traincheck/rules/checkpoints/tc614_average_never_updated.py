@@ -1,4 +1,4 @@
-"""TC614: an average of weights is evaluated again and again, and never updated."""
+"""An average of weights is evaluated again and again, and never updated."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import re
 from collections import defaultdict
 
 from traincheck.facts.auxiliary_models import AUXILIARY, AuxiliaryModels, is_look
-from traincheck.rules.base.event_rule import SingleEvents
+from traincheck.rules.base.event_rule import EventRule
 from traincheck.schema.events import Event, MarkEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
 
 _ROUNDS = 3
 _STEPS = 50  # between the first and the last of them
@@ -16,8 +16,8 @@ _STEPS = 50  # between the first and the last of them
 _AVERAGE = re.compile(r"(Averaged?Model|(Moving|Running)Average|EMA|Ema(?![a-z])|SWA)\w*\Z")
 
 
-class AverageNeverUpdated:
-    """TC614 average-never-updated: an average of weights is evaluated and stays as it was made.
+class AverageNeverUpdated(EventRule, code="TC614"):
+    """average-never-updated: an average of weights is evaluated and stays as it was made.
 
     What it checks:
         A model whose class averages weights changes between its evaluations.
@@ -41,25 +41,12 @@ class AverageNeverUpdated:
         https://docs.pytorch.org/docs/stable/optim.html#weight-averaging-swa-and-ema
     """
 
-    info = CheckInfo(
-        check_id="TC614",
-        kind="rule",
-        code="TC614",
-        severity="warning",
-        title="{subject} is evaluated as an average, and never updated",
-        likely_cause=(
-            "update_parameters() of the average (update() elsewhere) is not called: {observed}."
-        ),
-        fix="Call update_parameters(model) of the average after optimizer.step().",
+    title = "{subject} is evaluated as an average, and never updated"
+    likely_cause = (
+        "update_parameters() of the average (update() elsewhere) is not called: {observed}."
     )
+    fix = "Call update_parameters(model) of the average after optimizer.step()."
     needs = AUXILIARY
-
-    def monitor(self) -> IdleAverages:
-        return IdleAverages()
-
-
-class IdleAverages(SingleEvents):
-    """Follows the weights that averages are evaluated with, by rank."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -83,7 +70,7 @@ class IdleAverages(SingleEvents):
 
 def _violation(event: MarkEvent, model: str, rounds: int) -> Violation:
     return Violation(
-        check_id="TC614",
+        check_id=AverageNeverUpdated.code,
         step=event.step,
         rank=event.rank,
         stage="eval",

@@ -1,15 +1,16 @@
-"""TC504: random augmentation is the same in several workers of a DataLoader."""
+"""Random augmentation is the same in several workers of a DataLoader."""
 
 from __future__ import annotations
 
+from traincheck.rules.base.rule import BuiltInRule
 from traincheck.rules.data.worker_draws import WORKERS, Worker, WorkerBook, described
 from traincheck.rules.shared.loaders import DATA_LOADER
 from traincheck.schema.events import Event
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
 
 
-class WorkersDrawTheSame:
-    """TC504 workers-draw-the-same: workers use random generators in the same state.
+class WorkersDrawTheSame(BuiltInRule, code="TC504", severity="error"):
+    """workers-draw-the-same: workers use random generators in the same state.
 
     What it checks:
         Generators that a training dataset draws from begin in a different state in each worker: the
@@ -34,33 +35,20 @@ class WorkersDrawTheSame:
         https://tanelp.github.io/posts/a-bug-that-plagues-thousands-of-open-source-ml-projects/, https://github.com/pytorch/pytorch/issues/5059
     """
 
-    scope = "run"
-    info = CheckInfo(
-        check_id="TC504",
-        kind="rule",
-        code="TC504",
-        severity="error",
-        title="Workers of {variables} draw the same random numbers",
-        likely_cause=(
-            "{observed}: each worker of {variables} is a copy of the dataset with the generator in "
-            "the state in which it was when the workers were started."
-        ),
-        fix=(
-            "Seed the dataset's own generator in worker_init_fn from torch.initial_seed(), or make "
-            "it from get_worker_info().seed at first use."
-        ),
+    title = "Workers of {variables} draw the same random numbers"
+    likely_cause = (
+        "{observed}: each worker of {variables} is a copy of the dataset with the generator in "
+        "the state in which it was when the workers were started."
     )
+    fix = (
+        "Seed the dataset's own generator in worker_init_fn from torch.initial_seed(), or make "
+        "it from get_worker_info().seed at first use."
+    )
+    scope = "run"
     needs = WORKERS
 
-    def monitor(self) -> SameInWorkers:
-        return SameInWorkers()
-
-
-class SameInWorkers:
-    """Compares the workers of one epoch."""
-
     def __init__(self) -> None:
-        self.triggered = 0
+        super().__init__()
         self._book = WorkerBook()
         self._seen: dict[tuple[int, str, int], dict[tuple[str, str, str], Worker]] = {}
         self._told: set[tuple[int, str, str]] = set()
@@ -81,13 +69,10 @@ class SameInWorkers:
                     found.append(self._violation(name, other, worker))
         return found
 
-    def finish(self) -> list[Violation]:
-        return []
-
     def _violation(self, generator: str, first: Worker, second: Worker) -> Violation:
         observed = f"workers {first.number} and {second.number} start {described(generator)} alike"
         return Violation(
-            check_id="TC504",
+            check_id=self.code,
             step=self._book.step(second),
             rank=second.rank,
             stage="train",

@@ -1,15 +1,16 @@
-"""TC505: random augmentation is the same in every epoch."""
+"""Random augmentation is the same in every epoch."""
 
 from __future__ import annotations
 
+from traincheck.rules.base.rule import BuiltInRule
 from traincheck.rules.data.worker_draws import WORKERS, Worker, WorkerBook, described
 from traincheck.rules.shared.loaders import DATA_LOADER
 from traincheck.schema.events import Event
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
 
 
-class EpochsDrawTheSame:
-    """TC505 epochs-draw-the-same: workers begin each epoch with the same random numbers.
+class EpochsDrawTheSame(BuiltInRule, code="TC505"):
+    """epochs-draw-the-same: workers begin each epoch with the same random numbers.
 
     What it checks:
         Generators that a training dataset draws from in workers begin each epoch in another state.
@@ -34,30 +35,17 @@ class EpochsDrawTheSame:
         https://github.com/Lightning-AI/pytorch-lightning/issues/20412, https://github.com/xingyizhou/CenterNet/issues/233
     """
 
-    scope = "run"
-    info = CheckInfo(
-        check_id="TC505",
-        kind="rule",
-        code="TC505",
-        severity="warning",
-        title="Random augmentation by {variables} repeats from epoch to epoch",
-        likely_cause=(
-            "{observed}: the workers of {variables} are seeded with numbers that do not depend on "
-            "the epoch."
-        ),
-        fix="Seed workers from torch.initial_seed(), and do not set the global seed in each epoch.",
+    title = "Random augmentation by {variables} repeats from epoch to epoch"
+    likely_cause = (
+        "{observed}: the workers of {variables} are seeded with numbers that do not depend on "
+        "the epoch."
     )
+    fix = "Seed workers from torch.initial_seed(), and do not set the global seed in each epoch."
+    scope = "run"
     needs = WORKERS
 
-    def monitor(self) -> SameInEpochs:
-        return SameInEpochs()
-
-
-class SameInEpochs:
-    """Compares each worker with itself in the epoch before."""
-
     def __init__(self) -> None:
-        self.triggered = 0
+        super().__init__()
         self._book = WorkerBook()
         self._last: dict[tuple[int, str, int], Worker] = {}
         self._told: set[tuple[int, str]] = set()
@@ -81,9 +69,6 @@ class SameInEpochs:
                 found.append(self._violation(same[0], before, worker))
         return found
 
-    def finish(self) -> list[Violation]:
-        return []
-
     def _is_shared(self, name: str, worker: Worker) -> bool:
         """Whether another worker draws the same: that is another rule's finding."""
         return any(
@@ -98,7 +83,7 @@ class SameInEpochs:
             f"and {worker.epoch}"
         )
         return Violation(
-            check_id="TC505",
+            check_id=self.code,
             step=self._book.step(worker),
             rank=worker.rank,
             stage="train",

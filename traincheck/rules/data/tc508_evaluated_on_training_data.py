@@ -1,22 +1,23 @@
-"""TC508: only the training loader is ever evaluated."""
+"""Only the training loader is ever evaluated."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
+from traincheck.rules.base.rule import BuiltInRule
 from traincheck.rules.shared.loaders import BATCHES, DATA_LOADER
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, CallEvent, Event, StepEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.values import is_tensor
 
 _ENOUGH = 2  # batches that were evaluated
 
 
-class EvaluatedOnTrainingData:
-    """TC508 evaluated-on-training-data: evaluation reads the loader that training reads.
+class EvaluatedOnTrainingData(BuiltInRule, code="TC508", severity="info"):
+    """evaluated-on-training-data: evaluation reads the loader that training reads.
 
     What it checks:
         Where batches are evaluated without gradients, some of them come from a loader that is not
@@ -40,26 +41,13 @@ class EvaluatedOnTrainingData:
         https://scikit-learn.org/stable/common_pitfalls.html
     """
 
-    info = CheckInfo(
-        check_id="TC508",
-        kind="rule",
-        code="TC508",
-        severity="info",
-        title="Evaluation reads {variables}, which training reads too",
-        likely_cause="The evaluation loop iterates over {variables}, the loader of training.",
-        fix="Evaluate on a loader over data that are held out.",
-    )
+    title = "Evaluation reads {variables}, which training reads too"
+    likely_cause = "The evaluation loop iterates over {variables}, the loader of training."
+    fix = "Evaluate on a loader over data that are held out."
     needs = BATCHES | Needs(calls=frozenset({Families.MODULE}))
 
-    def monitor(self) -> Evaluations:
-        return Evaluations()
-
-
-class Evaluations:
-    """Follows what becomes of each batch until the next one comes."""
-
     def __init__(self) -> None:
-        self.triggered = 0
+        super().__init__()
         self._batch: BatchEvent | None = None
         self._is_evaluated = False
         self._is_trained = False
@@ -128,7 +116,7 @@ def _flags(result: Any) -> Iterator[bool]:
 
 def _violation(batch: BatchEvent) -> Violation:
     return Violation(
-        check_id="TC508",
+        check_id=EvaluatedOnTrainingData.code,
         step=batch.step,
         rank=batch.rank,
         stage="eval",

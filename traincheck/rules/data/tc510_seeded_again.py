@@ -1,16 +1,16 @@
-"""TC510: the same seed again and again in the loop. Asks for proof that draws repeat."""
+"""The same seed again and again in the loop. Asks for proof that draws repeat."""
 
 from __future__ import annotations
 
-from traincheck.rules.base.event_rule import SingleEvents
+from traincheck.rules.base.event_rule import EventRule
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, OptimizerEvent, RngEvent, StepEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
 
 
-class SeededAgain:
-    """TC510 seeded-again: training seeds torch with the same number and draws the same again.
+class SeededAgain(EventRule, code="TC510"):
+    """seeded-again: training seeds torch with the same number and draws the same again.
 
     What it checks:
         A step that seeds torch's generator with a number that an earlier step used does not leave
@@ -35,25 +35,12 @@ class SeededAgain:
         https://github.com/Lightning-AI/pytorch-lightning/issues/20412
     """
 
-    info = CheckInfo(
-        check_id="TC510",
-        kind="rule",
-        code="TC510",
-        severity="warning",
-        title="Training seeds torch again with the same number",
-        likely_cause=("torch.manual_seed() with a constant stands inside the loop: {observed}."),
-        fix="Seed once before the loop, or use a seed that contains the epoch or step.",
-    )
+    title = "Training seeds torch again with the same number"
+    likely_cause = "torch.manual_seed() with a constant stands inside the loop: {observed}."
+    fix = "Seed once before the loop, or use a seed that contains the epoch or step."
     needs = Needs(
         calls=frozenset({Families.OPTIMIZER_STEP}), kinds=frozenset({"optimizer", "rng", "step"})
     )
-
-    def monitor(self) -> Seeds:
-        return Seeds()
-
-
-class Seeds(SingleEvents):
-    """Compares how steps that seed leave the generator."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -109,7 +96,7 @@ class Seeds(SingleEvents):
             return None
         observed = f"steps {first} and {event.step} both seed with {seeded.seed} and draw the same"
         return Violation(
-            check_id="TC510",
+            check_id=self.code,
             step=event.step,
             rank=event.rank,
             stage="train",

@@ -1,4 +1,4 @@
-"""TC513: all samples of a batch are one and the same, though others were drawn."""
+"""All samples of a batch are one and the same, though others were drawn."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from traincheck.facts.losses import number
-from traincheck.rules.base.event_rule import SingleEvents
+from traincheck.rules.base.event_rule import EventRule
 from traincheck.rules.shared.loaders import DATA_LOADER
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, Event
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.values import TensorSummary, tensor_summary
 
 _ROWS, _SIZE = 8, 16  # samples of a batch, and numbers of a sample, from which they are compared
 _IN_A_ROW = 3
 
 
-class SamplesAlike:
-    """TC513 samples-alike: a dataset gives the same sample for different indices.
+class SamplesAlike(EventRule, code="TC513"):
+    """samples-alike: a dataset gives the same sample for different indices.
 
     What it checks:
         The samples of a batch differ where their indices and labels do.
@@ -43,32 +43,13 @@ class SamplesAlike:
         https://docs.pytorch.org/docs/stable/generated/torch.from_numpy.html (memory is shared)
     """
 
-    info = CheckInfo(
-        check_id="TC513",
-        kind="rule",
-        code="TC513",
-        severity="warning",
-        title="All samples in a batch of {variables} are the same",
-        likely_cause=(
-            "__getitem__ of the dataset does not return the sample of its index: it hands out one "
-            "buffer again and again, or reads at a fixed place."
-        ),
-        fix="Return a copy of what belongs to the index.",
+    title = "All samples in a batch of {variables} are the same"
+    likely_cause = (
+        "__getitem__ of the dataset does not return the sample of its index: it hands out one "
+        "buffer again and again, or reads at a fixed place."
     )
+    fix = "Return a copy of what belongs to the index."
     needs = Needs(kinds=frozenset({"batch"}), stats=frozenset({"batch"}))
-
-    def monitor(self) -> Rows:
-        return Rows()
-
-
-@dataclass(slots=True)
-class _Streak:
-    count: int = 0
-    first: BatchEvent | None = None
-
-
-class Rows(SingleEvents):
-    """Looks at the batches of which rows were compared."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -107,6 +88,12 @@ class Rows(SingleEvents):
         return found
 
 
+@dataclass(slots=True)
+class _Streak:
+    count: int = 0
+    first: BatchEvent | None = None
+
+
 def _is_odd(
     path: str, tensor: TensorSummary, leaves: Mapping[str, TensorSummary], *, is_other: bool
 ) -> bool:
@@ -133,7 +120,7 @@ def _is_label(tensor: TensorSummary) -> bool:
 
 def _violation(event: BatchEvent, path: str, tensor: TensorSummary) -> Violation:
     return Violation(
-        check_id="TC513",
+        check_id=SamplesAlike.code,
         step=event.step,
         rank=event.rank,
         stage=event.stage,

@@ -1,12 +1,13 @@
-"""TC514: within an epoch, samples are drawn again before others were drawn at all."""
+"""Within an epoch, samples are drawn again before others were drawn at all."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from traincheck.rules.base.rule import BuiltInRule
 from traincheck.rules.shared.loaders import BATCHES, DATA_LOADER, TrainingLoaders
 from traincheck.schema.events import BatchEvent, Event, StepEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
 
 _PROOF = 8  # samples that come again, before as many that had not come
 _MOST = 1 << 16  # indices of an epoch that are remembered
@@ -19,8 +20,8 @@ _SAMPLERS = frozenset(
 )
 
 
-class DrawnAgain:
-    """TC514 drawn-again: samples come several times within an epoch, and others do not.
+class DrawnAgain(BuiltInRule, code="TC514", severity="info"):
+    """drawn-again: samples come several times within an epoch, and others do not.
 
     What it checks:
         A RandomSampler, SubsetRandomSampler or list of indices draws no sample of a training epoch
@@ -45,37 +46,15 @@ class DrawnAgain:
         https://github.com/pytorch/pytorch/issues/38032
     """
 
-    info = CheckInfo(
-        check_id="TC514",
-        kind="rule",
-        code="TC514",
-        severity="info",
-        title="Within an epoch of {variables} some samples come several times, and others never",
-        likely_cause=(
-            "The sampler draws with replacement, or the indices that it was given hold some twice."
-        ),
-        fix="Draw without replacement (shuffle=True), if this is not meant.",
+    title = "Within an epoch of {variables} some samples come several times, and others never"
+    likely_cause = (
+        "The sampler draws with replacement, or the indices that it was given hold some twice."
     )
+    fix = "Draw without replacement (shuffle=True), if this is not meant."
     needs = BATCHES
 
-    def monitor(self) -> Drawn:
-        return Drawn()
-
-
-@dataclass(slots=True)
-class _Epoch:
-    number: int
-    seen: set[int] = field(default_factory=set)
-    again: int = 0
-    after: int = 0  # samples that were new when others had come again
-    first: BatchEvent | None = None
-
-
-class Drawn:
-    """Follows what samplers draw."""
-
     def __init__(self) -> None:
-        self.triggered = 0
+        super().__init__()
         self._epochs: dict[tuple[int, str], _Epoch] = {}
         self._told: set[tuple[int, str]] = set()
         self._training = TrainingLoaders()
@@ -89,9 +68,6 @@ class Drawn:
             if not event.recorded:
                 self._epochs.clear()
             return self._conclude()
-        return []
-
-    def finish(self) -> list[Violation]:
         return []
 
     def _enter(self, event: BatchEvent) -> None:
@@ -119,10 +95,19 @@ class Drawn:
         return found
 
 
+@dataclass(slots=True)
+class _Epoch:
+    number: int
+    seen: set[int] = field(default_factory=set)
+    again: int = 0
+    after: int = 0  # samples that were new when others had come again
+    first: BatchEvent | None = None
+
+
 def _violation(event: BatchEvent, epoch: _Epoch) -> Violation:
     sampler = (event.sampler or "sampler").rpartition(".")[2]
     return Violation(
-        check_id="TC514",
+        check_id=DrawnAgain.code,
         step=event.step,
         rank=event.rank,
         stage="train",

@@ -1,18 +1,18 @@
-"""TC515: data-parallel ranks draw the same random numbers for data of their own."""
+"""Data-parallel ranks draw the same random numbers for data of their own."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from traincheck.rules.data.random_states import Page, RandomStates
+from traincheck.rules.data.random_states import Page, RandomStateRule
 from traincheck.schema.apis import DDP_INIT
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, StepEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
 
 
-class RanksDrawTheSame:
-    """TC515 ranks-draw-the-same: all ranks use the same dropout masks and noise.
+class RanksDrawTheSame(RandomStateRule, code="TC515", severity="info"):
+    """ranks-draw-the-same: all ranks use the same dropout masks and noise.
 
     What it checks:
         Data-parallel ranks that are given batches of their own, and draw random numbers in each
@@ -41,31 +41,15 @@ class RanksDrawTheSame:
         https://docs.pytorch.org/docs/stable/notes/randomness.html
     """
 
-    info = CheckInfo(
-        check_id="TC515",
-        kind="rule",
-        code="TC515",
-        severity="info",
-        title="All data-parallel ranks draw the same random numbers",
-        likely_cause="All ranks are seeded with the same number.",
-        fix="Seed with seed + rank once the model is built, which must be the same on all ranks.",
-    )
+    title = "All data-parallel ranks draw the same random numbers"
+    likely_cause = "All ranks are seeded with the same number."
+    fix = "Seed with seed + rank once the model is built, which must be the same on all ranks."
     needs = Needs(calls=frozenset({DDP_INIT}), kinds=frozenset({"batch", "rng", "step"}))
     scope = "run"
 
     def __init__(self, steps: int = 4) -> None:
-        self.steps = steps
-
-    def monitor(self) -> Equal:
-        return Equal(self.steps)
-
-
-class Equal(RandomStates):
-    """Counts the steps after which states are equal."""
-
-    def __init__(self, steps: int) -> None:
         super().__init__()
-        self._needed = steps
+        self.steps = steps
         self._wrapping: set[int] = set()  # ranks
         self._equal = 0
         self._last: str | None = None
@@ -90,12 +74,12 @@ class Equal(RandomStates):
         digest = digests.pop()
         self._equal += digest != self._last
         self._last = digest
-        if self._equal <= self._needed:
+        if self._equal <= self.steps:
             return []
         self.is_over = True
         return [
             Violation(
-                check_id="TC515",
+                check_id=self.code,
                 step=event.step,
                 rank=event.rank,
                 stage="train",

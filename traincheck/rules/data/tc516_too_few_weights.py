@@ -1,15 +1,15 @@
-"""TC516: a weighted sampler has fewer weights than there are samples."""
+"""A weighted sampler has fewer weights than there are samples."""
 
 from __future__ import annotations
 
-from traincheck.rules.base.event_rule import SingleEvents
+from traincheck.rules.base.event_rule import EventRule
 from traincheck.rules.shared.loaders import BATCHES, DATA_LOADER
 from traincheck.schema.events import BatchEvent, Event
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
 
 
-class TooFewWeights:
-    """TC516 too-few-weights: a weighted sampler draws only the first few samples of a dataset.
+class TooFewWeights(EventRule, code="TC516", severity="error"):
+    """too-few-weights: a weighted sampler draws only the first few samples of a dataset.
 
     What it checks:
         WeightedRandomSampler was given a weight for each sample of the dataset.
@@ -31,26 +31,13 @@ class TooFewWeights:
         https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.WeightedRandomSampler
     """
 
-    info = CheckInfo(
-        check_id="TC516",
-        kind="rule",
-        code="TC516",
-        severity="error",
-        title="Only the first samples of a dataset are drawn by {variables}",
-        likely_cause=(
-            "WeightedRandomSampler was given a weight for each class where it takes one for each "
-            "sample: {observed}."
-        ),
-        fix="Give it the weight of each sample's class: WeightedRandomSampler(weights[labels], n).",
+    title = "Only the first samples of a dataset are drawn by {variables}"
+    likely_cause = (
+        "WeightedRandomSampler was given a weight for each class where it takes one for each "
+        "sample: {observed}."
     )
+    fix = "Give it the weight of each sample's class: WeightedRandomSampler(weights[labels], n)."
     needs = BATCHES
-
-    def monitor(self) -> Weights:
-        return Weights()
-
-
-class Weights(SingleEvents):
-    """Looks at the first batch of each loader."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -69,7 +56,7 @@ class Weights(SingleEvents):
         observed = f"{event.weights} weights for {event.dataset_size} samples"
         return [
             Violation(
-                check_id="TC516",
+                check_id=self.code,
                 step=event.step,
                 rank=event.rank,
                 stage=event.stage,

@@ -1,15 +1,16 @@
-"""TC518: a generator is seeded with one number for each sample that is trained on."""
+"""A generator is seeded with one number for each sample that is trained on."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
+from traincheck.rules.base.rule import BuiltInRule
 from traincheck.rules.data.worker_draws import WORKERS, Worker, WorkerBook
 from traincheck.rules.shared.loaders import DATA_LOADER
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event, RngEvent, StepEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
 
 _PER_STEP, _STEPS = 3, 3  # seeds with one number in a step; such steps in a row
 _PER_WORKER = 8
@@ -19,8 +20,8 @@ _NAMES = {"numpy": "numpy.random.seed", "python": "random.seed", "torch": "torch
 _Seed = tuple[str, int]  # source and number
 
 
-class SeededForEachSample:
-    """TC518 seeded-for-each-sample: each sample is drawn with the same random numbers.
+class SeededForEachSample(BuiltInRule, code="TC518"):
+    """seeded-for-each-sample: each sample is drawn with the same random numbers.
 
     What it checks:
         While training data is fetched, no generator is seeded with one number over and over.
@@ -46,35 +47,14 @@ class SeededForEachSample:
         https://tanelp.github.io/posts/a-bug-that-plagues-thousands-of-open-source-ml-projects/
     """
 
-    info = CheckInfo(
-        check_id="TC518",
-        kind="rule",
-        code="TC518",
-        severity="warning",
-        title="A generator is seeded for each sample, with one number",
-        likely_cause="A seed with a constant stands in __getitem__ or collate_fn: {observed}.",
-        fix="Seed once before training, or with a number that contains epoch and index.",
-    )
+    title = "A generator is seeded for each sample, with one number"
+    likely_cause = "A seed with a constant stands in __getitem__ or collate_fn: {observed}."
+    fix = "Seed once before training, or with a number that contains epoch and index."
     needs = WORKERS | Needs(kinds=frozenset({"rng"}))
     scope = "run"  # workers are processes of their own
 
-    def monitor(self) -> Seeds:
-        return Seeds()
-
-
-@dataclass(slots=True)
-class _Loop:
-    """One rank's. counted: seeds in this step. streaks: steps in a row with many of one."""
-
-    counted: Counter[_Seed] = field(default_factory=Counter)
-    streaks: dict[_Seed, int] = field(default_factory=dict)
-
-
-class Seeds:
-    """Counts seeds by source and number: in steps of each rank's loop, and in workers."""
-
     def __init__(self) -> None:
-        self.triggered = 0
+        super().__init__()
         self._book = WorkerBook()
         self._loops: defaultdict[int, _Loop] = defaultdict(_Loop)
         self._of_streams: defaultdict[str, Counter[_Seed]] = defaultdict(Counter)
@@ -89,9 +69,6 @@ class Seeds:
         elif isinstance(event, StepEvent):
             self._workers.update((worker.event.stream, worker) for worker in ready)
             return [*self._step(event), *self._judge_workers(event)]
-        return []
-
-    def finish(self) -> list[Violation]:
         return []
 
     def _seeded(self, event: RngEvent) -> None:
@@ -139,7 +116,7 @@ class Seeds:
         name = _NAMES.get(source, source)
         return [
             Violation(
-                check_id="TC518",
+                check_id=self.code,
                 step=event.step,
                 rank=event.rank,
                 stage="train",
@@ -152,3 +129,11 @@ class Seeds:
                 title=f"{name} is called for each sample, with one number",
             )
         ]
+
+
+@dataclass(slots=True)
+class _Loop:
+    """One rank's. counted: seeds in this step. streaks: steps in a row with many of one."""
+
+    counted: Counter[_Seed] = field(default_factory=Counter)
+    streaks: dict[_Seed, int] = field(default_factory=dict)

@@ -1,19 +1,20 @@
-"""TC320: micro-batches with different numbers of labels count the same."""
+"""Micro-batches with different numbers of labels count the same."""
 
 from __future__ import annotations
 
 import math
 
 from traincheck.facts.losses import CROSS_ENTROPY, as_loss, given, loss_needs, number
+from traincheck.rules.base.rule import BuiltInRule
 from traincheck.rules.shared.losses import loss_violation
 from traincheck.schema.apis import IGNORED_LABEL, Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, StepEvent
-from traincheck.schema.findings import CheckInfo, Violation
+from traincheck.schema.findings import Violation
 
 
-class MicroBatchesWeightedAlike:
-    """TC320 micro-batches-weighted-alike: the mean over labels is taken per micro-batch.
+class MicroBatchesWeightedAlike(BuiltInRule, code="TC320"):
+    """micro-batches-weighted-alike: the mean over labels is taken per micro-batch.
 
     What it checks:
         Where gradients of several micro-batches are accumulated, each with a mean over its valid
@@ -41,32 +42,16 @@ class MicroBatchesWeightedAlike:
         ratio: between the greatest and the least number of valid labels of a step.
     """
 
-    info = CheckInfo(
-        check_id="TC320",
-        kind="rule",
-        code="TC320",
-        severity="warning",
-        title="Micro-batches of different length count the same",
-        likely_cause=(
-            "{subject} takes the mean over the valid labels of each micro-batch, and the means are "
-            "added up: {observed}."
-        ),
-        fix='Use reduction="sum" and divide by the valid labels of all micro-batches together.',
+    title = "Micro-batches of different length count the same"
+    likely_cause = (
+        "{subject} takes the mean over the valid labels of each micro-batch, and the means are "
+        "added up: {observed}."
     )
+    fix = 'Use reduction="sum" and divide by the valid labels of all micro-batches together.'
     needs = loss_needs(CROSS_ENTROPY) | Needs(calls=frozenset({Families.BACKWARD}))
 
     def __init__(self, ratio: float = 2.0) -> None:
-        self._ratio = ratio
-
-    def monitor(self) -> LabelCounts:
-        return LabelCounts(self._ratio)
-
-
-class LabelCounts:
-    """Counts valid labels of each loss that is accumulated in a step."""
-
-    def __init__(self, ratio: float) -> None:
-        self.triggered = 0
+        super().__init__()
         self._ratio = ratio
         self._waiting: list[tuple[CallEvent, int]] = []  # losses since the last backward
         self._counts: list[tuple[CallEvent, int]] = []  # one a micro-batch
@@ -86,9 +71,6 @@ class LabelCounts:
             self._waiting = []
         return []
 
-    def finish(self) -> list[Violation]:
-        return []
-
     def _judge(self, step: StepEvent, counts: list[tuple[CallEvent, int]]) -> list[Violation]:
         backwards = step.counters.get("backward", 0)
         if len(counts) < 2 or len(counts) != backwards:  # noqa: PLR2004  # no accumulation
@@ -102,7 +84,7 @@ class LabelCounts:
         observed = f"{least} to {most} valid labels in the {len(counts)} micro-batches of a step"
         return [
             loss_violation(
-                "TC320",
+                self.code,
                 counts[0][0],
                 f"means over {observed} are added with the same weight",
                 expected="each label has the same weight",

@@ -1,17 +1,18 @@
-"""TC325: the blank of ctc_loss is among its labels."""
+"""The blank of ctc_loss is among its labels."""
 
 from __future__ import annotations
 
 from traincheck.facts.losses import CTC, as_loss, given, loss_needs, number
+from traincheck.rules.base.rule import BuiltInRule
 from traincheck.rules.shared.losses import loss_violation
 from traincheck.schema.events import CallEvent, Event
-from traincheck.schema.findings import CheckInfo, Violation
+from traincheck.schema.findings import Violation
 
 _BATCH, _ROWS = 3, 2  # dims of log_probs of a batch; of targets that are padded to one length
 
 
-class BlankAmongLabels:
-    """TC325 blank-among-labels: ctc_loss is given its blank as a label.
+class BlankAmongLabels(BuiltInRule, code="TC325", severity="error"):
+    """blank-among-labels: ctc_loss is given its blank as a label.
 
     What it checks:
         No label of ctc_loss is the index of the blank.
@@ -37,29 +38,13 @@ class BlankAmongLabels:
         https://docs.pytorch.org/docs/stable/generated/torch.nn.CTCLoss.html
     """
 
-    info = CheckInfo(
-        check_id="TC325",
-        kind="rule",
-        code="TC325",
-        severity="error",
-        title="{subject} is given its blank as a label",
-        likely_cause=(
-            "target_lengths counts padding, or the numbers of the classes begin at the index of "
-            "the blank."
-        ),
-        fix="Pass the lengths before padding; keep one index for the blank alone.",
+    title = "{subject} is given its blank as a label"
+    likely_cause = (
+        "target_lengths counts padding, or the numbers of the classes begin at the index of "
+        "the blank."
     )
+    fix = "Pass the lengths before padding; keep one index for the blank alone."
     needs = loss_needs(CTC)
-
-    def monitor(self) -> Blanks:
-        return Blanks()
-
-
-class Blanks:
-    """Looks at the least and the greatest label of each call."""
-
-    def __init__(self) -> None:
-        self.triggered = 0
 
     def observe(self, event: Event) -> list[Violation]:
         call = as_loss(event, (CTC,))
@@ -71,9 +56,6 @@ class Blanks:
             return []
         self.triggered += 1
         return [_violation(call, blank)] if blank in (low, high) else []
-
-    def finish(self) -> list[Violation]:
-        return []
 
 
 def _are_all_labels(call: CallEvent) -> bool:
@@ -98,7 +80,7 @@ def _extremes(call: CallEvent) -> tuple[float | None, float | None]:
 
 def _violation(call: CallEvent, blank: object) -> Violation:
     return loss_violation(
-        "TC325",
+        BlankAmongLabels.code,
         call,
         f"{blank} is the blank of ctc_loss, and one of the labels that it is given",
         expected=f"labels other than {blank}",

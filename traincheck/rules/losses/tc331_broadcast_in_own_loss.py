@@ -1,4 +1,4 @@
-"""TC331: a loss that the program wrote itself is over all pairs of the samples of a batch."""
+"""A loss that the program wrote itself is over all pairs of the samples of a batch."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
-from traincheck.rules.base.event_rule import SingleEvents
+from traincheck.rules.base.event_rule import EventRule
 from traincheck.schema.apis import Families, Marks
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, CallEvent, Event, MarkEvent, StepEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.values import tensors_in
 
 _ENOUGH = 2  # steps
@@ -49,8 +49,8 @@ class _Pairs(NamedTuple):
     size: int
 
 
-class BroadcastInOwnLoss:
-    """TC331 broadcast-in-own-loss: a loss written by hand is over all pairs of samples.
+class BroadcastInOwnLoss(EventRule, code="TC331"):
+    """broadcast-in-own-loss: a loss written by hand is over all pairs of samples.
 
     What it checks:
         In a loss that is written out, as ((prediction - target) ** 2).mean(), no operation makes
@@ -80,27 +80,14 @@ class BroadcastInOwnLoss:
         https://docs.pytorch.org/docs/stable/notes/broadcasting.html
     """
 
-    info = CheckInfo(
-        check_id="TC331",
-        kind="rule",
-        code="TC331",
-        severity="warning",
-        title="A loss is over all pairs of the samples of a batch",
-        likely_cause="In a loss {observed}: shapes of (N, 1) and (N,) broadcast.",
-        fix="Give both one shape: squeeze(-1) the one of (N, 1), or view_as() the other.",
-    )
+    title = "A loss is over all pairs of the samples of a batch"
+    likely_cause = "In a loss {observed}: shapes of (N, 1) and (N,) broadcast."
+    fix = "Give both one shape: squeeze(-1) the one of (N, 1), or view_as() the other."
     needs = Needs(
         states=frozenset({"loss@broadcast"}),
         calls=frozenset({Families.BACKWARD, Families.MODULE}),
         kinds=frozenset({"batch", "mark", "step"}),
     )
-
-    def monitor(self) -> Operations:
-        return Operations()
-
-
-class Operations(SingleEvents):
-    """Compares what losses of a step broadcast to with the size of its batches."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -198,7 +185,7 @@ def _violation(call: CallEvent, mark: MarkEvent, pairs: _Pairs) -> Violation:
     other = [pairs.size] if len(pairs.given) > 1 else [pairs.size, 1]
     word = _WORDS.get(pairs.name, f"an operation ({pairs.name})")
     return Violation(
-        check_id="TC331",
+        check_id=BroadcastInOwnLoss.code,
         step=mark.step,
         rank=mark.rank,
         stage=mark.stage,

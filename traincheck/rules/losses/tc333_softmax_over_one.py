@@ -1,24 +1,24 @@
-"""TC333: softmax over a dim of one element, which gives 1 whatever it is given."""
+"""Softmax over a dim of one element, which gives 1 whatever it is given."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
-from traincheck.rules.base.step_rule import StepMonitor, proof
+from traincheck.rules.base.step_rule import StepRule, proof
 from traincheck.rules.base.streak import Streak, extend
 from traincheck.schema.apis import SOFTMAXES
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.values import tensor_summary
 from traincheck.schema.words import joined
 
 _MATRIX = 2
 
 
-class SoftmaxOverOne:
-    """TC333 softmax-over-one: softmax runs over one element, and what is before it cannot learn.
+class SoftmaxOverOne(StepRule, code="TC333"):
+    """softmax-over-one: softmax runs over one element, and what is before it cannot learn.
 
     What it checks:
         Softmax is not taken over a dim of size 1 where parameters that give one number, such as a
@@ -48,30 +48,14 @@ class SoftmaxOverOne:
         https://github.com/DEEP-PolyU/KEQA_WSDM19/issues/2
     """
 
-    info = CheckInfo(
-        check_id="TC333",
-        kind="rule",
-        code="TC333",
-        severity="warning",
-        title="A softmax is taken over one element, so that it is always 1",
-        likely_cause="{observed}: the dim is the wrong one, or there is one output.",
-        fix="Take it over the dim of positions or classes; for one output use sigmoid.",
-    )
+    title = "A softmax is taken over one element, so that it is always 1"
+    likely_cause = "{observed}: the dim is the wrong one, or there is one output."
+    fix = "Take it over the dim of positions or classes; for one output use sigmoid."
     needs: Needs = DISCOVERY | GRADIENTS | Needs(calls=SOFTMAXES)
 
     def __init__(self, steps: int = 5) -> None:
-        self.steps = steps
-
-    def monitor(self) -> SingleSoftmax:
-        return SingleSoftmax(self.steps)
-
-
-class SingleSoftmax(StepMonitor):
-    """Counts steps in a row in which parameters before such a softmax got nothing but zeros."""
-
-    def __init__(self, steps: int) -> None:
         super().__init__()
-        self._steps = steps
+        self.steps = steps
         self._call: CallEvent | None = None  # the first; in some steps calls may not be recorded
         self._idle: dict[str, set[int]] = {}  # by optimizer, in all of its steps in a row
         self._streaks: dict[str, Streak] = {}
@@ -95,7 +79,7 @@ class SingleSoftmax(StepMonitor):
                 continue
             self._idle[owner] = idle
             streak = extend(self._streaks, owner, facts.event.step)
-            if streak.count == self._steps:
+            if streak.count == self.steps:
                 self._is_told = True
                 return [self._violation(facts, self._call, streak.first, self.ledger.names(idle))]
         return []
@@ -115,7 +99,7 @@ class SingleSoftmax(StepMonitor):
         function, shape = call.api.rpartition(".")[2], list(_shape(call))
         given = f"{function} over dim {call.args.get('dim')} of {shape}"
         return proof(
-            ("TC333", Symptom.LOSS_INPUT),
+            (self.code, Symptom.LOSS_INPUT),
             facts,
             step=step,
             subject=Subject(api=call.api, module=call.module),

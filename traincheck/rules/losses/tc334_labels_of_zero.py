@@ -1,14 +1,14 @@
-"""TC334: labels of 0 and 1 where a loss tells pairs by -1 and 1."""
+"""Labels of 0 and 1 where a loss tells pairs by -1 and 1."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from traincheck.facts.losses import F, as_loss, given, loss_needs, number
-from traincheck.rules.base.event_rule import SingleEvents
+from traincheck.rules.base.event_rule import EventRule
 from traincheck.rules.shared.losses import loss_violation
 from traincheck.schema.events import CallEvent, Event
-from traincheck.schema.findings import CheckInfo, Violation
+from traincheck.schema.findings import Violation
 from traincheck.schema.values import tensor_summary
 
 # What a target of zero comes to
@@ -21,8 +21,8 @@ _OF_ZERO = {
 _PROOF = 3  # losses; what a few samples are labelled with may be chance
 
 
-class LabelsOfZero:
-    """TC334 labels-of-zero: a loss that tells pairs by -1 and 1 is given 0 and 1.
+class LabelsOfZero(EventRule, code="TC334"):
+    """labels-of-zero: a loss that tells pairs by -1 and 1 is given 0 and 1.
 
     What it checks:
         Targets of cosine_embedding_loss, margin_ranking_loss, soft_margin_loss and
@@ -48,32 +48,10 @@ class LabelsOfZero:
         https://github.com/seathiefwang/RankPose/issues/4
     """
 
-    info = CheckInfo(
-        check_id="TC334",
-        kind="rule",
-        code="TC334",
-        severity="warning",
-        title="{subject} is given targets of 0 and 1 in place of -1 and 1",
-        likely_cause="{observed}: they are those of another loss, or bool as a number.",
-        fix="Give 2 * target - 1.",
-    )
+    title = "{subject} is given targets of 0 and 1 in place of -1 and 1"
+    likely_cause = "{observed}: they are those of another loss, or bool as a number."
+    fix = "Give 2 * target - 1."
     needs = loss_needs(*_OF_ZERO)
-
-    def monitor(self) -> Labels:
-        return Labels()
-
-
-@dataclass(slots=True)
-class _Seen:
-    """Losses with targets from 0 to 1, until one is below."""
-
-    first: CallEvent
-    count: int = 0
-    is_over: bool = False
-
-
-class Labels(SingleEvents):
-    """Looks at the least and the greatest target of each loss."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -100,10 +78,19 @@ class Labels(SingleEvents):
         function = call.api.rpartition(".")[2]
         return [
             loss_violation(
-                "TC334",
+                self.code,
                 seen.first,
                 f"{function} is given targets of 0 and 1: {_OF_ZERO[call.api]}",
                 expected="targets of -1 and 1",
                 observed="targets from 0 to 1",
             )
         ]
+
+
+@dataclass(slots=True)
+class _Seen:
+    """Losses with targets from 0 to 1, until one is below."""
+
+    first: CallEvent
+    count: int = 0
+    is_over: bool = False

@@ -1,16 +1,16 @@
-"""TC335: cross entropy of targets that give a sample several classes."""
+"""Cross entropy of targets that give a sample several classes."""
 
 from __future__ import annotations
 
 from collections import Counter
 
 from traincheck.facts.losses import CROSS_ENTROPY, as_loss, given, loss_needs, number
-from traincheck.rules.base.event_rule import SingleEvents
+from traincheck.rules.base.event_rule import EventRule
 from traincheck.rules.shared.losses import loss_violation
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, StepEvent
-from traincheck.schema.findings import CheckInfo, Violation
+from traincheck.schema.findings import Violation
 from traincheck.schema.values import TensorSummary, tensors_in
 
 _PROOF = 3  # losses
@@ -18,8 +18,8 @@ _MOST = 1.01  # a sum of probabilities, with what rounding may add
 _MATRIX = 2
 
 
-class SeveralClasses:
-    """TC335 several-classes: cross entropy is given labels of several classes for one sample.
+class SeveralClasses(EventRule, code="TC335"):
+    """several-classes: cross entropy is given labels of several classes for one sample.
 
     What it checks:
         The rows of targets that cross_entropy takes as probabilities do not sum to more than one.
@@ -45,23 +45,10 @@ class SeveralClasses:
         https://github.com/wenliangdai/Modality-Transferable-MER/issues/3
     """
 
-    info = CheckInfo(
-        check_id="TC335",
-        kind="rule",
-        code="TC335",
-        severity="warning",
-        title="{subject} is given several classes for one sample",
-        likely_cause="Labels that do not exclude each other: {observed}.",
-        fix="Use BCEWithLogitsLoss, or divide the rows by their sum.",
-    )
+    title = "{subject} is given several classes for one sample"
+    likely_cause = "Labels that do not exclude each other: {observed}."
+    fix = "Use BCEWithLogitsLoss, or divide the rows by their sum."
     needs = loss_needs(CROSS_ENTROPY) | Needs(calls=frozenset({Families.MODULE}))
-
-    def monitor(self) -> Rows:
-        return Rows()
-
-
-class Rows(SingleEvents):
-    """Looks at the sums of targets of each loss."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -92,7 +79,7 @@ class Rows(SingleEvents):
             return []
         return [
             loss_violation(
-                "TC335",
+                self.code,
                 first,
                 "targets of cross_entropy give several classes to one sample",
                 expected="targets whose rows sum to 1",

@@ -1,15 +1,15 @@
-"""TC336: the last activation keeps the output of a model from what a loss asks of it."""
+"""The last activation keeps the output of a model from what a loss asks of it."""
 
 from __future__ import annotations
 
 from collections import Counter
 
 from traincheck.facts.losses import CROSS_ENTROPY, F, as_loss, given, loss_needs, number
-from traincheck.rules.base.event_rule import SingleEvents
+from traincheck.rules.base.event_rule import EventRule
 from traincheck.rules.shared.activations import ACTIVATIONS, kind_of
 from traincheck.rules.shared.losses import loss_violation
 from traincheck.schema.events import CallEvent, Event, StepEvent
-from traincheck.schema.findings import CheckInfo, Violation
+from traincheck.schema.findings import Violation
 from traincheck.schema.values import TensorSummary, tensor_summary
 
 _REGRESSIONS = tuple(
@@ -29,8 +29,8 @@ _MOST = 256  # activations of one step
 Extremes = tuple[float, float]
 
 
-class OutputOutOfReach:
-    """TC336 output-out-of-reach: the last activation cannot give what the loss asks for.
+class OutputOutOfReach(EventRule, code="TC336"):
+    """output-out-of-reach: the last activation cannot give what the loss asks for.
 
     What it checks:
         The targets of a regression are within the range of the activation whose result the loss is
@@ -63,23 +63,10 @@ class OutputOutOfReach:
         https://github.com/AntixK/PyTorch-VAE/issues/48
     """
 
-    info = CheckInfo(
-        check_id="TC336",
-        kind="rule",
-        code="TC336",
-        severity="warning",
-        title="The last activation keeps the output from the targets of {subject}",
-        likely_cause="{observed}: the activation does not fit the targets, or is one too many.",
-        fix="Leave the last activation out, take one that fits, or rescale the targets.",
-    )
+    title = "The last activation keeps the output from the targets of {subject}"
+    likely_cause = "{observed}: the activation does not fit the targets, or is one too many."
+    fix = "Leave the last activation out, take one that fits, or rescale the targets."
     needs = ACTIVATIONS | loss_needs(CROSS_ENTROPY, *_REGRESSIONS)
-
-    def monitor(self) -> Reach:
-        return Reach()
-
-
-class Reach(SingleEvents):
-    """Compares what losses are given with the activations of the same step."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -116,7 +103,7 @@ class Reach(SingleEvents):
             return []
         return [
             loss_violation(
-                "TC336",
+                self.code,
                 first,
                 f"{call.api.rpartition('.')[2]} is given the result of {kind}, {observed}",
                 expected="an output that can reach all targets",

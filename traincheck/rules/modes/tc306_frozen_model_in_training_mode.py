@@ -1,19 +1,19 @@
-"""TC306: a teacher or reference model, which is not trained, is used in training mode."""
+"""A teacher or reference model, which is not trained, is used in training mode."""
 
 from __future__ import annotations
 
 from traincheck.facts.auxiliary_models import AUXILIARY
 from traincheck.facts.forwards import Forward
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, MODES, StepFacts
-from traincheck.rules.base.step_rule import StepMonitor, proof
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.rules.base.step_rule import StepRule, proof
+from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.words import joined
 
 _LOOKS = 8
 
 
-class FrozenModelInTrainingMode:
-    """TC306 frozen-model-in-training-mode: a teacher drops units or normalizes by the batch.
+class FrozenModelInTrainingMode(StepRule, code="TC306"):
+    """frozen-model-in-training-mode: a teacher drops units or normalizes by the batch.
 
     What it checks:
         A model that serves the training of another, and that is itself not trained, runs in
@@ -42,26 +42,12 @@ class FrozenModelInTrainingMode:
         https://discuss.pytorch.org/t/model-eval-vs-with-torch-no-grad/19615
     """
 
-    info = CheckInfo(
-        check_id="TC306",
-        kind="rule",
-        code="TC306",
-        severity="warning",
-        title="{subject}, which is not being trained, is used in training mode",
-        likely_cause=(
-            "eval() is not called on it, or a train() of a module that holds it undid that: "
-            "{observed}."
-        ),
-        fix="Call {subject}.eval(), after every train() of a module that holds it.",
+    title = "{subject}, which is not being trained, is used in training mode"
+    likely_cause = (
+        "eval() is not called on it, or a train() of a module that holds it undid that: {observed}."
     )
+    fix = "Call {subject}.eval(), after every train() of a module that holds it."
     needs = DISCOVERY | GRADIENTS | MODES | AUXILIARY
-
-    def monitor(self) -> RestingModels:
-        return RestingModels()
-
-
-class RestingModels(StepMonitor):
-    """Looks at models whose weights stay the same in the steps that update others."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -95,7 +81,7 @@ def _violation(
 ) -> Violation:
     path = forward.path
     return proof(
-        ("TC306", Symptom.TRAINING_MODE),
+        (FrozenModelInTrainingMode.code, Symptom.TRAINING_MODE),
         facts,
         step=first,
         subject=Subject(module=path),

@@ -1,18 +1,18 @@
-"""TC307: batch norms of a copied or averaged model that is evaluated never saw a batch."""
+"""Batch norms of a copied or averaged model that is evaluated never saw a batch."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 
 from traincheck.facts.auxiliary_models import AUXILIARY, AuxiliaryModels
-from traincheck.rules.base.event_rule import SingleEvents
+from traincheck.rules.base.event_rule import EventRule
 from traincheck.schema.apis import Marks
 from traincheck.schema.events import Event, MarkEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
 
 
-class InitialNormStatistics:
-    """TC307 initial-norm-statistics: an average of weights is evaluated with a blank batch norm.
+class InitialNormStatistics(EventRule, code="TC307"):
+    """initial-norm-statistics: an average of weights is evaluated with a blank batch norm.
 
     What it checks:
         When a model that no optimizer holds is evaluated, the running mean and variance of its
@@ -39,29 +39,16 @@ class InitialNormStatistics:
         https://github.com/DLR-RM/stable-baselines3/issues/996
     """
 
-    info = CheckInfo(
-        check_id="TC307",
-        kind="rule",
-        code="TC307",
-        severity="warning",
-        title="{subject} is evaluated with batch norms that never saw a batch",
-        likely_cause=(
-            "Its weights are those of another model, or their average; the statistics of its batch "
-            "norms are buffers, and were left behind."
-        ),
-        fix=(
-            "Copy buffers along with parameters, or call torch.optim.swa_utils.update_bn before "
-            "the evaluation."
-        ),
+    title = "{subject} is evaluated with batch norms that never saw a batch"
+    likely_cause = (
+        "Its weights are those of another model, or their average; the statistics of its batch "
+        "norms are buffers, and were left behind."
+    )
+    fix = (
+        "Copy buffers along with parameters, or call torch.optim.swa_utils.update_bn before "
+        "the evaluation."
     )
     needs = AUXILIARY
-
-    def monitor(self) -> BlankNorms:
-        return BlankNorms()
-
-
-class BlankNorms(SingleEvents):
-    """Follows the weights with which each model was evaluated so, by rank."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -81,7 +68,7 @@ class BlankNorms(SingleEvents):
 
 def _violation(event: MarkEvent, model: str) -> Violation:
     return Violation(
-        check_id="TC307",
+        check_id=InitialNormStatistics.code,
         step=event.step,
         rank=event.rank,
         stage="eval",

@@ -1,16 +1,17 @@
-"""TC308: a mean of weights is evaluated with the batch norm statistics of the last of them."""
+"""A mean of weights is evaluated with the batch norm statistics of the last of them."""
 
 from __future__ import annotations
 
 from traincheck.facts.auxiliary_models import AUXILIARY
+from traincheck.rules.base.rule import BuiltInRule
 from traincheck.schema.apis import Marks
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event, MarkEvent, StepEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
 
 
-class StaleNormStatistics:
-    """TC308 stale-norm-statistics: averaged weights, and batch norms of the last weights.
+class StaleNormStatistics(BuiltInRule, code="TC308"):
+    """stale-norm-statistics: averaged weights, and batch norms of the last weights.
 
     What it checks:
         Before a stochastic weight average is evaluated, its batch norms see the training data.
@@ -37,26 +38,13 @@ class StaleNormStatistics:
         https://docs.pytorch.org/docs/stable/optim.html#taking-care-of-batch-normalization
     """
 
-    info = CheckInfo(
-        check_id="TC308",
-        kind="rule",
-        code="TC308",
-        severity="warning",
-        title="{subject} is evaluated with batch norms of the last weights, not of their mean",
-        likely_cause="update_bn was not called: running statistics are copied, not averaged.",
-        fix="Call torch.optim.swa_utils.update_bn(loader, {subject}) before the evaluation.",
-    )
+    title = "{subject} is evaluated with batch norms of the last weights, not of their mean"
+    likely_cause = "update_bn was not called: running statistics are copied, not averaged."
+    fix = "Call torch.optim.swa_utils.update_bn(loader, {subject}) before the evaluation."
     needs = AUXILIARY | Needs(kinds=frozenset({"step"}))
 
-    def monitor(self) -> Means:
-        return Means()
-
-
-class Means:
-    """The first evaluation of each mean whose batch norms were not updated so far."""
-
     def __init__(self) -> None:
-        self.triggered = 0
+        super().__init__()
         self._evaluated: dict[tuple[int, str], MarkEvent] = {}
         self._updated: set[tuple[int, str]] = set()
         self._is_sampled = False
@@ -85,7 +73,7 @@ class Means:
 
 def _violation(event: MarkEvent) -> Violation:
     return Violation(
-        check_id="TC308",
+        check_id=StaleNormStatistics.code,
         step=event.step,
         rank=event.rank,
         stage="eval",

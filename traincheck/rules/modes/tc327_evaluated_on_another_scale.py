@@ -1,4 +1,4 @@
-"""TC327: a model is evaluated on inputs that are scaled otherwise than those of training."""
+"""A model is evaluated on inputs that are scaled otherwise than those of training."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from traincheck.facts.losses import number
-from traincheck.rules.base.event_rule import SingleEvents
+from traincheck.rules.base.event_rule import EventRule
 from traincheck.rules.shared.batches import is_image
 from traincheck.schema.apis import Marks
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event, MarkEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Topic, Violation
+from traincheck.schema.findings import Subject, Symptom, Topic, Violation
 from traincheck.schema.values import TensorSummary, tensor_summary
 
 _LOOKS = 3  # at calls of each kind, before they are compared
@@ -26,8 +26,8 @@ _ONE, _BRIGHT = 1.001, 0.5
 _BELOW, _SHIFT, _WIDER = -0.3, 0.1, 1.5
 
 
-class EvaluatedOnAnotherScale:
-    """TC327 evaluated-on-another-scale: inputs of evaluation are not scaled as those of training.
+class EvaluatedOnAnotherScale(EventRule, code="TC327"):
+    """evaluated-on-another-scale: inputs of evaluation are not scaled as those of training.
 
     What it checks:
         What a model is given without gradients, in evaluation mode, has about the size of what it
@@ -54,19 +54,36 @@ class EvaluatedOnAnotherScale:
         https://discuss.pytorch.org/t/normalization-in-the-mnist-example/457
     """
 
-    info = CheckInfo(
-        check_id="TC327",
-        kind="rule",
-        code="TC327",
-        severity="warning",
-        title="{subject} is evaluated on inputs that are scaled otherwise than in training",
-        likely_cause="One of two transforms lacks a step: {observed}, {expected}.",
-        fix="Use the same normalization for training and for evaluation.",
-    )
+    title = "{subject} is evaluated on inputs that are scaled otherwise than in training"
+    likely_cause = "One of two transforms lacks a step: {observed}, {expected}."
+    fix = "Use the same normalization for training and for evaluation."
     needs = Needs(states=frozenset({"input@given"}), kinds=frozenset({"mark"}))
 
-    def monitor(self) -> Scales:
-        return Scales()
+    def __init__(self) -> None:
+        super().__init__()
+        self._sides: dict[_Key, _Sides] = {}
+        self._told: set[str] = set()
+
+    def judge(self, event: Event) -> list[Violation]:
+        if not isinstance(event, MarkEvent) or event.text != Marks.GIVEN:
+            return []
+        inputs, found = event.data.get("inputs"), []
+        for name, value in inputs.items() if isinstance(inputs, Mapping) else ():
+            tensor = tensor_summary(value)
+            if tensor is None or len(tensor.shape) < _TABLE:
+                continue
+            look = _look(tensor)
+            if look is None:
+                continue
+            self.triggered += 1
+            sides = self._sides.setdefault(_key(event, name, tensor), _Sides())
+            is_training = event.data.get("training") is True
+            (sides.training if is_training else sides.evaluation).append(look)
+            sides.is_image &= is_image(tensor)
+            if event.model not in self._told and sides.differ():
+                self._told.add(event.model)
+                found.append(_violation(event, name, sides))
+        return found
 
 
 class _Look(NamedTuple):
@@ -104,36 +121,6 @@ class _Sides:
 
 
 _Key = tuple[int, str, str, int, int]  # rank, model, input, number of dims, features
-
-
-class Scales(SingleEvents):
-    """Compares what each model is given on both sides."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._sides: dict[_Key, _Sides] = {}
-        self._told: set[str] = set()
-
-    def judge(self, event: Event) -> list[Violation]:
-        if not isinstance(event, MarkEvent) or event.text != Marks.GIVEN:
-            return []
-        inputs, found = event.data.get("inputs"), []
-        for name, value in inputs.items() if isinstance(inputs, Mapping) else ():
-            tensor = tensor_summary(value)
-            if tensor is None or len(tensor.shape) < _TABLE:
-                continue
-            look = _look(tensor)
-            if look is None:
-                continue
-            self.triggered += 1
-            sides = self._sides.setdefault(_key(event, name, tensor), _Sides())
-            is_training = event.data.get("training") is True
-            (sides.training if is_training else sides.evaluation).append(look)
-            sides.is_image &= is_image(tensor)
-            if event.model not in self._told and sides.differ():
-                self._told.add(event.model)
-                found.append(_violation(event, name, sides))
-        return found
 
 
 def _key(event: MarkEvent, name: str, tensor: TensorSummary) -> _Key:
@@ -177,7 +164,7 @@ def _said(looks: Sequence[_Look]) -> str:
 def _violation(event: MarkEvent, name: str, sides: _Sides) -> Violation:
     training, evaluation = _said(sides.training), _said(sides.evaluation)
     return Violation(
-        check_id="TC327",
+        check_id=EvaluatedOnAnotherScale.code,
         step=event.step,
         rank=event.rank,
         stage="eval",

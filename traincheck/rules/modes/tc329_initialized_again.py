@@ -1,19 +1,20 @@
-"""TC329: a parameter is initialized over and over."""
+"""A parameter is initialized over and over."""
 
 from __future__ import annotations
 
 from collections import Counter
 
+from traincheck.rules.base.rule import BuiltInRule
 from traincheck.schema.apis import RANDOM_INITS
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, StateEvent, StepEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
 
 _MAX_COUNTED = 100_000
 
 
-class InitializedAgain:
-    """TC329 initialized-again: the same random initialization is applied to a parameter many times.
+class InitializedAgain(BuiltInRule, code="TC329", severity="info"):
+    """initialized-again: the same random initialization is applied to a parameter many times.
 
     What it checks:
         No function of torch.nn.init draws one parameter four times or more before the first step.
@@ -40,33 +41,17 @@ class InitializedAgain:
         times: so often it must be drawn by one function.
     """
 
-    info = CheckInfo(
-        check_id="TC329",
-        kind="rule",
-        code="TC329",
-        severity="info",
-        title="The initialization of {variables} is done several times",
-        likely_cause=(
-            "The initialization walks the parameters of every ancestor of {variables}: {observed}."
-        ),
-        fix="Walk named_parameters(recurse=False), or initialize by the type of the module.",
+    title = "The initialization of {variables} is done several times"
+    likely_cause = (
+        "The initialization walks the parameters of every ancestor of {variables}: {observed}."
     )
+    fix = "Walk named_parameters(recurse=False), or initialize by the type of the module."
     needs = Needs(
         calls=RANDOM_INITS, states=frozenset({"parameter@new"}), kinds=frozenset({"step"})
     )
 
     def __init__(self, times: int = 4) -> None:
-        self._times = times
-
-    def monitor(self) -> Draws:
-        return Draws(self._times)
-
-
-class Draws:
-    """Counts by function and identity until training begins."""
-
-    def __init__(self, times: int) -> None:
-        self.triggered = 0
+        super().__init__()
         self._times = times
         self._counts: Counter[tuple[int, str]] = Counter()
         self._names: dict[int, str] = {}
@@ -85,9 +70,6 @@ class Draws:
             return self._judge(event)
         return []
 
-    def finish(self) -> list[Violation]:
-        return []
-
     def _judge(self, step: StepEvent) -> list[Violation]:
         self._is_over = True
         self.triggered += any(identity in self._names for identity, _ in self._counts)
@@ -101,7 +83,7 @@ class Draws:
 def _violation(name: str, api: str, count: int, step: StepEvent) -> Violation:
     function = api.rpartition(".")[2]
     return Violation(
-        check_id="TC329",
+        check_id=InitializedAgain.code,
         step=step.step,
         rank=step.rank,
         stage="init",

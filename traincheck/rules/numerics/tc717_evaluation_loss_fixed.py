@@ -1,4 +1,4 @@
-"""TC717: batches of an evaluation differ, their losses do not, to the last bit."""
+"""Batches of an evaluation differ, their losses do not, to the last bit."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from traincheck.facts.losses import given, loss_needs, number
-from traincheck.rules.base.event_rule import SingleEvents
+from traincheck.rules.base.event_rule import EventRule
 from traincheck.rules.shared.numbers import value_of
 from traincheck.schema.apis import EVAL_STAGE, TARGETED, Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, CallEvent, Event, StepEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.values import TensorSummary, Value, is_tensor, tensor_summary, tensors_in
 
 _IN_A_ROW = 3  # batches of one evaluation
@@ -25,8 +25,8 @@ _ALIKE = 1e-4  # rows whose sums differ by less are the same row
 _FULL = ("float32", "float64")  # in half precision losses are equal now and then
 
 
-class EvaluationLossFixed:
-    """TC717 evaluation-loss-fixed: evaluation has the same loss for each of its batches.
+class EvaluationLossFixed(EventRule, code="TC717"):
+    """evaluation-loss-fixed: evaluation has the same loss for each of its batches.
 
     What it checks:
         The losses of an evaluation differ from batch to batch, as the batches do.
@@ -53,48 +53,15 @@ class EvaluationLossFixed:
         https://karpathy.github.io/2019/04/25/recipe/ (look at what goes into the network)
     """
 
-    info = CheckInfo(
-        check_id="TC717",
-        kind="rule",
-        code="TC717",
-        severity="warning",
-        title="The loss is the same for each batch of the evaluation",
-        likely_cause=(
-            "The batch that is fetched is not what is evaluated: a variable of the training loop "
-            "is used in its place."
-        ),
-        fix="Give the model and the loss the variables of the evaluation loop.",
+    title = "The loss is the same for each batch of the evaluation"
+    likely_cause = (
+        "The batch that is fetched is not what is evaluated: a variable of the training loop "
+        "is used in its place."
     )
+    fix = "Give the model and the loss the variables of the evaluation loop."
     needs = loss_needs(*TARGETED) | Needs(
         calls=frozenset({Families.MODULE}), kinds=frozenset({"batch"}), stats=frozenset({"batch"})
     )
-
-    def monitor(self) -> FixedLosses:
-        return FixedLosses()
-
-
-class _Loss(NamedTuple):
-    """A loss of an evaluation. size, stats: of its input."""
-
-    api: str
-    value: float
-    size: int
-    stats: dict[str, float]
-
-
-@dataclass(slots=True)
-class _Window:
-    """What follows a batch. sizes: of what models gave. is_plain: each loss could be read."""
-
-    batch: BatchEvent
-    losses: list[_Loss] = field(default_factory=list)
-    calls: list[CallEvent] = field(default_factory=list)
-    sizes: set[int] = field(default_factory=set)
-    is_plain: bool = True
-
-
-class FixedLosses(SingleEvents):
-    """Compares what follows each batch with what followed the one before."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -181,6 +148,26 @@ class FixedLosses(SingleEvents):
         return sum(extreme in low_high for low_high in self._extremes) > 1
 
 
+class _Loss(NamedTuple):
+    """A loss of an evaluation. size, stats: of its input."""
+
+    api: str
+    value: float
+    size: int
+    stats: dict[str, float]
+
+
+@dataclass(slots=True)
+class _Window:
+    """What follows a batch. sizes: of what models gave. is_plain: each loss could be read."""
+
+    batch: BatchEvent
+    losses: list[_Loss] = field(default_factory=list)
+    calls: list[CallEvent] = field(default_factory=list)
+    sizes: set[int] = field(default_factory=set)
+    is_plain: bool = True
+
+
 def _add(window: _Window, call: CallEvent) -> None:
     """Enter a loss of an evaluation; if not all is known of it, the batch is not compared."""
     result, value = tensor_summary(call.result), value_of(call.result)
@@ -236,7 +223,7 @@ def _differ(one: BatchEvent, other: BatchEvent) -> bool:
 def _violation(row: list[_Window], place: int) -> Violation:
     call, loss = row[0].calls[place], row[0].losses[place]
     return Violation(
-        check_id="TC717",
+        check_id=EvaluationLossFixed.code,
         step=call.step,
         rank=call.rank,
         stage=call.stage,

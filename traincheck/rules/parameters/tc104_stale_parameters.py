@@ -1,18 +1,18 @@
-"""TC104: an optimizer still holds parameters that no model has any more."""
+"""An optimizer still holds parameters that no model has any more."""
 
 from __future__ import annotations
 
 from traincheck.facts.optimizers import Holder
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, StepFacts
-from traincheck.rules.base.step_rule import StepMonitor, proof
+from traincheck.rules.base.step_rule import StepRule, proof
 from traincheck.schema.apis import Families
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
 
 _CONFIRMED = 2
 
 
-class StaleParameters:
-    """TC104 stale-parameters: an optimizer holds parameters of a layer that was replaced.
+class StaleParameters(StepRule, code="TC104", severity="info"):
+    """stale-parameters: an optimizer holds parameters of a layer that was replaced.
 
     What it checks:
         Every parameter of an optimizer that steps belongs to a module that still has it.
@@ -35,23 +35,10 @@ class StaleParameters:
         https://github.com/pytorch/pytorch/issues/14467, https://github.com/deepspeedai/DeepSpeed/issues/6770
     """
 
-    info = CheckInfo(
-        check_id="TC104",
-        kind="rule",
-        code="TC104",
-        severity="info",
-        title="An optimizer holds parameters that no model has",
-        likely_cause="A layer was replaced after the optimizer{where} was built: {observed}.",
-        fix="Build the optimizer when the model is final.",
-    )
+    title = "An optimizer holds parameters that no model has"
+    likely_cause = "A layer was replaced after the optimizer{where} was built: {observed}."
+    fix = "Build the optimizer when the model is final."
     needs = DISCOVERY | GRADIENTS
-
-    def monitor(self) -> Leftovers:
-        return Leftovers()
-
-
-class Leftovers(StepMonitor):
-    """Looks at what each stepping optimizer holds."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -89,7 +76,7 @@ class Leftovers(StepMonitor):
     ) -> Violation:
         calls = [m.call for m in facts.updates() if m.call.owner == holder.event.id]
         return proof(
-            ("TC104", Symptom.NOT_IN_OPTIMIZER),
+            (self.code, Symptom.NOT_IN_OPTIMIZER),
             facts,
             step=step,
             subject=Subject(api=Families.OPTIMIZER_STEP, variable=name),

@@ -1,18 +1,18 @@
-"""TC111: a model that is evaluated writes to its own parameters."""
+"""A model that is evaluated writes to its own parameters."""
 
 from __future__ import annotations
 
-from traincheck.rules.base.event_rule import SingleEvents
+from traincheck.rules.base.event_rule import EventRule
 from traincheck.schema.apis import Marks
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event, MarkEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
 
 _LOOKS = (Marks.EVALUATED, Marks.EVALUATION_WROTE)
 
 
-class WrittenInEvaluation:
-    """TC111 written-in-evaluation: each forward pass in evaluation changes trained parameters.
+class WrittenInEvaluation(EventRule, code="TC111", severity="error"):
+    """written-in-evaluation: each forward pass in evaluation changes trained parameters.
 
     What it checks:
         A forward pass in evaluation mode and without grad leaves the parameters that an optimizer
@@ -39,26 +39,13 @@ class WrittenInEvaluation:
         https://docs.pytorch.org/docs/stable/notes/autograd.html#in-place-operations-with-autograd
     """
 
-    info = CheckInfo(
-        check_id="TC111",
-        kind="rule",
-        code="TC111",
-        severity="error",
-        title="Evaluation writes to parameters: {variables}",
-        likely_cause=(
-            "An operation in the forward pass works in place on {variables} or on a view of it, "
-            "which autograd allows without grad."
-        ),
-        fix="Use the operation that is not in place, or clone the parameter first.",
+    title = "Evaluation writes to parameters: {variables}"
+    likely_cause = (
+        "An operation in the forward pass works in place on {variables} or on a view of it, "
+        "which autograd allows without grad."
     )
+    fix = "Use the operation that is not in place, or clone the parameter first."
     needs = Needs(states=frozenset({"parameter@evaluation"}), kinds=frozenset({"mark"}))
-
-    def monitor(self) -> Writes:
-        return Writes()
-
-
-class Writes(SingleEvents):
-    """Collection tells what was written; each parameter is told of once."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -78,7 +65,7 @@ class Writes(SingleEvents):
 
 def _violation(event: MarkEvent, model: str, name: str) -> Violation:
     return Violation(
-        check_id="TC111",
+        check_id=WrittenInEvaluation.code,
         step=event.step,
         rank=event.rank,
         stage="eval",

@@ -1,19 +1,19 @@
-"""TC114: something other than the optimizer writes to parameters, time and again."""
+"""Something other than the optimizer writes to parameters, time and again."""
 
 from __future__ import annotations
 
 from traincheck.facts.resumptions import brings_back
-from traincheck.rules.base.event_rule import SingleEvents
+from traincheck.rules.base.event_rule import EventRule
 from traincheck.schema.apis import Families, Marks, is_loose
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CheckpointEvent, Event, MarkEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
 
 _IN_A_ROW = 3
 
 
-class WrittenBetweenSteps:
-    """TC114 written-between-steps: parameters change between two steps of their optimizer.
+class WrittenBetweenSteps(EventRule, code="TC114", severity="info"):
+    """written-between-steps: parameters change between two steps of their optimizer.
 
     What it checks:
         Parameters that an optimizer updates are changed by its step, by a load, and by nothing
@@ -41,30 +41,17 @@ class WrittenBetweenSteps:
         https://docs.pytorch.org/docs/stable/notes/autograd.html#in-place-operations-with-autograd
     """
 
-    info = CheckInfo(
-        check_id="TC114",
-        kind="rule",
-        code="TC114",
-        severity="info",
-        title="Something other than the optimizer writes to {variables}",
-        likely_cause="The loop, or a forward pass, changes weights in place between two steps.",
-        fix=(
-            "Remove the write to {variables} outside of optimizer.step() (copy_(), .data, an "
-            "in-place operation), or ignore TC114 where it is meant, as to clip weights."
-        ),
+    title = "Something other than the optimizer writes to {variables}"
+    likely_cause = "The loop, or a forward pass, changes weights in place between two steps."
+    fix = (
+        "Remove the write to {variables} outside of optimizer.step() (copy_(), .data, an "
+        "in-place operation), or ignore TC114 where it is meant, as to clip weights."
     )
     needs = Needs(
         states=frozenset({"parameter@between"}),
         calls=frozenset({Families.OPTIMIZER_STEP}),
         kinds=frozenset({"mark", "checkpoint"}),
     )
-
-    def monitor(self) -> Looks:
-        return Looks()
-
-
-class Looks(SingleEvents):
-    """Counts the looks in a row at which a parameter was another one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -98,7 +85,7 @@ class Looks(SingleEvents):
 
 def _violation(event: MarkEvent, owner: str, name: str, step: int | None) -> Violation:
     return Violation(
-        check_id="TC114",
+        check_id=WrittenBetweenSteps.code,
         step=step,
         rank=event.rank,
         stage="train",

@@ -1,15 +1,15 @@
-"""TC116: a whole model gets gradients that no optimizer uses and nobody clears."""
+"""A whole model gets gradients that no optimizer uses and nobody clears."""
 
 from __future__ import annotations
 
-from traincheck.rules.parameters.unoptimized_models import UNHELD, Unheld
-from traincheck.schema.findings import CheckInfo, Symptom
+from traincheck.rules.parameters.unoptimized_models import UnoptimizedModelRule
+from traincheck.schema.findings import Symptom
 
 _IN_A_ROW = 8
 
 
-class ModelInNoOptimizer:
-    """TC116 model-in-no-optimizer: a model beside the trained one gets gradients for nothing.
+class ModelInNoOptimizer(UnoptimizedModelRule, code="TC116", severity="info"):
+    """model-in-no-optimizer: a model beside the trained one gets gradients for nothing.
 
     What it checks:
         All of a model in training mode gets gradients in each step only if an optimizer holds some
@@ -36,19 +36,12 @@ class ModelInNoOptimizer:
         https://kevinmusgrave.github.io/pytorch-metric-learning/losses/#arcfaceloss
     """
 
-    info = CheckInfo(
-        check_id="TC116",
-        kind="rule",
-        code="TC116",
-        severity="info",
-        title="Loaded model {subject} gets gradients, and no optimizer holds any of it",
-        likely_cause="{subject} was loaded and not frozen: {observed}.",
-        fix=(
-            "Call {subject}.requires_grad_(False) if it is not to be trained; else give its "
-            "parameters to the optimizer."
-        ),
+    title = "Loaded model {subject} gets gradients, and no optimizer holds any of it"
+    likely_cause = "{subject} was loaded and not frozen: {observed}."
+    fix = (
+        "Call {subject}.requires_grad_(False) if it is not to be trained; else give its "
+        "parameters to the optimizer."
     )
-    needs = UNHELD
-
-    def monitor(self) -> Unheld:
-        return Unheld("TC116", Symptom.ADVICE, is_given=True, steps=_IN_A_ROW)
+    symptom = Symptom.ADVICE
+    is_loaded = True
+    steps = _IN_A_ROW

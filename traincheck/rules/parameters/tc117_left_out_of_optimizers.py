@@ -1,15 +1,15 @@
-"""TC117: a new model, as a loss with weights, gets gradients and is in no optimizer."""
+"""A new model, as a loss with weights, gets gradients and is in no optimizer."""
 
 from __future__ import annotations
 
-from traincheck.rules.parameters.unoptimized_models import UNHELD, Unheld
-from traincheck.schema.findings import CheckInfo, Symptom
+from traincheck.rules.parameters.unoptimized_models import UnoptimizedModelRule
+from traincheck.schema.findings import Symptom
 
 _IN_A_ROW = 16
 
 
-class LeftOutOfOptimizers:
-    """TC117 left-out-of-optimizers: a new model gets gradients, and no optimizer holds it.
+class LeftOutOfOptimizers(UnoptimizedModelRule, code="TC117"):
+    """left-out-of-optimizers: a new model gets gradients, and no optimizer holds it.
 
     What it checks:
         All of a model in training mode whose weights were loaded from nowhere gets gradients in
@@ -36,19 +36,12 @@ class LeftOutOfOptimizers:
         https://kevinmusgrave.github.io/pytorch-metric-learning/losses/#arcfaceloss
     """
 
-    info = CheckInfo(
-        check_id="TC117",
-        kind="rule",
-        code="TC117",
-        severity="warning",
-        title="No optimizer holds any of {subject}, which gets gradients in each step",
-        likely_cause="The optimizer was built without the parameters of {subject}: {observed}.",
-        fix=(
-            "Give the parameters of {subject} to the optimizer as well, or call "
-            "{subject}.requires_grad_(False)."
-        ),
+    title = "No optimizer holds any of {subject}, which gets gradients in each step"
+    likely_cause = "The optimizer was built without the parameters of {subject}: {observed}."
+    fix = (
+        "Give the parameters of {subject} to the optimizer as well, or call "
+        "{subject}.requires_grad_(False)."
     )
-    needs = UNHELD
-
-    def monitor(self) -> Unheld:
-        return Unheld("TC117", Symptom.NOT_IN_OPTIMIZER, is_given=False, steps=_IN_A_ROW)
+    symptom = Symptom.NOT_IN_OPTIMIZER
+    is_loaded = False
+    steps = _IN_A_ROW

@@ -1,21 +1,21 @@
-"""TC118: an optimizer updates copies of a model's parameters, and the model stays as it is."""
+"""An optimizer updates copies of a model's parameters, and the model stays as it is."""
 
 from __future__ import annotations
 
 from traincheck.facts.optimizers import Holder
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, StepFacts
-from traincheck.rules.base.step_rule import StepMonitor, proof
+from traincheck.rules.base.step_rule import StepRule, proof
 from traincheck.rules.base.streak import Streak, extend
 from traincheck.rules.parameters.master_weights import are_masters
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
 
 _CONFIRMED = 10
 
 
-class MastersNotCopiedBack:
-    """TC118 masters-not-copied-back: copies of the parameters are trained, not the model.
+class MastersNotCopiedBack(StepRule, code="TC118", severity="error"):
+    """masters-not-copied-back: copies of the parameters are trained, not the model.
 
     What it checks:
         Where a model gets gradients, and an optimizer updates copies of its parameters in its
@@ -44,30 +44,17 @@ class MastersNotCopiedBack:
         https://docs.nvidia.com/deeplearning/performance/mixed-precision-training/index.html
     """
 
-    info = CheckInfo(
-        check_id="TC118",
-        kind="rule",
-        code="TC118",
-        severity="error",
-        title="Copies of the parameters of {subject} are updated, and it stays as it is",
-        likely_cause=(
-            "The optimizer holds masters of the parameters, and their values are not copied back "
-            "after its step: {observed}."
-        ),
-        fix="Copy each master to its parameter after optimizer.step(){where}, under no_grad().",
+    title = "Copies of the parameters of {subject} are updated, and it stays as it is"
+    likely_cause = (
+        "The optimizer holds masters of the parameters, and their values are not copied back "
+        "after its step: {observed}."
     )
+    fix = "Copy each master to its parameter after optimizer.step(){where}, under no_grad()."
     needs = (
         DISCOVERY
         | GRADIENTS
         | Needs(calls=frozenset({Families.MODULE}), states=frozenset({"parameter@step"}))
     )
-
-    def monitor(self) -> Masters:
-        return Masters()
-
-
-class Masters(StepMonitor):
-    """Counts the steps in a row that left such a model as it was."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -116,7 +103,7 @@ class Masters(StepMonitor):
         steps = [m.call for m in facts.updates() if m.call.owner == holder.event.id]
         count = self._streaks[root].count
         return proof(
-            ("TC118", Symptom.NOT_UPDATED),
+            (self.code, Symptom.NOT_UPDATED),
             facts,
             step=self._streaks[root].first,
             subject=Subject(module=root),

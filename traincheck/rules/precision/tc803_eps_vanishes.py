@@ -1,20 +1,21 @@
-"""TC803: the eps of an optimizer is zero in the dtype of its parameters."""
+"""The eps of an optimizer is zero in the dtype of its parameters."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from traincheck.facts.step_facts import DISCOVERY
+from traincheck.rules.base.rule import BuiltInRule
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, OptimizerEvent, StateEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
 
 _LEAST = 2.0**-25  # what float16 rounds to zero
 
 
-class EpsVanishes:
-    """TC803 eps-vanishes: eps of Adam is zero in float16.
+class EpsVanishes(BuiltInRule, code="TC803", severity="error"):
+    """eps-vanishes: eps of Adam is zero in float16.
 
     What it checks:
         An optimizer that divides by the root of a running mean plus eps has an eps that float16 can
@@ -39,29 +40,16 @@ class EpsVanishes:
         https://github.com/pytorch/pytorch/issues/147437
     """
 
-    info = CheckInfo(
-        check_id="TC803",
-        kind="rule",
-        code="TC803",
-        severity="error",
-        title="eps of {subject} is zero in float16",
-        likely_cause=(
-            "{variables} {is|are} in float16, where eps is rounded to zero: {observed}. The update "
-            "divides by zero where gradients are small."
-        ),
-        fix="Keep parameters in float32 under autocast, or raise eps to 1e-4.",
+    title = "eps of {subject} is zero in float16"
+    likely_cause = (
+        "{variables} {is|are} in float16, where eps is rounded to zero: {observed}. The update "
+        "divides by zero where gradients are small."
     )
+    fix = "Keep parameters in float32 under autocast, or raise eps to 1e-4."
     needs = DISCOVERY | Needs(calls=frozenset({Families.OPTIMIZER_STEP}))
 
-    def monitor(self) -> Eps:
-        return Eps()
-
-
-class Eps:
-    """Knows the dtypes of parameters, and looks at each optimizer when it steps."""
-
     def __init__(self) -> None:
-        self.triggered = 0
+        super().__init__()
         self._half: dict[int, str] = {}  # float16 parameters by identity
         self._optimizers: dict[str, OptimizerEvent] = {}
         self._told: set[str] = set()
@@ -78,9 +66,6 @@ class Eps:
         elif isinstance(event, CallEvent) and event.owner in self._optimizers:
             return self._judge(event, self._optimizers[event.owner])
         return ()
-
-    def finish(self) -> list[Violation]:
-        return []
 
     def _judge(self, call: CallEvent, optimizer: OptimizerEvent) -> list[Violation]:
         if optimizer.id in self._told or call.family != Families.OPTIMIZER_STEP:
@@ -102,7 +87,7 @@ class Eps:
 def _violation(call: CallEvent, optimizer: OptimizerEvent, name: str, eps: float) -> Violation:
     cls = optimizer.cls.rpartition(".")[2]
     return Violation(
-        check_id="TC803",
+        check_id=EpsVanishes.code,
         step=call.step,
         rank=call.rank,
         stage="train",

@@ -1,14 +1,12 @@
-"""TC406: replicas that differ because ranks step with different learning rates."""
+"""Replicas that differ because ranks step with different learning rates."""
 
 from __future__ import annotations
 
-from traincheck.facts.rank_steps import REPLICAS
-from traincheck.rules.ranks.replicas import RATES, CauseMonitor
-from traincheck.schema.findings import CheckInfo
+from traincheck.rules.ranks.replicas import CauseRule, Reason
 
 
-class RanksUseOtherRates:
-    """TC406 ranks-use-other-rates: one model is updated with another learning rate on each rank.
+class RanksUseOtherRates(CauseRule, code="TC406", severity="error"):
+    """ranks-use-other-rates: one model is updated with another learning rate on each rank.
 
     What it checks:
         In a step whose parameters differ between ranks afterwards: all ranks used the same learning
@@ -32,23 +30,14 @@ class RanksUseOtherRates:
         https://docs.pytorch.org/docs/stable/generated/torch.optim.lr_scheduler.ReduceLROnPlateau.html
     """
 
-    info = CheckInfo(
-        check_id="TC406",
-        kind="rule",
-        code="TC406",
-        severity="error",
-        title="Ranks update {variables} with different learning rates",
-        likely_cause=(
-            "A scheduler is stepped on one rank only, a checkpoint was loaded on one rank only, or "
-            "each rank gives the scheduler its own metric: {observed}."
-        ),
-        fix=(
-            "Step the scheduler, and load its state, on all ranks alike; all_reduce the metric "
-            "before it is given to ReduceLROnPlateau."
-        ),
+    title = "Ranks update {variables} with different learning rates"
+    likely_cause = (
+        "A scheduler is stepped on one rank only, a checkpoint was loaded on one rank only, or "
+        "each rank gives the scheduler its own metric: {observed}."
     )
-    needs = REPLICAS
+    fix = (
+        "Step the scheduler, and load its state, on all ranks alike; all_reduce the metric "
+        "before it is given to ReduceLROnPlateau."
+    )
     scope = "run"
-
-    def monitor(self) -> CauseMonitor:
-        return CauseMonitor(RATES)
+    reason = Reason.RATES

@@ -1,16 +1,16 @@
-"""TC413: a collective does not deliver what it must. Compares fingerprints, call by call."""
+"""A collective does not deliver what it must. Compares fingerprints, call by call."""
 
 from __future__ import annotations
 
 from traincheck.facts.collectives import Meeting
-from traincheck.rules.ranks.collectives import CollectiveMonitor
+from traincheck.rules.ranks.collectives import CollectiveRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CollectiveEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
 
 
-class ReceivedDiffers:
-    """TC413 received-differs: what arrives on a rank is not what was sent.
+class ReceivedDiffers(CollectiveRule, code="TC413", severity="error"):
+    """received-differs: what arrives on a rank is not what was sent.
 
     What it checks:
         recv gets what send was given; after all_reduce, broadcast and all_gather_into_tensor all
@@ -36,26 +36,13 @@ class ReceivedDiffers:
         https://github.com/pytorch/pytorch/issues/84803
     """
 
-    info = CheckInfo(
-        check_id="TC413",
-        kind="rule",
-        code="TC413",
-        severity="error",
-        title="{subject} does not deliver what was sent",
-        likely_cause="A link between the devices of two ranks loses data: {observed}.",
-        fix="Test the links between devices; with NCCL, try NCCL_P2P_DISABLE=1.",
-    )
+    title = "{subject} does not deliver what was sent"
+    likely_cause = "A link between the devices of two ranks loses data: {observed}."
+    fix = "Test the links between devices; with NCCL, try NCCL_P2P_DISABLE=1."
     needs = Needs(
         states=frozenset({"collective@ranks"}), kinds=frozenset({"collective", "mark", "step"})
     )
     scope = "run"
-
-    def monitor(self) -> Deliveries:
-        return Deliveries()
-
-
-class Deliveries(CollectiveMonitor):
-    """Compares what calls have given, until one differs."""
 
     def judge(self, meeting: Meeting) -> list[Violation]:
         pair = meeting.pair
@@ -69,7 +56,7 @@ class Deliveries(CollectiveMonitor):
         first, other, receiver = pair.first, pair.other, pair.receiver
         return [
             Violation(
-                check_id="TC413",
+                check_id=self.code,
                 step=receiver.step,
                 rank=receiver.rank,
                 stage=receiver.stage,

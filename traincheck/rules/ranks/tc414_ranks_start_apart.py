@@ -1,21 +1,21 @@
-"""TC414: ranks average gradients of models that were never the same. Compares content only."""
+"""Ranks average gradients of models that were never the same. Compares content only."""
 
 from __future__ import annotations
 
 from traincheck.facts.rank_steps import REPLICAS
 from traincheck.facts.ranks import RunStep
-from traincheck.rules.base.rank_rule import RankMonitor
+from traincheck.rules.base.rank_rule import RankRule
 from traincheck.rules.base.streak import Streak, extend
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CollectiveEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
 
 _PROOF = 2  # some programs broadcast weights behind their first step
 
 
-class RanksStartApart:
-    """TC414 ranks-start-apart: ranks exchange gradients of weights that they never made equal.
+class RanksStartApart(RankRule, code="TC414", severity="error"):
+    """ranks-start-apart: ranks exchange gradients of weights that they never made equal.
 
     What it checks:
         Where every rank reduces the gradient of a parameter by hand, between backward and the
@@ -44,30 +44,17 @@ class RanksStartApart:
         https://docs.pytorch.org/docs/stable/notes/ddp.html
     """
 
-    info = CheckInfo(
-        check_id="TC414",
-        kind="rule",
-        code="TC414",
-        severity="error",
-        title="Ranks average gradients of {variables}, which they never made equal",
-        likely_cause=(
-            "Every rank has begun with its own values of {variables}: nothing made them equal "
-            "before step {step}."
-        ),
-        fix=(
-            "Call torch.distributed.broadcast(parameter.data, src=0) for all parameters and "
-            "buffers before the first step, or use DistributedDataParallel, which does."
-        ),
+    title = "Ranks average gradients of {variables}, which they never made equal"
+    likely_cause = (
+        "Every rank has begun with its own values of {variables}: nothing made them equal "
+        "before step {step}."
+    )
+    fix = (
+        "Call torch.distributed.broadcast(parameter.data, src=0) for all parameters and "
+        "buffers before the first step, or use DistributedDataParallel, which does."
     )
     needs = REPLICAS | Needs(calls=frozenset({Families.BACKWARD}))
     scope = "run"
-
-    def monitor(self) -> Starts:
-        return Starts()
-
-
-class Starts(RankMonitor):
-    """Waits for two steps that leave a parameter apart."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -95,7 +82,7 @@ def _violation(name: str, first: int | None, step: RunStep) -> Violation:
     rank = max(step.pages)
     looks = [facts.begun[name] for facts in step.ranks.values()]
     return Violation(
-        check_id="TC414",
+        check_id=RanksStartApart.code,
         step=first,
         rank=rank,
         stage="train",

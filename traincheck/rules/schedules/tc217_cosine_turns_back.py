@@ -1,22 +1,22 @@
-"""TC217: a cosine schedule that is stepped past its end, where the rate rises again."""
+"""A cosine schedule that is stepped past its end, where the rate rises again."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, StepFacts
-from traincheck.rules.base.step_rule import StepMonitor, proof
+from traincheck.rules.base.step_rule import StepRule, proof
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
 
 _COSINE = "torch.optim.lr_scheduler.CosineAnnealingLR.step"
 _SURE = 2  # changes in one direction
 
 
-class CosineTurnsBack:
-    """TC217 cosine-turns-back: a cosine schedule ends before training does, and the rate rises.
+class CosineTurnsBack(StepRule, code="TC217", severity="info"):
+    """cosine-turns-back: a cosine schedule ends before training does, and the rate rises.
 
     What it checks:
         The learning rate that CosineAnnealingLR has brought down does not rise again.
@@ -40,39 +40,15 @@ class CosineTurnsBack:
         https://docs.pytorch.org/docs/stable/generated/torch.optim.lr_scheduler.CosineAnnealingLR.html
     """
 
-    info = CheckInfo(
-        check_id="TC217",
-        kind="rule",
-        code="TC217",
-        severity="info",
-        title="A cosine schedule is stepped past its end",
-        likely_cause="T_max is smaller than the number of calls of scheduler.step(){where}: "
-        "{observed}.",
-        fix="Give T_max as the number of calls of scheduler.step(), or call it once an epoch; use "
-        "CosineAnnealingWarmRestarts where the rate is to rise again.",
+    title = "A cosine schedule is stepped past its end"
+    likely_cause = (
+        "T_max is smaller than the number of calls of scheduler.step(){where}: {observed}."
+    )
+    fix = (
+        "Give T_max as the number of calls of scheduler.step(), or call it once an epoch; use "
+        "CosineAnnealingWarmRestarts where the rate is to rise again."
     )
     needs = DISCOVERY | GRADIENTS | Needs(calls=frozenset({Families.SCHEDULER_STEP}))
-
-    def monitor(self) -> CosineRates:
-        return CosineRates()
-
-
-@dataclass(slots=True)
-class _Course:
-    """Of the rate of one optimizer: the last one, and changes in a row downwards and upwards."""
-
-    call: CallEvent
-    is_alone: bool = True
-    advanced: int = 0
-    rate: float | None = None
-    falls: int = 0
-    rises: int = 0
-    first: tuple[int | None, int, float] | None = None  # of the rises: step, calls, rate before
-    is_told: bool = False
-
-
-class CosineRates(StepMonitor):
-    """Follows the first rate of each optimizer with a cosine schedule."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -111,7 +87,7 @@ class CosineRates(StepMonitor):
         label = self.ledger.holders[owner].label if owner in self.ledger.holders else owner
         return [
             proof(
-                ("TC217", Symptom.ADVICE),
+                (self.code, Symptom.ADVICE),
                 facts,
                 step=step,
                 subject=Subject(api=Families.SCHEDULER_STEP),
@@ -122,3 +98,17 @@ class CosineRates(StepMonitor):
                 evidence=(course.call,),
             )
         ]
+
+
+@dataclass(slots=True)
+class _Course:
+    """Of the rate of one optimizer: the last one, and changes in a row downwards and upwards."""
+
+    call: CallEvent
+    is_alone: bool = True
+    advanced: int = 0
+    rate: float | None = None
+    falls: int = 0
+    rises: int = 0
+    first: tuple[int | None, int, float] | None = None  # of the rises: step, calls, rate before
+    is_told: bool = False

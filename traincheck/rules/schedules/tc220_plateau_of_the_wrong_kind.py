@@ -1,4 +1,4 @@
-"""TC220: ReduceLROnPlateau reduces the rate because its metric gets better."""
+"""ReduceLROnPlateau reduces the rate because its metric gets better."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from traincheck.facts.resumptions import brings_back
-from traincheck.rules.base.event_rule import SingleEvents
+from traincheck.rules.base.event_rule import EventRule
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, CheckpointEvent, Event, StepEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.values import number
 
 _PLATEAU = "torch.optim.lr_scheduler.ReduceLROnPlateau.step"
@@ -24,8 +24,8 @@ _EXACT = 2e-7  # of a share in single precision
 _PERCENT = 100
 
 
-class PlateauOfTheWrongKind:
-    """TC220 plateau-of-the-wrong-kind: the rate is reduced each time that the metric improves.
+class PlateauOfTheWrongKind(EventRule, code="TC220"):
+    """plateau-of-the-wrong-kind: the rate is reduced each time that the metric improves.
 
     What it checks:
         ReduceLROnPlateau does not reduce the rate when a loss is the lowest so far, or an accuracy
@@ -51,22 +51,49 @@ class PlateauOfTheWrongKind:
         https://docs.pytorch.org/docs/stable/generated/torch.optim.lr_scheduler.ReduceLROnPlateau.html
     """
 
-    info = CheckInfo(
-        check_id="TC220",
-        kind="rule",
-        code="TC220",
-        severity="warning",
-        title="ReduceLROnPlateau reduces the rate as its metric improves",
-        likely_cause="mode does not fit the metric{where}: {observed}.",
-        fix='Make the scheduler with mode="max" for an accuracy, with mode="min" for a loss.',
-    )
+    title = "ReduceLROnPlateau reduces the rate as its metric improves"
+    likely_cause = "mode does not fit the metric{where}: {observed}."
+    fix = 'Make the scheduler with mode="max" for an accuracy, with mode="min" for a loss.'
     needs = Needs(
         calls=frozenset({Families.SCHEDULER_STEP, Families.OPTIMIZER_STEP}),
         kinds=frozenset({"checkpoint", "step"}),
     )
 
-    def monitor(self) -> Plateaus:
-        return Plateaus()
+    def __init__(self) -> None:
+        super().__init__()
+        self._courses: defaultdict[tuple[int, str], _Course] = defaultdict(_Course)
+
+    def judge(self, event: Event) -> list[Violation]:
+        if isinstance(event, CallEvent) and event.family == Families.SCHEDULER_STEP:
+            self._enter(self._courses[event.rank, str(event.owner)], event)
+        elif isinstance(event, CallEvent) and event.family == Families.OPTIMIZER_STEP:
+            self._courses[event.rank, str(event.owner)].update()
+        elif isinstance(event, CheckpointEvent) and brings_back(event):
+            for course in self._courses.values():  # may know a better metric
+                course.is_over = True
+        elif isinstance(event, StepEvent):
+            return [
+                found
+                for owner, rates in event.lr.items()
+                if rates
+                for found in self._look(self._courses[event.rank, owner], event, rates[0])
+            ]
+        return []
+
+    def _enter(self, course: _Course, call: CallEvent) -> None:
+        given: Any = call.args.get("0", call.args.get("metrics"))
+        metric = number(given)
+        course.is_over |= call.api != _PLATEAU or metric is None or metric <= 0
+        if metric is not None and not course.is_over:
+            course.enter(call, metric)
+
+    def _look(self, course: _Course, event: StepEvent, rate: float) -> Iterator[Violation]:
+        if course.is_over or not course.move(rate):
+            return
+        self.triggered += 1
+        if course.is_wrong and course.reduced is not None:
+            course.is_over = True
+            yield _violation(course.reduced, course.metrics)
 
 
 @dataclass(slots=True)
@@ -118,46 +145,6 @@ class _Course:
         return bool(self.highs) == _are_shares(self.metrics)
 
 
-class Plateaus(SingleEvents):
-    """Follows the first rate of each optimizer, by rank."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._courses: defaultdict[tuple[int, str], _Course] = defaultdict(_Course)
-
-    def judge(self, event: Event) -> list[Violation]:
-        if isinstance(event, CallEvent) and event.family == Families.SCHEDULER_STEP:
-            self._enter(self._courses[event.rank, str(event.owner)], event)
-        elif isinstance(event, CallEvent) and event.family == Families.OPTIMIZER_STEP:
-            self._courses[event.rank, str(event.owner)].update()
-        elif isinstance(event, CheckpointEvent) and brings_back(event):
-            for course in self._courses.values():  # may know a better metric
-                course.is_over = True
-        elif isinstance(event, StepEvent):
-            return [
-                found
-                for owner, rates in event.lr.items()
-                if rates
-                for found in self._look(self._courses[event.rank, owner], event, rates[0])
-            ]
-        return []
-
-    def _enter(self, course: _Course, call: CallEvent) -> None:
-        given: Any = call.args.get("0", call.args.get("metrics"))
-        metric = number(given)
-        course.is_over |= call.api != _PLATEAU or metric is None or metric <= 0
-        if metric is not None and not course.is_over:
-            course.enter(call, metric)
-
-    def _look(self, course: _Course, event: StepEvent, rate: float) -> Iterator[Violation]:
-        if course.is_over or not course.move(rate):
-            return
-        self.triggered += 1
-        if course.is_wrong and course.reduced is not None:
-            course.is_over = True
-            yield _violation(course.reduced, course.metrics)
-
-
 def _are_shares(metrics: Sequence[float]) -> bool:
     """Whether all of them are of the same number of samples, as accuracies are, or percentages."""
     scale = _PERCENT if max(metrics) > 1 else 1
@@ -173,7 +160,7 @@ def _violation(call: CallEvent, metrics: Sequence[float]) -> Violation:
     rises = metrics[-1] > metrics[0]
     word = "rises" if rises else "falls"
     return Violation(
-        check_id="TC220",
+        check_id=PlateauOfTheWrongKind.code,
         step=call.step,
         rank=call.rank,
         stage="train",

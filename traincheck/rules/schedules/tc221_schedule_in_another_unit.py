@@ -1,4 +1,4 @@
-"""TC221: a schedule made for updates is stepped by epoch, or one made for epochs by update."""
+"""A schedule made for updates is stepped by epoch, or one made for epochs by update."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from traincheck.facts.loader_epochs import Passes
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
-from traincheck.rules.base.step_rule import StepMonitor, proof
+from traincheck.rules.base.step_rule import StepRule, proof
 from traincheck.schema.apis import (
     LAST_MILESTONE,
     SCHEDULE_LENGTHS,
@@ -17,7 +17,7 @@ from traincheck.schema.apis import (
 )
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.values import number
 
 _WHOLE = (*(name for name in SCHEDULE_LENGTHS if name != "T_0"), TRAINING_STEPS)
@@ -31,8 +31,8 @@ _UPDATES = 10  # an epoch
 _OFTEN = 0.1  # so far may calls be from one an update
 
 
-class ScheduleInAnotherUnit:
-    """TC221 schedule-in-another-unit: scheduler.step() is called by epoch for a count of updates.
+class ScheduleInAnotherUnit(StepRule, code="TC221"):
+    """schedule-in-another-unit: scheduler.step() is called by epoch for a count of updates.
 
     What it checks:
         A schedule that is made for as many calls as there were updates, or batches, is stepped for
@@ -62,16 +62,13 @@ class ScheduleInAnotherUnit:
         https://github.com/pytorch/pytorch/issues/65417
     """
 
-    info = CheckInfo(
-        check_id="TC221",
-        kind="rule",
-        code="TC221",
-        severity="warning",
-        title="A schedule is stepped in another unit than it is made for",
-        likely_cause="The schedule counts something else than scheduler.step() is called for: "
-        "{observed}.",
-        fix='Call scheduler.step() after each update (in Lightning, "interval": "step"), or make '
-        "the schedule for as many calls as there are.",
+    title = "A schedule is stepped in another unit than it is made for"
+    likely_cause = (
+        "The schedule counts something else than scheduler.step() is called for: {observed}."
+    )
+    fix = (
+        'Call scheduler.step() after each update (in Lightning, "interval": "step"), or make '
+        "the schedule for as many calls as there are."
     )
     needs = (
         DISCOVERY
@@ -81,80 +78,6 @@ class ScheduleInAnotherUnit:
             kinds=frozenset({"batch", "checkpoint"}),
         )
     )
-
-    def monitor(self) -> ScheduleUnits:
-        return ScheduleUnits()
-
-
-@dataclass(slots=True)
-class _Plan:
-    """Of the schedule of one optimizer, since it was made.
-
-    Attributes:
-        made: its creation.
-        came: batches of each loader before the step that it was made in.
-        call: the first of step().
-        backwards: calls of backward() since, by the loader of the last batch.
-        since: updates after the last call.
-        loaders: whose batches it is trained on.
-        before: whole passes over them at its first update.
-        is_plain: whether nothing else has a part in the rate.
-    """
-
-    made: CallEvent
-    came: Counter[str]
-    call: CallEvent | None = None
-    calls: int = 0
-    updates: int = 0
-    backwards: Counter[str] = field(default_factory=Counter)
-    since: int = 0
-    loaders: set[str] = field(default_factory=set)
-    before: Counter[str] | None = None
-    is_plain: bool = True
-
-    @property
-    def cls(self) -> str:
-        return self.made.api.rpartition(".")[0]
-
-    def step(self, call: CallEvent) -> None:
-        """Enter that the schedule moves on."""
-        is_own = call.api.rpartition(".")[0] == self.cls
-        self.is_plain &= is_own and not call.args  # step(epoch) says where it is
-        self.call = self.call or call
-        self.calls += 1
-        self.since = 0
-
-    def update(self, moment: Moment, passes: Passes) -> None:
-        """Enter that the optimizer does."""
-        self.updates += 1
-        self.since += 1
-        if moment.batch is not None:
-            self.loaders.add(moment.batch[0])
-        if self.before is None:
-            self.before = passes.ended.copy()
-
-    def epochs(self, passes: Passes) -> int:
-        """Whole passes over the loader that had the most."""
-        before = passes.ended if self.before is None else self.before
-        return max((passes.whole(one) - before[one] for one in self.loaders), default=0)
-
-    def backward(self, moment: Moment) -> None:
-        """Enter gradients of its parameters."""
-        self.backwards[moment.batch[0] if moment.batch is not None else ""] += 1
-
-    def batches(self, passes: Passes) -> int:
-        """Batches with a backward(); one may have several. Accelerate fetches one batch ahead."""
-        fetched = passes.batches - self.came
-        return sum(min(n, fetched[loader]) if loader else n for loader, n in self.backwards.items())
-
-    def length(self, names: Sequence[str]) -> float:
-        """The first of these numbers that its record has; 0 for none."""
-        found = (number(self.made.args.get(name)) for name in names)
-        return next((length for length in found if length is not None), 0)
-
-
-class ScheduleUnits(StepMonitor):
-    """Counts calls, updates and epochs of each optimizer that has one scheduler."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -239,7 +162,7 @@ class ScheduleUnits(StepMonitor):
         name = plan.cls.rpartition(".")[2]
         lines = f"made at {places[0]}, stepped at {places[1]}"
         return proof(
-            ("TC221", Symptom.SCHEDULE),
+            (self.code, Symptom.SCHEDULE),
             self._last,
             step=plan.call.step,
             subject=Subject(api=Families.SCHEDULER_STEP),
@@ -248,3 +171,70 @@ class ScheduleUnits(StepMonitor):
             observed=f"{name} is {lines}; {how}",
             evidence=(plan.call, plan.made),
         )
+
+
+@dataclass(slots=True)
+class _Plan:
+    """Of the schedule of one optimizer, since it was made.
+
+    Attributes:
+        made: its creation.
+        came: batches of each loader before the step that it was made in.
+        call: the first of step().
+        backwards: calls of backward() since, by the loader of the last batch.
+        since: updates after the last call.
+        loaders: whose batches it is trained on.
+        before: whole passes over them at its first update.
+        is_plain: whether nothing else has a part in the rate.
+    """
+
+    made: CallEvent
+    came: Counter[str]
+    call: CallEvent | None = None
+    calls: int = 0
+    updates: int = 0
+    backwards: Counter[str] = field(default_factory=Counter)
+    since: int = 0
+    loaders: set[str] = field(default_factory=set)
+    before: Counter[str] | None = None
+    is_plain: bool = True
+
+    @property
+    def cls(self) -> str:
+        return self.made.api.rpartition(".")[0]
+
+    def step(self, call: CallEvent) -> None:
+        """Enter that the schedule moves on."""
+        is_own = call.api.rpartition(".")[0] == self.cls
+        self.is_plain &= is_own and not call.args  # step(epoch) says where it is
+        self.call = self.call or call
+        self.calls += 1
+        self.since = 0
+
+    def update(self, moment: Moment, passes: Passes) -> None:
+        """Enter that the optimizer does."""
+        self.updates += 1
+        self.since += 1
+        if moment.batch is not None:
+            self.loaders.add(moment.batch[0])
+        if self.before is None:
+            self.before = passes.ended.copy()
+
+    def epochs(self, passes: Passes) -> int:
+        """Whole passes over the loader that had the most."""
+        before = passes.ended if self.before is None else self.before
+        return max((passes.whole(one) - before[one] for one in self.loaders), default=0)
+
+    def backward(self, moment: Moment) -> None:
+        """Enter gradients of its parameters."""
+        self.backwards[moment.batch[0] if moment.batch is not None else ""] += 1
+
+    def batches(self, passes: Passes) -> int:
+        """Batches with a backward(); one may have several. Accelerate fetches one batch ahead."""
+        fetched = passes.batches - self.came
+        return sum(min(n, fetched[loader]) if loader else n for loader, n in self.backwards.items())
+
+    def length(self, names: Sequence[str]) -> float:
+        """The first of these numbers that its record has; 0 for none."""
+        found = (number(self.made.args.get(name)) for name in names)
+        return next((length for length in found if length is not None), 0)

@@ -1,4 +1,4 @@
-"""TC222: a function given to LambdaLR returns the rate, which is multiplied by the rate again."""
+"""A function given to LambdaLR returns the rate, which is multiplied by the rate again."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 
 from traincheck.facts.optimizers import Holder
 from traincheck.facts.step_facts import DISCOVERY, Moment, StepFacts
-from traincheck.rules.base.step_rule import StepMonitor, proof
+from traincheck.rules.base.step_rule import StepRule, proof
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.values import number
 
 _LAMBDA = "torch.optim.lr_scheduler.LambdaLR"
@@ -22,8 +22,8 @@ _SETTLED = 5  # steps without a larger rate: it is no warm-up that ends where it
 _MOST = 0.2  # as a first rate: a factor of one half is a factor
 
 
-class RateMultipliedTwice:
-    """TC222 rate-multiplied-twice: LambdaLR multiplies a rate with itself.
+class RateMultipliedTwice(StepRule, code="TC222"):
+    """rate-multiplied-twice: LambdaLR multiplies a rate with itself.
 
     What it checks:
         The largest rate that LambdaLR sets is not the square of the rate that the optimizer was
@@ -50,66 +50,18 @@ class RateMultipliedTwice:
         https://docs.pytorch.org/docs/stable/generated/torch.optim.lr_scheduler.LambdaLR.html
     """
 
-    info = CheckInfo(
-        check_id="TC222",
-        kind="rule",
-        code="TC222",
-        severity="warning",
-        title="LambdaLR multiplies the learning rate with itself",
-        likely_cause="The function given to LambdaLR{where} returns a rate, not a factor of the "
-        "initial rate: {observed}.",
-        fix="Let the function return a factor, 1 for the initial rate, or give the optimizer "
-        "lr=1.0.",
+    title = "LambdaLR multiplies the learning rate with itself"
+    likely_cause = (
+        "The function given to LambdaLR{where} returns a rate, not a factor of the "
+        "initial rate: {observed}."
     )
+    fix = "Let the function return a factor, 1 for the initial rate, or give the optimizer lr=1.0."
     needs = DISCOVERY | Needs(
         calls=frozenset({
             Families.OPTIMIZER_STEP, Families.SCHEDULER_STEP, Families.SCHEDULER_CREATED
         }),
         kinds=frozenset({"checkpoint"}),
     )  # fmt: skip
-
-    def monitor(self) -> FactorRates:
-        return FactorRates()
-
-
-@dataclass(slots=True)
-class _Course:
-    """Of one optimizer, since its scheduler was made.
-
-    largest: rate of each group; settled: steps of the scheduler since. first: step of the first
-    update. is_plain: nothing but one LambdaLR has a part in the rate.
-    """
-
-    made: CallEvent
-    is_plain: bool
-    largest: list[float] = field(default_factory=list)
-    calls: int = 0
-    settled: int = 0
-    first: int | None = None
-
-    def step(self, call: CallEvent) -> None:
-        """Enter that the schedule moves on."""
-        self.is_plain &= call.api == f"{_LAMBDA}.step" and not call.args
-        self.calls += 1
-        self.settled += 1
-
-    def update(self, rates: Sequence[float], step: int | None) -> None:
-        """Enter an update at these rates."""
-        if not self.largest:
-            self.largest, self.first = [0.0] * len(rates), step
-        self.is_plain &= len(rates) == len(self.largest)
-        if self.is_plain and any(new > old for new, old in zip(rates, self.largest)):
-            self.largest = [max(pair) for pair in zip(rates, self.largest)]
-            self.settled = 0
-
-    @property
-    def is_over(self) -> bool:
-        """Whether it has shown what it does."""
-        return self.is_plain and self.calls >= _STEPS and self.settled >= _SETTLED
-
-
-class FactorRates(StepMonitor):
-    """Follows the rates of each optimizer that has one LambdaLR."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -161,7 +113,7 @@ class FactorRates(StepMonitor):
         assert self._last is not None  # there were updates
         told = f"the largest rate is {pair[1]:.3g}, the initial rate {pair[0]:.3g} times itself"
         return proof(
-            ("TC222", Symptom.SCHEDULE),
+            (self.code, Symptom.SCHEDULE),
             self._last,
             step=course.first,
             subject=Subject(api=Families.SCHEDULER_STEP),
@@ -170,6 +122,42 @@ class FactorRates(StepMonitor):
             observed=told,
             evidence=(course.made,),
         )
+
+
+@dataclass(slots=True)
+class _Course:
+    """Of one optimizer, since its scheduler was made.
+
+    largest: rate of each group; settled: steps of the scheduler since. first: step of the first
+    update. is_plain: nothing but one LambdaLR has a part in the rate.
+    """
+
+    made: CallEvent
+    is_plain: bool
+    largest: list[float] = field(default_factory=list)
+    calls: int = 0
+    settled: int = 0
+    first: int | None = None
+
+    def step(self, call: CallEvent) -> None:
+        """Enter that the schedule moves on."""
+        self.is_plain &= call.api == f"{_LAMBDA}.step" and not call.args
+        self.calls += 1
+        self.settled += 1
+
+    def update(self, rates: Sequence[float], step: int | None) -> None:
+        """Enter an update at these rates."""
+        if not self.largest:
+            self.largest, self.first = [0.0] * len(rates), step
+        self.is_plain &= len(rates) == len(self.largest)
+        if self.is_plain and any(new > old for new, old in zip(rates, self.largest)):
+            self.largest = [max(pair) for pair in zip(rates, self.largest)]
+            self.settled = 0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has shown what it does."""
+        return self.is_plain and self.calls >= _STEPS and self.settled >= _SETTLED
 
 
 def _initial(holder: Holder) -> list[float]:

@@ -1,4 +1,4 @@
-"""TC323: layers that want time first are given batches first."""
+"""Layers that want time first are given batches first."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from math import prod
 from typing import Any
 
 from traincheck.facts.losses import BCE_LOGITS, OVER_CLASSES, F, as_loss, given
-from traincheck.rules.base.event_rule import SingleEvents
+from traincheck.rules.base.event_rule import EventRule
 from traincheck.rules.shared.losses import loss_violation
 from traincheck.schema.apis import MULTI_HEAD, MULTI_HEAD_MODULE, RECURRENT
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, StepEvent
-from traincheck.schema.findings import CheckInfo, Subject, Violation
+from traincheck.schema.findings import Subject, Violation
 from traincheck.schema.values import TensorSummary, tensor_summary
 
 _OF_VALUES = frozenset(
@@ -24,8 +24,8 @@ _MOST_READS = 4096  # before a loss: a program may have none
 _ENOUGH = 3  # losses; two sizes may be equal by chance in a batch or two, not in all
 
 
-class BatchReadAsSequence:
-    """TC323 batch-read-as-sequence: a layer takes the samples of a batch for steps in time.
+class BatchReadAsSequence(EventRule, code="TC323"):
+    """batch-read-as-sequence: a layer takes the samples of a batch for steps in time.
 
     What it checks:
         Recurrent layers and attention read along another dim than the one whose size is the number
@@ -53,38 +53,15 @@ class BatchReadAsSequence:
         https://docs.pytorch.org/docs/stable/generated/torch.nn.LSTM.html
     """
 
-    info = CheckInfo(
-        check_id="TC323",
-        kind="rule",
-        code="TC323",
-        severity="warning",
-        title="{subject} reads the samples of a batch as one sequence",
-        likely_cause="The layer was made without batch_first=True and is given (batch, time, "
-        "features): {observed}.",
-        fix="Make the layer with batch_first=True, or give it (time, batch, features).",
+    title = "{subject} reads the samples of a batch as one sequence"
+    likely_cause = (
+        "The layer was made without batch_first=True and is given (batch, time, "
+        "features): {observed}."
     )
+    fix = "Make the layer with batch_first=True, or give it (time, batch, features)."
     needs = Needs(
         calls=_LOSSES | RECURRENT | {MULTI_HEAD, MULTI_HEAD_MODULE}, kinds=frozenset({"step"})
     )
-
-    def monitor(self) -> ReadDims:
-        return ReadDims()
-
-
-@dataclass(frozen=True, slots=True)
-class _Read:
-    """One call of a layer that reads ``length`` steps of ``columns`` sequences.
-
-    Of attention, first that of the function, then that of the module around it.
-    """
-
-    length: int
-    columns: int
-    call: CallEvent
-
-
-class ReadDims(SingleEvents):
-    """Compares what layers read since the last loss with the samples of the loss."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -129,6 +106,18 @@ class ReadDims(SingleEvents):
         return [_violation(*self._found[0])]
 
 
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """One call of a layer that reads ``length`` steps of ``columns`` sequences.
+
+    Of attention, first that of the function, then that of the module around it.
+    """
+
+    length: int
+    columns: int
+    call: CallEvent
+
+
 def _read(event: CallEvent) -> _Read | None:
     if event.api == MULTI_HEAD:  # is given time first, whatever its module is
         query = given(event, "query")
@@ -168,7 +157,7 @@ def _violation(read: _Read, loss: CallEvent) -> Violation:
     layer = read.call
     label = layer.module or layer.api.removeprefix("torch.nn.modules.").removesuffix(".forward")
     told = loss_violation(
-        "TC323",
+        BatchReadAsSequence.code,
         layer,
         f"{label} reads the {read.length} samples of a batch as one sequence",
         expected=f"{read.length} sequences of {read.columns} steps, one for each sample of the "

@@ -1,4 +1,4 @@
-"""TC328: view() where dims are to be exchanged. Knows sizes of dims only."""
+"""View() where dims are to be exchanged. Knows sizes of dims only."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from itertools import permutations
 from math import prod
 
 from traincheck.facts.losses import CROSS_ENTROPY, NLL, as_loss, given
-from traincheck.rules.base.event_rule import SingleEvents
+from traincheck.rules.base.event_rule import EventRule
 from traincheck.schema.apis import RESHAPES, Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, CallEvent, Event, StepEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.shapes import cuts_heads, loses_classes, torn
 from traincheck.schema.values import TensorSummary, tensor_summary, tensors_in
 
@@ -24,8 +24,8 @@ _OF_CLASSES = (CROSS_ENTROPY, NLL)
 Place = tuple[str, str | None, str | None]
 
 
-class ViewForTranspose:
-    """TC328 view-for-transpose: view() or reshape() is used where dims are to be exchanged.
+class ViewForTranspose(EventRule, code="TC328"):
+    """view-for-transpose: view() or reshape() is used where dims are to be exchanged.
 
     What it checks:
         A tensor that is given other dims by view() or reshape() has the same slices afterwards: in
@@ -60,25 +60,12 @@ class ViewForTranspose:
         https://karpathy.github.io/2019/04/25/recipe/
     """
 
-    info = CheckInfo(
-        check_id="TC328",
-        kind="rule",
-        code="TC328",
-        severity="warning",
-        title="A view mixes {subject}",
-        likely_cause="view() or reshape() is used to exchange dims: {observed}.",
-        fix="Exchange the dims with transpose() or permute(), then reshape().",
-    )
+    title = "A view mixes {subject}"
+    likely_cause = "view() or reshape() is used to exchange dims: {observed}."
+    fix = "Exchange the dims with transpose() or permute(), then reshape()."
     needs = Needs(
         calls=RESHAPES | {Families.MODULE, *_OF_CLASSES}, kinds=frozenset({"batch", "step"})
     )
-
-    def monitor(self) -> Views:
-        return Views()
-
-
-class Views(SingleEvents):
-    """Compares the views of each step with the size of its batches."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -170,7 +157,7 @@ def _violation(
 ) -> Violation:
     name = call.api.rpartition(".")[2]
     return Violation(
-        check_id="TC328",
+        check_id=ViewForTranspose.code,
         step=call.step,
         rank=call.rank,
         stage=call.stage,

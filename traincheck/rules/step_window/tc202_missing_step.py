@@ -1,4 +1,4 @@
-"""TC202: gradients are computed and no optimizer step ever applies them."""
+"""Gradients are computed and no optimizer step ever applies them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from collections.abc import Set as AbstractSet
 from traincheck.facts.awaited import FIRST, LATER, LATER_AT_END
 from traincheck.facts.manual_updates import UPDATED
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, StepFacts
-from traincheck.rules.base.step_rule import StepMonitor, proof
+from traincheck.rules.base.step_rule import StepRule, proof
 from traincheck.rules.step_window.lapse import Lapse
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.words import joined
 
 _CONFIRMED_AT_END = 2  # the run is over: no update will come
@@ -21,8 +21,8 @@ _CONFIRMED_BESIDE = 30  # while another optimizer steps: one may wait long for i
 _CONFIRMED_AS_SUM = 64  # backward passes of an only step, which may be accumulation
 
 
-class MissingStep:
-    """TC202 missing-step: gradients are computed but no optimizer step applies them.
+class MissingStep(StepRule, code="TC202", severity="error"):
+    """missing-step: gradients are computed but no optimizer step applies them.
 
     What it checks:
         An optimizer whose parameters get gradients steps, or GradScaler steps it.
@@ -56,31 +56,18 @@ class MissingStep:
         https://pytorch.org/tutorials/beginner/basics/optimization_tutorial.html (the right loop)
     """
 
-    info = CheckInfo(
-        check_id="TC202",
-        kind="rule",
-        code="TC202",
-        severity="error",
-        title="Gradients are computed but no optimizer step applies them",
-        likely_cause="optimizer.step() is missing from the loop or is never reached: {observed}.",
-        fix="Call optimizer.step() after loss.backward(){where} in every iteration.",
-        title_of_several="No step of {optimizer} applies the gradients that are computed",
-        fix_of_several=(
-            "Call step() of {optimizer} after the backward(){where} that computes its gradients."
-        ),
+    title = "Gradients are computed but no optimizer step applies them"
+    title_of_several = "No step of {optimizer} applies the gradients that are computed"
+    likely_cause = "optimizer.step() is missing from the loop or is never reached: {observed}."
+    fix = "Call optimizer.step() after loss.backward(){where} in every iteration."
+    fix_of_several = (
+        "Call step() of {optimizer} after the backward(){where} that computes its gradients."
     )
     needs = (
         DISCOVERY
         | GRADIENTS
         | Needs(calls=frozenset({Families.SCALER_STEP}), states=frozenset({"parameter@step"}))
     )
-
-    def monitor(self) -> StepAwaited:
-        return StepAwaited()
-
-
-class StepAwaited(StepMonitor):
-    """Counts steps in a row that end without any update."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -228,7 +215,7 @@ class StepAwaited(StepMonitor):
         never = f"{step} no more" if is_later else f"{has} not stepped once"
         return [
             proof(
-                ("TC202", Symptom.MISSING_STEP, one),
+                (self.code, Symptom.MISSING_STEP, one),
                 facts,
                 subject=Subject(api=Families.OPTIMIZER_STEP, variable=name),
                 message=f"backward() computes gradients for {name}, but {labels} {never}",

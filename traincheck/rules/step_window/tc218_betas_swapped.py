@@ -1,19 +1,19 @@
-"""TC218: the betas of an optimizer like Adam stand in the wrong order."""
+"""The betas of an optimizer like Adam stand in the wrong order."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from traincheck.rules.base.event_rule import SingleEvents
+from traincheck.rules.base.event_rule import EventRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event, OptimizerEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
 
 _LONG = 0.95  # a memory that only the second moment usually has
 
 
-class BetasSwapped:
-    """TC218 betas-swapped: the average of gradients is slower than that of their squares.
+class BetasSwapped(EventRule, code="TC218"):
+    """betas-swapped: the average of gradients is slower than that of their squares.
 
     What it checks:
         Of the betas of an optimizer, the first, for the mean of gradients, is not the greater one
@@ -36,24 +36,10 @@ class BetasSwapped:
         https://docs.pytorch.org/docs/stable/generated/torch.optim.Adam.html
     """
 
-    info = CheckInfo(
-        check_id="TC218",
-        kind="rule",
-        code="TC218",
-        severity="warning",
-        title="The betas of {subject} are in the wrong order",
-        likely_cause="The two betas{where} were exchanged: {observed}.",
-        fix="Give first the beta for gradients, then the one for their squares: "
-        "betas=(0.9, 0.999).",
-    )
+    title = "The betas of {subject} are in the wrong order"
+    likely_cause = "The two betas{where} were exchanged: {observed}."
+    fix = "Give first the beta for gradients, then the one for their squares: betas=(0.9, 0.999)."
     needs = Needs(kinds=frozenset({"optimizer"}))
-
-    def monitor(self) -> BetaOrder:
-        return BetaOrder()
-
-
-class BetaOrder(SingleEvents):
-    """Looks at each optimizer that is made."""
 
     def judge(self, event: Event) -> list[Violation]:
         if not isinstance(event, OptimizerEvent) or event.change != "created":
@@ -78,7 +64,7 @@ def _betas(event: OptimizerEvent) -> Iterator[tuple[float, float]]:
 def _violation(event: OptimizerEvent, betas: tuple[float, float]) -> Violation:
     name = event.cls.rpartition(".")[2]
     return Violation(
-        check_id="TC218",
+        check_id=BetasSwapped.code,
         step=event.step,
         rank=event.rank,
         stage=event.stage,

@@ -1,21 +1,21 @@
-"""TC219: an optimizer steps a second time on gradients that it has applied already."""
+"""An optimizer steps a second time on gradients that it has applied already."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
-from traincheck.rules.base.step_rule import StepMonitor, proof
+from traincheck.rules.base.step_rule import StepRule, proof
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
 
 _CONFIRMED = 3
 
 
-class SteppedAgain:
-    """TC219 stepped-again: step() runs twice for each backward().
+class SteppedAgain(StepRule, code="TC219"):
+    """stepped-again: step() runs twice for each backward().
 
     What it checks:
         Between two steps of an optimizer something is computed: a forward, a backward(), or
@@ -43,39 +43,14 @@ class SteppedAgain:
         https://docs.pytorch.org/docs/stable/optim.html#taking-an-optimization-step
     """
 
-    info = CheckInfo(
-        check_id="TC219",
-        kind="rule",
-        code="TC219",
-        severity="warning",
-        title="The optimizer applies each gradient twice",
-        title_of_several="{optimizer} applies each gradient twice",
-        likely_cause="step(){where} is called a second time after the same backward().",
-        fix=(
-            "Call step() once for each backward(): not by hand where a scaler, a trainer or a "
-            "helper function does it already."
-        ),
+    title = "The optimizer applies each gradient twice"
+    title_of_several = "{optimizer} applies each gradient twice"
+    likely_cause = "step(){where} is called a second time after the same backward()."
+    fix = (
+        "Call step() once for each backward(): not by hand where a scaler, a trainer or a "
+        "helper function does it already."
     )
     needs = DISCOVERY | GRADIENTS | Needs(calls=frozenset({Families.MODULE}))
-
-    def monitor(self) -> RepeatedSteps:
-        return RepeatedSteps()
-
-
-@dataclass(slots=True)
-class _Run:
-    """Of one optimizer: its last step, since which nothing was called, and repeated ones in a row.
-
-    is_repeated: whether the last backward was followed by two steps.
-    """
-
-    last: Moment | None = None
-    is_repeated: bool = False
-    pairs: list[tuple[int | None, CallEvent, CallEvent]] = field(default_factory=list)
-
-
-class RepeatedSteps(StepMonitor):
-    """Follows each optimizer from step to step."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -115,7 +90,7 @@ class RepeatedSteps(StepMonitor):
         label = holder.label if holder is not None else "the optimizer"
         return [
             proof(
-                ("TC219", Symptom.APPLIED_TWICE, self.ledger.one_of_several(str(second.owner))),
+                (self.code, Symptom.APPLIED_TWICE, self.ledger.one_of_several(str(second.owner))),
                 facts,
                 step=step,
                 subject=Subject(api=Families.OPTIMIZER_STEP),
@@ -128,3 +103,15 @@ class RepeatedSteps(StepMonitor):
                 evidence=(second, first),
             )
         ]
+
+
+@dataclass(slots=True)
+class _Run:
+    """Of one optimizer: its last step, since which nothing was called, and repeated ones in a row.
+
+    is_repeated: whether the last backward was followed by two steps.
+    """
+
+    last: Moment | None = None
+    is_repeated: bool = False
+    pairs: list[tuple[int | None, CallEvent, CallEvent]] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""TC223: an optimizer is made anew for each pass over the data."""
+"""An optimizer is made anew for each pass over the data."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from traincheck.facts.loader_epochs import Passes
 from traincheck.facts.resumptions import brings_back
-from traincheck.rules.base.event_rule import SingleEvents
+from traincheck.rules.base.event_rule import EventRule
 from traincheck.schema.apis import RANDOM_INITS, Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import (
@@ -17,7 +17,7 @@ from traincheck.schema.events import (
     OptimizerEvent,
     StepEvent,
 )
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
 
 _IN_A_ROW = 3
 _FEW_STEPS = 2
@@ -25,8 +25,8 @@ _MOST_ROWS = 64  # of optimizers that are unlike
 _Likeness = tuple[str, str | None, frozenset[int], str]  # class, line, parameters, options
 
 
-class OptimizerMadeAnew:
-    """TC223 optimizer-made-anew: an optimizer is built inside the loop over epochs.
+class OptimizerMadeAnew(EventRule, code="TC223"):
+    """optimizer-made-anew: an optimizer is built inside the loop over epochs.
 
     What it checks:
         An optimizer that keeps momentum or averages is not replaced, after each whole pass over a
@@ -53,41 +53,13 @@ class OptimizerMadeAnew:
         https://docs.pytorch.org/docs/stable/optim.html (what an optimizer keeps)
     """
 
-    info = CheckInfo(
-        check_id="TC223",
-        kind="rule",
-        code="TC223",
-        severity="warning",
-        title="The optimizer is built again in each epoch, and loses its state",
-        likely_cause="The optimizer is built{where} inside the loop over epochs: {observed}.",
-        fix="Build the optimizer once, before the loop over epochs.",
-    )
+    title = "The optimizer is built again in each epoch, and loses its state"
+    likely_cause = "The optimizer is built{where} inside the loop over epochs: {observed}."
+    fix = "Build the optimizer once, before the loop over epochs."
     needs = Needs(
         calls=RANDOM_INITS | {Families.OPTIMIZER_STEP},
         kinds=frozenset({"optimizer", "batch", "checkpoint", "step"}),
     )
-
-    def monitor(self) -> Generations:
-        return Generations()
-
-
-@dataclass(slots=True)
-class _Generation:
-    """An optimizer, how often it stepped, and what of each loader had come before it.
-
-    loader: that fed the one before it, where that lived for one pass.
-    """
-
-    made: OptimizerEvent
-    passes: dict[str, int]
-    batches: dict[str, int]
-    loader: str | None = None
-    steps: int = 0
-    first_step: int | None = None
-
-
-class Generations(SingleEvents):
-    """Follows optimizers that are alike."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -140,6 +112,21 @@ class Generations(SingleEvents):
         return [_violation(row, call)] if len(row) == _IN_A_ROW else []
 
 
+@dataclass(slots=True)
+class _Generation:
+    """An optimizer, how often it stepped, and what of each loader had come before it.
+
+    loader: that fed the one before it, where that lived for one pass.
+    """
+
+    made: OptimizerEvent
+    passes: dict[str, int]
+    batches: dict[str, int]
+    loader: str | None = None
+    steps: int = 0
+    first_step: int | None = None
+
+
 def _begins_anew(event: Event) -> bool:
     """Whether it may be meant that state is lost; or steps were not seen."""
     if isinstance(event, CheckpointEvent):
@@ -169,7 +156,7 @@ def _violation(row: list[_Generation], call: CallEvent) -> Violation:
     first, second, third = (generation.made for generation in row)
     name = first.cls.rpartition(".")[2]
     return Violation(
-        check_id="TC223",
+        check_id=OptimizerMadeAnew.code,
         step=row[1].first_step,
         rank=call.rank,
         stage="train",

@@ -1,23 +1,23 @@
-"""TC224: gradients are clipped that are not there, while others are applied."""
+"""Gradients are clipped that are not there, while others are applied."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
-from traincheck.rules.base.step_rule import StepMonitor, proof
+from traincheck.rules.base.step_rule import StepRule, proof
 from traincheck.rules.base.streak import Streak, extend
 from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.values import number
 
 _CONFIRMED = 3
 
 
-class ClipsNoGradient:
-    """TC224 clips-no-gradient: clipping is given parameters that have no gradients.
+class ClipsNoGradient(StepRule, code="TC224", severity="error"):
+    """clips-no-gradient: clipping is given parameters that have no gradients.
 
     What it checks:
         Where an optimizer applies gradients that are not zero, the norm that clip_grad_norm_() has
@@ -43,26 +43,13 @@ class ClipsNoGradient:
         https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.clip_grad_norm_.html
     """
 
-    info = CheckInfo(
-        check_id="TC224",
-        kind="rule",
-        code="TC224",
-        severity="error",
-        title="Gradients are clipped that are not there",
-        likely_cause=(
-            "clip_grad_norm_(){where} is given other parameters than those that are trained, or a "
-            "generator that was used up before: {observed}."
-        ),
-        fix="Pass model.parameters() of the model that is trained, afresh in every call.",
+    title = "Gradients are clipped that are not there"
+    likely_cause = (
+        "clip_grad_norm_(){where} is given other parameters than those that are trained, or a "
+        "generator that was used up before: {observed}."
     )
+    fix = "Pass model.parameters() of the model that is trained, afresh in every call."
     needs = DISCOVERY | GRADIENTS | Needs(calls=frozenset({Families.CLIP_NORM}))
-
-    def monitor(self) -> ClippedNorms:
-        return ClippedNorms()
-
-
-class ClippedNorms(StepMonitor):
-    """Compares what is clipped with what is applied."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -91,7 +78,7 @@ class ClippedNorms(StepMonitor):
     ) -> Violation:
         label = self.ledger.holders[owner].label
         return proof(
-            ("TC224", Symptom.WRONG_ORDER),
+            (self.code, Symptom.WRONG_ORDER),
             facts,
             step=step,
             subject=Subject(api=call.api),
