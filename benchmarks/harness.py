@@ -1,4 +1,4 @@
-"""Run programs and our commands as a user does, and measure what they cost. Judges nothing."""
+"""Run programs and the commands of traincheck as a user does, and measure their cost."""
 
 from __future__ import annotations
 

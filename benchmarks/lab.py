@@ -124,7 +124,7 @@ def first_finding(report: Report) -> dict[str, Any] | None:
 
 
 def named_variables(finding: dict[str, Any]) -> frozenset[str]:
-    """Names of all variables that a finding speaks of: dotted names that begin with a class."""
+    """Names of all variables in a finding: dotted names that begin with a class."""
     subject = finding["subject"].get("variable")
     texts = [finding[key] for key in ("title", "message", "expected", "observed")]
     return frozenset(_VARIABLE.findall(" ".join(str(text) for text in [*texts, subject])))

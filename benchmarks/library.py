@@ -122,7 +122,7 @@ def _programs(invariant: Invariant, statistics: Sequence[RunStatistics]) -> set[
 
 
 def _is_wide(invariant: Invariant, programs: set[str]) -> bool:
-    """Whether it speaks of programs that were never seen, for good reason."""
+    """Whether it applies to programs that it was not learned from, for good reason."""
     is_pinned = "program" in invariant.hypothesis.params or any(
         condition.feature == PROGRAM
         for clause in invariant.precondition.clauses

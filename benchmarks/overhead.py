@@ -39,8 +39,8 @@ from benchmarks.peer import Peer
 SETTLE = 3  # steps at the start do not count: allocators warm up, lazy imports happen
 EVERY = 10
 HANG_S = 600.0
-# For glibc, in all variants: it keeps what was freed. How often a process has the kernel map the
-# same memory anew is up to the addresses that it was given: up to a tenth of a step of (b).
+# For glibc, in all variants: keep freed memory. Otherwise the addresses of a process decide how
+# often the kernel maps the same memory again: up to a tenth of a step of (b).
 KEEPS_MEMORY = {
     "MALLOC_MMAP_THRESHOLD_": str(1 << 25),
     "MALLOC_TRIM_THRESHOLD_": str(1 << 32),

@@ -1,4 +1,4 @@
-"""Run damaged inputs through every command, each in a process of its own, and report what broke."""
+"""Run damaged inputs through every command, each in a separate process, and report failures."""
 
 from __future__ import annotations
 
