@@ -176,8 +176,9 @@ def _sampling_notes(settings: Mapping[str, Any]) -> tuple[str, ...]:
     if every == 1 or (isinstance(warmup, int) and warmup >= _TOGETHER):
         return ()
     return (
-        f"one step in {every:,} was recorded: what only steps in a row show, as gradients that "
-        "are cleared unused, was not looked for; record the first ones, too: --warmup 20",
+        f"one step in {every:,} was recorded: bugs that need consecutive steps to show, such as "
+        "gradients cleared before they are used, cannot be found; record the first steps, too: "
+        "--warmup 20",
     )
 
 

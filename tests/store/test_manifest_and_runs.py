@@ -72,8 +72,8 @@ def test_what_is_missing_at_the_end_of_a_run_is_told(tmp_path: Path) -> None:
     first = run_manifest.started(settings, ["python", "train.py"], {})
     run_manifest.write(run, first)
     for pid, host, said in (
-        (os.getpid(), platform.node(), "the run goes on: what comes is missing; "),
-        (NOBODY, platform.node(), "the launcher of the run is gone and told no end: "),
+        (os.getpid(), platform.node(), "the run has not ended: later events are missing; "),
+        (NOBODY, platform.node(), "the launcher of the run was killed: "),
         (os.getpid(), "elsewhere", "the run has not ended, or its launcher was killed: "),
     ):
         made = {**first["created_with"], "hostname": host}

@@ -23,14 +23,14 @@ def watch(accelerator: Any, **options: Any) -> Watch:
     """
     if not isinstance(accelerator, _Accelerator):
         raise UsageError(
-            f"a {type(accelerator).__name__} is no Accelerator",
+            f"a {type(accelerator).__name__} is not an Accelerator",
             fix="traincheck.watch(model, optimizer) watches other loops",
         )
     # There is no public access to these; they have had these names in all versions.
     subjects = (*accelerator._models, *accelerator._optimizers)
     if not subjects:
         raise UsageError(
-            "the Accelerator has prepared nothing yet",
+            "the Accelerator has not prepared anything yet",
             fix="call accelerator.prepare(model, optimizer, ...) before watch(accelerator)",
         )
     return Watch(subjects, Options.of(options))

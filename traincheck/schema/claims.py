@@ -142,7 +142,7 @@ _LOOKS = frozenset({"forward", "backward", "step", "zero_grad", "*"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """The steps in which what is wanted in some steps is taken: the first ones, and each n-th."""
+    """The steps with sampled records: the first ones, and every n-th."""
 
     first: int = 4
     every: int = 10

@@ -69,7 +69,7 @@ def _content(path: Path) -> bytes:
     try:
         if path.is_dir() and ((path / MANIFEST).is_file() or any(path.glob(EVENT_GLOB))):
             fix = f"learn from it: traincheck-infer -t {path}"
-            raise InvariantFormatError(f"{path} is a run, no invariant file", fix=fix)
+            raise InvariantFormatError(f"{path} is a run, not an invariant file", fix=fix)
         return read_regular(path).removeprefix(codecs.BOM_UTF8)  # which editors add
     except OSError as error:
         raise InvariantFormatError(

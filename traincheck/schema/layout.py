@@ -30,8 +30,8 @@ def storage_notes(directory: Path) -> list[str]:
     """One sentence for each process whose recording ended early for lack of disk space."""
     reasons = {
         LOST_GLOB: "could not write all of its records, most likely on a full disk",
-        LOW_GLOB: "stopped recording, as the disk of the trace was nearly full and what was left "
-        "is the program's",
+        LOW_GLOB: "stopped recording, because the disk of the trace was nearly full and the rest "
+        "is reserved for the program",
     }
     return [
         f"process {path.name.rpartition('-p')[2]} {reason}: its trace ends before the program did"

@@ -89,7 +89,7 @@ def export_parquet(
     except OSError as error:
         raise OutputError(
             f"cannot write Parquet files to {out}: {error.strerror or error}",
-            fix="name a folder that can be written, on a disk with room",
+            fix="name a folder that can be written, on a disk with free space",
         ) from error
     return tables.rows
 

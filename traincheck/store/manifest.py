@@ -23,8 +23,8 @@ from traincheck.schema.reading import read_regular
 
 # The note of a run that has not ended, by whether its launcher is alive.
 _UNENDED = {
-    True: "the run goes on: what comes is missing; traincheck-check --follow waits for it",
-    False: "the launcher of the run is gone and told no end: that of the run may be missing",
+    True: "the run has not ended: later events are missing; traincheck-check --follow waits",
+    False: "the launcher of the run was killed: the end of the run may be missing",
     None: "the run has not ended, or its launcher was killed: its end may be missing",
 }
 

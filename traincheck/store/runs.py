@@ -131,7 +131,7 @@ def _folders(path: Path) -> list[Path]:
 def _advice(path: Path) -> str:
     packed = sorted(path.glob(f"{EVENT_GLOB}.*"))
     if packed:
-        return f"event files are read as they were written: unpack {packed[0].name} and its like"
+        return f"event files must not be compressed: unpack {packed[0].name} and similar files"
     return _MAKE_ONE
 
 

@@ -156,8 +156,8 @@ class TailReader:
         if quiet_s < dead_after_s or not self._is_local() or self._is_alive(following):
             return False
         self.notes.append(
-            f"{self.path / MANIFEST} does not tell that the run ended, but none of its processes "
-            f"is alive and nothing came for {dead_after_s:g} s: taken to be over"
+            f"{self.path / MANIFEST} does not show the end of the run, but none of its processes "
+            f"is alive and no event came for {dead_after_s:g} s: assumed to be over"
         )
         return True
 
@@ -176,7 +176,7 @@ class TailReader:
         if not self.skipped:
             return
         raise TraceFormatError(
-            f"{self.path} holds no event, and {self.skipped} bad lines",
+            f"{self.path} contains no event, and {self.skipped} bad lines",
             fix=f"read the notes in {self.path / MANIFEST}, and record the run again",
         )
 

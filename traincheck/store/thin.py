@@ -205,7 +205,7 @@ class Thinner:
 
     def _give_up(self, path: Path, reason: str | None) -> None:
         self.note = (
-            f"the trace could not be kept below its limit, as nothing can be dropped from files in "
+            f"the trace exceeds its limit, because nothing can be dropped from files in "
             f"{path.parent}: {reason}"
         )
 

@@ -232,7 +232,7 @@ def _already_holds(directory: Path) -> OutputError:
 def _output_error(directory: Path, error: OSError) -> OutputError:
     return OutputError(
         f"cannot write the trace to {str(directory)!r}: {error.strerror or error}",
-        fix="give -o a folder that can be written, on a disk with room",
+        fix="give -o a folder that can be written, on a disk with free space",
     )
 
 

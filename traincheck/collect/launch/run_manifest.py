@@ -164,7 +164,7 @@ def _take(directory: Path, name: str) -> bool:
 
 def _why_nothing(returncode: int, *, is_followed: bool) -> str:
     """Why no process left events, as far as known."""
-    unseen = "none could be followed (python -E, -I, -S, or an environment without PYTHONPATH)"
+    unseen = "none could be recorded (python -E, -I, -S, or an environment without PYTHONPATH)"
     if returncode == 0:
         why = (
             "torch was imported, but the program made no call that is recorded"

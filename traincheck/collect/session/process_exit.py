@@ -84,7 +84,7 @@ class ProcessExit:
                 tb = _without_ours(value, tb)
             except Exception as error:  # shown as it is
                 give_back(error)
-                logger.debug("could not take our frames out", exc_info=True)
+                logger.debug("could not remove frames of traincheck", exc_info=True)
             show(kind, value, tb)
 
         return excepthook
