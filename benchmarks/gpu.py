@@ -136,7 +136,7 @@ def _say(text: str) -> None:
 
 
 def _run_one(options: argparse.Namespace) -> int:
-    """What `run_part` starts: one part, whose figures go into the folder."""
+    """The process of one part, started by `run_part`. Its figures go into the folder."""
     run = RunOptions(
         options.folder,
         sys.executable,

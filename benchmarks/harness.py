@@ -213,7 +213,7 @@ def records(trace: Path) -> Iterator[dict[str, Any]]:
 
 
 def describe_machine() -> dict[str, Any]:
-    """What the figures were taken on; load as the one-minute average over all cores."""
+    """The machine of the figures; load as the one-minute average over all cores."""
     return {
         "python": sys.version.split()[0],
         "cores": os.cpu_count(),

@@ -1,4 +1,4 @@
-"""What learning and checking cost: CPU seconds, peak memory, events a second.
+"""Cost of learning and checking: CPU seconds, peak memory, events per second.
 
     python -m benchmarks.inference [--events N] [--peer PYTHON] [--json FILE]
 

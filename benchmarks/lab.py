@@ -102,7 +102,7 @@ class Lab:
 
 
 def checked(trace: Path, invariants: Path | None = None, *, rules: bool = True) -> Report:
-    """What ``traincheck check --format json`` prints, without the half second of a new process.
+    """The output of ``traincheck check --format json``, without starting a process.
 
     That both say the same is for the tests of the command. Nothing is configured: a file in the
     working directory does not count.
@@ -131,20 +131,20 @@ def named_variables(finding: dict[str, Any]) -> frozenset[str]:
 
 
 def wording(finding: dict[str, Any]) -> str:
-    """What a finding says to a person."""
+    """The text of a finding."""
     parts = [finding[key] for key in ("title", "message", "expected", "observed")]
     parts += [finding["subject"].get(key) for key in ("api", "module")]
     return " | ".join(str(part) for part in parts if part)
 
 
 def faults(bug: Bug, report: Report) -> list[str]:
-    """What is wrong with a report on a run that has this bug; empty when it is as it must be."""
+    """The errors of a report on a run that has this bug; empty if it is correct."""
     finding = first_finding(report)
     return ["not found"] if finding is None else _shortcomings(bug, finding)
 
 
 def faults_anywhere(bug: Bug, report: Report) -> list[str]:
-    """As `faults`, when another finding may come first.
+    """`faults`, if another finding may come first.
 
     What another program always does (clip, say) may be missing here from the first step on.
     """

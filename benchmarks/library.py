@@ -133,7 +133,7 @@ def _is_wide(invariant: Invariant, programs: set[str]) -> bool:
 
 
 def broken(runs: Sequence[Run], presets: Mapping[str, Sequence[Invariant]]) -> list[str]:
-    """What of the presets any run breaks, in any view."""
+    """The invariants of presets that any run breaks, in any view."""
     everything = list({one.id: one for found in presets.values() for one in found}.values())
     texts = {one.id: one.text for one in everything}
     return [

@@ -1,4 +1,4 @@
-"""What recording costs: CPU time per step against the plain program, start-up, a call, trace size.
+"""Cost of recording: CPU time per step against the plain program, start-up, call, trace size.
 
     python -m benchmarks.overhead [--quick] [--rounds N] [--only a,c] [--peer PYTHON] [--json FILE]
     python -m benchmarks.overhead --against CHECKOUT [--rounds N] [--only a,c] [--json FILE]
@@ -121,12 +121,12 @@ class Bench:
     runs: int = 0
 
     def invariants(self, version: str) -> Path:
-        """What a version learned from this very program."""
+        """The invariants that a version learned from the same program."""
         return self.folder / f"own-{version.strip()}.invariant.json"
 
     @property
     def peer_invariants(self) -> Path:
-        """What the other tool learned from this very program."""
+        """The invariants that the other tool learned from the same program."""
         return self.folder / "peer.invariant.json"
 
     def prepare(self, peer_infers: bool) -> None:
@@ -368,7 +368,7 @@ RISING = {  # column -> name of the kind of recording
 
 
 def rises(bench: Bench) -> list[dict[str, Any]]:
-    """Of each kind of recording: median ratio before and after, and whether it rose too much.
+    """For each kind of recording: median ratio before and after, and whether it rose too much.
 
     ``by_round`` is the spread of the differences of single rounds, which share their noise.
     """

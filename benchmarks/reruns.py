@@ -89,7 +89,7 @@ class Seen:
 def line(
     name: str, changed: str, view: str, source: EventSource, learned: Sequence[Invariant]
 ) -> Any:
-    """What checking a rerun says."""
+    """The result of checking a rerun."""
     report = run_checks(source, learned, (), RELATIONS)
     texts = {one.id: one.text for one in learned}
     broken = [i for i, verdict in report.verdicts.items() if verdict is Verdict.VIOLATED]

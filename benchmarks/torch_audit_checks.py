@@ -75,7 +75,7 @@ OLDER = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Threshold:
-    """What was published for a check, and the option of ours that stands for it.
+    """The published threshold of a check, and the corresponding option of traincheck.
 
     why: where our default is another, or there is no option.
     """

@@ -38,7 +38,7 @@ _LOUD = frozenset({"error", "warning"})
 
 
 def theirs(other: Path, cases: Sequence[Case]) -> dict[str, dict[str, Any]]:
-    """What torch-audit says of the programs, all in one process of the other environment."""
+    """The findings of torch-audit, all in one process of the other environment."""
     argv = [other, "-m", _PROGRAMS, "--audited", *(case.id for case in cases)]
     done = harness.run(argv, cwd=harness.ROOT).expect()
     found: dict[str, dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
@@ -46,7 +46,7 @@ def theirs(other: Path, cases: Sequence[Case]) -> dict[str, dict[str, Any]]:
 
 
 def ours(case: Case, folder: Path) -> dict[str, Any]:
-    """What our rules say of a program: record it as they ask, check the recording."""
+    """The findings of the rules: record the program with their needs, check the recording."""
     out = folder / case.id
     program = [sys.executable, "-m", _PROGRAMS, case.id]
     done = harness.collect(program, out, rules=True)
@@ -66,7 +66,7 @@ def _sees_a_gpu(python: Path) -> bool:
 
 
 def _last_error(stderr: str) -> str:
-    """What the program died of, among what is printed behind it."""
+    """The error that ended the program, from its output."""
     errors = [line for line in stderr.splitlines() if _ERROR.match(line)]
     return errors[-1] if errors else "no Python error"
 
@@ -135,7 +135,7 @@ def cell(side: Mapping[str, Any]) -> str:
 
 
 def totals(lines: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, str]]:
-    """What there was to find or leave alone, and how much of it each side did."""
+    """The numbers of sabotaged, healthy and host programs, and the share of each side."""
     rows = []
     for kind, good, label in (
         (SABOTAGED, "found", "sabotaged programs found"),

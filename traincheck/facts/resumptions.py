@@ -102,7 +102,7 @@ class Resumptions:
         self._saved: dict[str, _Epoch] = {}  # path -> the epoch in which it was saved
 
     def observe(self, event: Event) -> Iterator[Resumed]:
-        """What ``event`` tells."""
+        """Enter an event; yields the resumed batches that it shows."""
         process = (event.rank, event.stream.partition("-")[0])
         course = self._courses.setdefault(process, _Course())
         if isinstance(event, BatchEvent):

@@ -278,7 +278,7 @@ class Watch:
         self.stop()
 
     def __call__(self, function: Callable[_P, _R]) -> Callable[_P, _R]:
-        """As a decorator: watch each call, and the models and optimizers among its arguments."""
+        """Decorate a function: watch each call, and models and optimizers among its arguments."""
         if (
             inspect.iscoroutinefunction(function)
             or inspect.isgeneratorfunction(function)

@@ -450,7 +450,7 @@ class MarkEvent(_Event, frozen=True, kw_only=True, tag="mark"):
 
     @property
     def gap(self) -> StepEvent:
-        """What checks are told where events were lost: as of a step that was not recorded."""
+        """The step event that checks get for lost events: an unrecorded, incomplete step."""
         return StepEvent(*self.header, recorded=False, complete=False)
 
 

@@ -50,7 +50,7 @@ class StaggeredScan:
         self._has_large = self._has_large or _size(tensor) >= _LARGE
 
     def due(self, step: int | None, found: Found) -> Found:
-        """Those of ``found`` that a scan must read now: all except a part of the large ones."""
+        """The items of ``found`` that a scan must read now: all except a part of the large ones."""
         if not self._has_large:
             return found
         if step != self._step:
