@@ -35,8 +35,8 @@ CLI_INTRODUCTION = """\
 `traincheck infer` and `traincheck check`. Text for people goes to the terminal or stderr, data to
 stdout or to `--output`. `python -m traincheck` is the same as `traincheck`.
 
-In bash 4.4 or later, zsh and fish, the shell completes subcommands, options, codes of rules, names of
-formats and presets, and paths. Add the line for your shell to its start-up file:
+Completion works in bash 4.4 or later, zsh and fish. It completes subcommands, options, codes of
+rules, names of formats and presets, and paths. Add the line for your shell to its start-up file:
 
 ```sh
 eval "$(_TRAINCHECK_COMPLETE=bash_source traincheck)"     # ~/.bashrc
