@@ -31,7 +31,7 @@ NOT_YET = (
     "traincheck/report",
     "traincheck/rules",
 )
-LATER = ("traincheck/schema/apis.py", "traincheck/schema/claims.py")
+LATER = ("traincheck/schema/claims.py",)
 # Made from the docstrings of folders that are not yet strict.
 GENERATED = ("docs/cli.md", "docs/rules.md", "docs/rules")
 _FENCE = re.compile(r"^ *```.*?^ *```$|^    .*?$", re.MULTILINE | re.DOTALL)
