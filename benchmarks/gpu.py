@@ -89,7 +89,7 @@ def _last_line(log: Path) -> str:
 
 
 def run_all(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Set up, run the parts that were asked for, and return what they found.
+    """Set up, run the requested parts, and return their results.
 
     Each part gets its share of the time that is left, by the weights in `PARTS`.
     """

@@ -192,7 +192,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _several(jobs: Mapping[str, Callable[[], Any]], keep: Callable[[str, Any], None]) -> list[str]:
-    """Run jobs, some at a time, and keep what each returns. Returns why any failed, in words."""
+    """Run jobs, some at a time, and store their results. Returns why any failed, as text."""
     problems = []
     cores = os.cpu_count() or 1
     with ThreadPoolExecutor(4 if cores >= _MANY_CORES else 1) as pool:

@@ -28,14 +28,14 @@ _VARIABLE = re.compile(r"\b[A-Z]\w*(?:\.\w+)+\b")
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """One thread of one process at a time makes what is to lie at ``path``."""
+    """Only one thread of one process at a time creates ``path``."""
     with path.with_name(path.name + ".lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)  # given back when the file is closed
         yield
 
 
 def made_once(out: Path, make: Callable[[Path], object]) -> Path:
-    """``out``, made when it is not there. ``make`` writes elsewhere: what fails leaves nothing."""
+    """Create ``out`` if it is missing. ``make`` writes elsewhere, so a failure leaves no files."""
     with locked(out):
         if not out.exists():
             with tempfile.TemporaryDirectory(dir=out.parent) as scratch:
@@ -46,7 +46,7 @@ def made_once(out: Path, make: Callable[[Path], object]) -> Path:
 
 
 class Lab:
-    """Runs and invariant files by what they were made from; threads and processes may share one."""
+    """Runs and invariant files by their inputs; threads and processes may share one."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -72,7 +72,7 @@ class Lab:
         invariants: Path | None = None,
         rules: bool = True,
     ) -> Path:
-        """A recorded run; a selective view holds what the invariants and the asked rules need."""
+        """A recorded run; a selective view has the needs of invariants and requested rules."""
         selected = view == SELECTIVE
         what = [sorted(env.items()), view, *([str(invariants), rules] if selected else [])]
         digest = hashlib.sha256(json.dumps(what).encode()).hexdigest()[:10]
@@ -96,7 +96,7 @@ class Lab:
         invariants: Path | None = None,
         rules: bool = True,
     ) -> Report:
-        """Record a run through a view, and what checking it says."""
+        """Record a run through a view, and check it."""
         trace = self.trace(script, env, view=view, invariants=invariants, rules=rules)
         return checked(trace, invariants, rules=rules)
 

@@ -146,7 +146,7 @@ def broken(runs: Sequence[Run], presets: Mapping[str, Sequence[Invariant]]) -> l
 
 
 def write(presets: Mapping[str, Sequence[Invariant]], out: Path) -> None:
-    """Write a file for each preset, and remove what is none."""
+    """Write a file for each preset, and remove other files."""
     out.mkdir(parents=True, exist_ok=True)
     limits = Limits()
     for name, found in presets.items():

@@ -4,10 +4,10 @@
     python -m benchmarks.overhead --against CHECKOUT [--rounds N] [--only a,c] [--json FILE]
 
 In a round all variants of a program are started together, on one core, and take turns: each runs a
-few steps, then the next one does. So what slows the machine for a tenth of a second slows all of
-them. Each lap gives a ratio, a round the median of its laps, the table the median of the rounds.
-``again`` is the plain program a second time: how far it is from 1 is the noise. ``--peer`` takes
-the Python of a virtual environment that holds traincheck==0.2.0 and measures it in each round, by
+few steps, then the next one. So a short slowdown of the machine affects all of them. Each lap gives
+a ratio, a round the median of its laps, the table the median of the rounds. ``again`` is the plain
+program a second time: how far it is from 1 is the noise. ``--peer`` takes the Python of a virtual
+environment that holds traincheck==0.2.0 and measures it in each round, by
 itself: its steps are too long to take turns.
 
 ``--against`` names another version of traincheck: a checkout, or the Python of the virtual
@@ -323,7 +323,7 @@ PEER_COLUMNS = ("peer", "peer selective")
 
 
 def show(result: dict[str, Any]) -> str:
-    """The result as tables: ratios as median (min-max), then what was asked."""
+    """The result as tables: ratios as median (min-max), then the limits."""
     has_peer = any("peer" in p["ratios"] for p in result["programs"])
     columns = (*COLUMNS, *(PEER_COLUMNS if has_peer else ()))
     header = ["program", "plain ms", *columns, "asked default", "asked selective"]
@@ -427,8 +427,8 @@ def show_rises(result: dict[str, Any]) -> str:
 def run_rounds(
     options: argparse.Namespace, folder: Path, versions: Mapping[str, Checkout]
 ) -> list[Bench]:
-    """All programs that were asked for, in rounds."""
-    if hasattr(os, "sched_setaffinity"):  # what is compared runs on one core
+    """All requested programs, in rounds."""
+    if hasattr(os, "sched_setaffinity"):  # compared variants run on one core
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     peer = Peer(python=options.peer, folder=folder) if options.peer else None
     benches = []
@@ -446,7 +446,7 @@ def run_rounds(
 
 
 def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Run everything that was asked for, in rounds over all programs."""
+    """Run everything that was requested, in rounds over all programs."""
     before = harness.describe_machine()
     benches = run_rounds(options, folder, {"": Checkout()})
     return {

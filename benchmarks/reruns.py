@@ -186,7 +186,7 @@ def lines(folder: Path, only: str) -> Iterator[Any]:
 
 
 def show(found: Sequence[Any]) -> None:
-    """Print a line for each program and change with what was said, then what it was."""
+    """Print a line for each program and change with its findings, then the findings."""
     print(harness.table(HEADER, ([one[key] for key in HEADER] for one in _summed(found))))
     for one in found:
         for text in one["broken"]:
@@ -194,7 +194,7 @@ def show(found: Sequence[Any]) -> None:
 
 
 def _summed(found: Iterable[Any]) -> Iterator[Any]:
-    """Programs of one kind in one line, when nothing was said of them."""
+    """Programs of one kind in one line, if they have no findings."""
     quiet: dict[tuple[str, str], list[Any]] = {}
     for one in found:
         if one["violated"]:
@@ -208,7 +208,7 @@ def _summed(found: Iterable[Any]) -> Iterator[Any]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run it; 1 when anything is said."""
+    """Run it; returns 1 if there is any finding."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.reruns",
         description=__doc__,

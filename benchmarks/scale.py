@@ -1,4 +1,4 @@
-"""How inference grows with the trace, and what it costs beside the other tool on the same programs.
+"""Cost of inference by the size of the trace, and compared with the other tool.
 
     python -m benchmarks.scale [--events N,N,...] [--programs NAME,NAME] [--peer PYTHON]
         [--keep FOLDER] [--json FILE]
