@@ -10,26 +10,29 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from traincheck.errors import OutputError, UsageError
+from traincheck.report.registry import SINKS, Sink, load_sink
+
+from . import _completion
 
 if TYPE_CHECKING:
-    from traincheck.report.registry import Sink
     from traincheck.schema.findings import Report
 
 _Decorated = TypeVar("_Decorated", bound=Callable[..., Any])
 _FIX = "choose a file in a writable directory"
+FORMATS = f"{', '.join(SINKS)}, or a format that an installed package adds"
 
 report_option = click.option(
     "--report",
     "reports",
     metavar="FORMAT=FILE",
+    shell_complete=_completion.reports,
     multiple=True,
-    help="Also write the report to FILE: text, json, junit, sarif, github, or a format that an "
-    "installed package adds. Repeatable.",
+    help=f"Also write the report to FILE: {FORMATS}. Repeatable.",
 )
 force_option = click.option("--force", is_flag=True, help="Replace the output where it exists.")
 
 
-def refuse_output(output: str | None, *, replaces: bool = True) -> None:
+def require_writable(output: str | None, *, replaces: bool = True) -> None:
     """See whether a file can be written, before the work for it begins.
 
     Args:
@@ -55,20 +58,6 @@ def refuse_output(output: str | None, *, replaces: bool = True) -> None:
         )
 
 
-def sink_named(form: str) -> Sink:
-    """What writes a report in a format.
-
-    Raises:
-        UsageError: there is no such format.
-    """
-    from traincheck.report.registry import all_sinks
-
-    sinks = all_sinks()
-    if form not in sinks:
-        raise UsageError(f"no report format {form!r}", fix=f"one of {', '.join(sinks)}")
-    return sinks[form]
-
-
 def reports_of(values: Sequence[str]) -> list[tuple[Sink, str]]:
     """The sink and the file of each --report.
 
@@ -83,8 +72,8 @@ def reports_of(values: Sequence[str]) -> list[tuple[Sink, str]]:
             raise UsageError(
                 f"--report {value} names no file", fix="give FORMAT=FILE: json=report.json"
             )
-        found.append((sink_named(form), path))
-        refuse_output(path)
+        found.append((load_sink(form), path))
+        require_writable(path)
     return found
 
 

@@ -170,7 +170,14 @@ def _last_sections(found: Overview) -> list[tuple[str, list[str]]]:
     return [
         ("Checkpoints", checkpoints),
         ("Warnings of the program", warnings),
-        ("Not observed", [*_off(found.processes), *_thinned(found.processes), *found.notes]),
+        (
+            "Not observed",
+            [
+                *_disabled_instruments(found.processes),
+                *_sampled_parts(found.processes),
+                *found.notes,
+            ],
+        ),
         ("Marks", [f"{text} {data}{_times(n)}" for (text, data), n in summary.marks.items()]),
         (f"Skipped lines: {found.skipped}", skips),
     ]
@@ -286,7 +293,7 @@ def _by_time(summary: Summary) -> list[ApiUse]:
     return sorted(summary.apis.values(), key=lambda use: (-use.total_ns, use.api))
 
 
-def _off(processes: Sequence[ProcessInfo]) -> list[str]:
+def _disabled_instruments(processes: Sequence[ProcessInfo]) -> list[str]:
     """The instruments that were off, each once."""
     found: dict[str, None] = {}
     for process in processes:
@@ -298,7 +305,7 @@ def _off(processes: Sequence[ProcessInfo]) -> list[str]:
     return list(found)
 
 
-def _thinned(processes: Sequence[ProcessInfo]) -> list[str]:
+def _sampled_parts(processes: Sequence[ProcessInfo]) -> list[str]:
     """What was recorded in some steps only, each once."""
     from traincheck.check.verdicts import View
     from traincheck.schema.claims import BATCH_CONTENT

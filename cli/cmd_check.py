@@ -22,12 +22,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from traincheck.errors import UsageError
+from traincheck.presets import preset_names, preset_path
+from traincheck.report.registry import load_sink
 from traincheck.schema.findings import FINDINGS
 from traincheck.schema.words import counted
 
-from ._outputs import refuse_output, report_option, reports_of, sink_named, write_report
-from ._program import refuse_nothing_to_check
-from ._selection import configuration, presentation, selection_options, stall_option
+from . import _completion
+from ._check_options import configuration, presentation, selection_options, stall_option
+from ._outputs import FORMATS, report_option, reports_of, require_writable, write_report
+from ._program_args import require_checks
 
 if TYPE_CHECKING:
     from traincheck.check.baseline import Baseline
@@ -46,7 +49,7 @@ _SHOWN_RUNS = 10
 _WATCHER = "traincheck-progress"
 
 
-def _the_one(
+def _single_run(
     context: click.Context, parameter: click.Parameter, runs: tuple[str, ...]
 ) -> str | None:
     """An option that other commands repeat: the last one alone would be checked unnoticed."""
@@ -64,14 +67,16 @@ def _the_one(
     "-t",
     "--trace",
     metavar="DIR",
+    shell_complete=_completion.folders,
     multiple=True,
-    callback=_the_one,
+    callback=_single_run,
     help="The run to check.  [required]",
 )
 @click.option(
     "-i",
     "--invariants",
     metavar="INV",
+    shell_complete=_completion.files,
     multiple=True,
     help="Invariants of reference runs, made with traincheck-infer. Repeatable.",
 )
@@ -79,8 +84,9 @@ def _the_one(
     "--preset",
     "presets",
     metavar="NAME",
+    shell_complete=_completion.presets,
     multiple=True,
-    help="Invariants that come with traincheck: pytorch, amp, ddp, accumulation ... Repeatable.",
+    help=f"Invariants that come with traincheck: {', '.join(preset_names())}. Repeatable.",
 )
 @click.option("--no-rules", is_flag=True, help="Leave the built-in rules out.")
 @click.option("--follow", is_flag=True, help="Check a run that is still going, until it ends.")
@@ -89,6 +95,7 @@ def _the_one(
 @click.option(
     "--baseline",
     metavar="FILE",
+    shell_complete=_completion.files,
     help="Known findings, made with --write-baseline: they are counted, not reported.",
 )
 @click.option(
@@ -110,12 +117,18 @@ def _the_one(
     "--format",
     "form",
     metavar="FORM",
+    shell_complete=_completion.formats,
     default="text",
     show_default=True,
-    help="Form of the report: text, json, junit, sarif, github, or one that an installed package "
-    "adds.",
+    help=f"Format of the report: {FORMATS}.",
 )
-@click.option("-o", "--output", metavar="FILE", help="Write the report there. [default: stdout]")
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    shell_complete=_completion.files,
+    help="Write the report there. [default: stdout]",
+)
 @report_option
 def check(**options: Any) -> int:
     """Check a run: by built-in rules, and by what reference runs always do.
@@ -142,26 +155,26 @@ def check(**options: Any) -> int:
       3  a bug of traincheck
       4  nothing was checked: no training step was recorded, or no check was triggered
     """  # noqa: D301  # click reads the escape
-    _refuse_words(options["trace"], options["stray"])
-    sinks = [(sink_named(options["form"]), options["output"]), *reports_of(options["reports"])]
+    _reject_stray_args(options["trace"], options["stray"])
+    sinks = [(load_sink(options["form"]), options["output"]), *reports_of(options["reports"])]
     for path in (options["output"], options["baseline"] if options["write_baseline"] else None):
-        refuse_output(path)
+        require_writable(path)
     config = configuration(options)
     shown = presentation(options, config)
-    known = _known(options)
-    report = replace(_check(options, config, known), presentation=shown)
-    if known is not None:
-        report = known.apply(report)
+    baseline = _baseline(options)
+    report = replace(_check(options, config, baseline), presentation=shown)
+    if baseline is not None:
+        report = baseline.apply(report)
     for sink, output in sinks:
         write_report(report, sink, output)
-    _tell_suppressed(report, options["form"])
+    _note_suppressed(report, options["form"])
     if options["write_baseline"]:
         _write_baseline(options["baseline"], report)
         return 0 if report.exit_status == FINDINGS else report.exit_status
     return report.exit_status
 
 
-def _refuse_words(trace: str | None, stray: Sequence[str]) -> None:
+def _reject_stray_args(trace: str | None, stray: Sequence[str]) -> None:
     if stray:
         words = shlex.join(stray)
         fix = f"one run at a time: leave out {words}" if trace else f"traincheck-check -t {words}"
@@ -172,7 +185,7 @@ def _refuse_words(trace: str | None, stray: Sequence[str]) -> None:
         )
 
 
-def _known(options: dict[str, Any]) -> Baseline | None:
+def _baseline(options: dict[str, Any]) -> Baseline | None:
     """The baseline to apply, read before the run is; none when it is to be written."""
     path = options["baseline"]
     if options["write_baseline"]:
@@ -193,7 +206,7 @@ def _write_baseline(path: str, report: Report) -> None:
     click.echo(f"traincheck: {entries} written to {path}", err=True)
 
 
-def _tell_suppressed(report: Report, form: str) -> None:
+def _note_suppressed(report: Report, form: str) -> None:
     """Beside the forms that have no place for it; the text report tells it itself."""
     if form == "text" or not report.suppressed or report.presentation.suppressed:
         return
@@ -203,10 +216,9 @@ def _tell_suppressed(report: Report, form: str) -> None:
     click.echo(f"traincheck: findings: {suppressions(report)}; {hint}", err=True)
 
 
-def _check(options: dict[str, Any], config: Config, known: Baseline | None = None) -> Report:
+def _check(options: dict[str, Any], config: Config, baseline: Baseline | None = None) -> Report:
     from traincheck.api import check_source, make_engine, program_of, root_of
     from traincheck.check.source_files import SourceFiles, trusted_folders
-    from traincheck.presets import preset_path
     from traincheck.store.reader import TraceReader
 
     invariants = [*options["invariants"], *map(preset_path, options["presets"])]
@@ -220,7 +232,7 @@ def _check(options: dict[str, Any], config: Config, known: Baseline | None = Non
             sources=SourceFiles(lambda: root_of(source), trusted_folders(run)),
             program=lambda: program_of(source),
         )
-        refuse_nothing_to_check(made)
+        require_checks(made)
         return made
 
     if options["follow"]:
@@ -228,28 +240,30 @@ def _check(options: dict[str, Any], config: Config, known: Baseline | None = Non
 
         with _interrupted() as interrupted:
             tail = TailReader(run, silent_s=options["stall_timeout"], stop=interrupted.is_set)
-            return _follow(engine(tail), tail, known, interrupted)
+            return _follow(engine(tail), tail, baseline, interrupted)
     reader = TraceReader(run, may_be_empty=True)
     with progress(reader):
         return check_source(engine(reader), reader)
 
 
 def _follow(
-    engine: Engine, tail: TailReader, known: Baseline | None, interrupted: threading.Event
+    engine: Engine, tail: TailReader, baseline: Baseline | None, interrupted: threading.Event
 ) -> Report:
     """Tell findings as they come, as `traincheck run` does, and conclude."""
     from traincheck.api import conclude
     from traincheck.check.live import LiveEngine
 
-    from ._terminal import Heartbeat, take_back, tell
+    from ._terminal import Heartbeat, write_finding, write_withdrawn
 
-    def if_new(write: Callable[..., object], finding: Finding) -> None:
-        if known is None or not known.holds(finding):
+    def unless_known(write: Callable[..., object], finding: Finding) -> None:
+        if baseline is None or not baseline.holds(finding):
             write(finding, is_written=False)
 
-    live = LiveEngine(engine, partial(if_new, tell), partial(if_new, take_back))
+    live = LiveEngine(
+        engine, partial(unless_known, write_finding), partial(unless_known, write_withdrawn)
+    )
     try:
-        live.feed(_beating(Heartbeat(engine), _until(interrupted, tail.events())))
+        live.feed(_with_heartbeat(Heartbeat(engine), _noting_interrupt(interrupted, tail.events())))
     except KeyboardInterrupt:  # it ends the following, not the conclusion
         interrupted.set()
     report = conclude(engine, tail)
@@ -260,7 +274,7 @@ def _follow(
     return replace(report, notes=(stopped, *report.notes), is_partial=True)
 
 
-def _beating(heartbeat: Heartbeat, events: Iterable[Event]) -> Iterator[Event]:
+def _with_heartbeat(heartbeat: Heartbeat, events: Iterable[Event]) -> Iterator[Event]:
     """The same events, and a sign of life at ends of steps."""
     for event in events:
         yield event
@@ -268,14 +282,14 @@ def _beating(heartbeat: Heartbeat, events: Iterable[Event]) -> Iterator[Event]:
             heartbeat.tick()
 
 
-def _until(interrupted: threading.Event, events: Iterable[Event]) -> Iterator[Event]:
+def _noting_interrupt(interrupted: threading.Event, events: Iterable[Event]) -> Iterator[Event]:
     """The events, and a word on what is waited for when somebody wants no more of them."""
-    told_at_s = 0.0
+    noted_at_s = 0.0
     for event in events:
         if interrupted.is_set():
-            told_at_s = told_at_s or time.monotonic() + _PATIENCE_S
-            if time.monotonic() >= told_at_s:
-                told_at_s = inf
+            noted_at_s = noted_at_s or time.monotonic() + _PATIENCE_S
+            if time.monotonic() >= noted_at_s:
+                noted_at_s = inf
                 click.echo("traincheck: checking what is there; Ctrl-C leaves it out", err=True)
         yield event
 

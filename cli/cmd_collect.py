@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -17,9 +16,10 @@ import click
 from traincheck.collect.launch.settings import MOST_STEPS, Level, Settings
 from traincheck.errors import UsageError
 
-from ._program import PROGRAM, Program, ProgramCommand, check_line, invariant_needs
-from ._selection import config_option, configuration, ignore_option
-from ._unheard import even_unheard, line_start
+from . import _completion
+from ._broken_pipe import ignore_closed_stderr, line_start
+from ._check_options import config_option, configuration, ignore_option
+from ._program_args import PROGRAM, Program, ProgramCommand, check_command_line, invariant_needs
 
 if TYPE_CHECKING:
     from traincheck.check.engine import Engine
@@ -35,15 +35,28 @@ _LEVELS = get_args(Level)
     context_settings={"help_option_names": ["-h", "--help"]},
     options_metavar="[OPTIONS] -p SCRIPT [ARGS]...",
 )
-@click.option("-p", "--script", metavar="SCRIPT", help="Python script to run.")
-@click.option("-s", "--shell", metavar="SCRIPT", help="Shell script to run.")
 @click.option(
-    "-o", "--output", metavar="DIR", help="New folder for the trace. [default: one under traces/]"
+    "-p",
+    "--script",
+    metavar="SCRIPT",
+    shell_complete=_completion.files,
+    help="Python script to run.",
+)
+@click.option(
+    "-s", "--shell", metavar="SCRIPT", shell_complete=_completion.files, help="Shell script to run."
+)
+@click.option(
+    "-o",
+    "--output",
+    metavar="DIR",
+    shell_complete=_completion.folders,
+    help="New folder for the trace. [default: one under traces/]",
 )
 @click.option(
     "-i",
     "--invariants",
     metavar="INV",
+    shell_complete=_completion.files,
     multiple=True,
     help="Record only what the invariants of this file need. Repeatable.",
 )
@@ -77,6 +90,7 @@ _LEVELS = get_args(Level)
 @click.option(
     "--select",
     metavar="CODE",
+    shell_complete=_completion.codes,
     multiple=True,
     help="Rules and relations that --rules records for and --check checks; TC2 stands for all that "
     "begin so. Repeatable, or several with commas. [default: all]",
@@ -125,7 +139,7 @@ def collect(ctx: click.Context, /, **options: Any) -> int:
     run_id = new_run_id(command)
     directory = Path(config.output) if config.output else Path("traces") / run_id
     settings = _settings(config, directory=str(directory.absolute()), run_id=run_id, needs=needs)
-    again = check_line(directory, {**options, "invariants": config.invariants})
+    again = check_command_line(directory, {**options, "invariants": config.invariants})
     if options["check"] or options["halt"]:
         from traincheck.api import make_engine
         from traincheck.check.source_calls import program_in
@@ -142,7 +156,7 @@ def collect(ctx: click.Context, /, **options: Any) -> int:
         return _checked(command, settings, engine, where, options)
     outcome = launch(command, settings)
     if not options["quiet"]:
-        with even_unheard():
+        with ignore_closed_stderr():
             click.echo(line_start(sys.stderr) + _last_line(outcome, directory, again), err=True)
     return outcome.exit_status
 
@@ -165,7 +179,7 @@ def _checked(
     report = live.finish()
     if not options["quiet"]:
         summary = RunSummary(report=report, watched=live.watched, trace=where)
-        with even_unheard():
+        with ignore_closed_stderr():
             sys.stderr.write(line_start(sys.stderr))
             write_run_summary(summary, sys.stderr)
     return outcome.exit_status
@@ -206,8 +220,8 @@ def _configuration(options: dict[str, Any], config: CollectConfig) -> CollectCon
     names = ("output", "invariants", "rules", "every", "warmup", "level", "instrument")
     # An empty tuple or False is an option not given, but 0 is a number of steps.
     given = {name: options[name] for name in names}
-    return replace(
-        config, **{n: v for n, v in given.items() if v is not None and v is not False and v != ()}
+    return config.replace(
+        **{n: v for n, v in given.items() if v is not None and v is not False and v != ()}
     )
 
 

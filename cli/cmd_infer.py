@@ -17,8 +17,9 @@ import click
 from traincheck.errors import TraceFormatError, UsageError
 from traincheck.schema.words import counted, joined
 
-from ._learned import explain, say, show_why
-from ._outputs import force_option, refuse_output
+from . import _completion
+from ._invariant_text import explain_dropped, print_message, show_why
+from ._outputs import force_option, require_writable
 
 if TYPE_CHECKING:
     from traincheck.infer.engine import InferResult
@@ -36,6 +37,7 @@ DEFAULT_OUTPUT = "invariant.json"
     "--trace",
     "traces",
     metavar="DIR",
+    shell_complete=_completion.folders,
     multiple=True,
     help="A reference run, or a folder of runs. Repeatable.",
 )
@@ -43,16 +45,23 @@ DEFAULT_OUTPUT = "invariant.json"
     "-o",
     "--output",
     metavar="FILE",
+    shell_complete=_completion.files,
     help=f"Write the invariants there. [default: {DEFAULT_OUTPUT}, or the file of --update]",
 )
 @click.option(
     "--update",
     metavar="FILE",
+    shell_complete=_completion.files,
     help="Add the runs to those of this file, which are not read again.",
 )
 @force_option
 @click.option(
-    "--relation", "names", metavar="NAME", multiple=True, help="Learn only this one. Repeatable."
+    "--relation",
+    "names",
+    metavar="NAME",
+    shell_complete=_completion.relations,
+    multiple=True,
+    help="Learn only this one. Repeatable.",
 )
 @click.option(
     "--min-examples",
@@ -102,9 +111,9 @@ def infer(**options: Any) -> None:
     if not options["traces"]:
         if why_not is None:
             raise UsageError("no run to learn from", fix="name one: -t DIR")
-        explain(output, why_not)
+        explain_dropped(output, why_not)
         return
-    refuse_output(output, replaces=options["force"] or _is_same(output, update))
+    require_writable(output, replaces=options["force"] or _is_same(output, update))
     before = [] if update is None else known_runs(update)
     limits = limits_of(
         [] if update is None else [update], options["confidence"], options["min_examples"]
@@ -120,10 +129,10 @@ def infer(**options: Any) -> None:
             on_progress=on_progress,
             known=before,
         )
-    _refuse_nothing(result, options["traces"])
+    _reject_empty(result, options["traces"])
     save(result, output, limits)
     summarize(result, output)
-    _tell_notes(runs)
+    _print_notes(runs)
     if why_not is not None:
         show_why(why_not, result.invariants, result.dropped)
 
@@ -156,11 +165,11 @@ def _runs(traces: Sequence[str]) -> list[Run]:
     empty = {path for path in found if not any(path.glob(EVENT_GLOB))}
     if empty and len(empty) < len(found):
         names = ", ".join(str(found.pop(path)) for path in sorted(empty))
-        say(f"note: nothing was recorded in {names}: left out")
+        print_message(f"note: nothing was recorded in {names}: left out")
     return [Run(name=path.name, source=TraceReader(run)) for path, run in sorted(found.items())]
 
 
-def _tell_notes(runs: Sequence[Run]) -> None:
+def _print_notes(runs: Sequence[Run]) -> None:
     """Why less could be learned than the program has to tell; what several runs share, once."""
     from traincheck.api import run_notes
     from traincheck.infer.recorded import view_notes
@@ -176,10 +185,10 @@ def _tell_notes(runs: Sequence[Run]) -> None:
             ]:
                 names.setdefault(note, []).append(run.name)
     for note, told in names.items():
-        say(f"  note: {joined(told)}: {note}")
+        print_message(f"  note: {joined(told)}: {note}")
 
 
-def _refuse_nothing(result: InferResult, traces: Sequence[str]) -> None:
+def _reject_empty(result: InferResult, traces: Sequence[str]) -> None:
     where = ", ".join(traces)
     if not result.events:
         raise TraceFormatError(f"{where} holds no events", fix="record the run again")
@@ -194,20 +203,20 @@ def _refuse_nothing(result: InferResult, traces: Sequence[str]) -> None:
 def summarize(result: InferResult, output: str) -> None:
     """A few sentences of each relation, and how many hypotheses were dropped for what reason."""
     found, steps = counted(len(result.invariants), "invariant"), counted(result.steps, "step")
-    say(f"{found} from {counted(len(result.runs), 'run')}, {steps}, in {output}")
+    print_message(f"{found} from {counted(len(result.runs), 'run')}, {steps}, in {output}")
     if result.skipped:
-        say(f"  note: {counted(result.skipped, 'unreadable line')} skipped")
+        print_message(f"  note: {counted(result.skipped, 'unreadable line')} skipped")
     counts = Counter(invariant.hypothesis.relation for invariant in result.invariants)
     for name, count in sorted(counts.items()):
-        say(f"  {name}: {count}")
+        print_message(f"  {name}: {count}")
         kept = [i for i in result.invariants if i.hypothesis.relation == name]
         for invariant in sorted(kept, key=lambda i: (-i.support.positive, i.text))[:_SHOWN]:
-            say(f"    {invariant.text}")
+            print_message(f"    {invariant.text}")
     if not result.invariants:
-        say("  fix: record more steps, or lower --min-examples and --confidence")
+        print_message("  fix: record more steps, or lower --min-examples and --confidence")
     reasons = Counter(one.reason for one in result.dropped)
     shown = "; ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))
-    say(f"  dropped: {shown or 'none'}")
+    print_message(f"  dropped: {shown or 'none'}")
 
 
 @contextlib.contextmanager

@@ -16,8 +16,17 @@ from traincheck.errors import UsageError, nearest
 from traincheck.schema.printable import printable
 from traincheck.schema.words import counted
 
-from ._learned import brief, cells, echo, echo_json, facts, say, severity
-from ._outputs import force_option, refuse_output
+from . import _completion
+from ._invariant_text import (
+    cells,
+    details,
+    print_json,
+    print_line,
+    print_message,
+    severity,
+    summary_json,
+)
+from ._outputs import force_option, require_writable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,7 +41,7 @@ _COLOURS = {"error": "red", "warning": "yellow", "info": "blue"}
 _DIFFERENT = _VIOLATED = 1
 
 
-def _form(command: _Decorated) -> _Decorated:
+def _format_option(command: _Decorated) -> _Decorated:
     option = click.option(
         "--format",
         "form",
@@ -59,10 +68,16 @@ def invariants() -> None:
 
 
 @invariants.command("list")
-@click.argument("file", metavar="[FILE]", default=_DEFAULT)
-@click.option("--relation", metavar="NAME", multiple=True, help="Only of this one. Repeatable.")
+@click.argument("file", metavar="[FILE]", shell_complete=_completion.files, default=_DEFAULT)
+@click.option(
+    "--relation",
+    metavar="NAME",
+    shell_complete=_completion.relations,
+    multiple=True,
+    help="Only of this one. Repeatable.",
+)
 @click.option("--text", metavar="TEXT", default="", help="Only those whose sentence holds TEXT.")
-@_form
+@_format_option
 def list_(file: str, relation: Sequence[str], text: str, form: str) -> None:
     """List invariants: id, relation, severity, examples, confidence, sentence.
 
@@ -79,27 +94,28 @@ def list_(file: str, relation: Sequence[str], text: str, form: str) -> None:
         and text.lower() in one.text.lower()
     ]
     if form == "json":
-        echo_json([brief(one) for one in found])
+        print_json([summary_json(one) for one in found])
     elif sys.stdout.isatty():
         _show_table(found)
     else:
         for one in found:
-            echo("  ".join(cells(one)))
+            print_line("  ".join(cells(one)))
 
 
 @invariants.command()
 @click.argument("id_", metavar="ID")
-@click.argument("where", metavar="[FILE]", required=False)
+@click.argument("where", metavar="[FILE]", shell_complete=_completion.files, required=False)
 @click.option(
     "-i",
     "--invariants",
     "file",
     metavar="FILE",
+    shell_complete=_completion.files,
     default=_DEFAULT,
     show_default=True,
     help="Where it is.",
 )
-@_form
+@_format_option
 def show(id_: str, where: str | None, file: str, form: str) -> None:
     """Tell all about one invariant. ID may be the beginning of one.
 
@@ -114,17 +130,17 @@ def show(id_: str, where: str | None, file: str, form: str) -> None:
     one = _find(_read(file), id_, file)
     if form == "json":
         value = {**invariant_json(one), "severity": severity(one)}
-        echo_json(value)
+        print_json(value)
         return
-    echo(one.text)
-    for name, fact in facts(one, file):
-        echo(f"  {name + ':':<13} {fact}")
+    print_line(one.text)
+    for name, fact in details(one, file):
+        print_line(f"  {name + ':':<13} {fact}")
 
 
 @invariants.command()
-@click.argument("before", metavar="A")
-@click.argument("after", metavar="B")
-@_form
+@click.argument("before", metavar="A", shell_complete=_completion.files)
+@click.argument("after", metavar="B", shell_complete=_completion.files)
+@_format_option
 def diff(before: str, after: str, form: str) -> int:
     """Compare two files: what B has more, has not, and says under other conditions.
 
@@ -141,30 +157,42 @@ def diff(before: str, after: str, form: str) -> int:
     found = compare(_read(before), _read(after))
     if form == "json":
         value = {
-            "added": [brief(one) for one in found.added],
-            "removed": [brief(one) for one in found.removed],
+            "added": [summary_json(one) for one in found.added],
+            "removed": [summary_json(one) for one in found.removed],
             "changed": [
-                {"before": [brief(one) for one in a], "after": [brief(one) for one in b]}
+                {
+                    "before": [summary_json(one) for one in a],
+                    "after": [summary_json(one) for one in b],
+                }
                 for a, b in found.changed
             ],
         }
-        echo_json(value)
+        print_json(value)
         return 0 if found.is_empty else _DIFFERENT
     for sign, group in (("-", found.removed), ("+", found.added)):
         for one in group:
-            echo(f"{sign} {one.id}  {one.text}")
+            print_line(f"{sign} {one.id}  {one.text}")
     for old, new in found.changed:
         for sign, group in (("~ before", old), ("~ after ", new)):
             for one in group:
-                echo(f"{sign} {one.id}  {one.text}")
+                print_line(f"{sign} {one.id}  {one.text}")
     counts = (len(found.added), len(found.removed), len(found.changed))
-    say("{} added, {} removed, {} changed".format(*counts))
+    print_message("{} added, {} removed, {} changed".format(*counts))
     return 0 if found.is_empty else _DIFFERENT
 
 
 @invariants.command()
-@click.argument("files", metavar="FILE...", nargs=-1, required=True)
-@click.option("-o", "--output", metavar="FILE", required=True, help="Write the result there.")
+@click.argument(
+    "files", metavar="FILE...", shell_complete=_completion.files, nargs=-1, required=True
+)
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    shell_complete=_completion.files,
+    required=True,
+    help="Write the result there.",
+)
 @force_option
 def merge(files: Sequence[str], output: str, force: bool) -> None:
     """Learn what holds in the runs of all files, from the statistics beside them.
@@ -179,27 +207,28 @@ def merge(files: Sequence[str], output: str, force: bool) -> None:
     from traincheck.infer.files import known_runs, limits_of, save
     from traincheck.relations.registry import RELATIONS
 
-    refuse_output(output, replaces=force)
+    require_writable(output, replaces=force)
     limits = limits_of(files)
     statistics = [run for file in files for run in known_runs(file)]
     result = learn_from(statistics, relations=RELATIONS, limits=limits)
     save(result, output, limits)
     found = counted(len(result.invariants), "invariant")
-    say(f"{found} from {counted(len(result.runs), 'run')}, in {output}")
+    print_message(f"{found} from {counted(len(result.runs), 'run')}, in {output}")
 
 
 @invariants.command()
-@click.argument("file", metavar="FILE")
+@click.argument("file", metavar="FILE", shell_complete=_completion.files)
 @click.option(
     "-t",
     "--trace",
     "traces",
     metavar="DIR",
+    shell_complete=_completion.folders,
     multiple=True,
     required=True,
     help="A reference run, or a folder of runs. Repeatable.",
 )
-@_form
+@_format_option
 def validate(file: str, traces: Sequence[str], form: str) -> int:
     """Replay good runs: which invariants hold, are not triggered, are violated.
 
@@ -222,15 +251,15 @@ def validate(file: str, traces: Sequence[str], form: str) -> int:
     known = _read(file)
     found: dict[str, dict[str, Any]] = {}
     for run in (run for trace in traces for run in find_runs(trace)):
-        found[str(run)] = _judged(known, replay(TraceReader(run), RELATIONS, known))
+        found[str(run)] = _by_verdict(known, replay(TraceReader(run), RELATIONS, known))
         if form == "text":
-            _tell_run(run, found[str(run)])
+            _print_run(run, found[str(run)])
     if form == "json":
-        echo_json(found)
+        print_json(found)
     return _VIOLATED if any(one["violated"] for one in found.values()) else 0
 
 
-def _judged(known: Sequence[Invariant], reports: dict[str, Report]) -> dict[str, Any]:
+def _by_verdict(known: Sequence[Invariant], reports: dict[str, Report]) -> dict[str, Any]:
     """Ids by what became of them, as JSON: the worst over the views, with what broke."""
     order = ("violated", "not_observable", "held", "not_triggered")
     found: dict[str, Any] = {verdict: [] for verdict in order}
@@ -241,12 +270,12 @@ def _judged(known: Sequence[Invariant], reports: dict[str, Report]) -> dict[str,
         if worst == "violated":
             views = [view for view, verdict in verdicts.items() if verdict == worst]
             entry = {"id": one.id, "text": one.text, "views": views}
-            entry |= _proof(reports[views[0]], one.id)
+            entry |= _evidence(reports[views[0]], one.id)
         found[worst].append(entry)
     return found
 
 
-def _proof(report: Report, id_: str) -> dict[str, Any]:
+def _evidence(report: Report, id_: str) -> dict[str, Any]:
     for finding in report.findings:
         if finding.check == id_:
             keys = ("step", "expected", "observed")
@@ -254,15 +283,15 @@ def _proof(report: Report, id_: str) -> dict[str, Any]:
     return {}
 
 
-def _tell_run(run: Path, found: dict[str, Any]) -> None:
+def _print_run(run: Path, found: dict[str, Any]) -> None:
     counts = [f"{len(ids)} {verdict.replace('_', ' ')}" for verdict, ids in found.items()]
-    echo(f"{run}: {', '.join(counts)}")
+    print_line(f"{run}: {', '.join(counts)}")
     for one in found["violated"]:
         where = f"in {', '.join(one['views'])}"
-        echo(f"  {one['id']}  {one['text']}")
-        echo(f"    broken {where}")
+        print_line(f"  {one['id']}  {one['text']}")
+        print_line(f"    broken {where}")
         if one.get("observed"):
-            echo(f"    step {one['step']}: {one['observed']}; expected: {one['expected']}")
+            print_line(f"    step {one['step']}: {one['observed']}; expected: {one['expected']}")
 
 
 def _read(file: str) -> list[Invariant]:
@@ -304,4 +333,4 @@ def _show_table(found: Sequence[Invariant]) -> None:
     Console(file=sys.stdout, highlight=False).print(table)
     counts = Counter(one.hypothesis.relation for one in found)
     shown = ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
-    say(f"{counted(len(found), 'invariant')}: {shown}" if found else "no invariants")
+    print_message(f"{counted(len(found), 'invariant')}: {shown}" if found else "no invariants")

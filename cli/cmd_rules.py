@@ -12,6 +12,8 @@ import click
 
 from traincheck.errors import UsageError, nearest
 
+from . import _completion
+
 if TYPE_CHECKING:
     from traincheck.rules.docs import RuleDocs
     from traincheck.schema.protocols import Rule
@@ -24,6 +26,7 @@ _COLOURS = {"error": "red", "warning": "yellow", "info": "blue"}
 @click.option(
     "--explain",
     metavar="CODE",
+    shell_complete=_completion.codes,
     help="What one rule checks, why, and how to fix it. Its name will do, too.",
 )
 @click.option(
@@ -125,6 +128,7 @@ def _as_json(rule: Rule) -> dict[str, Any]:
     return {
         "code": docs.code,
         "name": docs.name,
+        "aliases": list(docs.aliases),
         "severity": docs.severity,
         "theme": docs.theme,
         "summary": docs.summary,
@@ -135,7 +139,9 @@ def _as_json(rule: Rule) -> dict[str, Any]:
 
 def _find(known: Sequence[Rule], code: str) -> Rule:
     by_code = {rule.info.code: rule for rule in known}
-    by_name = {docs.name: docs.code for docs in _docs(known)}
+    by_name = {
+        name: docs.code for docs in _docs(known) for name in (docs.name, *docs.aliases) if name
+    }
     rule = by_code.get(by_name.get(code.lower(), code.upper()))
     if rule is not None:
         return rule

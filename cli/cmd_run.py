@@ -20,18 +20,19 @@ from traincheck.collect.launch.settings import MOST_STEPS
 from traincheck.errors import UsageError
 from traincheck.schema.findings import FINDINGS
 
+from . import _completion
+from ._broken_pipe import ignore_closed_stderr, line_start
+from ._check_options import configuration, presentation, selection_options, stall_option
 from ._outputs import report_option, reports_of, write_report
-from ._program import (
+from ._program_args import (
     PROGRAM,
     Program,
     ProgramCommand,
-    check_line,
+    check_command_line,
     is_command,
-    refuse_nothing_to_check,
+    require_checks,
 )
-from ._selection import configuration, presentation, selection_options, stall_option
 from ._sizes import Size
-from ._unheard import even_unheard, line_start
 
 if TYPE_CHECKING:
     from traincheck.check.baseline import Baseline
@@ -44,8 +45,16 @@ _MAX_TRACE = 100_000_000  # bytes
 
 
 @click.command(cls=ProgramCommand, context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("script", required=False, metavar="SCRIPT [ARGS]...")
-@click.option("-o", "--output", metavar="DIR", help="New folder for the trace; it is kept.")
+@click.argument(
+    "script", required=False, metavar="SCRIPT [ARGS]...", shell_complete=_completion.files
+)
+@click.option(
+    "-o",
+    "--output",
+    metavar="DIR",
+    shell_complete=_completion.folders,
+    help="New folder for the trace; it is kept.",
+)
 @click.option(
     "--keep",
     is_flag=True,
@@ -55,6 +64,7 @@ _MAX_TRACE = 100_000_000  # bytes
     "-i",
     "--invariants",
     metavar="INV",
+    shell_complete=_completion.files,
     multiple=True,
     help="Check the invariants of this file too. Repeatable.",
 )
@@ -74,6 +84,7 @@ _MAX_TRACE = 100_000_000  # bytes
 @click.option(
     "--baseline",
     metavar="FILE",
+    shell_complete=_completion.files,
     help="Known findings, made with traincheck check --write-baseline: counted, not reported.",
 )
 @report_option
@@ -122,7 +133,7 @@ def run(ctx: click.Context, /, **options: Any) -> int:
     sinks = reports_of(options["reports"])
     config = configuration(options)
     shown = presentation(options, config)
-    known = _known(options["baseline"])
+    baseline = _baseline(options["baseline"])
     engine = _engine(options, config, command)
     run_id = new_run_id(command)
     directory = Path(options["output"] or Path(_TRACES) / run_id)
@@ -132,7 +143,7 @@ def run(ctx: click.Context, /, **options: Any) -> int:
         engine,
         Path(settings.directory),
         halts=options["halt"],
-        known=known,
+        baseline=baseline,
         stall_s=options["stall_timeout"],
         limit=_limit(options),
     )
@@ -141,13 +152,13 @@ def run(ctx: click.Context, /, **options: Any) -> int:
     report = replace(report, presentation=shown)
     has_news = bool(report.findings) or outcome.exit_status != 0
     is_kept = options["output"] or options["keep"] or (has_news and outcome.processes > 0)
-    trace = f"{shlex.quote(str(directory))}; full report: {check_line(directory, options)}"
+    trace = f"{shlex.quote(str(directory))}; full report: {check_command_line(directory, options)}"
     if not is_kept:
         trace = _discard(directory, had_traces=had_traces)
-    elif gap := live.thinned():
+    elif gap := live.compact_trace():
         trace = f"{trace}; {gap}; --keep keeps all"
     summary = RunSummary(report=report, watched=live.watched, trace=trace)
-    with even_unheard():
+    with ignore_closed_stderr():
         sys.stderr.write(line_start(sys.stderr))
         write_run_summary(summary, sys.stderr)
     for sink, path in sinks:
@@ -185,7 +196,7 @@ def _limit(options: dict[str, Any]) -> int | None:
     return given or None
 
 
-def _known(path: str | None) -> Baseline | None:
+def _baseline(path: str | None) -> Baseline | None:
     """The baseline to apply, read before anything is started."""
     if path is None:
         return None
@@ -207,7 +218,7 @@ def _engine(options: dict[str, Any], config: Config, command: Sequence[str]) -> 
         sources=SourceFiles(os.getcwd, trusted_folders(script=program)),
         program=lambda: program,
     )
-    refuse_nothing_to_check(engine)
+    require_checks(engine)
     return engine
 
 

@@ -13,6 +13,7 @@ import click
 from traincheck.errors import OutputError
 from traincheck.schema.events import KINDS
 
+from . import _completion
 from .cmd_check import progress
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def trace() -> None:
 
 
 @trace.command()
-@click.argument("directory", metavar="DIR")
+@click.argument("directory", metavar="DIR", shell_complete=_completion.folders)
 @click.option(
     "--format",
     "form",
@@ -86,8 +87,15 @@ def show(directory: str, *, form: str, top: int, as_events: bool, **choice: Any)
 
 
 @trace.command()
-@click.argument("directory", metavar="DIR")
-@click.option("-o", "--output", metavar="DIR", required=True, help="Folder for the files.")
+@click.argument("directory", metavar="DIR", shell_complete=_completion.folders)
+@click.option(
+    "-o",
+    "--output",
+    metavar="DIR",
+    shell_complete=_completion.folders,
+    required=True,
+    help="Folder for the files.",
+)
 @click.option(
     "--format",
     "form",

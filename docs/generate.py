@@ -1,5 +1,7 @@
 """Write generated pages: cli.md, rules.md and rules/, relations.md, tables of trace-format.md.
 
+The JSON schema of invariant files is written, too.
+
 Nothing else is written. `--check` writes nothing and fails when a page is stale.
 """
 
@@ -7,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import json
 import re
 import sys
 from collections.abc import Iterator, Sequence
@@ -21,6 +24,8 @@ from traincheck.relations.registry import BUILT_IN
 from traincheck.rules.docs import RuleDocs, docs_of, options_text
 from traincheck.rules.registry import RULES
 from traincheck.schema import events, values
+from traincheck.schema.invariant_file import SCHEMA_FILE
+from traincheck.schema.invariant_form import json_schema
 from traincheck.schema.protocols import Rule
 
 DOCS = Path(__file__).parent
@@ -68,7 +73,13 @@ def pages() -> dict[Path, str]:
         text = replaced(text, name, table)
     relations = DOCS / "relations.md"
     known = replaced(relations.read_text(encoding="utf-8"), "relations", relation_sections())
-    return {DOCS / "cli.md": cli_page(), **rule_pages(), trace: text, relations: known}
+    return {
+        DOCS / "cli.md": cli_page(),
+        **rule_pages(),
+        trace: text,
+        relations: known,
+        SCHEMA_FILE: json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n",
+    }
 
 
 def relation_sections() -> str:
@@ -232,6 +243,8 @@ def rule_page(rule: Rule) -> str:
         f"{docs.summary if has_code else docs.summary[:1].upper() + docs.summary[1:]}.",
         f"Severity: {docs.severity}. Theme: {docs.theme.lower()}. [All rules](../rules.md)",
     ]
+    if docs.aliases:
+        parts.append(f"Earlier name: {', '.join(docs.aliases)}.")
     for heading, text in docs.sections.items():
         parts += [f"## {heading}", text]
     options = options_text(rule)

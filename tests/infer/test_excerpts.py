@@ -105,11 +105,11 @@ def test_a_file_without_excerpts_is_read(tmp_path: Path) -> None:
     ("excerpts", "complaint"),
     [
         ({}, "does not hold"),
-        ([], "excerpts is not an object"),
-        ({"x": {"depth": 0}}, "not an object with depth and lines"),
+        ([], "excerpts is a list, not an object"),
+        ({"x": {"depth": 0}}, "excerpts[...] has no 'lines'"),
         ({"x": {"depth": 0, "lines": [{"depth": 0}]}}, "lines[0]"),
-        ({"x": {"depth": 0, "lines": [{"depth": 0, "api": 3}]}}, "not text"),
-        ({"x": {"depth": True, "lines": []}}, "not a count"),
+        ({"x": {"depth": 0, "lines": [{"depth": 0, "api": 3}]}}, "lines[0].api: expected `str`"),
+        ({"x": {"depth": True, "lines": []}}, "excerpts[...].depth: expected `int`, got `bool`"),
     ],
 )
 def test_a_damaged_excerpt_is_named(tmp_path: Path, excerpts: object, complaint: str) -> None:

@@ -13,6 +13,7 @@ import orjson
 import pytest
 
 from tests.builders import BN_BUFFERS, MLP_BN, TraceBuilder
+from tests.golden import Golden
 from tests.learning import decide, learn, report_of
 from traincheck.relations import registry
 from traincheck.relations.order.relation import Order
@@ -22,6 +23,7 @@ from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import StateEvent
 from traincheck.schema.findings import Verdict
 from traincheck.schema.invariant_file import SCHEMA_FILE, read_invariants, write_invariants
+from traincheck.schema.protocols import Relation
 from traincheck.schema.values import TensorSummary, tensor_json
 
 HEADINGS = ["What it says", "Example", "Evidence", "Chance", "Not said"]
@@ -147,6 +149,11 @@ def test_it_says_each_claim_in_words_of_its_own(relation):
             relation.name,
             text,
         )
+
+
+@relations
+def test_the_sentences_of_its_claims(relation: Relation, golden: Golden) -> None:
+    golden.each(i for i in LEARNED.invariants if i.hypothesis.relation == relation.name)
 
 
 @relations

@@ -336,6 +336,6 @@ def test_of_one_plain_program_nothing_of_it_is_asked_of_others():
         wrapped_step(others[1])
     others[2].train(False).steps(9, not_updated={"Net.fc1.weight"}, no_gradient={"Net.fc1.weight"})
     for other in others:
-        assert [f.message for f in report_of(learned, other.build()).findings] == []
+        assert report_of(learned, other.build()).findings == []
     stale = plain("stale.py").replace("Net.fc1.weight").steps(3)
     assert report_of(learned, stale.build()).findings

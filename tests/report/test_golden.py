@@ -13,7 +13,7 @@ import traincheck
 from tests import checking
 from tests.builders import BATCH_NORM, LINEAR, MLP, MLP_BN, TraceBuilder
 from tests.checking import FIRST_RULES
-from traincheck.report.registry import SINKS
+from traincheck.report.registry import SINKS, load_sink
 from traincheck.schema.events import Event
 from traincheck.schema.excerpts import Row
 from traincheck.schema.findings import (
@@ -198,7 +198,7 @@ REPORTS = {
 
 def written(form: str, report: Report) -> str:
     stream = io.StringIO()
-    SINKS[form](report, stream)
+    load_sink(form)(report, stream)
     return stream.getvalue().replace(f'"version": "{traincheck.__version__}"', '"version": "0"')
 
 
@@ -240,7 +240,7 @@ def test_text_is_coloured_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.delenv("NO_COLOR", raising=False)
     stream = Terminal()
-    SINKS["text"](REPORTS["one-finding"](), stream)
+    load_sink("text")(REPORTS["one-finding"](), stream)
     assert "\x1b" in stream.getvalue()
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.banned_words import BANNED_WORD
 from tests.checking import BY_CODE, Alone
-from tests.rules.test_contract import BROKEN
+from tests.rules.broken import BROKEN
 from tests.texts import findings
 from traincheck.check.findings import FindingBook
 from traincheck.check.wording.symptoms import WORDING

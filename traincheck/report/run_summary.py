@@ -15,7 +15,7 @@ from rich.text import Text
 
 from traincheck.check.live import Watched
 from traincheck.check.saves import suspect_note
-from traincheck.report.lines import COLOURS, page, say, table
+from traincheck.report.lines import COLOURS, page, paragraph, table
 from traincheck.report.sentences import doubt, lack, notes_of, suppressions
 from traincheck.report.text_report import write_fix
 from traincheck.rules.docs import theme_of
@@ -44,7 +44,7 @@ def write_run_summary(summary: RunSummary, stream: TextIO) -> None:
     """Write it as text; in colour when ``stream`` is a terminal that shows it."""
     summary, console = all_printable(summary), page(stream)
     with console.capture() as written:
-        say(console, Text.assemble(("traincheck: ", "dim"), _headline(summary.report)))
+        paragraph(console, Text.assemble(("traincheck: ", "dim"), _headline(summary.report)))
         _findings(console, summary.report)
         table(console, _rows(summary), indent=2)
     stream.writelines(f"{line.rstrip()}\n" for line in written.get().splitlines())
@@ -77,7 +77,9 @@ def _findings(console: Console, report: Report) -> None:
     rest = [f"{left} more"] if left > 0 else []
     rest += [f"advice of {joined(advice, _NAMED)}"] if advice else []
     if rest:
-        say(console, Text(f"and {'; '.join(rest)}: see the full report", style="dim"), indent=2)
+        paragraph(
+            console, Text(f"and {'; '.join(rest)}: see the full report", style="dim"), indent=2
+        )
 
 
 def _finding(console: Console, finding: Finding, report: Report) -> None:
@@ -85,7 +87,7 @@ def _finding(console: Console, finding: Finding, report: Report) -> None:
     at = "before the first step" if step is None else f"at step {step}"
     head = Text(f"{finding.code} {finding.severity} ", style=COLOURS[finding.severity])
     head.append(f"{at}: {_cut(finding.title, _TITLE)}", style="bold")
-    say(console, head, indent=2)
+    paragraph(console, head, indent=2)
     write_fix(console, finding, report, indent=4)
 
 

@@ -16,7 +16,7 @@ from rich.text import Text
 from traincheck.check.verdicts import reasons
 from traincheck.report._beside import beside
 from traincheck.report._by_name import located
-from traincheck.report.lines import COLOURS, page, say, table
+from traincheck.report.lines import COLOURS, page, paragraph, table
 from traincheck.report.sentences import checked, doubt, lack, notes_of, suppressions, why_accepted
 from traincheck.schema.findings import Finding, Report, Verdict
 from traincheck.schema.places import where
@@ -35,7 +35,7 @@ def write_text(report: Report, stream: TextIO) -> None:
         if shown:
             first, *others = shown
             found = f"{counted(len(shown), 'finding')}, the first {_at(first.first_step)}."
-            say(console, Text(found, style="bold"))
+            paragraph(console, Text(found, style="bold"))
             console.print()
             in_full = shown if report.presentation.verbose else [first]
             for finding in in_full:
@@ -66,12 +66,12 @@ def _is_shown(finding: Finding, report: Report) -> bool:
 def _in_full(console: Console, finding: Finding, report: Report) -> None:
     head = Text(finding.severity.upper(), style=COLOURS[finding.severity])
     head.append(f" {finding.code}: ", style="bold").append(finding.title, style="bold")
-    say(console, head)
+    paragraph(console, head)
     console.print()
     widest = table(console, _rows(finding, report), indent=2)
     code = write_place(console, finding, report, indent=2, width=widest)
     if code:
-        say(console, Text(code, style="italic"), indent=widest + 6)
+        paragraph(console, Text(code, style="italic"), indent=widest + 6)
     console.print()
     if finding.beside:
         left, right = finding.sides
@@ -111,7 +111,7 @@ def _also(console: Console, finding: Finding) -> None:
         times = _times(also.violations, also.subjects)
         names = f" ({joined(also.subjects, _SHOWN_NAMES)})" if also.subjects else ""
         line = f"{_at(also.first_step)}, {times}: {also.code}: {also.text}{names}"
-        say(console, Text(line), indent=4)
+        paragraph(console, Text(line), indent=4)
     console.print()
 
 
@@ -170,7 +170,7 @@ def _others(console: Console, head: str, findings: Sequence[Finding], report: Re
             f"{finding.code} {finding.severity}", style=COLOURS[finding.severity]
         )
         accepted = f" ({why_accepted(finding)})" if finding.accepted else ""
-        say(console, line.append(f": {finding.title}{accepted}"), indent=2)
+        paragraph(console, line.append(f": {finding.title}{accepted}"), indent=2)
         if not finding.accepted:
             write_fix(console, finding, report, indent=4)
     console.print()
@@ -184,7 +184,7 @@ def _no_findings(console: Console, report: Report, *, known: bool) -> None:
         text = f"{but[:1].upper()}{but[1:]}."
     else:
         text = f"{found}, but {but}." if but else f"{found}: {checked(report)}."
-    say(console, Text(text, style="bold yellow" if but else "bold green"))
+    paragraph(console, Text(text, style="bold yellow" if but else "bold green"))
     lacking = lack(report)
     if lacking:
         table(console, [("fix", lacking.fix)], indent=2)

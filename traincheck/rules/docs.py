@@ -36,11 +36,15 @@ _HEADING = re.compile(r"([A-Z][\w ]*):")
 class RuleDocs:
     """A rule's docstring.
 
-    name: the pattern that it finds, ``missing-zero-grad``. sections: by heading, without indent.
+    Attributes:
+        name: the pattern that it finds, ``missing-zero-grad``.
+        aliases: names that it had before.
+        sections: texts by heading, without indent.
     """
 
     code: str
     name: str
+    aliases: tuple[str, ...]
     summary: str
     severity: str
     theme: str
@@ -64,6 +68,7 @@ def docs_of(rule: Rule) -> RuleDocs:
     return RuleDocs(
         code=code,
         name=match["name"] or "",
+        aliases=getattr(rule, "aliases", ()),
         summary=match["summary"].rstrip("."),
         severity=rule.info.severity,
         theme=theme_of(code),

@@ -12,6 +12,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn, update_bn
 
 from tests.checking import fires, net, quiet
 from tests.collect.recording import recording
+from tests.golden import mentions
 from traincheck.schema.apis import Marks
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
@@ -34,7 +35,7 @@ def test_fires_once_at_the_first_evaluation() -> None:
     finding = fires("TC308", BROKEN)
     assert (finding.first_step, finding.violations) == (1, 1)
     assert finding.subject.module == "AveragedModel"
-    assert "update_bn(loader, AveragedModel)" in finding.fix
+    assert mentions(finding, "update_bn(loader, AveragedModel)")
 
 
 def test_quiet_once_it_was_updated_even_later() -> None:

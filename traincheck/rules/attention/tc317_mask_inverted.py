@@ -97,7 +97,7 @@ class MaskInverted(BuiltInRule, code="TC317", severity="error"):
         calls, self._hiding = self._hiding, []
         if not calls:
             return []
-        self._first = self._first or _hides_all(root, calls[0])
+        self._first = self._first or self._hides_all(root, calls[0])
         self._found += 1
         return [self._first] if self._found == _PROOF else []
 
@@ -127,24 +127,23 @@ class MaskInverted(BuiltInRule, code="TC317", severity="error"):
             )
         ]
 
-
-def _hides_all(root: CallEvent, call: CallEvent) -> Violation:
-    name = next(n for n in _MASKS[call.api] if number(given(call, n), "inverted"))
-    observed = f"{name} leaves out all tokens, and nothing of the padding"
-    return Violation(
-        check_id=MaskInverted.code,
-        step=root.step,
-        rank=root.rank,
-        stage=root.stage,
-        subject=Subject(api=call.api, module=root.module),
-        symptom=Symptom.UNMASKED,
-        message=f"the mask of attention is inverted; {observed}",
-        expected="the mask leaves padding out",
-        observed=observed,
-        evidence=(call, root),
-        likely_cause=f"True and False are exchanged: {observed}. {_MEANS[call.api]}",
-        fix=_FIXES[call.api],
-    )
+    def _hides_all(self, root: CallEvent, call: CallEvent) -> Violation:
+        name = next(n for n in _MASKS[call.api] if number(given(call, n), "inverted"))
+        observed = f"{name} leaves out all tokens, and nothing of the padding"
+        return Violation(
+            check_id=self.code,
+            step=root.step,
+            rank=root.rank,
+            stage=root.stage,
+            subject=Subject(api=call.api, module=root.module),
+            symptom=Symptom.UNMASKED,
+            message=f"the mask of attention is inverted; {observed}",
+            expected="the mask leaves padding out",
+            observed=observed,
+            evidence=(call, root),
+            likely_cause=f"True and False are exchanged: {observed}. {_MEANS[call.api]}",
+            fix=_FIXES[call.api],
+        )
 
 
 def _mask(call: CallEvent, found: Pass) -> TensorSummary | None:

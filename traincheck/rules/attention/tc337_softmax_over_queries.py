@@ -99,11 +99,8 @@ class SoftmaxOverQueries(EventRule, code="TC337", severity="error"):
             ),
             None,
         )
-        return Violation(
-            check_id=self.code,
-            step=mark.step,
-            rank=mark.rank,
-            stage=mark.stage,
+        return self.violation(
+            mark,
             subject=Subject(
                 api=call.api if call else "torch.nn.functional.softmax",
                 module=call.module if call else None,

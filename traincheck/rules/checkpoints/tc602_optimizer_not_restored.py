@@ -81,9 +81,39 @@ class OptimizerNotRestored(EventRule, code="TC602", severity="error"):
             if is_like and (replaced or twice or not resume.loaded):
                 self._is_told = True
                 loads = (file, holder, replaced or twice or resume.model)
-                told = _violation(owner, created, loads, resume.stepped[owner])
+                told = self._violation(owner, created, loads, resume.stepped[owner])
                 return [_of_several(told, owner, created) if len(resume.stepped) > 1 else told]
         return []
+
+    def _violation(
+        self,
+        owner: str,
+        created: OptimizerEvent,
+        loads: tuple[CheckpointEvent, CheckpointEvent, CheckpointEvent],
+        step: CallEvent,
+    ) -> Violation:
+        file, holder, loaded = loads
+        held = "which holds the state of an optimizer"
+        if holder is not file:
+            held = (
+                f"and {holder.path}, which the run writes with it for its optimizer, was never read"
+            )
+        cls = created.cls.rpartition(".")[2]
+        return Violation(
+            check_id=self.code,
+            step=step.step,
+            rank=step.rank,
+            stage="train",
+            subject=Subject(api=f"{created.cls}.load_state_dict"),
+            symptom=Symptom.NOT_RESTORED,
+            message=(
+                f"{owner} ({cls}) steps with an empty state, although the model was "
+                f"loaded from {file.path}, {held}"
+            ),
+            expected="optimizer.load_state_dict() before training goes on",
+            observed=f"{loaded.owner or loaded.target} was loaded, {owner} ({cls}) was not",
+            evidence=(created, holder, loaded, step),
+        )
 
 
 def _twice(resume: Resume) -> CheckpointEvent | None:
@@ -95,34 +125,6 @@ def _twice(resume: Resume) -> CheckpointEvent | None:
 def _is_before(load: CheckpointEvent, created: OptimizerEvent) -> bool:
     """Whether a state was loaded into an optimizer that is known, before another one was made."""
     return load.owner is not None and load.time_ns < created.time_ns
-
-
-def _violation(
-    owner: str,
-    created: OptimizerEvent,
-    loads: tuple[CheckpointEvent, CheckpointEvent, CheckpointEvent],
-    step: CallEvent,
-) -> Violation:
-    file, holder, loaded = loads
-    held = "which holds the state of an optimizer"
-    if holder is not file:
-        held = f"and {holder.path}, which the run writes with it for its optimizer, was never read"
-    cls = created.cls.rpartition(".")[2]
-    return Violation(
-        check_id=OptimizerNotRestored.code,
-        step=step.step,
-        rank=step.rank,
-        stage="train",
-        subject=Subject(api=f"{created.cls}.load_state_dict"),
-        symptom=Symptom.NOT_RESTORED,
-        message=(
-            f"{owner} ({cls}) steps with an empty state, although the model was "
-            f"loaded from {file.path}, {held}"
-        ),
-        expected="optimizer.load_state_dict() before training goes on",
-        observed=f"{loaded.owner or loaded.target} was loaded, {owner} ({cls}) was not",
-        evidence=(created, holder, loaded, step),
-    )
 
 
 def _of_several(found: Violation, owner: str, created: OptimizerEvent) -> Violation:

@@ -63,26 +63,25 @@ class SchedulerNotRestored(EventRule, code="TC603", severity="error"):
                 self.triggered += 1
                 if resume.scheduler is None:
                     self._is_told = True
-                    return [_violation(call, event, file, model)]
+                    return [self._violation(call, event, file, model)]
         return []
 
-
-def _violation(
-    call: CallEvent, event: StepEvent, file: CheckpointEvent, model: CheckpointEvent
-) -> Violation:
-    cls = call.api.rpartition(".")[0].rpartition(".")[2]
-    return Violation(
-        check_id=SchedulerNotRestored.code,
-        step=event.step,
-        rank=call.rank,
-        stage="train",
-        subject=Subject(api=call.api.replace(".__init__", ".load_state_dict")),
-        symptom=Symptom.NOT_RESTORED,
-        message=(
-            f"{cls} starts again, although model and optimizer were loaded from {file.path}, "
-            "which holds the state of a scheduler"
-        ),
-        expected="scheduler.load_state_dict() before training goes on",
-        observed=f"{model.target} and its optimizer were loaded, {cls} was not",
-        evidence=(call, file, model),
-    )
+    def _violation(
+        self, call: CallEvent, event: StepEvent, file: CheckpointEvent, model: CheckpointEvent
+    ) -> Violation:
+        cls = call.api.rpartition(".")[0].rpartition(".")[2]
+        return Violation(
+            check_id=self.code,
+            step=event.step,
+            rank=call.rank,
+            stage="train",
+            subject=Subject(api=call.api.replace(".__init__", ".load_state_dict")),
+            symptom=Symptom.NOT_RESTORED,
+            message=(
+                f"{cls} starts again, although model and optimizer were loaded from {file.path}, "
+                "which holds the state of a scheduler"
+            ),
+            expected="scheduler.load_state_dict() before training goes on",
+            observed=f"{model.target} and its optimizer were loaded, {cls} was not",
+            evidence=(call, file, model),
+        )

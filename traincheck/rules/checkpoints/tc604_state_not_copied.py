@@ -73,7 +73,7 @@ class StateNotCopied(EventRule, code="TC604", severity="error"):
         self.triggered += 1
         if not event.shared or event.changed != 0:
             return []
-        return [self._cause(_violation(event), event)]
+        return [self._cause(self._violation(event), event)]
 
     def _cause(self, violation: Violation, load: CheckpointEvent) -> Violation:
         """Say why the state is the model's own."""
@@ -85,23 +85,16 @@ class StateNotCopied(EventRule, code="TC604", severity="error"):
             return _same_object(violation, target)
         return _own_state(violation, target, trained)
 
-
-def _violation(event: CheckpointEvent) -> Violation:
-    return Violation(
-        check_id=StateNotCopied.code,
-        step=event.step,
-        rank=event.rank,
-        stage=event.stage,
-        subject=Subject(module=event.target),
-        symptom=Symptom.NOT_RESTORED,
-        message=(
-            f"the state given to {event.target}.load_state_dict is made of the model's "
-            f"own tensors ({event.shared} of {event.entries}), so nothing is restored"
-        ),
-        expected="a copy of an earlier state, or the state of another model",
-        observed=f"{event.shared} tensors are the memory of {event.target} itself",
-        evidence=(event,),
-    )
+    def _violation(self, event: CheckpointEvent) -> Violation:
+        return self.violation(
+            event,
+            subject=Subject(module=event.target),
+            symptom=Symptom.NOT_RESTORED,
+            message=f"the state given to {event.target}.load_state_dict is made of the model's "
+            f"own tensors ({event.shared} of {event.entries}), so nothing is restored",
+            expected="a copy of an earlier state, or the state of another model",
+            observed=f"{event.shared} tensors are the memory of {event.target} itself",
+        )
 
 
 def _kept(violation: Violation, load: CheckpointEvent) -> Violation:

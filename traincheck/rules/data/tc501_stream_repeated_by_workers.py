@@ -115,11 +115,8 @@ class StreamRepeatedByWorkers(BuiltInRule, code="TC501", severity="error"):
 
     def _violation(self, event: BatchEvent, observed: str) -> Violation:
         self._told.add(event.loader)
-        return Violation(
-            check_id=self.code,
-            step=event.step,
-            rank=event.rank,
-            stage=event.stage,
+        return self.violation(
+            event,
             subject=Subject(api=DATA_LOADER, variable=event.loader),
             symptom=Symptom.REPEATED_DATA,
             message=(
@@ -128,7 +125,6 @@ class StreamRepeatedByWorkers(BuiltInRule, code="TC501", severity="error"):
             ),
             expected="each sample comes from one worker only",
             observed=observed,
-            evidence=(event,),
         )
 
 

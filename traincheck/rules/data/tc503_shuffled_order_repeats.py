@@ -116,8 +116,36 @@ class ShuffledOrderRepeats(BuiltInRule, code="TC503"):
         for loader, event in self._repeated.items():
             if loader not in self._told and (rank, loader) in self._training:
                 self._told.add(loader)
-                found.append(_violation(event))
+                found.append(self._violation(event))
         return found
+
+    def _violation(self, event: BatchEvent) -> Violation:
+        is_distributed = "DistributedSampler" in (event.sampler or "")
+        sampler = (event.sampler or "sampler").rpartition(".")[2]
+        cause = fix = ""
+        if is_distributed:
+            cause = (
+                "set_epoch() of the DistributedSampler of {variables} is never called, so that it "
+                "shuffles every epoch with the same seed."
+            )
+            fix = "Call loader.sampler.set_epoch(epoch) at the start of every epoch."
+        return Violation(
+            check_id=self.code,
+            step=event.step,
+            rank=event.rank,
+            stage="train",
+            subject=Subject(api=DATA_LOADER, variable=event.loader),
+            symptom=Symptom.REPEATED_DATA,
+            message=(
+                f"{event.loader} ({sampler}) draws its samples in epoch {event.epoch} in the same "
+                "order as in the first"
+            ),
+            expected="each epoch has its own order",
+            observed=f"epoch {event.epoch} begins with samples {list(event.indices[:4])} once more",
+            evidence=(event,),
+            likely_cause=cause,
+            fix=fix,
+        )
 
 
 @dataclass(slots=True)
@@ -142,32 +170,3 @@ def _is_proof(order: Sequence[int], count: int) -> bool:
     different = len(set(order))
     chances = (math.log10(max(different - i, 1)) for i in range(count))
     return sum(chances) >= _PROOF
-
-
-def _violation(event: BatchEvent) -> Violation:
-    is_distributed = "DistributedSampler" in (event.sampler or "")
-    sampler = (event.sampler or "sampler").rpartition(".")[2]
-    cause = fix = ""
-    if is_distributed:
-        cause = (
-            "set_epoch() of the DistributedSampler of {variables} is never called, so that it "
-            "shuffles every epoch with the same seed."
-        )
-        fix = "Call loader.sampler.set_epoch(epoch) at the start of every epoch."
-    return Violation(
-        check_id=ShuffledOrderRepeats.code,
-        step=event.step,
-        rank=event.rank,
-        stage="train",
-        subject=Subject(api=DATA_LOADER, variable=event.loader),
-        symptom=Symptom.REPEATED_DATA,
-        message=(
-            f"{event.loader} ({sampler}) draws its samples in epoch {event.epoch} in the same "
-            "order as in the first"
-        ),
-        expected="each epoch has its own order",
-        observed=f"epoch {event.epoch} begins with samples {list(event.indices[:4])} once more",
-        evidence=(event,),
-        likely_cause=cause,
-        fix=fix,
-    )

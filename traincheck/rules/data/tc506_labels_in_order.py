@@ -94,8 +94,30 @@ class LabelsInOrder(BuiltInRule, code="TC506"):
                 continue
             if len(run.classes) >= self._classes and run.is_sorted:
                 self._told.add(loader)
-                found.append(_violation(run, path))
+                found.append(self._violation(run, path))
         return found
+
+    def _violation(self, run: _Run, path: str) -> Violation:
+        event = run.first
+        return Violation(
+            check_id=self.code,
+            step=event.step,
+            rank=event.rank,
+            stage="train",
+            subject=Subject(api=DATA_LOADER, variable=event.loader),
+            symptom=Symptom.REPEATED_DATA,
+            message=(
+                f"labels ({path}) of {event.loader} come in rising order, most batches hold "
+                "one class"
+            ),
+            expected="batches hold samples of all classes",
+            observed=(
+                f"{run.narrow} of the first {run.batches} batches hold one class, or it and "
+                "the next; "
+                f"{len(run.classes)} classes came one after the other"
+            ),
+            evidence=(event,),
+        )
 
 
 @dataclass(slots=True)
@@ -114,24 +136,3 @@ class _Run:
         """Of few batches, two classes each may be chance."""
         is_narrow = self.batches >= _BATCHES and 2 * self.narrow > self.batches
         return is_narrow or 2 * self.single > self.batches
-
-
-def _violation(run: _Run, path: str) -> Violation:
-    event = run.first
-    return Violation(
-        check_id=LabelsInOrder.code,
-        step=event.step,
-        rank=event.rank,
-        stage="train",
-        subject=Subject(api=DATA_LOADER, variable=event.loader),
-        symptom=Symptom.REPEATED_DATA,
-        message=(
-            f"labels ({path}) of {event.loader} come in rising order, most batches hold one class"
-        ),
-        expected="batches hold samples of all classes",
-        observed=(
-            f"{run.narrow} of the first {run.batches} batches hold one class, or it and the next; "
-            f"{len(run.classes)} classes came one after the other"
-        ),
-        evidence=(event,),
-    )

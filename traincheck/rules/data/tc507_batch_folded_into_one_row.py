@@ -62,24 +62,19 @@ class BatchFoldedIntoOneRow(BuiltInRule, code="TC507"):
         if not (folded and others and is_one_row) or event.loader in self._told:
             return []
         self._told.add(event.loader)
-        return [_violation(event, folded[0], others[0], shapes)]
+        return [self._violation(event, folded[0], others[0], shapes)]
 
-
-def _violation(
-    event: BatchEvent, folded: str, other: str, shapes: dict[str, tuple[int, ...]]
-) -> Violation:
-    observed = f"{folded} has shape {list(shapes[folded])}, {other} {list(shapes[other])}"
-    return Violation(
-        check_id=BatchFoldedIntoOneRow.code,
-        step=event.step,
-        rank=event.rank,
-        stage=event.stage,
-        subject=Subject(api=DATA_LOADER, variable=event.loader),
-        symptom=Symptom.LOSS_INPUT,
-        message=(
-            f"{event.loader} draws {event.drawn} samples, and its batch has one row; {observed}"
-        ),
-        expected=f"{event.drawn} rows in each tensor",
-        observed=observed,
-        evidence=(event,),
-    )
+    def _violation(
+        self, event: BatchEvent, folded: str, other: str, shapes: dict[str, tuple[int, ...]]
+    ) -> Violation:
+        observed = f"{folded} has shape {list(shapes[folded])}, {other} {list(shapes[other])}"
+        return self.violation(
+            event,
+            subject=Subject(api=DATA_LOADER, variable=event.loader),
+            symptom=Symptom.LOSS_INPUT,
+            message=(
+                f"{event.loader} draws {event.drawn} samples, and its batch has one row; {observed}"
+            ),
+            expected=f"{event.drawn} rows in each tensor",
+            observed=observed,
+        )

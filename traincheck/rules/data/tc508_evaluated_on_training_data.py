@@ -73,7 +73,7 @@ class EvaluatedOnTrainingData(BuiltInRule, code="TC508", severity="info"):
         if self._has_gap or not self._evaluated or not self._evaluated.keys() <= self._trained:
             return []
         return [
-            _violation(batches[0])
+            self._violation(batches[0])
             for batches in self._evaluated.values()
             if len(batches) >= _ENOUGH
         ]
@@ -95,6 +95,20 @@ class EvaluatedOnTrainingData(BuiltInRule, code="TC508", severity="info"):
                 batches.append(batch)
         self._batch, self._is_trained, self._is_evaluated = None, False, False
 
+    def _violation(self, batch: BatchEvent) -> Violation:
+        return Violation(
+            check_id=self.code,
+            step=batch.step,
+            rank=batch.rank,
+            stage="eval",
+            subject=Subject(api=DATA_LOADER, variable=batch.loader),
+            symptom=Symptom.ADVICE,
+            message=f"all batches that are evaluated come from {batch.loader}, which is trained on",
+            expected="another loader for evaluation",
+            observed=f"batches of {batch.loader} are trained on and evaluated",
+            evidence=(batch,),
+        )
+
 
 def _is_forward(event: CallEvent) -> bool:
     """Whether a model ran with gradients on: the modules of torchvision's transforms do not."""
@@ -112,18 +126,3 @@ def _flags(result: Any) -> Iterator[bool]:
         yield from (flag for item in result for flag in _flags(item))
     elif isinstance(result, dict) and isinstance(result.get("dict"), dict):
         yield from (flag for item in result["dict"].values() for flag in _flags(item))
-
-
-def _violation(batch: BatchEvent) -> Violation:
-    return Violation(
-        check_id=EvaluatedOnTrainingData.code,
-        step=batch.step,
-        rank=batch.rank,
-        stage="eval",
-        subject=Subject(api=DATA_LOADER, variable=batch.loader),
-        symptom=Symptom.ADVICE,
-        message=f"all batches that are evaluated come from {batch.loader}, which is trained on",
-        expected="another loader for evaluation",
-        observed=f"batches of {batch.loader} are trained on and evaluated",
-        evidence=(batch,),
-    )

@@ -123,8 +123,36 @@ class RanksShareSamples(BuiltInRule, code="TC512"):
                 is_training = any((r, loader) in self._training for r in (rank, other))
                 if again * _RATIO <= shared.count and is_training:
                     self._told.add(loader)
-                    found.append(_violation(shared.first, (rank, other), shared))
+                    found.append(self._violation(shared.first, (rank, other), shared))
         return found
+
+    def _violation(self, first: BatchEvent, ranks: tuple[int, int], shared: _Shared) -> Violation:
+        is_distributed = first.sampler == _DISTRIBUTED
+        cause = fix = ""
+        if is_distributed:
+            cause = (
+                "The DistributedSampler of {variables} has another seed on each rank, or the data "
+                "another order, so that what each rank takes is not what the others leave."
+            )
+            fix = "Give all ranks the same seed for DistributedSampler, and data in the same order."
+        sampler = (first.sampler or "none").rpartition(".")[2]
+        return Violation(
+            check_id=self.code,
+            step=first.step,
+            rank=first.rank,
+            stage="train",
+            subject=Subject(api=DATA_LOADER, variable=first.loader),
+            symptom=Symptom.REPEATED_DATA,
+            message=(
+                f"ranks {ranks[0]} and {ranks[1]} train one model together, but {first.loader} "
+                f"(sampler {sampler}) gives both of them the same samples within an epoch"
+            ),
+            expected="each sample comes on one rank only",
+            observed=f"{shared.count} samples of {len(shared.places)} batches came on both ranks",
+            evidence=(first,),
+            likely_cause=cause,
+            fix=fix,
+        )
 
 
 @dataclass(slots=True)
@@ -150,32 +178,3 @@ class _Epoch:
     number: int
     ranks: dict[int, _Draws] = field(default_factory=dict)
     shared: dict[tuple[int, int], _Shared] = field(default_factory=dict)
-
-
-def _violation(first: BatchEvent, ranks: tuple[int, int], shared: _Shared) -> Violation:
-    is_distributed = first.sampler == _DISTRIBUTED
-    cause = fix = ""
-    if is_distributed:
-        cause = (
-            "The DistributedSampler of {variables} has another seed on each rank, or the data "
-            "another order, so that what each rank takes is not what the others leave."
-        )
-        fix = "Give all ranks the same seed for DistributedSampler, and data in the same order."
-    sampler = (first.sampler or "none").rpartition(".")[2]
-    return Violation(
-        check_id=RanksShareSamples.code,
-        step=first.step,
-        rank=first.rank,
-        stage="train",
-        subject=Subject(api=DATA_LOADER, variable=first.loader),
-        symptom=Symptom.REPEATED_DATA,
-        message=(
-            f"ranks {ranks[0]} and {ranks[1]} train one model together, but {first.loader} "
-            f"(sampler {sampler}) gives both of them the same samples within an epoch"
-        ),
-        expected="each sample comes on one rank only",
-        observed=f"{shared.count} samples of {len(shared.places)} batches came on both ranks",
-        evidence=(first,),
-        likely_cause=cause,
-        fix=fix,
-    )

@@ -140,8 +140,25 @@ class BatchNotUsed(EventRule, code="TC517", severity="error"):
             self._rows[place] = row
             if row.count >= _PROOF:
                 self._is_over = True
-                return [_violation(place, row.call, self._came[min(now.given[place])])]
+                return [self._violation(place, row.call, self._came[min(now.given[place])])]
         return []
+
+    def _violation(self, place: _Place, call: CallEvent, came: tuple[_Origin, int]) -> Violation:
+        where, name = place
+        (loader, path), index = came
+        what = "the input" if name == "0" else name
+        return self.violation(
+            call,
+            subject=Subject(api=call.api, module=call.module),
+            symptom=Symptom.REPEATED_DATA,
+            message=f"{what} of {where} is the same tensor in each step, while new batches come",
+            expected=f"{what} comes from the batch of the step",
+            observed=(
+                f"{what}, {path} of batch {index} of {loader}, was the same at {_PROOF + 1} looks "
+                "in a "
+                "row, and each time there was a new batch"
+            ),
+        )
 
 
 @dataclass(slots=True)
@@ -176,24 +193,3 @@ def _is_input(place: _Place) -> bool:
 def _is_loss(event: CallEvent) -> bool:
     """Whether a module of torch that is a loss was called: its function tells what it was given."""
     return event.api.startswith(LOSS_MODULES)
-
-
-def _violation(place: _Place, call: CallEvent, came: tuple[_Origin, int]) -> Violation:
-    where, name = place
-    (loader, path), index = came
-    what = "the input" if name == "0" else name
-    return Violation(
-        check_id=BatchNotUsed.code,
-        step=call.step,
-        rank=call.rank,
-        stage=call.stage,
-        subject=Subject(api=call.api, module=call.module),
-        symptom=Symptom.REPEATED_DATA,
-        message=f"{what} of {where} is the same tensor in each step, while new batches come",
-        expected=f"{what} comes from the batch of the step",
-        observed=(
-            f"{what}, {path} of batch {index} of {loader}, was the same at {_PROOF + 1} looks in a "
-            "row, and each time there was a new batch"
-        ),
-        evidence=(call,),
-    )

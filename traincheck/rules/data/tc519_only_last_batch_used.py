@@ -96,7 +96,7 @@ class OnlyLastBatchUsed(EventRule, code="TC519", severity="error"):
                 self._found.pop(loader, None)
                 continue
             found = self._found.setdefault(loader, [])
-            found.append(_violation(batches, self._backward, event))
+            found.append(self._violation(batches, self._backward, event))
             if len(found) == _CONFIRMED:
                 told += found
             elif len(found) > _CONFIRMED:
@@ -107,6 +107,21 @@ class OnlyLastBatchUsed(EventRule, code="TC519", severity="error"):
         """A run that ends soon: two are all there is."""
         few = [found for found in self._found.values() if len(found) < _CONFIRMED]
         return [v for found in few if len(found) >= _CONFIRMED_AT_END for v in found]
+
+    def _violation(self, batches: _Fetched, call: CallEvent | None, event: StepEvent) -> Violation:
+        loader, count = batches.last.loader, batches.count
+        return Violation(
+            check_id=self.code,
+            step=event.step,
+            rank=event.rank,
+            stage="train",
+            subject=Subject(api=DATA_LOADER, variable=loader),
+            symptom=Symptom.REPEATED_DATA,
+            message=f"{count} batches of {loader} are fetched, and only the last one is used",
+            expected="each batch is given to the model",
+            observed=f"in one step all {count} batches are fetched, and the last one alone is used",
+            evidence=(*([call] if call is not None else []), batches.last),
+        )
 
 
 @dataclass(slots=True)
@@ -127,19 +142,3 @@ class _Fetched:
     def is_pass(self) -> bool:
         """Whether it began with a pass, and went on without a gap."""
         return self.first.index == 0 and self.last.index == self.count - 1 >= _FEW - 1
-
-
-def _violation(batches: _Fetched, call: CallEvent | None, event: StepEvent) -> Violation:
-    loader, count = batches.last.loader, batches.count
-    return Violation(
-        check_id=OnlyLastBatchUsed.code,
-        step=event.step,
-        rank=event.rank,
-        stage="train",
-        subject=Subject(api=DATA_LOADER, variable=loader),
-        symptom=Symptom.REPEATED_DATA,
-        message=f"{count} batches of {loader} are fetched, and only the last one is used",
-        expected="each batch is given to the model",
-        observed=f"in one step all {count} batches are fetched, and the last one alone is used",
-        evidence=(*([call] if call is not None else []), batches.last),
-    )

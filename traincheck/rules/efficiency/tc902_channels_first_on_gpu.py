@@ -10,7 +10,7 @@ from traincheck.schema.findings import Violation
 _HALF = frozenset({"float16", "bfloat16"})
 
 
-class ChannelsFirst(ModelRule, code="TC902", severity="info"):
+class ChannelsFirstOnGpu(ModelRule, code="TC902", severity="info"):
     """channels-first-on-gpu: half-precision convolutions that are stored channels-first.
 
     What it checks:

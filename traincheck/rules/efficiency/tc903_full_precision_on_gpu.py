@@ -14,7 +14,7 @@ from traincheck.schema.findings import Violation
 _STEPS = 3
 
 
-class FullPrecision(BuiltInRule, code="TC903", severity="info"):
+class FullPrecisionOnGpu(BuiltInRule, code="TC903", severity="info"):
     """full-precision-on-gpu: training on a GPU in float32 throughout.
 
     What it checks:

@@ -8,7 +8,7 @@ from traincheck.rules.base.model_rule import MODELS, Model, ModelRule, about
 from traincheck.schema.findings import Violation
 
 
-class OffTheGpu(ModelRule, code="TC904", severity="info"):
+class ModelOffTheGpu(ModelRule, code="TC904", severity="info"):
     """model-off-the-gpu: a model that is not, or not wholly, on the GPU that is there.
 
     What it checks:

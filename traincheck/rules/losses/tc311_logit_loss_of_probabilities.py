@@ -94,7 +94,7 @@ class LogitLossOfProbabilities(BuiltInRule, code="TC311", severity="error"):
         if self._twice and self._twice[-1].step == call.step:
             return []
         self._twice.append(call)
-        return [_second(call, self._twice[0], low, high)] if len(self._twice) == _TWICE else []
+        return [self._second(call, self._twice[0], low, high)] if len(self._twice) == _TWICE else []
 
     def _judge(self, call: CallEvent, logits: TensorSummary, squashed: set[int]) -> list[Violation]:
         low, high = number(logits, "min"), number(logits, "max")
@@ -119,26 +119,25 @@ class LogitLossOfProbabilities(BuiltInRule, code="TC311", severity="error"):
             )
         ]
 
+    def _second(self, call: CallEvent, first: CallEvent, low: float, high: float) -> Violation:
+        told = loss_violation(
+            self.code,
+            call,
+            "sigmoid is applied to what a sigmoid gave",
+            expected="one sigmoid on the way to the loss",
+            observed=f"all outputs lie between {low:.3g} and {high:.3g}, those of a second sigmoid",
+            cause="The model ends with a sigmoid, and the loop applies another: {observed}.",
+        )
+        return replace(
+            told,
+            step=first.step,
+            title="Sigmoid is applied twice",
+            fix="Remove one of the two, or both and use binary_cross_entropy_with_logits.",
+        )
+
 
 def _maps(before: tuple[int, float, float], now: tuple[int, float, float]) -> bool:
     """Whether a sigmoid takes the extremes of one result to those of another."""
     if before[0] != now[0]:
         return False
     return all(abs(1 / (1 + math.exp(-x)) - y) <= _CLOSE for x, y in zip(before[1:], now[1:]))
-
-
-def _second(call: CallEvent, first: CallEvent, low: float, high: float) -> Violation:
-    told = loss_violation(
-        LogitLossOfProbabilities.code,
-        call,
-        "sigmoid is applied to what a sigmoid gave",
-        expected="one sigmoid on the way to the loss",
-        observed=f"all outputs lie between {low:.3g} and {high:.3g}, those of a second sigmoid",
-        cause="The model ends with a sigmoid, and the loop applies another: {observed}.",
-    )
-    return replace(
-        told,
-        step=first.step,
-        title="Sigmoid is applied twice",
-        fix="Remove one of the two, or both and use binary_cross_entropy_with_logits.",
-    )

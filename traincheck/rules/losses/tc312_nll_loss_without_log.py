@@ -77,7 +77,7 @@ class NllLossWithoutLog(BuiltInRule, code="TC312", severity="error"):
             return []
         loss = call.api.removeprefix(F)
         if high <= _ROUNDING:
-            return [] if dim is None else _other_dim(call, loss, tensor, dim, high)
+            return [] if dim is None else self._other_dim(call, loss, tensor, dim, high)
         if are_distributions(tensor):
             observed = "its rows are probabilities, softmax was used in place of log_softmax"
         else:
@@ -92,23 +92,24 @@ class NllLossWithoutLog(BuiltInRule, code="TC312", severity="error"):
             )
         ]
 
-
-def _other_dim(
-    call: CallEvent, loss: str, tensor: TensorSummary, dim: int, high: float
-) -> list[Violation]:
-    """Of so many classes one has at least the mean probability, or they do not sum to one."""
-    if not tensor.shape:
-        return []
-    classes = tensor.shape[min(dim, len(tensor.shape) - 1)]
-    least = -math.log(max(classes, 1))
-    if high >= least - _CLEARLY:
-        return []
-    told = loss_violation(
-        NllLossWithoutLog.code,
-        call,
-        f"the input of {loss} holds no log-probabilities of its classes",
-        expected=f"{classes} log-probabilities for each sample, one of them at least {least:.3g}",
-        observed=f"the greatest of all is {high:.3g}",
-        cause="log_softmax runs over another dim than that of the classes: {observed}.",
-    )
-    return [told]
+    def _other_dim(
+        self, call: CallEvent, loss: str, tensor: TensorSummary, dim: int, high: float
+    ) -> list[Violation]:
+        """Of so many classes one has at least the mean probability, or they do not sum to one."""
+        if not tensor.shape:
+            return []
+        classes = tensor.shape[min(dim, len(tensor.shape) - 1)]
+        least = -math.log(max(classes, 1))
+        if high >= least - _CLEARLY:
+            return []
+        told = loss_violation(
+            self.code,
+            call,
+            f"the input of {loss} holds no log-probabilities of its classes",
+            expected=(
+                f"{classes} log-probabilities for each sample, one of them at least {least:.3g}"
+            ),
+            observed=f"the greatest of all is {high:.3g}",
+            cause="log_softmax runs over another dim than that of the classes: {observed}.",
+        )
+        return [told]

@@ -55,14 +55,14 @@ class NoValidLabel(BuiltInRule, code="TC314", severity="error"):
         if isinstance(event, CallEvent) and (event.family or event.api) == Families.BACKWARD:
             call, self._sum = self._sum, None
             loss = loss_of(event)
-            return [_violation(call)] if call and loss is not None and math.isnan(loss) else []
+            return [self._violation(call)] if call and loss is not None and math.isnan(loss) else []
         if isinstance(event, StepEvent):
             self._sum = None
         call = as_loss(event, (CROSS_ENTROPY, NLL))
         if call is None:
             return []
         if call.args.get("reduction", "mean") == "mean":
-            return [_violation(call)] if self._is_of_none(call) else []
+            return [self._violation(call)] if self._is_of_none(call) else []
         self._sum = call if self._is_of_none(call) else None
         return []
 
@@ -74,15 +74,14 @@ class NoValidLabel(BuiltInRule, code="TC314", severity="error"):
         self.triggered += 1
         return bool(low == high == call.args.get("ignore_index", IGNORED_LABEL))
 
-
-def _violation(call: CallEvent) -> Violation:
-    ignored = call.args.get("ignore_index", IGNORED_LABEL)
-    target = given(call, "target")
-    shape = list(target.shape) if target else "the"
-    return loss_violation(
-        NoValidLabel.code,
-        call,
-        f"all labels of a batch are {ignored}, which the loss leaves out",
-        expected="at least one label that counts",
-        observed=f"{shape} labels, all {ignored}",
-    )
+    def _violation(self, call: CallEvent) -> Violation:
+        ignored = call.args.get("ignore_index", IGNORED_LABEL)
+        target = given(call, "target")
+        shape = list(target.shape) if target else "the"
+        return loss_violation(
+            self.code,
+            call,
+            f"all labels of a batch are {ignored}, which the loss leaves out",
+            expected="at least one label that counts",
+            observed=f"{shape} labels, all {ignored}",
+        )

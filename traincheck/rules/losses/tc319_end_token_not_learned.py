@@ -73,22 +73,21 @@ class EndTokenNotLearned(BuiltInRule, code="TC319", severity="error"):
             is_training = (rank, loader) in self._training
             if len(lost) >= _PROOF and is_training and loader not in self._told:
                 self._told.add(loader)
-                found.append(_violation(lost[0]))
+                found.append(self._violation(lost[0]))
         return found
 
-
-def _violation(event: BatchEvent) -> Violation:
-    token = event.tokens["lost_end"]
-    observed = f"token {token} ends most rows and is -100 in all labels"
-    return Violation(
-        check_id=EndTokenNotLearned.code,
-        step=event.step,
-        rank=event.rank,
-        stage="train",
-        subject=Subject(api=DATA_LOADER, variable=event.loader),
-        symptom=Symptom.LOSS_INPUT,
-        message=f"the end token is never a label in batches of {event.loader}; {observed}",
-        expected="the token that ends a row is a label like the others",
-        observed=observed,
-        evidence=(event,),
-    )
+    def _violation(self, event: BatchEvent) -> Violation:
+        token = event.tokens["lost_end"]
+        observed = f"token {token} ends most rows and is -100 in all labels"
+        return Violation(
+            check_id=self.code,
+            step=event.step,
+            rank=event.rank,
+            stage="train",
+            subject=Subject(api=DATA_LOADER, variable=event.loader),
+            symptom=Symptom.LOSS_INPUT,
+            message=f"the end token is never a label in batches of {event.loader}; {observed}",
+            expected="the token that ends a row is a label like the others",
+            observed=observed,
+            evidence=(event,),
+        )

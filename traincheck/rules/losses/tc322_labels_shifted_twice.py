@@ -102,7 +102,25 @@ class LabelsShiftedTwice(EventRule, code="TC322"):
         if twice is None or others:
             return []
         self._is_over = True
-        return [_violation(twice, *labels)]
+        return [self._violation(twice, *labels)]
+
+    def _violation(self, call: CallEvent, name: str, shape: tuple[int, int]) -> Violation:
+        rows, columns = shape
+        target = given(call, "target")
+        size = prod(target.shape) if target is not None else 0
+        rest = "" if size < rows * columns else " and -100 at its end"
+        return loss_violation(
+            self.code,
+            call,
+            f"the labels ({name}) are the next tokens already, and are shifted once more",
+            expected=(
+                f"a target of all {rows * columns} labels of {name} ({rows} rows of {columns})"
+            ),
+            observed=(
+                f"a target of {size}, without the first label of each row{rest}: each position is "
+                "scored on the token two ahead"
+            ),
+        )
 
 
 def _shifted(where: str, values: Mapping[str, Any]) -> Iterator[tuple[str, tuple[int, int]]]:
@@ -112,20 +130,3 @@ def _shifted(where: str, values: Mapping[str, Any]) -> Iterator[tuple[str, tuple
         if tensor is not None and are_next_tokens(tensor):
             rows, columns = tensor.shape
             yield f"{where}{path}", (rows, columns)
-
-
-def _violation(call: CallEvent, name: str, shape: tuple[int, int]) -> Violation:
-    rows, columns = shape
-    target = given(call, "target")
-    size = prod(target.shape) if target is not None else 0
-    rest = "" if size < rows * columns else " and -100 at its end"
-    return loss_violation(
-        LabelsShiftedTwice.code,
-        call,
-        f"the labels ({name}) are the next tokens already, and are shifted once more",
-        expected=f"a target of all {rows * columns} labels of {name} ({rows} rows of {columns})",
-        observed=(
-            f"a target of {size}, without the first label of each row{rest}: each position is "
-            "scored on the token two ahead"
-        ),
-    )

@@ -78,7 +78,17 @@ class TargetOutOfRange(EventRule, code="TC330", severity="error"):
             self._first[call.api], self._extremes[call.api] = call, (low, high)
             return []
         self._told.add(call.api)
-        return [_violation(self._first[call.api], min(low, before[0]), max(high, before[1]))]
+        return [self._violation(self._first[call.api], min(low, before[0]), max(high, before[1]))]
+
+    def _violation(self, call: CallEvent, low: float, high: float) -> Violation:
+        return loss_violation(
+            self.code,
+            call,
+            f"targets of {call.api.rpartition('.')[2]} are no probabilities",
+            expected="targets between 0 and 1",
+            observed=f"targets from {low:.3g} to {high:.3g}",
+            cause=_cause(low, high),
+        )
 
 
 def _counts_all(call: CallEvent) -> bool:
@@ -90,17 +100,6 @@ def _counts_all(call: CallEvent) -> bool:
         return False
     least = number(given(call, "weight"), "min")
     return call.args.get("weight") is None or (least is not None and least > 0)
-
-
-def _violation(call: CallEvent, low: float, high: float) -> Violation:
-    return loss_violation(
-        TargetOutOfRange.code,
-        call,
-        f"targets of {call.api.rpartition('.')[2]} are no probabilities",
-        expected="targets between 0 and 1",
-        observed=f"targets from {low:.3g} to {high:.3g}",
-        cause=_cause(low, high),
-    )
 
 
 def _cause(low: float, high: float) -> str:

@@ -128,10 +128,25 @@ class BroadcastInOwnLoss(EventRule, code="TC331"):
             for pairs in _pairs(mark):
                 if pairs.size in sizes:
                     place = call.where, pairs.name, len(pairs.given)
-                    found.setdefault(place, _violation(call, mark, pairs))
+                    found.setdefault(place, self._violation(call, mark, pairs))
         self._steps.update(found.keys())
         self._first = {**found, **self._first}
         return [self._first[place] for place in found if self._steps[place] == _ENOUGH]
+
+    def _violation(self, call: CallEvent, mark: MarkEvent, pairs: _Pairs) -> Violation:
+        other = [pairs.size] if len(pairs.given) > 1 else [pairs.size, 1]
+        word = _WORDS.get(pairs.name, f"an operation ({pairs.name})")
+        return self.violation(
+            mark,
+            subject=Subject(api=call.api),
+            symptom=Symptom.LOSS_INPUT,
+            message=f"{word} in a loss is over all pairs of {pairs.size} samples",
+            expected=f"one shape for both, with {pairs.size} elements",
+            observed=(
+                f"{word} of {[*pairs.given]} and a tensor such as {other} gives {[*pairs.shape]}"
+            ),
+            evidence=(call,),
+        )
 
 
 def _pairs(mark: MarkEvent) -> list[_Pairs]:
@@ -179,22 +194,3 @@ def _is_meant(sources: Sequence[_Source]) -> bool:
         if name not in _SCALING:
             return name == _LEAF or name in _SPREADING
     return False
-
-
-def _violation(call: CallEvent, mark: MarkEvent, pairs: _Pairs) -> Violation:
-    other = [pairs.size] if len(pairs.given) > 1 else [pairs.size, 1]
-    word = _WORDS.get(pairs.name, f"an operation ({pairs.name})")
-    return Violation(
-        check_id=BroadcastInOwnLoss.code,
-        step=mark.step,
-        rank=mark.rank,
-        stage=mark.stage,
-        subject=Subject(api=call.api),
-        symptom=Symptom.LOSS_INPUT,
-        message=f"{word} in a loss is over all pairs of {pairs.size} samples",
-        expected=f"one shape for both, with {pairs.size} elements",
-        observed=(
-            f"{word} of {[*pairs.given]} and a tensor such as {other} gives {[*pairs.shape]}"
-        ),
-        evidence=(call,),
-    )

@@ -77,7 +77,18 @@ class LabelsNotShifted(EventRule, code="TC338"):
         if not all(_is_low(loss, self.share) for loss in step.losses):
             return []
         self._found += 1
-        return [_violation(self._first, _mean(step.losses[0]))] if self._found == _PROOF else []
+        return (
+            [self._violation(self._first, _mean(step.losses[0]))] if self._found == _PROOF else []
+        )
+
+    def _violation(self, first: CallEvent, mean: float) -> Violation:
+        return loss_violation(
+            self.code,
+            first,
+            "the labels are the tokens that the model is given, each at its position",
+            expected="labels that are one token ahead of what the model is given",
+            observed=f"the same tokens as labels and as inputs; the loss falls to {mean:.2g}",
+        )
 
 
 def _is_causal(step: TrainingStep) -> bool:
@@ -100,13 +111,3 @@ def _is_low(loss: CallEvent, share: float) -> bool:
     if scores is None or len(scores.shape) < 2:  # noqa: PLR2004
         return False
     return _mean(loss) < share * log(max(scores.shape[1], 2))
-
-
-def _violation(first: CallEvent, mean: float) -> Violation:
-    return loss_violation(
-        LabelsNotShifted.code,
-        first,
-        "the labels are the tokens that the model is given, each at its position",
-        expected="labels that are one token ahead of what the model is given",
-        observed=f"the same tokens as labels and as inputs; the loss falls to {mean:.2g}",
-    )

@@ -72,21 +72,20 @@ class FrozenModelInTrainingMode(StepRule, code="TC306"):
             active = forward.active
             if active:
                 self._told.add(forward.path)
-                found.append(_violation(forward, active, model.first, facts))
+                found.append(self._violation(forward, active, model.first, facts))
         return found
 
-
-def _violation(
-    forward: Forward, active: list[str], first: int | None, facts: StepFacts
-) -> Violation:
-    path = forward.path
-    return proof(
-        (FrozenModelInTrainingMode.code, Symptom.TRAINING_MODE),
-        facts,
-        step=first,
-        subject=Subject(module=path),
-        message=f"{path} is not being trained, and is used without gradients, in training mode",
-        expected=f"{path} in evaluation mode, as no optimizer holds any of it",
-        observed=f"working as in training: {joined(active)}",
-        evidence=(forward.call,),
-    )
+    def _violation(
+        self, forward: Forward, active: list[str], first: int | None, facts: StepFacts
+    ) -> Violation:
+        path = forward.path
+        return proof(
+            (self.code, Symptom.TRAINING_MODE),
+            facts,
+            step=first,
+            subject=Subject(module=path),
+            message=f"{path} is not being trained, and is used without gradients, in training mode",
+            expected=f"{path} in evaluation mode, as no optimizer holds any of it",
+            observed=f"working as in training: {joined(active)}",
+            evidence=(forward.call,),
+        )

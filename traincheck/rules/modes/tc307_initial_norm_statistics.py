@@ -63,19 +63,18 @@ class InitialNormStatistics(EventRule, code="TC307"):
         if not model.has_moved or model.name in self._told:
             return []
         self._told.add(model.name)
-        return [_violation(event, model.name)]
+        return [self._violation(event, model.name)]
 
-
-def _violation(event: MarkEvent, model: str) -> Violation:
-    return Violation(
-        check_id=InitialNormStatistics.code,
-        step=event.step,
-        rank=event.rank,
-        stage="eval",
-        subject=Subject(module=model),
-        symptom=Symptom.STATE_UNCHANGED,
-        message=f"{model} is evaluated; its weights have changed, its batch norms have not",
-        expected="running statistics that were updated, or copied, as the weights were",
-        observed="running_mean is 0 and running_var is 1, of no batch",
-        evidence=(event,),
-    )
+    def _violation(self, event: MarkEvent, model: str) -> Violation:
+        return Violation(
+            check_id=self.code,
+            step=event.step,
+            rank=event.rank,
+            stage="eval",
+            subject=Subject(module=model),
+            symptom=Symptom.STATE_UNCHANGED,
+            message=f"{model} is evaluated; its weights have changed, its batch norms have not",
+            expected="running statistics that were updated, or copied, as the weights were",
+            observed="running_mean is 0 and running_var is 1, of no batch",
+            evidence=(event,),
+        )

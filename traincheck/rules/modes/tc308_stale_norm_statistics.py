@@ -68,19 +68,22 @@ class StaleNormStatistics(BuiltInRule, code="TC308"):
         """Now it is known that no update came."""
         if self._is_sampled:
             return []
-        return [_violation(e) for key, e in self._evaluated.items() if key not in self._updated]
+        return [
+            self._violation(e) for key, e in self._evaluated.items() if key not in self._updated
+        ]
 
-
-def _violation(event: MarkEvent) -> Violation:
-    return Violation(
-        check_id=StaleNormStatistics.code,
-        step=event.step,
-        rank=event.rank,
-        stage="eval",
-        subject=Subject(module=event.model),
-        symptom=Symptom.STATE_UNCHANGED,
-        message=f"{event.model} is a mean of weights; its batch norms were never updated for it",
-        expected="a pass over training data in training mode (update_bn) before the evaluation",
-        observed="running statistics copied from the last model that was averaged",
-        evidence=(event,),
-    )
+    def _violation(self, event: MarkEvent) -> Violation:
+        return Violation(
+            check_id=self.code,
+            step=event.step,
+            rank=event.rank,
+            stage="eval",
+            subject=Subject(module=event.model),
+            symptom=Symptom.STATE_UNCHANGED,
+            message=(
+                f"{event.model} is a mean of weights; its batch norms were never updated for it"
+            ),
+            expected="a pass over training data in training mode (update_bn) before the evaluation",
+            observed="running statistics copied from the last model that was averaged",
+            evidence=(event,),
+        )

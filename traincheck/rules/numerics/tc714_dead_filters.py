@@ -67,17 +67,13 @@ class DeadFilters(BuiltInRule, code="TC714", severity="info"):
             return ()
         count = math.floor(dead * event.summary.shape[0] + 0.5)
         observed = f"{count} of {event.summary.shape[0]} filters of {event.name} are zero"
-        self._found[event.identity] = Violation(
-            check_id=self.code,
-            step=event.step,
-            rank=event.rank,
-            stage=event.stage,
+        self._found[event.identity] = self.violation(
+            event,
             subject=Subject(variable=event.name),
             symptom=Symptom.INITIALIZATION,
             message=observed,
             expected="filters that are not zero",
             observed=observed,
-            evidence=(event,),
         )
         return ()
 

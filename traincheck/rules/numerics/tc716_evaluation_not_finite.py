@@ -97,20 +97,16 @@ class EvaluationNotFinite(EventRule, code="TC716"):
         if self._count < _IN_A_ROW or self._is_told or self._first is None:
             return []
         self._is_told = True
-        return [_violation(self._first, broken)]
+        return [self._violation(self._first, broken)]
 
-
-def _violation(first: CallEvent, last: CallEvent) -> Violation:
-    name = first.api.removeprefix(F)
-    return Violation(
-        check_id=EvaluationNotFinite.code,
-        step=first.step,
-        rank=first.rank,
-        stage=first.stage,
-        subject=Subject(api=first.api),
-        symptom=Symptom.NON_FINITE,
-        message=f"{name} gives no number in two evaluations in a row, and does in training",
-        expected="finite losses in evaluations, as in training",
-        observed=f"{name} gives NaN or infinity",
-        evidence=(first, last),
-    )
+    def _violation(self, first: CallEvent, last: CallEvent) -> Violation:
+        name = first.api.removeprefix(F)
+        return self.violation(
+            first,
+            subject=Subject(api=first.api),
+            symptom=Symptom.NON_FINITE,
+            message=f"{name} gives no number in two evaluations in a row, and does in training",
+            expected="finite losses in evaluations, as in training",
+            observed=f"{name} gives NaN or infinity",
+            evidence=(first, last),
+        )

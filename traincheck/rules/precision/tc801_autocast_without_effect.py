@@ -80,11 +80,8 @@ class AutocastWithoutEffect(BuiltInRule, code="TC801"):
             return []
         observed = f"all {dtypes['float32']} matrix products are in float32, none in {asked}"
         return [
-            Violation(
-                check_id=self.code,
-                step=root.step,
-                rank=root.rank,
-                stage=root.stage,
+            self.violation(
+                root,
                 subject=Subject(api=self._last.api, module=root.module),
                 symptom=Symptom.PRECISION,
                 message=f"{root.module} runs under autocast to {asked}, but {observed}",

@@ -63,16 +63,12 @@ class PositionBufferInHalf(BuiltInRule, code="TC802"):
         if dtype not in _HALF:
             return []
         return [
-            Violation(
-                check_id=self.code,
-                step=event.step,
-                rank=event.rank,
-                stage=event.stage,
+            self.violation(
+                event,
                 subject=Subject(variable=event.name),
                 symptom=Symptom.PRECISION,
                 message=f"a cast to {dtype} rounds the positions in {event.name}",
                 expected="float32",
                 observed=dtype,
-                evidence=(event,),
             )
         ]

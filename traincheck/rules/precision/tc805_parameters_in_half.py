@@ -58,21 +58,20 @@ class ParametersInHalf(BuiltInRule, code="TC805", severity="info"):
             self.triggered += 1
             found = sorted(self._held & self._half.keys() - self._told)
             self._told.update(found)
-            return [_violation(self._half[identity], event) for identity in found[:_NAMED]]
+            return [self._violation(self._half[identity], event) for identity in found[:_NAMED]]
         return []
 
-
-def _violation(state: StateEvent, step: StepEvent) -> Violation:
-    dtype = "half precision" if state.summary is None else state.summary.dtype
-    return Violation(
-        check_id=ParametersInHalf.code,
-        step=step.step,
-        rank=step.rank,
-        stage="train",
-        subject=Subject(variable=state.name),
-        symptom=Symptom.PRECISION,
-        message=f"the optimizer updates {state.name} in {dtype}",
-        expected="float32 parameters, or float32 copies of them",
-        observed=dtype,
-        evidence=(state, step),
-    )
+    def _violation(self, state: StateEvent, step: StepEvent) -> Violation:
+        dtype = "half precision" if state.summary is None else state.summary.dtype
+        return Violation(
+            check_id=self.code,
+            step=step.step,
+            rank=step.rank,
+            stage="train",
+            subject=Subject(variable=state.name),
+            symptom=Symptom.PRECISION,
+            message=f"the optimizer updates {state.name} in {dtype}",
+            expected="float32 parameters, or float32 copies of them",
+            observed=dtype,
+            evidence=(state, step),
+        )

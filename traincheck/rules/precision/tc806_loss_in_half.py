@@ -53,16 +53,12 @@ class LossInHalf(BuiltInRule, code="TC806", severity="info"):
             return []
         self._told.add(call.api)
         return [
-            Violation(
-                check_id=self.code,
-                step=call.step,
-                rank=call.rank,
-                stage=call.stage,
+            self.violation(
+                call,
                 subject=Subject(api=call.api, module=call.module),
                 symptom=Symptom.PRECISION,
                 message=f"{call.api.rpartition('.')[2]} is computed in {tensor.dtype}",
                 expected="float32",
                 observed=tensor.dtype,
-                evidence=(call,),
             )
         ]

@@ -65,20 +65,14 @@ class OptimizerStateInHalf(EventRule, code="TC807", severity="info"):
                 continue
             self._is_told = True
             return [
-                Violation(
-                    check_id=self.code,
-                    step=event.step,
-                    rank=event.rank,
-                    stage=event.stage,
+                self.violation(
+                    event,
                     subject=Subject(api="torch.optim.Optimizer.state_dict"),
                     symptom=Symptom.ADVICE,
-                    message=(
-                        f"the optimizer state in {event.path or 'the file'} is {half[0]}, the "
-                        f"weights are {min(self._dtypes)}"
-                    ),
+                    message=f"the optimizer state in {event.path or 'the file'} is {half[0]}, the "
+                    f"weights are {min(self._dtypes)}",
                     expected=f"moments in {min(self._dtypes)}",
                     observed=f"moments in {', '.join(half)}",
-                    evidence=(event,),
                 )
             ]
         return []

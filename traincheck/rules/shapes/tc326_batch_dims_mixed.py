@@ -98,8 +98,20 @@ class BatchDimsMixed(EventRule, code="TC326"):
             self._found[path] += 1
             if self._found[path] == _ENOUGH:
                 self._told.add(path)
-                found.append(_violation(*dims[0]))
+                found.append(self._violation(*dims[0]))
         return found
+
+    def _violation(self, batch: int, columns: int, call: CallEvent) -> Violation:
+        return self.violation(
+            call,
+            subject=Subject(api=call.api, module=call.module),
+            symptom=Symptom.LOSS_INPUT,
+            message=f"{call.module} reads the {batch} samples of a batch as one sequence",
+            expected=(
+                f"{batch} sequences of {columns} steps, as other layers of the model read them"
+            ),
+            observed=f"{columns} sequences of {batch} steps",
+        )
 
 
 @dataclass(slots=True)
@@ -108,18 +120,3 @@ class _Step:
 
     batches: set[int] = field(default_factory=set)
     others: list[tuple[int, int, CallEvent]] = field(default_factory=list)
-
-
-def _violation(batch: int, columns: int, call: CallEvent) -> Violation:
-    return Violation(
-        check_id=BatchDimsMixed.code,
-        step=call.step,
-        rank=call.rank,
-        stage=call.stage,
-        subject=Subject(api=call.api, module=call.module),
-        symptom=Symptom.LOSS_INPUT,
-        message=f"{call.module} reads the {batch} samples of a batch as one sequence",
-        expected=f"{batch} sequences of {columns} steps, as other layers of the model read them",
-        observed=f"{columns} sequences of {batch} steps",
-        evidence=(call,),
-    )

@@ -109,10 +109,28 @@ class ViewForTranspose(EventRule, code="TC328"):
                 mixed = f"the scores of {after.shape[1]} classes"
             if mixed is not None:
                 place = call.api, call.module, call.where
-                found.setdefault(place, _violation(call, mixed, before.shape, after.shape))
+                found.setdefault(place, self._violation(call, mixed, before.shape, after.shape))
         self._steps.update(found.keys())
         self._first = {**found, **self._first}
         return [self._first[place] for place in found if self._steps[place] == _ENOUGH]
+
+    def _violation(
+        self, call: CallEvent, mixed: str, before: Sequence[int], after: Sequence[int]
+    ) -> Violation:
+        name = call.api.rpartition(".")[2]
+        return Violation(
+            check_id=self.code,
+            step=call.step,
+            rank=call.rank,
+            stage=call.stage,
+            subject=Subject(api=call.api, module=call.module),
+            symptom=Symptom.LOSS_INPUT,
+            message=f"{name}() tears {mixed} apart",
+            expected=f"{mixed} that stay whole, as transpose() or permute() leaves them",
+            observed=f"{name}() gives {tuple(before)} the shape {tuple(after)}",
+            title=f"A view mixes {mixed}" + (f" in {call.module}" if call.module else ""),
+            evidence=(call,),
+        )
 
 
 def _rows(tensors: Iterable[TensorSummary]) -> int | None:
@@ -150,22 +168,3 @@ def _is_merged(order: Sequence[int], new: Sequence[int]) -> bool:
             return False
         start = end
     return start == len(order)
-
-
-def _violation(
-    call: CallEvent, mixed: str, before: Sequence[int], after: Sequence[int]
-) -> Violation:
-    name = call.api.rpartition(".")[2]
-    return Violation(
-        check_id=ViewForTranspose.code,
-        step=call.step,
-        rank=call.rank,
-        stage=call.stage,
-        subject=Subject(api=call.api, module=call.module),
-        symptom=Symptom.LOSS_INPUT,
-        message=f"{name}() tears {mixed} apart",
-        expected=f"{mixed} that stay whole, as transpose() or permute() leaves them",
-        observed=f"{name}() gives {tuple(before)} the shape {tuple(after)}",
-        title=f"A view mixes {mixed}" + (f" in {call.module}" if call.module else ""),
-        evidence=(call,),
-    )

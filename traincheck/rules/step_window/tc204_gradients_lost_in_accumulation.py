@@ -12,7 +12,7 @@ from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
 
 
-class GradientsLost(StepRule, code="TC204", severity="error"):
+class GradientsLostInAccumulation(StepRule, code="TC204", severity="error"):
     """gradients-lost-in-accumulation: zero_grad() runs inside the accumulation window.
 
     What it checks:

@@ -48,8 +48,19 @@ class BetasSwapped(EventRule, code="TC218"):
         for betas in dict.fromkeys(_betas(event)):
             self.triggered += 1
             if betas[0] > max(_LONG, betas[1]) and betas[1] < _LONG:
-                found.append(_violation(event, betas))
+                found.append(self._violation(event, betas))
         return found
+
+    def _violation(self, event: OptimizerEvent, betas: tuple[float, float]) -> Violation:
+        name = event.cls.rpartition(".")[2]
+        return self.violation(
+            event,
+            subject=Subject(api=event.cls),
+            symptom=Symptom.WRONG_VALUE,
+            message=f"{event.id} ({name}) was made with betas={betas}",
+            expected="the first beta, for gradients, below the second, for their squares",
+            observed=f"betas={betas}",
+        )
 
 
 def _betas(event: OptimizerEvent) -> Iterator[tuple[float, float]]:
@@ -59,19 +70,3 @@ def _betas(event: OptimizerEvent) -> Iterator[tuple[float, float]]:
             first, second = betas
             if isinstance(first, float) and isinstance(second, float):
                 yield first, second
-
-
-def _violation(event: OptimizerEvent, betas: tuple[float, float]) -> Violation:
-    name = event.cls.rpartition(".")[2]
-    return Violation(
-        check_id=BetasSwapped.code,
-        step=event.step,
-        rank=event.rank,
-        stage=event.stage,
-        subject=Subject(api=event.cls),
-        symptom=Symptom.WRONG_VALUE,
-        message=f"{event.id} ({name}) was made with betas={betas}",
-        expected="the first beta, for gradients, below the second, for their squares",
-        observed=f"betas={betas}",
-        evidence=(event,),
-    )
