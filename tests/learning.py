@@ -8,7 +8,7 @@ from typing import Any
 
 from traincheck.check.engine import Engine
 from traincheck.infer.engine import InferResult, Limits, infer
-from traincheck.infer.tasks import Run
+from traincheck.infer.parallel import Run
 from traincheck.relations.registry import RELATIONS
 from traincheck.schema.claims import Hypothesis, Invariant
 from traincheck.schema.events import Event

@@ -14,11 +14,11 @@ from tests.builders import ADAM, BN_BUFFERS, MLP, MLP_BN, SGD, TraceBuilder
 from tests.checking import report_of
 from tests.rules.broken import BROKEN
 from traincheck.rules.registry import RULES
-from traincheck.schema.apis import Families
 from traincheck.schema.codec import decode, encode
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
 from traincheck.schema.protocols import Rule
+from traincheck.schema.torch_api import Families
 
 RULE_TESTS = Path(__file__).parents[1] / "rules"
 

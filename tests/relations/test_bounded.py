@@ -12,9 +12,9 @@ from tests.golden import Golden, mentions
 from tests.learning import broken, claims, decide, learn, report_of, values_of
 from traincheck.relations.readings.gradient_sizes import Gradients
 from traincheck.relations.readings.reading import LEAST_SHARE
-from traincheck.schema.apis import Families
 from traincheck.schema.events import CheckpointEvent, StateEvent, StepEvent
 from traincheck.schema.findings import Symptom, Verdict
+from traincheck.schema.torch_api import Families
 from traincheck.schema.values import TensorSummary
 
 CROSS_ENTROPY = "torch.nn.functional.cross_entropy"

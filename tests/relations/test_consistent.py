@@ -10,9 +10,9 @@ from tests.builders import MLP, TraceBuilder
 from tests.golden import Golden, mentions
 from tests.learning import broken, claims, decide, learn, report_of, values_of
 from tests.ranks import RankBuilder, merged, two_ranks
-from traincheck.schema.apis import Families
 from traincheck.schema.events import CollectiveEvent, StateEvent
 from traincheck.schema.findings import Symptom
+from traincheck.schema.torch_api import Families
 
 BASE = {"program": "train.py"}
 WRAPPED = {"role": "parameter", "of": "wrapped"}

@@ -9,9 +9,10 @@ import pytest
 from tests.builders import ADAM, MLP, SGD, TraceBuilder
 from tests.golden import Golden, mentions
 from tests.learning import broken, claims, decide, learn, report_of, values_of
-from traincheck.schema.apis import Families, Marks
 from traincheck.schema.claims import Invariant
 from traincheck.schema.findings import Symptom, Verdict
+from traincheck.schema.observations.external_writes import ExternalWrites
+from traincheck.schema.torch_api import Families
 from traincheck.schema.values import TensorSummary, tensor_json
 
 ATTENTION = "torch.nn.functional.scaled_dot_product_attention"
@@ -188,7 +189,7 @@ def between(*looks: list[str] | None) -> list:
         if names is None:
             trace.load("Net")
         data = {"owner": "opt0", "names": names or ["Net.fc1.weight"]}
-        trace.mark(Marks.BETWEEN_STEPS, **(data if names is None else {**data, "names": names}))
+        trace.mark(ExternalWrites.text, **(data if names is None else {**data, "names": names}))
         trace.zero_grad().forward().backward().optimizer_step()
     return trace.build()
 

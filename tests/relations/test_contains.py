@@ -18,10 +18,10 @@ from tests.golden import Golden, mentions
 from tests.learning import broken, claims, decide, learn, report_of, values_of
 from tests.rules.numbers import norm, numbered
 from traincheck.facts.awaited import STUCK
-from traincheck.schema.apis import COMPILED, Families
 from traincheck.schema.claims import Invariant
 from traincheck.schema.events import StateEvent
 from traincheck.schema.findings import Symptom
+from traincheck.schema.torch_api import COMPILED, Families
 
 PARAMETERS = {"outer": "step", "role": "parameter", "change": "changes"}
 GRADIENTS = {"outer": "step", "role": "gradient", "change": "changes"}

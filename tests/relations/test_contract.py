@@ -18,12 +18,12 @@ from tests.learning import decide, learn, report_of
 from traincheck.relations import registry
 from traincheck.relations.order.relation import Order
 from traincheck.relations.registry import BUILT_IN, RELATIONS
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import StateEvent
 from traincheck.schema.findings import Verdict
 from traincheck.schema.invariant_file import SCHEMA_FILE, read_invariants, write_invariants
 from traincheck.schema.protocols import Relation
+from traincheck.schema.torch_api import Families
 from traincheck.schema.values import TensorSummary, tensor_json
 
 HEADINGS = ["What it says", "Example", "Evidence", "Chance", "Not said"]
@@ -129,7 +129,7 @@ def test_examples_do_not_depend_on_what_it_did_not_ask_for(relation):
 
         def is_needed(event, needs=needs, roles=roles):
             if event.kind == "call":
-                return needs.hears(event.api) or event.family in needs.calls
+                return needs.delivers(event.api) or event.family in needs.calls
             return event.role in roles if event.kind == "state" else event.kind in needs.kinds
 
         params = dict(claim.params)

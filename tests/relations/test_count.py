@@ -14,9 +14,9 @@ from tests.collect.recording import recording
 from tests.golden import Golden, mentions
 from tests.learning import broken, claims, decide, learn, report_of, values_of
 from traincheck.relations.count.windows import DETACH
-from traincheck.schema.apis import COMPILED, Families
 from traincheck.schema.events import CollectiveEvent, Event
 from traincheck.schema.findings import Symptom, Verdict
+from traincheck.schema.torch_api import COMPILED, Families
 
 RNG = Families.SET_RNG_STATE
 LINEAR_FORWARD = f"{LINEAR}.forward"

@@ -8,9 +8,9 @@ from tests.builders import BN_BUFFERS, LINEAR, MLP, MLP_BN, SGD, TraceBuilder
 from tests.learning import broken, decide, learn, report_of
 from traincheck.facts.awaited import FIRST, LATER, LATER_AT_END, STUCK
 from traincheck.relations.contains.changes import PATIENCE
-from traincheck.schema.apis import Families
 from traincheck.schema.events import CallEvent, StateEvent
 from traincheck.schema.findings import Symptom
+from traincheck.schema.torch_api import Families
 
 F = Families
 ZERO_BETWEEN = {"after": F.OPTIMIZER_STEP, "needs": F.ZERO_GRAD, "before": F.OPTIMIZER_STEP}

@@ -7,9 +7,9 @@ import pytest
 from tests.builders import LINEAR, TraceBuilder
 from tests.golden import Golden, mentions
 from tests.learning import broken, claims, decide, learn, report_of, values_of
-from traincheck.schema.apis import GRAD, Families
 from traincheck.schema.claims import Invariant
 from traincheck.schema.findings import Symptom
+from traincheck.schema.torch_api import GRAD, Families
 
 API = f"{LINEAR}.forward"
 LOSS = "torch.nn.functional.cross_entropy"

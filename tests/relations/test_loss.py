@@ -8,8 +8,8 @@ from tests.builders import MLP, TraceBuilder
 from tests.golden import Golden, mentions
 from tests.learning import broken, claims, decide, learn, report_of
 from tests.ranks import RankBuilder, two_ranks
-from traincheck.schema.apis import DDP_HOOK, JOIN, Families
 from traincheck.schema.findings import Symptom
+from traincheck.schema.torch_api import DDP_HOOK, JOIN, Families
 
 CROSS_ENTROPY = "torch.nn.functional.cross_entropy"
 BACKWARDS, RANKS, TOKENS = {"of": "backwards"}, {"of": "ranks"}, {"of": "tokens"}

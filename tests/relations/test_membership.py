@@ -8,10 +8,10 @@ from tests.builders import BN_BUFFERS, MLP, MLP_BN, TraceBuilder
 from tests.golden import Golden
 from tests.learning import broken, claims, decide, learn, report_of, values_of
 from traincheck.relations.registry import RELATIONS
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import Event, StateEvent
 from traincheck.schema.findings import Symptom, Verdict
+from traincheck.schema.torch_api import Families
 
 BODY = ("Net.fc1.weight", "Net.fc1.bias")
 BASE = {"program": "train.py"}
@@ -261,11 +261,11 @@ def test_unfinished_steps_prove_nothing():
 def test_what_the_view_must_hold():
     relation = RELATIONS["membership"]
     still = relation.needs(Hypothesis(relation="membership", params={**BASE, "is": "still"}))
-    assert still.looks("parameter@step")
+    assert still.scans("parameter@step")
     plain = relation.needs(Hypothesis(relation="membership", params={**BASE, "is": "frozen"}))
     assert plain.states == {"parameter@new"}  # flags are recorded in every view
     held = relation.needs(Hypothesis(relation="membership", params={**BASE, "is": "held"}))
-    assert held.looks("gradient@backward")
+    assert held.scans("gradient@backward")
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ from tests.builders import BN_BUFFERS, MLP, MLP_BN, TraceBuilder
 from tests.golden import Golden
 from tests.learning import broken, claims, decide, learn, report_of, values_of
 from traincheck.relations.registry import RELATIONS
-from traincheck.schema.apis import Families
 from traincheck.schema.events import CheckpointEvent, Event
 from traincheck.schema.findings import Symptom
+from traincheck.schema.torch_api import Families
 
 F = Families
 

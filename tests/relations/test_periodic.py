@@ -7,8 +7,12 @@ import pytest
 from tests.builders import MLP, TraceBuilder
 from tests.golden import Golden, mentions
 from tests.learning import broken, claims, decide, learn, report_of, values_of
-from traincheck.schema.apis import Marks
 from traincheck.schema.findings import Symptom
+from traincheck.schema.observations.auxiliary_models import (
+    AuxiliaryEval,
+    AuxiliaryInitialNorms,
+    AuxiliaryTraining,
+)
 
 TARGET = {"fc1.weight": "Q", "fc2.weight": "Q"}
 
@@ -73,7 +77,7 @@ def test_parameters_that_no_version_wrote_are_refused(params):
         decide("periodic", params, [])
 
 
-def served(steps, moves, *, text=Marks.SERVES, looks=lambda step: step < 8 or step % 10 == 9):
+def served(steps, moves, *, text=AuxiliaryEval.text, looks=lambda step: step < 8 or step % 10 == 9):
     """A model that is called without grad and looked at now and then. moves: steps that move it."""
     trace = TraceBuilder().process().model("Net", MLP).optimizer()
     for step in range(steps):
@@ -88,7 +92,9 @@ def served(steps, moves, *, text=Marks.SERVES, looks=lambda step: step < 8 or st
 SERVING = {"role": "serving model", "model": "Target", "period": 84}
 
 
-@pytest.mark.parametrize("text", [Marks.SERVES, Marks.NORMS, Marks.UNTRAINED])
+@pytest.mark.parametrize(
+    "text", [AuxiliaryEval.text, AuxiliaryInitialNorms.text, AuxiliaryTraining.text]
+)
 def test_a_serving_model_may_rest_three_times_as_long_as_it_did(text, golden: Golden):
     healthy = served(200, range(0, 200, 20), text=text)
     assert golden.each(claims(learn(healthy), "periodic", **SERVING))

@@ -9,9 +9,9 @@ import pytest
 from tests.builders import BN_BUFFERS, MLP, MLP_BN, TraceBuilder
 from tests.golden import Golden, mentions
 from tests.learning import broken, claims, decide, learn, report_of, values_of
-from traincheck.schema.apis import Families
 from traincheck.schema.events import CheckpointEvent, Event
 from traincheck.schema.findings import Symptom
+from traincheck.schema.torch_api import Families
 
 BASE = {"program": "train.py"}
 LOADED = {**BASE, "what": "loads", "of": "Net", "value": 4}

@@ -9,9 +9,9 @@ import pytest
 from tests.builders import MLP, TraceBuilder
 from tests.golden import Golden, mentions
 from tests.learning import broken, claims, decide, learn, report_of, values_of
-from traincheck.schema.apis import Families
 from traincheck.schema.events import StepEvent
 from traincheck.schema.findings import Symptom, Verdict
+from traincheck.schema.torch_api import Families
 
 
 def run(rates, scheduler: str | None = "LambdaLR", **process) -> TraceBuilder:

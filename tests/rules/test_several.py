@@ -11,8 +11,8 @@ from tests.builders import MLP, TraceBuilder
 from tests.checking import fires
 from tests.golden import Golden, mentions
 from traincheck.rules.registry import RULES
-from traincheck.schema.apis import Families
 from traincheck.schema.events import Event
+from traincheck.schema.torch_api import Families
 
 GEN, DIS = ([f"{model}.{name}" for name in MLP] for model in "GD")
 # Rules that say "the optimizer" and may, with several of them

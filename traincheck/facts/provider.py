@@ -1,8 +1,8 @@
 """Facts, and their distribution to monitors.
 
 A fact is state that follows from events. It gives no verdict. A monitor names the facts that it
-uses in a class attribute. The engine builds each of them once for a process, or for a run, and
-gives it every event before the monitors that use it.
+uses in a class attribute; each of them is built once for a process, or for a run, and is fed every
+event before the monitors that use it (check/monitors/subscriptions.py).
 """
 
 from __future__ import annotations

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from traincheck.facts.forwards import Forward
-from traincheck.schema.apis import MODAL, Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, StateEvent, StepEvent
+from traincheck.schema.torch_api import MODAL, Families
 
 # "new" is the moment of discovery, which every view records: it needs no scan.
 DISCOVERY = Needs(states=frozenset({"parameter@new"}), kinds=frozenset({"optimizer", "step"}))
@@ -120,8 +120,8 @@ class StepFacts:
         return not self.event.recorded
 
     @property
-    def is_whole(self) -> bool:
-        """Whether absence is evidence: the step was recorded completely."""
+    def is_complete(self) -> bool:
+        """Whether what is absent really did not happen."""
         return self.event.recorded and self.event.complete
 
     def updates(self) -> list[Moment]:

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from traincheck.facts.optimizers import Holders
-from traincheck.schema.apis import TELLING, is_loose
 from traincheck.schema.claims import Context
 from traincheck.schema.events import OptimizerEvent, StateEvent
+from traincheck.schema.parameter_names import is_unowned
+from traincheck.schema.trace_terms import LIFECYCLE_CHANGES
 
 _SPENT = 0.01  # of the highest rate: below it, a schedule ends, and float32 rounds updates to zero
 _TINY = 1e-7  # at the start of a warm-up or a range test: float32 has seven digits
@@ -62,10 +63,10 @@ class Variables:
     def observe(self, event: StateEvent) -> None:
         """Enter a variable that appeared, vanished, or has other flags."""
         change, role = event.change, event.role
-        if role == "gradient" or change not in TELLING:
+        if role == "gradient" or change not in LIFECYCLE_CHANGES:
             return
-        if role == "parameter" and is_loose(event.name):
-            return  # claims about every parameter apply to models
+        if role == "parameter" and is_unowned(event.name):
+            return  # what is said of every parameter is said of models
         known = self.by_role[role]
         if change in ("new", "replaced") or (event.name not in known and change != "gone"):
             if not may_stay(event):

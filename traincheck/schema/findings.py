@@ -194,12 +194,13 @@ class CheckInfo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Acceptance:
-    """A suppression: a decision not to report a violation.
+class Suppressed:
+    """Why a violation is not reported.
 
     Attributes:
         by: "comment", "configuration" or "baseline".
-        where: the file that contains it, and its line.
+        reason: that the user gave.
+        where: the file that suppresses it, and the line.
     """
 
     by: str
@@ -226,14 +227,14 @@ class Finding:
 
     Attributes:
         id: of check and subject, the same in every run.
-        topic: of the first violation of the group.
+        topic: of the violation that heads the group.
         variables: all names concerned, sorted.
         explains: ids of the checks that it explains.
-        also: the statements of these checks.
-        beside: calls of a reference run and of this run, or of two ranks.
-        sides: labels of the two sides.
-        steps: minimum number of steps with the violation.
-        accepted: the suppression, if it is not reported.
+        also: the texts of these.
+        comparison: what a reference run did and what this one did, or what two ranks did.
+        compared: the names of the two that are compared.
+        steps: number of steps in which it was seen, at least.
+        suppressed: why it is not reported; None if it is.
         provisional: later events may withdraw it, so no program is stopped for it.
     """
 
@@ -260,10 +261,10 @@ class Finding:
     variables: tuple[str, ...] = ()
     explains: tuple[str, ...] = ()
     also: tuple[Also, ...] = ()
-    beside: tuple[Row, ...] = ()
-    sides: tuple[str, str] = ("the reference", "this run")
+    comparison: tuple[Row, ...] = ()
+    compared: tuple[str, str] = ("the reference", "this run")
     steps: int = 1
-    accepted: Acceptance | None = None
+    suppressed: Suppressed | None = None
     provisional: bool = False
 
     def __repr__(self) -> str:

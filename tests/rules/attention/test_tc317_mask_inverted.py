@@ -15,9 +15,9 @@ from tests.collect.recording import recording
 from tests.golden import Golden, mentions
 from tests.rules.attending import IDS, attend, attending
 from tests.rules.loss_runs import F, tensor
-from traincheck.schema.apis import Families
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
+from traincheck.schema.torch_api import Families
 
 PADDED = {"padding": 0.25, "left_padded": False}
 SHAPE = (4, 1, 1, 16)

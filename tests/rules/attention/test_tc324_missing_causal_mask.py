@@ -15,8 +15,8 @@ from tests.checking import fires, net, quiet
 from tests.collect.recording import recording
 from tests.golden import Golden, mentions
 from tests.rules.loss_runs import F, tensor
-from traincheck.schema.apis import Families
 from traincheck.schema.findings import Verdict
+from traincheck.schema.torch_api import Families
 
 LENGTH, VOCABULARY = 16, 27
 SDPA, HEADS = f"{F}scaled_dot_product_attention", f"{F}multi_head_attention_forward"

@@ -7,9 +7,9 @@ import pytest
 from tests.checking import fires, net, quiet
 from tests.golden import Golden, mentions
 from tests.rules.batches import leaf, run_on
-from traincheck.schema.apis import Families
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
+from traincheck.schema.torch_api import Families
 
 
 def batches(shape: tuple[int, ...], low: float, high: float, dtype: str = "float32", n: int = 3):

@@ -9,9 +9,9 @@ import pytest
 from tests.checking import fires, net, quiet
 from tests.golden import Golden, mentions
 from tests.rules.models import model
-from traincheck.schema.apis import Families
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
+from traincheck.schema.torch_api import Families
 
 LINEAR = "torch.nn.modules.linear.Linear.forward"
 LSTM = "torch.nn.modules.rnn.LSTM.forward"

@@ -13,9 +13,9 @@ from tests.checking import fires, net, quiet
 from tests.collect.recording import recording
 from tests.golden import Golden, mentions
 from tests.rules.loss_runs import tensor
-from traincheck.schema.apis import Families
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
+from traincheck.schema.torch_api import Families
 
 API = "torch.nn.functional.batch_norm"
 FORWARD = "__main__.Net.forward"

@@ -13,9 +13,9 @@ from tests.checking import fires, quiet
 from tests.golden import Golden, mentions
 from tests.ranks import RankBuilder, two_ranks
 from tests.rules.batches import leaf
-from traincheck.schema.apis import DDP_FORWARD, Families
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
+from traincheck.schema.torch_api import DDP_FORWARD, Families
 
 DDP = "torch.nn.parallel.DistributedDataParallel.__init__"
 

@@ -11,9 +11,9 @@ from tests.checking import fires, net, quiet
 from tests.golden import Golden, mentions
 from tests.rules.batches import leaf
 from tests.rules.loss_runs import F
-from traincheck.schema.apis import Families
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
+from traincheck.schema.torch_api import Families
 
 
 def step(trace: TraceBuilder, epoch: int, fetched: int, used: Sequence[int]) -> None:

@@ -9,9 +9,9 @@ import pytest
 from tests.checking import fires, quiet
 from tests.golden import mentions
 from tests.rules.loss_runs import loss_run, tensor
-from traincheck.schema.apis import Families
 from traincheck.schema.events import CallEvent, Event
 from traincheck.schema.findings import Verdict
+from traincheck.schema.torch_api import Families
 from traincheck.schema.values import TensorSummary, tensor_json
 
 NONE = tensor((64,), "int64", min=-100, max=-100)

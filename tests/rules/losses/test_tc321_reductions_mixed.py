@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tests.checking import fires, net, quiet
 from tests.golden import Golden, mentions
-from traincheck.schema.apis import Families
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
+from traincheck.schema.torch_api import Families
 
 F = "torch.nn.functional."
 

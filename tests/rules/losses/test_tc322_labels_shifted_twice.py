@@ -8,8 +8,8 @@ from tests.builders import TraceBuilder
 from tests.checking import fires, net, quiet
 from tests.golden import Golden, mentions
 from tests.rules.loss_runs import F, tensor
-from traincheck.schema.apis import Families
 from traincheck.schema.findings import Verdict
+from traincheck.schema.torch_api import Families
 
 TOKENS = tensor((8, 32), "int64", min=0, max=26)
 NEXT = tensor((8, 32), "int64", min=0, max=26, shifted=1)

@@ -15,10 +15,10 @@ from tests.builders import MLP, TraceBuilder
 from tests.checking import fires, quiet
 from tests.collect.recording import recording
 from tests.golden import Golden, mentions
-from traincheck.schema.apis import Marks
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
+from traincheck.schema.observations.loss_broadcast import LossBroadcast
 
 tells_sizes = pytest.mark.skipif(
     not hasattr(torch._C._FunctionBase, "_input_metadata"),
@@ -45,7 +45,7 @@ def run(
     operation = {"node": node, "shape": [*shape], "inputs": [*inputs]}
     for _ in range(steps):
         trace.begin_step().batch(size=size).zero_grad().forward(batch_size=size)
-        trace.mark(Marks.BROADCASTS, operations=[operation, *more])
+        trace.mark(LossBroadcast.text, operations=[operation, *more])
         trace.backward().optimizer_step()
     return trace.end_step().build()
 
@@ -93,7 +93,7 @@ def agent(calls: int) -> list[Event]:
         trace.begin_step().zero_grad()
         for _ in range(calls):
             trace.forward(batch_size=1)
-        trace.mark(Marks.BROADCASTS, operations=[stacked]).backward().optimizer_step()
+        trace.mark(LossBroadcast.text, operations=[stacked]).backward().optimizer_step()
     return trace.end_step().build()
 
 

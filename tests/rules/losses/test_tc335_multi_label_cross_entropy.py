@@ -14,9 +14,9 @@ from tests.checking import fires, net, quiet
 from tests.collect.recording import recording
 from tests.golden import Golden, mentions
 from tests.rules.loss_runs import loss_run, tensor
-from traincheck.schema.apis import Families
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
+from traincheck.schema.torch_api import Families
 
 CE = "cross_entropy"
 

@@ -7,9 +7,9 @@ from tests.golden import Golden, mentions
 from tests.rules.numbers import BROKEN as NAN
 from tests.rules.numbers import norm, numbered
 from tests.rules.window import scale, scaler_step
-from traincheck.schema.apis import Families
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
+from traincheck.schema.torch_api import Families
 
 
 def from_step(step: int, **kinds: bool) -> list[Event]:

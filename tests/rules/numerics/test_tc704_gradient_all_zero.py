@@ -9,9 +9,9 @@ from tests.checking import fires, net, quiet
 from tests.golden import Golden, mentions
 from tests.rules.numbers import numbered
 from traincheck.facts.training_state import TrainingState
-from traincheck.schema.apis import Families
 from traincheck.schema.events import Event, StateEvent, StepEvent
 from traincheck.schema.findings import Verdict
+from traincheck.schema.torch_api import Families
 
 ALL = [f"Net.{name}" for name in MLP]
 

@@ -16,9 +16,9 @@ from tests.collect.recording import recording
 from tests.golden import Golden, mentions
 from tests.rules.batches import leaf
 from tests.rules.loss_runs import tensor
-from traincheck.schema.apis import Families
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
+from traincheck.schema.torch_api import Families
 
 LOSS = "torch.nn.functional.cross_entropy"
 OUTPUTS = {"min": -1.7, "max": 2.3, "row_sum_min": -3.0, "row_sum_max": 1.0, "nonfinite": 0}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from tests.builders import ADAM, MLP, MLP_BN, SGD, TraceBuilder
 from tests.checking import BY_CODE, Alone, fires, net, quiet
 from tests.golden import Golden, mentions
-from traincheck.schema.apis import Families
 from traincheck.schema.findings import Symptom, Verdict
+from traincheck.schema.torch_api import Families
 
 ALL = [f"Net.{name}" for name in MLP]
 HEAD = ["Net.fc2.bias", "Net.fc2.weight"]

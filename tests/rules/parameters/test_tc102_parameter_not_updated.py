@@ -13,9 +13,9 @@ from tests.checking import fires, net, quiet
 from tests.collect.recording import recording
 from tests.golden import Golden, mentions
 from tests.rules.numbers import norm, numbered
-from traincheck.schema.apis import Families
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
+from traincheck.schema.torch_api import Families
 
 STUCK = "Net.fc1.weight"
 ALL = [f"Net.{name}" for name in MLP]

@@ -9,9 +9,9 @@ import pytest
 from tests.builders import MLP, TraceBuilder
 from tests.checking import fires, net, quiet
 from tests.golden import Golden, mentions
-from traincheck.schema.apis import Families
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import Verdict
+from traincheck.schema.torch_api import Families
 
 LINEAR = "torch.nn.modules.linear.Linear.forward"
 GRAPH = {"dtype": "float32", "shape": [64, 32], "device": "cpu", "requires_grad": True}

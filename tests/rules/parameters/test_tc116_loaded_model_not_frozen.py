@@ -7,9 +7,9 @@ import pytest
 from tests.builders import MLP, TraceBuilder
 from tests.checking import fires, net, quiet
 from tests.golden import Golden, mentions
-from traincheck.schema.apis import Families
 from traincheck.schema.events import CheckpointEvent, Event
 from traincheck.schema.findings import Verdict
+from traincheck.schema.torch_api import Families
 
 HEAD = {"weights": "__main__.Margin"}
 

@@ -9,9 +9,9 @@ import pytest
 from tests.checking import fires, net, quiet
 from tests.golden import Golden, mentions
 from tests.rules.loss_runs import tensor
-from traincheck.schema.apis import Families
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
+from traincheck.schema.torch_api import Families
 
 
 def under(autocast: str | None, *results: str, **root: Any) -> list[Event]:

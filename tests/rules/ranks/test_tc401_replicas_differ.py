@@ -12,10 +12,10 @@ from tests.golden import Golden, mentions
 from tests.ranks import RankBuilder, merged, two_ranks
 from traincheck.check.engine import Engine
 from traincheck.rules.ranks.tc401_replicas_differ import ReplicasDiffer
-from traincheck.schema.apis import JOIN
 from traincheck.schema.events import Event, StateEvent
 from traincheck.schema.findings import Verdict
 from traincheck.schema.places import where
+from traincheck.schema.torch_api import JOIN
 
 ALL = tuple(sorted(f"Net.{name}" for name in MLP))
 LAYER_NORM = "torch.nn.modules.normalization.LayerNorm"

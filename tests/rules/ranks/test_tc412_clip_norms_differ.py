@@ -6,9 +6,9 @@ from tests.checking import fires, quiet
 from tests.golden import mentions
 from tests.ranks import RankBuilder, two_ranks
 from traincheck.facts.rank_steps import FSDP_FORWARD
-from traincheck.schema.apis import Families
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
+from traincheck.schema.torch_api import Families
 from traincheck.schema.values import TensorSummary, tensor_json
 
 

@@ -12,10 +12,11 @@ from tests.checking import BY_CODE, fires, quiet
 from tests.golden import Golden, mentions
 from tests.ranks import RankBuilder, merged
 from traincheck.check.engine import Engine
-from traincheck.check.live import LiveEngine
-from traincheck.schema.apis import Families, Marks
+from traincheck.check.live_engine import LiveEngine
 from traincheck.schema.events import Event, MarkEvent
 from traincheck.schema.findings import Finding, Verdict
+from traincheck.schema.marks import Marks
+from traincheck.schema.torch_api import Families
 
 Play = Callable[[RankBuilder], Any]
 FAILED = {"exit_status": 1}

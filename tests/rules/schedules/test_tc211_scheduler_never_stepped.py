@@ -15,9 +15,9 @@ from tests.checking import BY_CODE, Alone, fires, net, quiet
 from tests.collect.recording import recording
 from tests.golden import Golden, mentions
 from tests.rules.window import batch, schedule, scheduler_made
-from traincheck.schema.apis import Families
 from traincheck.schema.events import Event, StepEvent
 from traincheck.schema.findings import Verdict
+from traincheck.schema.torch_api import Families
 
 
 def loop(epochs: int, *, makes: bool = True, steps_at: int | None = None) -> list[Event]:

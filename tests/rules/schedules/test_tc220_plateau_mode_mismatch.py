@@ -13,9 +13,9 @@ from torch import nn
 from tests.checking import fires, net, quiet
 from tests.collect.recording import recording
 from tests.golden import mentions
-from traincheck.schema.apis import Families
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
+from traincheck.schema.torch_api import Families
 
 PLATEAU = "torch.optim.lr_scheduler.ReduceLROnPlateau.step"
 LOSSES = [1.31, 1.12, 0.97, 0.81, 0.7]

@@ -18,9 +18,9 @@ from tests.checking import fires, net, quiet
 from tests.collect.recording import recording
 from tests.golden import Golden, mentions
 from tests.rules.window import batch, schedule
-from traincheck.schema.apis import Families
 from traincheck.schema.events import CheckpointEvent, Event
 from traincheck.schema.findings import Verdict
+from traincheck.schema.torch_api import Families
 
 ONE_CYCLE, COSINE, STEPS = "OneCycleLR", "CosineAnnealingLR", "MultiStepLR"
 RESTARTS = "CosineAnnealingWarmRestarts"

@@ -12,9 +12,9 @@ from tests.builders import TraceBuilder
 from tests.checking import fires, net, quiet
 from tests.collect.recording import recording
 from tests.golden import Golden, mentions
-from traincheck.schema.apis import Marks
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
+from traincheck.schema.observations.model_structure import ModelStructure
 
 GRU, ATTENTION = (
     "torch.nn.modules.rnn.GRU.forward",
@@ -36,7 +36,7 @@ def run(first: Shape, other: Shape, *, steps: int = 4, flags: Shape = (1, 0)) ->
         "Seq.enc": {"batch_first": bool(flags[1])},
         "Seq.dec": {"batch_first": bool(flags[0])},
     }
-    trace.mark(Marks.MODEL, name="Seq", modules=modules)
+    trace.mark(ModelStructure.text, name="Seq", modules=modules)
     for _ in range(steps):
         trace.begin_step().zero_grad().forward()
         given(trace, ATTENTION, "Seq.dec", first)

@@ -7,9 +7,10 @@ import pytest
 from tests.builders import MLP, TraceBuilder
 from tests.checking import fires, net, quiet
 from tests.golden import Golden, mentions
-from traincheck.schema.apis import Families, Marks
 from traincheck.schema.events import StepEvent
 from traincheck.schema.findings import Verdict
+from traincheck.schema.observations.gradients import UnclearedGradients
+from traincheck.schema.torch_api import Families
 
 ALL = [f"Net.{name}" for name in MLP]
 
@@ -145,7 +146,7 @@ def single_steps(kept: dict[str, object], clear: str = ""):
         events.zero_grad().forward().backward()
     events.optimizer_step()
     if kept:
-        events.mark(Marks.KEPT, **kept)
+        events.mark(UnclearedGradients.text, **kept)
     return events.steps(1).build()
 
 

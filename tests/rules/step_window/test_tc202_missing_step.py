@@ -12,8 +12,8 @@ from tests.builders import MLP, TraceBuilder
 from tests.checking import BY_CODE, Alone, fires, net, quiet
 from tests.collect.recording import recording
 from tests.golden import Golden, mentions
-from traincheck.schema.apis import Families
 from traincheck.schema.findings import Verdict
+from traincheck.schema.torch_api import Families
 
 ALL = [f"Net.{name}" for name in MLP]
 

@@ -8,8 +8,8 @@ from tests.builders import LINEAR, MLP, TraceBuilder
 from tests.checking import fires, net, quiet
 from tests.golden import Golden, mentions
 from tests.rules.window import forward
-from traincheck.schema.apis import Families
 from traincheck.schema.findings import Verdict
+from traincheck.schema.torch_api import Families
 
 ALL = [f"Net.{name}" for name in MLP]
 

@@ -12,9 +12,9 @@ from torch import nn
 from tests.checking import fires, quiet
 from tests.collect.recording import recording
 from tests.golden import Golden, mentions
-from traincheck.schema.apis import Families
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
+from traincheck.schema.torch_api import Families
 
 Choose = Callable[[nn.Module], list[torch.Tensor]]
 

@@ -8,8 +8,8 @@ from tests.builders import MLP, TraceBuilder
 from tests.checking import fires, net, quiet
 from tests.golden import Golden, mentions
 from tests.rules.window import clip
-from traincheck.schema.apis import Families
 from traincheck.schema.findings import Verdict
+from traincheck.schema.torch_api import Families
 
 
 def loop(steps: int, *, late: bool, limit: object = 1.0, style: str = "A") -> TraceBuilder:

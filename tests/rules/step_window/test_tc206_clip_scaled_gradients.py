@@ -10,8 +10,8 @@ from tests.builders import MLP, SGD, TraceBuilder
 from tests.checking import fires, net, quiet
 from tests.golden import Golden, mentions
 from tests.rules.window import clip, scale, scaler_step, unscale
-from traincheck.schema.apis import Families
 from traincheck.schema.findings import Verdict
+from traincheck.schema.torch_api import Families
 
 
 def loop(

@@ -6,8 +6,8 @@ from tests.builders import MLP, TraceBuilder
 from tests.checking import fires, net, quiet
 from tests.golden import mentions
 from tests.rules.window import scale, scaler_step, unscale
-from traincheck.schema.apis import Families
 from traincheck.schema.findings import Verdict
+from traincheck.schema.torch_api import Families
 
 
 def loop(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from tests.checking import fires, net, quiet
 from tests.golden import mentions
 from tests.rules.window import LOSS
-from traincheck.schema.apis import Families
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
+from traincheck.schema.torch_api import Families
 
 
 def loop(steps: int = 3, *, second: float | None, clears: bool = False) -> list[Event]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from tests.builders import TraceBuilder
 from tests.checking import fires, net, quiet
 from tests.golden import Golden, mentions
-from traincheck.schema.apis import Families
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
+from traincheck.schema.torch_api import Families
 from traincheck.schema.values import TensorSummary, tensor_json
 
 

@@ -7,9 +7,9 @@ import pytest
 from tests.builders import MLP, TraceBuilder
 from tests.checking import fires, net, quiet
 from tests.golden import Golden
-from traincheck.schema.apis import Families
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
+from traincheck.schema.torch_api import Families
 
 
 def loop(*between: str, steps: int = 4, every: int = 1) -> list[Event]:

@@ -21,7 +21,6 @@ class PythonWarnings(Instrument):
     """Records a warning before Python decides whether to show it; the output does not change."""
 
     name = "warnings"
-    kinds = ("warning",)
     is_seen_by_transforms = True  # TorchScript compiles warnings.warn
 
     def install(self) -> None:

@@ -31,9 +31,9 @@ class TrackedModel:
 
     Args:
         holder: the module, or the optimizer.
-        name: prefix of the names of the variables.
-        is_loose: no module owns the variables.
-        on_death: called when the module is about to be freed, while its tensors still exist.
+        name: what the names of the variables begin with.
+        is_unowned: no module owns the variables.
+        on_death: called when the module is about to go, while its tensors are still there.
 
     Attributes:
         is_lent: whether other tensors replace its parameters for one call.
@@ -48,7 +48,7 @@ class TrackedModel:
         holder: Any,
         name: str,
         *,
-        is_loose: bool = False,
+        is_unowned: bool = False,
         on_death: Callable[[TrackedModel], None] | None = None,
     ) -> None:
         own = weakref.ref(self)
@@ -56,7 +56,7 @@ class TrackedModel:
         self.ref: weakref.ref[Any] = weakref.ref(holder, lambda _: forget(own()))
         self.name = name
         self.on_death = on_death
-        self.is_loose = is_loose
+        self.is_unowned = is_unowned
         self.thread = this_thread()
         self.is_tracked = False
         self.is_lent = False
