@@ -53,7 +53,7 @@ class AuxiliaryModels:
         self.by_name: dict[str, AuxiliaryModel] = {}
 
     def look(self, call: AuxiliaryCall, at: int | None) -> AuxiliaryModel:
-        """Enter a look at one. at: the step of the look."""
+        """Enter a scan of one model. at: the step of the look."""
         weights, step = call.weights, at or 0
         model = self.by_name.get(call.model)
         if model is None:

@@ -31,7 +31,7 @@ class Holder:
         return f"{self.event.id} ({self.event.cls.rpartition('.')[2]})"
 
     def is_unowned(self, identity: int) -> bool:
-        """Whether no module ever owned this one: a tensor that is optimized for itself."""
+        """Whether no module ever owned this parameter: a tensor that is optimized directly."""
         return is_unowned(self.names[identity])
 
 

@@ -96,7 +96,7 @@ class RankStep:
 
     @property
     def is_complete(self) -> bool:
-        """Whether what is absent really did not happen."""
+        """Whether absence is evidence: the step was recorded completely."""
         return self.end is not None and self.end.complete and not self.is_gap
 
     @property

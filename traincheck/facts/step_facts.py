@@ -121,7 +121,7 @@ class StepFacts:
 
     @property
     def is_complete(self) -> bool:
-        """Whether what is absent really did not happen."""
+        """Whether absence is evidence: the step was recorded completely."""
         return self.event.recorded and self.event.complete
 
     def updates(self) -> list[Moment]:

@@ -66,7 +66,7 @@ class Variables:
         if role == "gradient" or change not in LIFECYCLE_CHANGES:
             return
         if role == "parameter" and is_unowned(event.name):
-            return  # what is said of every parameter is said of models
+            return  # claims about every parameter apply to models
         known = self.by_role[role]
         if change in ("new", "replaced") or (event.name not in known and change != "gone"):
             if not may_stay(event):

@@ -97,7 +97,7 @@ class Proposer(Protocol):
 class Relation(Protocol):
     """A kind of property that can be learned.
 
-    Inference and checking both run its decider; nothing is judged elsewhere.
+    Inference and checking both run its decider; no other code decides claims.
     `relations.base.RelationBase` has defaults for the members that most relations share. Relations
     of other packages get them for those that they lack.
 

@@ -32,7 +32,7 @@ from traincheck.schema.values import is_tensor
 _MOST = 1000  # different texts that are kept, because a program may create any number
 _MOST_PARTS = 4  # of a collection in a mark
 _FORWARD = ".forward"
-# What each run has, or is told elsewhere.
+# Marks that every run has, or that are reported elsewhere.
 _KNOWN_MARKS = frozenset({Marks.PROCESS, Marks.COLLECTIVE_ENTERED, LoadedAverage.text})
 
 

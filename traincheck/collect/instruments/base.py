@@ -26,8 +26,8 @@ class Instrument:
 
     feed: what it records, declared in schema/instruments.py under its name; in selective collection
     it is installed only when a check needs some of that.
-    always: also installed when nothing of it is recorded, because steps are counted by it.
-    is_seen_by_transforms: replaces functions that TorchScript or fx would come upon.
+    always: also installed if its calls are not recorded, because it counts steps.
+    is_seen_by_transforms: replaces functions that TorchScript or fx may find.
     """
 
     name: ClassVar[str]
@@ -44,7 +44,7 @@ class Instrument:
         self._installed: list[Observer] = []
 
     def is_wanted(self) -> bool:
-        """Whether anything that is recorded in this session needs this instrument."""
+        """Whether any requested record of this session needs this instrument."""
         needs, feed = self.session.needs, self.feed
         if needs is None or self.always:
             return True
@@ -82,7 +82,7 @@ class Instrument:
                 self.session.fault(observer.install, error)
 
     def remove(self) -> None:
-        """Put the originals back, last replaced first."""
+        """Restore the originals, last replaced first."""
         while self._installed:
             self._installed.pop().remove()
         for holder, attribute, original in reversed(self._originals):

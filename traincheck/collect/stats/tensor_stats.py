@@ -73,7 +73,7 @@ _LARGEST = 1 << 24  # elements of a parameter whose numbers are taken when it is
 
 # The losses whose arguments are read when everything is recorded.
 LOSSES = losses()
-# Of these, only masks are looked at: how much they leave out.
+# Of these, only masks: how much they exclude.
 MASKED = frozenset({ATTENTION, MULTI_HEAD})
 # Of these, only results: whether attention weights exclude later positions.
 SCORED = SOFTMAXES

@@ -289,7 +289,7 @@ class Scans:
                 if tensor is None or not (
                     root.is_unowned or isinstance(tensor, torch.nn.Parameter)
                 ):
-                    continue  # torch.func has put another in its place for a call
+                    continue  # torch.func has replaced it for a call
                 yield parameter, tensor
                 gradient.identity = 0 if tensor.grad is None else id(tensor.grad)
                 if tensor.grad is not None:

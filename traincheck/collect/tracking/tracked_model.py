@@ -31,9 +31,9 @@ class TrackedModel:
 
     Args:
         holder: the module, or the optimizer.
-        name: what the names of the variables begin with.
+        name: prefix of the names of the variables.
         is_unowned: no module owns the variables.
-        on_death: called when the module is about to go, while its tensors are still there.
+        on_death: called when the module is about to be freed, while its tensors still exist.
 
     Attributes:
         is_lent: whether other tensors replace its parameters for one call.

@@ -121,7 +121,7 @@ class Tracker:
         self._gone(em, old_parameters, root.parameters)
         self._gone(em, old_buffers, root.buffers)
         facts = structure(top, root.name, parts)
-        for key, value in facts.tokens.items():  # models that differ say nothing
+        for key, value in facts.tokens.items():  # models that differ are ignored
             self.special_ids[key] = value if self.special_ids.get(key, value) == value else None
         write(em, facts)
 
