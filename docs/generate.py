@@ -163,7 +163,7 @@ def kind_section(event_type: Any) -> str:
 
 
 def observation_tables() -> str:
-    """What is observed, and the keys in the data of each mark."""
+    """The observations, and the keys in the data of each mark."""
     rows = [
         (
             f"`{each.text}`",

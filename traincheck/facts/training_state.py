@@ -272,7 +272,7 @@ class TrainingState(Fact):
         return {self._ids[name] for name in names if name in self._ids}
 
     def _kept(self, found: UnclearedGradients | None) -> dict[str, frozenset[int]]:
-        """Whose gradients were not cleared, by the optimizers that applied them."""
+        """The gradients that were not cleared, by the optimizers that applied them."""
         if found is None:
             return {}
         ids = self._named(found.names)

@@ -171,7 +171,7 @@ MIN_MATCHED_ELEMENTS, MAX_MATCHED_ELEMENTS = 16, 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
-    """What a trace must hold to decide a check.
+    """The contents that a trace needs to decide a check.
 
     The router gives the check these events, and selective collection records them.
 
@@ -247,13 +247,13 @@ class Needs:
         )
 
     def for_step(self, *, is_full: bool) -> Needs:
-        """What is recorded in a step. is_full: whether it is one in which all calls are."""
+        """The needs in a step. is_full: whether all calls are recorded in it."""
         skipped = sampled(*self.sampled_calls)
         calls = without_sampling(self.calls) if is_full else self.calls - skipped
         return replace(self, calls=calls)
 
     def resolve(self, *, sample_calls: bool, sample_scans: bool) -> Needs:
-        """What a recording holds that samples calls, or scans, or records them in every step."""
+        """The needs that a recording satisfies, which may sample calls or scans."""
         return replace(
             self,
             calls=self.calls if sample_calls else without_sampling(self.calls),

@@ -44,7 +44,7 @@ _FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 def structure(
     top: nn.Module, name: str, parts: Iterable[tuple[str, nn.Module]] | None = None
 ) -> ModelStructure:
-    """What a model is made of.
+    """The structure of a model.
 
     Args:
         top: the model.
