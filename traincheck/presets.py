@@ -1,4 +1,4 @@
-"""The shipped invariants, learned from healthy pipelines, by the features that programs use."""
+"""The shipped invariant files, learned from healthy pipelines."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def preset_path(name: str) -> Path:
     """The invariant file of a preset.
 
     Raises:
-        UsageError: there is none; lists the names.
+        UsageError: there is no such preset; the fix lists the names.
     """
     known = preset_names()
     if name in known:
         return _folder() / f"{name}.json"
-    listed = ", ".join(known) or "none, this installation has no configs/invariants"
+    listed = ", ".join(known) or "none: this installation lacks configs/invariants"
     like = f"did you mean {nearest(name, known)}? " if known else ""
-    raise UsageError(f"there is no preset {name!r}", fix=f"{like}there are: {listed}")
+    raise UsageError(f"there is no preset {name!r}", fix=f"{like}presets: {listed}")
 
 
 def _folder() -> Path:

@@ -143,7 +143,7 @@ def with_modes(eval_every: int | None, steps: int = 12):
 
 def mode(trace, *, training: bool) -> None:
     """A dropout of the library inside a module of the program."""
-    span, start = next(trace._numbers), trace._now_ns
+    span, start = trace.new_span(), trace.now_ns
     args = {"p": 0.5, "training": training}
     trace.call("torch.nn.functional.dropout", parent=span, args=args, training=training)
     trace.call(

@@ -110,13 +110,13 @@ def target(steps: int, *, exact_until: int = 1000) -> TraceBuilder:
         trace.begin_step().zero_grad().forward("Net").backward([f"Net.{n}" for n in MLP])
         trace.optimizer_step()
         if step % 2:
-            last = {e.name: e for e in trace._events if isinstance(e, StateEvent)}
+            last = {e.name: e for e in trace.events if isinstance(e, StateEvent)}
             for name in MLP:
                 variable = trace.models["Target"].parameters[f"Target.{name}"]
-                trace._state(variable, "parameter", "content")
+                trace.state(variable, "parameter", "content")
                 if step < exact_until:
                     copied = last[f"Net.{name}"].summary
-                    trace._events[-1] = trace._events[-1].replace(summary=copied)
+                    trace.edit(trace.events[-1], summary=copied)
     return trace
 
 

@@ -438,7 +438,7 @@ def given(labels: str, count: int) -> TraceBuilder:
     trace = begin()
     for _ in range(count):
         trace.step()
-        ids = {"dtype": "int64", "shape": [8, 32], "fingerprint": trace._fingerprint()}
+        ids = {"dtype": "int64", "shape": [8, 32], "fingerprint": trace.new_fingerprint()}
         other = {**ids, "fingerprint": ids["fingerprint"] if labels == "ids" else labels}
         fields = {"module": "Lm", "root": True, "family": Families.MODULE}
         trace.call("__main__.Lm.forward", args={"0": ids, "labels": other}, **fields)
@@ -482,9 +482,9 @@ def parted(
             trace.batch("loader1", leaves=leaves(others))
         trace.zero_grad().forward().backward().optimizer_step()
         if evaluate:
-            trace._set_stage("eval")
+            trace.set_stage("eval")
             trace.batch("loader0", leaves=leaves(evaluate))
-            trace._set_stage("train")
+            trace.set_stage("train")
     return trace
 
 

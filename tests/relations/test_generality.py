@@ -43,7 +43,7 @@ def wrapped_step(trace: TraceBuilder, *, clears: bool = True) -> TraceBuilder:
     if clears:
         trace.zero_grad("opt0")
     trace.forward().backward()
-    begun = trace._now_ns
+    begun = trace.now_ns
     trace.optimizer_step("opt1")
     return trace.call(
         "__main__.Flat.step", family=F.OPTIMIZER_STEP, owner="opt0", start_ns=begun
@@ -255,10 +255,10 @@ def cleared_by_hand(*, clears: bool) -> TraceBuilder:
     trace = plain()
     for _ in range(6):
         trace.begin_step().batch().forward()
-        for variable in trace._parameters().values() if clears else ():
+        for variable in trace.parameters().values() if clears else ():
             if variable.has_grad:
                 variable.has_grad = False
-                trace._state(variable, "gradient", "cleared")
+                trace.state(variable, "gradient", "cleared")
         trace.backward().optimizer_step().end_step()
     return trace
 

@@ -112,8 +112,8 @@ def test_a_state_that_is_no_copy_is_told_in_any_program():
 
 
 def saved(trace: TraceBuilder, **parts: dict[str, object]) -> TraceBuilder:
-    path = f"/tmp/epoch{len(trace._events)}.pt"
-    trace._add(CheckpointEvent, op="save", target="builtins.dict", path=path, parts=parts)
+    path = f"/tmp/epoch{len(trace.events)}.pt"
+    trace.add(CheckpointEvent, op="save", target="builtins.dict", path=path, parts=parts)
     return trace
 
 
@@ -328,7 +328,7 @@ def counting(*epochs: int, **others: int) -> TraceBuilder:
     for epoch in epochs:
         trace.steps(2)
         numbers = {"epoch": epoch, **others}
-        trace._add(CheckpointEvent, op="save", path="/tmp/last.pt", numbers=numbers)
+        trace.add(CheckpointEvent, op="save", path="/tmp/last.pt", numbers=numbers)
     return trace
 
 

@@ -97,7 +97,7 @@ def _content(path: Path) -> bytes:
         if path.is_dir() and ((path / MANIFEST).is_file() or any(path.glob(EVENT_GLOB))):
             fix = f"learn from it: traincheck-infer -t {path}"
             raise InvariantFormatError(f"{path} is a run, not an invariant file", fix=fix)
-        return read_regular(path).removeprefix(codecs.BOM_UTF8)  # which editors add
+        return read_regular(path).removeprefix(codecs.BOM_UTF8)  # which editors put there
     except OSError as error:
         raise InvariantFormatError(
             f"{path}: cannot be read: {error.strerror or error}", fix="check the path"
@@ -184,7 +184,7 @@ def _form(path: str | Path) -> FileForm:
     if type(version) is int and version > SCHEMA_VERSION:
         raise _bad(
             path,
-            f"was written by invariant schema {version}, this is {SCHEMA_VERSION}",
+            f"has schema version {version}; this traincheck reads up to {SCHEMA_VERSION}",
             fix="read it with the version of traincheck that wrote it, or a later one",
         )
     try:
@@ -203,7 +203,7 @@ def _told(found: Complaint) -> str:
     if found.missing:
         return f"{at} has no {found.missing!r}"
     if found.unknown:
-        return f"{at} has {found.unknown!r}, which this schema does not know"
+        return f"{at} has an unknown field {found.unknown!r}"
     if "[...]" in at:
         return f"{at}: {found.reason[:1].lower()}{found.reason[1:]}"
     if "enum" in found.reason:
@@ -222,7 +222,7 @@ def _invariants(path: str | Path, form: FileForm) -> list[Invariant]:
     for index, one in enumerate(form.invariants):
         if one.excerpt is not None and one.excerpt not in excerpts:
             at = f"invariants[{index}].excerpt"
-            raise _bad(path, f"{at} is {one.excerpt!r}, which the file does not hold")
+            raise _bad(path, f"{at} is {one.excerpt!r}, which the file lacks")
         made = _invariant(one, excerpts)
         if made.id in found:
             raise _bad(path, f"two invariants have the id {made.id!r}")

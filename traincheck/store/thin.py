@@ -205,8 +205,8 @@ class Thinner:
 
     def _give_up(self, path: Path, reason: str | None) -> None:
         self.note = (
-            f"the trace exceeds its limit, because nothing can be dropped from files in "
-            f"{path.parent}: {reason}"
+            f"the trace exceeds its limit, because files in {path.parent} cannot be rewritten: "
+            f"{reason}"
         )
 
     def compact(self) -> Gap | None:
@@ -276,10 +276,7 @@ def record_gap(directory: Path, gap: Gap, limit: str) -> str:
         OSError: it could not be written.
     """
     what = f"steps {gap.first:,} to {gap.last:,}" if gap.last >= gap.first else "some events"
-    note = (
-        f"{what} are not in this trace: they were checked while the program ran, and dropped to "
-        f"keep the trace below {limit}"
-    )
+    note = f"{what} were checked during the run, and then dropped to keep the trace below {limit}"
     manifest, _ = read_manifest(directory)
     if manifest is not None:
         processes = tuple({**one, "bytes": _size(directory, one)} for one in manifest.processes)

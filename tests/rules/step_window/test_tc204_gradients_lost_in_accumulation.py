@@ -27,7 +27,7 @@ def windows(
         for micro in range(size):
             batch(trace, 0 if same_batch else number)
             if clears:
-                if trace._counters["backward"]:
+                if trace.counters["backward"]:
                     trace.end_step()
                 trace.begin_step()
             elif micro == 0:
