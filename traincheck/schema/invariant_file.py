@@ -97,7 +97,7 @@ def _content(path: Path) -> bytes:
         if path.is_dir() and ((path / MANIFEST).is_file() or any(path.glob(EVENT_GLOB))):
             fix = f"learn from it: traincheck-infer -t {path}"
             raise InvariantFormatError(f"{path} is a run, not an invariant file", fix=fix)
-        return read_regular(path).removeprefix(codecs.BOM_UTF8)  # which editors put there
+        return read_regular(path).removeprefix(codecs.BOM_UTF8)  # which editors add
     except OSError as error:
         raise InvariantFormatError(
             f"{path}: cannot be read: {error.strerror or error}", fix="check the path"
