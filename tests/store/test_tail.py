@@ -284,7 +284,7 @@ def test_a_run_whose_launcher_died_ends_with_a_note(tmp_path: Path) -> None:
     assert list(reader.events()) == events
     assert stage.now_s >= 20.0
     assert len(reader.notes) == 1
-    assert "assumed to be over" in reader.notes[0]
+    assert "taken to be over" in reader.notes[0]
 
 
 @pytest.mark.parametrize(
