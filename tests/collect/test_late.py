@@ -1,4 +1,4 @@
-"""Looks at tensors on devices: begun together, read when the step ends, and no change missed."""
+"""Scans of tensors on devices: started together, read when the step ends, no change missed."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def program(device="cpu"):
 
 
 def told(run):
-    """Of each step what was recorded: zeros are told of gradients."""
+    """The records of each step; zeros are recorded for gradients."""
     return sorted(
         (
             e.step,

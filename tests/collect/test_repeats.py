@@ -1,4 +1,4 @@
-"""Steps that are not recorded are compared with the one before: what is told of them is the same.
+"""Unrecorded steps are compared with the step before: their records are the same.
 
 The reference is a counter that counts each sign. Both are played the same loops, by hooks that do
 what those of the instruments do.

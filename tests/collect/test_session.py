@@ -169,7 +169,7 @@ def _of_c(work):
 
 @pytest.mark.parametrize("start", [_of_threading, _of_c])
 def test_a_thread_goes_on_with_the_file_of_one_that_has_ended(tmp_path, start):
-    """As a loop that evaluates in a thread of its own: descriptors would run out."""
+    """A loop that evaluates in a new thread each time: descriptors would run out."""
     with recording(tmp_path) as run:
 
         def work():

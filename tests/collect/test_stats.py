@@ -168,7 +168,7 @@ def test_some_steps_are_enough_for_what_is_asked_so(tmp_path):
         train(steps)
     due = {*range(SCHEDULE.first), SCHEDULE.every}
     assert steps_told(run) == dict.fromkeys(("gradient", "batch", "loss", "relu"), due)
-    needs = needs | Needs(stats=frozenset({"gradient"}))  # another check wants them all
+    needs = needs | Needs(stats=frozenset({"gradient"}))  # another check needs them all
     with recording(tmp_path / "all", needs=needs) as run:
         train(steps)
     assert steps_told(run)["gradient"] == set(range(steps))

@@ -33,7 +33,7 @@ NAMES = [instrument.name for instrument in INSTRUMENTS]
 
 
 class UsersError(Exception):
-    """An exception with arguments of its own."""
+    """An exception with its own kind of arguments."""
 
 
 class Net(nn.Module):

@@ -16,7 +16,7 @@ from traincheck.collect.trace_writer.emitter import Emitter, hidden
 from traincheck.collect.tracking.wrapped_optimizers import owner_of
 from traincheck.schema.torch_api import Families
 
-# Of 2.4 and later; the older ones are for one kind of device
+# From torch 2.4; older ones are for one kind of device
 _SETTERS = (
     "set_autocast_enabled",
     "set_autocast_cpu_enabled",
@@ -26,7 +26,7 @@ _SETTERS = (
 
 
 class Amp(Instrument):
-    """A scaler's step may skip the optimizer; the step counter must see it all the same."""
+    """A scaler's step may skip the optimizer; the step counter must still count it."""
 
     name = "amp"
     always = True

@@ -1,4 +1,4 @@
-"""Backward passes, and looks at gradients after them. Grad mode is part of every call's context."""
+"""Backward passes, and scans of gradients after them. Grad mode is part of every call's context."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from traincheck.schema.torch_api import GRAD, Families
 
 
 class Autograd(Instrument):
-    """``Tensor.backward`` calls ``torch.autograd.backward`` by name, so one place sees all."""
+    """``Tensor.backward`` calls ``torch.autograd.backward`` by name, so one wrapper is enough."""
 
     name = "autograd"
     always = True
@@ -86,7 +86,7 @@ class Autograd(Instrument):
         return hidden(backward)
 
     def _tell_entered(self) -> None:
-        """Ranks exchange gradients in a backward pass: one that hangs or dies there has told it."""
+        """Record that a backward pass begins: ranks exchange gradients in it and may hang."""
         session = self.session
         em = session.local.em or session.emitter()
         if session.recording.on and not em.busy:
@@ -100,7 +100,7 @@ class Autograd(Instrument):
         for look_at_graph in self._graph_looks:
             look_at_graph(em, args)
         if self._looks_at_gradients:
-            # The span that begins now; its own changes come after it
+            # The span that begins now; its changes follow it
             look = self._kept.glance if self.session.applied else self._glance
             look(em, em.next_span)
 
@@ -113,7 +113,7 @@ class Autograd(Instrument):
         self, em: Emitter, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
     ) -> bytes:
         is_usual = len(args) == len(_NAMES) and args[1] is args[2] is None and args[3] is False
-        if is_usual and kwargs.get("inputs") is None:  # as `loss.backward()` calls it
+        if is_usual and kwargs.get("inputs") is None:  # the form of `loss.backward()`
             return _USUAL % (encode(args[0]), place(sys._getframe(2)))
         given = [
             b'"%b":%b' % (name.encode(), encode(value))

@@ -1,4 +1,4 @@
-"""Module calls, construction, and looks at buffers after a root forward."""
+"""Module calls, construction, and scans of buffers after a root forward."""
 
 from __future__ import annotations
 
@@ -31,16 +31,17 @@ from traincheck.collect.tracking.tracked_model import TrackedModel
 from traincheck.schema.torch_api import Families
 
 _SYNC = "require_backward_grad_sync"
-_MOST_PLANS = 1 << 16  # modules made in each step must not grow the training process
+_MOST_PLANS = 1 << 16  # modules that are created in each step must not grow the training process
 
 
-# Which module, state of the tree and whether it is outermost, head of its records, whether wanted,
-# template of those of a call with one argument, whether it wraps the one whose mode is told
+# Module; state of the tree and whether it is outermost; head of its records; whether they are
+# requested; template of a call with one argument; whether it wraps the module whose mode is
+# recorded
 _Plan: TypeAlias = tuple[weakref.ref[torch.nn.Module], tuple[int, bool], bytes, bool, bytes, bool]
 
 
 class Modules(Instrument):
-    """``Module.__call__`` on the class. Instances stay as they are: copied, pickled, compiled."""
+    """Wraps ``Module.__call__`` on the class. Instances can be copied, pickled and compiled."""
 
     name = "modules"
     is_seen_by_transforms = True
@@ -72,7 +73,7 @@ class Modules(Instrument):
         return hidden(__init__)
 
     def _wrap_setstate(self, original: Callable[..., None]) -> Callable[..., None]:
-        """Copies and unpickled modules are made without ``__init__``."""
+        """Copies and unpickled modules are created without ``__init__``."""
         add = self._add
 
         def __setstate__(self: torch.nn.Module, state: Any) -> None:
@@ -104,7 +105,7 @@ class Modules(Instrument):
         enter, leave, record = self._enter_root, self._leave_root, self._record
         evaluated = self._evaluated
 
-        # The profiler of torch reads the local that is called self
+        # The profiler of torch reads the local named self
         def __call__(self: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
             if is_traced() or recording.idle or state._is_compiling_flag:
                 if len(args) == 1 and not kwargs:  # as nearly always: nothing is packed anew
@@ -162,7 +163,7 @@ class Modules(Instrument):
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
     ) -> bool:
-        """Note that an outermost module is called; tells whether calls within it are left out."""
+        """Note that an outermost module is called. Returns whether calls within it are omitted."""
         em.busy = True
         try:
             with unseen():
@@ -266,7 +267,7 @@ class Modules(Instrument):
                         if exception is not None:
                             body += EXCEPTION % exception.encode()
                         em.call(*span, body)
-                elif found[3]:  # nearly all: one argument, of which nothing more is told
+                elif found[3]:  # the usual case: one argument without numbers
                     em.call(
                         *span,
                         found[4]
@@ -341,7 +342,7 @@ class Modules(Instrument):
                 given[index] = b'%b,"stats":{"shifted":%d}}' % (given[index][:-1], ONCE)
 
     def _plan(self, em: Emitter, module: torch.nn.Module, *, is_root: bool) -> _Plan:
-        """What all records of a module have in common. Looking it up takes 3 us a call less."""
+        """The common parts of all records of a module. The look-up saves 3 us per call."""
         tracker = self.session.tracker
         api = self._api(type(module))
         if is_root:
@@ -379,7 +380,7 @@ class Modules(Instrument):
 
 
 def _alike(values: tuple[Any, ...]) -> Iterator[int]:
-    """Which are whole numbers that may be the same: inputs and labels of a language model."""
+    """Indices of whole-number tensors that may be equal: inputs and labels of a language model."""
     alike: dict[Any, list[int]] = {}
     for index, value in enumerate(values):
         if type(value) is torch.Tensor and value.dtype is torch.int64 and value.is_cpu:

@@ -1,6 +1,6 @@
 """Optimizers of every class: creation, groups, step, zero_grad.
 
-After a step, looks at parameters and optimizer state.
+After a step, parameters and optimizer state are scanned.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class Optimizers(Instrument):
             em.busy = False
 
     def _let_go(self, em: Emitter) -> None:
-        """What is known of optimizers that have died since, of which a program may make many."""
+        """Forget optimizers that have died: a program may create many."""
         while self._dead:
             owner, key = self._dead.popleft()
             self.session.live.optimizers.pop(owner, None)
@@ -135,7 +135,7 @@ class Optimizers(Instrument):
                 del self._ids[key]
 
     def adopt(self, optimizer: Optimizer) -> None:
-        """Record an optimizer that was made before the recording began."""
+        """Record an optimizer that was created before the recording began."""
         if self.owner(optimizer) is not None:
             return
         self._wrap_step(type(optimizer))
@@ -144,7 +144,7 @@ class Optimizers(Instrument):
         self._created(optimizer, None)
 
     def _wrap_instance(self, optimizer: Optimizer) -> None:
-        """A scheduler has put the class' step as it was then on the instance: ours goes on top."""
+        """A scheduler has put the earlier step of the class on the instance: wrap that one."""
         original: Callable[..., Any] = optimizer.step
         stepper = self._stepper(lambda _, *args, **kwargs: original(*args, **kwargs))
 
@@ -157,7 +157,7 @@ class Optimizers(Instrument):
 
     def remove(self) -> None:
         super().remove()
-        self._ids.clear()  # a scheduler may hold our step: it does nothing more of its own
+        self._ids.clear()  # a scheduler may hold this step, which must do nothing more
 
     def owner(self, optimizer: Optimizer) -> str | None:
         """The id of a live optimizer."""
@@ -166,7 +166,7 @@ class Optimizers(Instrument):
         return found if ref is not None and ref() is optimizer else None
 
     def _owner_inside(self, optimizer: Optimizer) -> str | None:
-        """The id of the one that an object is put around: Lightning puts one around each."""
+        """The id of the optimizer that an object wraps: Lightning wraps each one."""
         return owner_of(self.session.live.live_optimizers(), optimizer)
 
     # -- step
@@ -175,7 +175,8 @@ class Optimizers(Instrument):
         if getattr(cls.step, _WRAPPED, False):
             return
         if not getattr(cls.step, "hooked", False):
-            # As torch does at the first instance. Below ours: step hooks stay when ours is removed.
+            # As torch does at the first instance. Below this wrapper: step hooks stay when it is
+            # removed.
             hooked: Any = Optimizer.profile_hook_step(cls.step)
             hooked.hooked = True
             cls.step = hooked  # type: ignore[method-assign]
@@ -200,7 +201,7 @@ class Optimizers(Instrument):
             if key in stepping or owner is None:
                 steps.mark_irregular()
                 return original(optimizer, *args, **kwargs)
-            try:  # around all that is undone: a signal handler may raise in any call
+            try:  # around everything to be undone: a signal handler may raise in any call
                 stepping.add(key)
                 enter(owner, key)
                 if recording.on:
@@ -223,7 +224,7 @@ class Optimizers(Instrument):
             self.session.fault(self._enter, error)
 
     def _left(self, owner: str) -> None:
-        """A step of an optimizer is over."""
+        """A step of an optimizer has ended."""
         session = self.session
         try:
             session.steps.exit_optimizer(owner)
@@ -300,7 +301,7 @@ class Optimizers(Instrument):
             look()
 
     def _trains(self, owner: str, optimizer: Optimizer) -> frozenset[str]:
-        """Names of the roots whose parameters it holds; none if there is only one root."""
+        """Names of the roots whose parameters it holds; empty if there is only one root."""
         tracker = self.session.tracker
         if len(tracker.roots) <= 1:
             return NO_ROOTS

@@ -1,4 +1,4 @@
-"""Views that stand in place of an exchange of dims. All others, thousands a step, are let pass."""
+"""Views in place of a transpose. All others, thousands per step, are not recorded."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MOST_KNOWN = 4096  # variable shapes must not grow the training process
 
 
 class Reshapes(Instrument):
-    """``view`` and ``reshape``; at level deep, where all operators are recorded, not needed."""
+    """``view`` and ``reshape``. Not needed at level deep, which records all operators."""
 
     name = "reshapes"
     is_seen_by_transforms = True
@@ -49,7 +49,7 @@ class Reshapes(Instrument):
                 return function(*args, **kwargs)
             result = function(*args, **kwargs)
             em = local.em or session.emitter()
-            # What torch views for its own purposes is not the user's doing
+            # Views by torch itself are not the user's
             if em.busy or em.inner is not None or not args:
                 return result
             given = args[0]

@@ -1,7 +1,7 @@
 """Random generators: seeds given by the user, and torch's CPU generator at each step.
 
-In the selective view of one process its state is taken at the first steps, at each tenth, and where
-it was seeded or set: drawing alone never brings it back to where it was.
+In the selective view of one process its state is taken at the first steps, at every 10th, and when
+it was seeded or set: drawing alone never restores an earlier state.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Rng(Instrument):
 
     def remove(self) -> None:
         super().remove()
-        if self._state in self.session.hooks.at_step_end:  # else a fault has taken it out before
+        if self._state in self.session.hooks.at_step_end:  # else a fault has removed it before
             self.session.hooks.at_step_end.remove(self._state)
 
     def _wrap(self, original: Callable[..., Any], source: str) -> Callable[..., Any]:

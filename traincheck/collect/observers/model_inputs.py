@@ -1,6 +1,6 @@
-"""What models are given in training and in evaluation, in numbers.
+"""Numbers of the inputs of models in training and in evaluation.
 
-Looked at are inputs in floating point, at the first calls and some later ones. Judges nothing.
+Inputs in floating point are observed, at the first calls and some later ones.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from traincheck.schema.observations.model_inputs import ModelInputs
 if TYPE_CHECKING:
     from traincheck.collect.context import Recorder
 
-_CALLS = 4  # of a step in which is looked
+_CALLS = 4  # of an observed step
 _MOST = 2  # tensors of a call
 
 
 class ModelInputObserver(Observer):
-    """Looks at the inputs of models that are called from outside."""
+    """Observes the inputs of outermost model calls."""
 
     produces: ClassVar = (ModelInputs,)
     hook: ClassVar = Hook.FORWARD

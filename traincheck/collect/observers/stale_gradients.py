@@ -1,7 +1,8 @@
-"""Which gradients an update that was not recorded has left, when the next backward pass begins.
+"""Gradients of an unrecorded update that still exist when the next backward pass begins.
 
-Looks tell what a step leaves to the next one. Where a step that is recorded follows one that is
-not, they have nothing to compare with: a missing zero_grad would be seen in steps in a row only.
+Scans show the gradients that a step leaves to the next one. A recorded step after an unrecorded one
+has nothing to compare with. Without this, a missing zero_grad would be found in consecutive steps
+only.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class StaleGradientObserver(Observer):
-    """Told when a recorded step follows others, it looks at the gradients that are still there."""
+    """Scans the remaining gradients when a recorded step follows unrecorded ones."""
 
     produces: ClassVar = (UnclearedGradients,)
     hook: ClassVar = Hook.GRADIENT_SCAN

@@ -1,6 +1,6 @@
 """One recording in one process: its emitters, clock, instruments, and its end.
 
-What is recorded of which call is the business of instruments/.
+The instruments decide which calls are recorded.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 
 class Session:
-    """Records what this process does until it ends. Our failure is counted, never raised."""
+    """Records this process until it ends. Failures of traincheck are counted, never raised."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -63,11 +63,11 @@ class Session:
         self.sampling = EveryNth(settings.every, settings.warmup)
         self.live = LiveObjects()
         self.hooks = Hooks()
-        # By these, until a backward pass, in a recorded step that follows one that was not
+        # Ids, until a backward pass, in a recorded step that follows an unrecorded one
         self.applied: AbstractSet[str] = frozenset()
         self.instruments: dict[str, str] = {}
-        self.is_rng_set = False  # in this step, as far as the instruments see
-        self.is_worker = False  # a process that serves another one's loop: it has no steps
+        self.is_rng_set = False  # in this step, as far as the instruments observe it
+        self.is_worker = False  # a loader worker, which has no steps
         self.installed: list[Any] = []
         self._leaving = ProcessExit(self)
         self.faults = Faults(self)
@@ -88,7 +88,7 @@ class Session:
     # -- life
 
     def start(self) -> None:
-        """Install the instruments that the settings ask for. Call once, when torch is imported."""
+        """Install the instruments that the settings request. Call once, when torch is imported."""
         for instrument_class in INSTRUMENTS:
             instrument = instrument_class(self)
             if not instrument.is_wanted():
@@ -98,7 +98,7 @@ class Session:
                 instrument.install_observers()
                 self.instruments[instrument.name] = "on"
                 self.installed.append(instrument)
-            except Exception as error:  # another torch than we know: go without this instrument
+            except Exception as error:  # unknown torch: go without
                 give_back(error)
                 self.instruments[instrument.name] = f"off: {error!r}"
                 logger.debug("instrument %s is off", instrument.name, exc_info=True)
@@ -116,7 +116,7 @@ class Session:
         atexit.unregister(self.close)
         if CURRENT.session is self:
             CURRENT.session = None
-        self.steps.manual = True  # wrappers that somebody still holds count no steps any more
+        self.steps.manual = True  # wrappers that are still referenced no longer count steps
         for instrument in reversed(self.installed):
             instrument.remove()
         self.installed.clear()
@@ -124,7 +124,7 @@ class Session:
         self.recording.on, self.recording.idle = False, True
 
     def close(self) -> None:
-        """Write the last, unfinished step and all that is buffered."""
+        """Write the last, unfinished step and everything that is buffered."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -150,7 +150,7 @@ class Session:
             logger.debug("closing the trace failed", exc_info=True)
 
     def prepare_for_exec(self) -> None:
-        """Write all that there is: this process may be replaced now, or go on."""
+        """Write everything that is buffered: this process may be replaced now, or continue."""
         if self._is_closed or self.faults.is_storage_lost:
             return
         try:
@@ -170,7 +170,7 @@ class Session:
             write_file(name, "\n".join(unused).encode())
 
     def flush(self) -> None:
-        """Hand what is buffered to the kernel."""
+        """Write the buffered records."""
         self.steps.catch_up()
         for em in self._emitters:
             em.flush()
@@ -189,7 +189,7 @@ class Session:
         util.Finalize(None, self.close, exitpriority=-100)
 
     def become_worker(self) -> None:
-        """This process serves another one's loop (a DataLoader worker): its events have no step."""
+        """Declare this process a DataLoader worker: its events have no step."""
         self.is_worker = True
         self.steps.manual = True  # a transform that is a module ends no step of the loop it left
         self.clock.set(None, self.clock.stage)
@@ -202,22 +202,22 @@ class Session:
     def is_evaluating(self) -> bool:
         """Whether every live model with parameters that was called is in eval mode.
 
-        Not where an optimizer was made for the next training, whose model was not called yet.
+        Not if an optimizer was created for the next training, whose model was not called yet.
         """
         return not self.steps.is_awaiting and self.live.is_evaluating()
 
     def set_rank(self, rank: int) -> None:
-        """The process group told the rank: files get their right name."""
+        """The process group has set the rank: rename the files."""
         if rank == self.rank:
             return
         self.rank = rank
         for em in self._emitters:
-            em.file.rename()  # readers go by stream
+            em.file.rename()  # readers use the stream
 
     # -- failure
 
     def fault(self, source: Any, error: BaseException) -> None:
-        """Count a failure of our own: `Faults.count`."""
+        """Count a failure of traincheck: `Faults.count`."""
         self.faults.count(source, error)
 
     def storage_failed(self, error: OSError, records: int) -> None:
@@ -227,8 +227,8 @@ class Session:
     # -- steps
 
     def stage(self, em: Emitter, stage: str) -> None:
-        """Enter a stage; recorded when it is another one."""
-        if stage != self.clock.stage:  # asked at each call of a model
+        """Enter a stage; recorded if it changes."""
+        if stage != self.clock.stage:  # tested at each call of a model
             self._boundary.stage(em, stage)
 
 

@@ -1,4 +1,4 @@
-"""Where a step ends and the next one begins: what is written, and whether the next is recorded."""
+"""Step boundaries: write the record of a step, and decide whether the next one is recorded."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ class StepBoundary:
 
     Args:
         session: the recording; its clock and flags are set here.
-        emitters: of all its threads.
-        faults: where failures are counted.
-        schedule: of the steps in which is recorded what is wanted in some only.
-        thins_calls, thins_looks: whether calls within models and changes of variables are.
+        emitters: the emitters of all threads.
+        faults: counts failures.
+        schedule: the steps in which sampled records are taken.
+        thins_calls, thins_looks: whether calls within models and changes of variables are sampled.
 
     Attributes:
-        steps: counts them.
+        steps: counts the steps.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class StepBoundary:
         if wanted and not recording.on:  # what was not looked at may have changed
             session.tracker.scans.rebaseline(session.live.live_optimizers())
             session.applied = self.steps.applied
-        if not wanted:  # what a stage is in steps that are not recorded is not looked at
+        if not wanted:  # the stage of unrecorded steps is not observed
             clock.set(clock.step, "train")
         recording.on = wanted
         recording.idle = not wanted
@@ -108,7 +108,7 @@ class StepBoundary:
                 session.tracker.scans.rebaseline(session.live.live_optimizers())
 
     def write_step(self, em: Emitter, *, complete: bool) -> None:
-        """Write the record of the step that ends. complete: whether all of it was seen."""
+        """Write the record of the step that ends. complete: whether it was observed completely."""
         session = self._session
         if not session.recording.on:
             self._write_skipped(em)
@@ -129,7 +129,7 @@ class StepBoundary:
         busy, em.busy = em.busy, True
         try:
             self._close(em)
-        except Exception as error:  # the count goes on whatever we got wrong
+        except Exception as error:  # the count must continue whatever we got wrong
             session.fault(self._close, error)
         finally:  # also after an exception of a signal handler
             try:
@@ -142,7 +142,7 @@ class StepBoundary:
             self._after_step(em)
 
     def _go_on(self, *, was_on: bool) -> None:
-        """To the next step."""
+        """Continue with the next step."""
         session = self._session
         session.clock.set(self.steps.step + 1, session.clock.stage)
         with unseen():
@@ -164,7 +164,7 @@ class StepBoundary:
     def _write_whole(self, em: Emitter) -> None:
         for look in self._session.hooks.at_step_end:
             look(em)
-        # A follower that has read the end of a step has all of the step: of all threads
+        # A follower that has read the end of a step has the whole step, of all threads
         for other in self._emitters:
             if other is not em:
                 other.flush(is_own=False)
@@ -184,7 +184,7 @@ class StepBoundary:
     # -- steps that are not recorded
 
     def _skipped(self) -> int:
-        """How many steps leave nothing but a record that they were, from the current one on."""
+        """Number of steps that leave only their step record, from the current one on."""
         session = self._session
         is_asked = session.recording.on or session.hooks.after_step or session.is_worker
         if is_asked or self._faults.is_storage_lost:
@@ -214,7 +214,7 @@ class StepBoundary:
         em.append(SKIPPED_STEP % (seq, time_ns, self._session.clock.fields, text), seq)
 
     def _counters(self, counters: Mapping[str, int]) -> bytes:
-        """Counters of a step, serialized once: one step is like the other."""
+        """Counters of a step, serialized once: most steps are alike."""
         if counters != self._last_counters:
             self._last_counters = dict(counters)
             named = {name: count for name, count in counters.items() if count}

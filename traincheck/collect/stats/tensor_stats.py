@@ -1,7 +1,7 @@
 """Numbers of tensors for the checks that ask for them: extremes, norms, shares. Never their data.
 
-What is taken when is decided here; where, by the instruments. On a device numbers are computed
-where the tensor is and read with the records of the step that hold them.
+This module decides which numbers are taken and when; instruments decide where. On a device, numbers
+are computed on the device and read together with the records of the step.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ _LARGEST = 1 << 24  # elements of a parameter that is read when it is found
 
 # The losses whose arguments are read when everything is recorded.
 LOSSES = losses()
-# Of these, only masks are looked at: how much they leave out.
+# Of these, only masks: how much they exclude.
 MASKED = frozenset({ATTENTION, MULTI_HEAD})
-# Of these, only results: whether weights of attention leave out later positions.
+# Of these, only results: whether attention weights exclude later positions.
 SCORED = SOFTMAXES
-# Of these, nothing but what they are given: it may be the target of a loss.
+# Of these, only the arguments: they may be the target of a loss.
 FED = frozenset({EMBEDDING})
 EVERYTHING = (
     frozenset({"activation", "batch", "gradient", "input", "parameter", "update"})
@@ -145,7 +145,7 @@ class TensorStats:
         return stats_text(em, tensor, of_weights(tensor))
 
     def before_update(self, parameters: Iterable[torch.Tensor]) -> None:
-        """An optimizer is about to step: `moves` tells later how far."""
+        """An optimizer is about to step: `moves` measures the update later."""
         if not modes() and not is_included(FUNC):
             self.moves.before(parameters)
 

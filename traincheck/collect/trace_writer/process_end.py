@@ -1,4 +1,4 @@
-"""How a process of several ranks ends: told in its trace, so that one that was killed is known."""
+"""Record the end of a process in a job of several ranks, so that a killed one is recognized."""
 
 from __future__ import annotations
 

@@ -1,11 +1,9 @@
-"""How a look at a tracked tensor tells whether it changed, and the record of it.
+"""Detect and record whether a tracked tensor changed since the last scan.
 
-Which tensors there are is tracker.py's business.
-
-In the exact view every look takes an exact fingerprint. The selective view only asks "did it
-change": a probe of three slices proves most changes, and where it is equal the exact fingerprint
-decides; where there is nothing exact to compare that with, the answer is "unknown", not a guess
-(docs/adr/0005).
+tracker.py finds the tensors. In the exact view, every scan takes an exact fingerprint. The
+selective view only asks "did it change". A probe of three slices proves most changes. If the probe
+is equal, the exact fingerprint decides. If there is no earlier exact fingerprint, the result is
+"unknown" (docs/adr/0005).
 """
 
 from __future__ import annotations
@@ -40,17 +38,18 @@ _TENSOR = torch.Tensor
 
 
 class ChangeDetector:
-    """Compares tensors with what was last seen of them and records what differs.
+    """Compares tensors with their last scan and records the differences.
 
     Args:
-        exact: whether every look takes the exact fingerprint.
+        exact: whether every scan takes the exact fingerprint.
 
     Attributes:
-        compares_ranks: whether those at parameters do, as other ranks have the same parameters.
-        pending: looks at tensors on devices, for `resolve`.
-        still: ids of variables that looks found as they were, since it was cleared.
-        kept: names of gradients on devices that are as they were, and not zero, after the span
-            ``kept_after``; 0 is none.
+        compares_ranks: whether scans of parameters do, because other ranks have the same
+        parameters.
+        pending: scans of tensors on devices, for `resolve`.
+        still: ids of variables that scans found unchanged, since it was cleared.
+        kept: names of gradients on devices that are unchanged, and not zero, after the span
+        ``kept_after``; 0: none.
     """
 
     def __init__(self, *, exact: bool) -> None:
@@ -63,7 +62,7 @@ class ChangeDetector:
         self._is_glance = False
 
     def baseline(self, variable: TrackedTensor, tensor: torch.Tensor) -> None:
-        """Remember what ``tensor`` holds without recording anything."""
+        """Remember the content of ``tensor`` without recording anything."""
         odd = not variable.fits(tensor)
         variable.digest = fingerprint(tensor) if odd else variable.exact_digest(tensor)
         if odd or (self.compares_ranks and variable.role == PARAMETER):
@@ -81,12 +80,12 @@ class ChangeDetector:
         change: str,
         after: int | None = None,
     ) -> None:
-        """Begin to follow a tensor."""
+        """Begin to track a tensor."""
         self.baseline(variable, tensor)
         self.write(em, variable, change, variable.digest, after)
 
     def baseline_all(self, found: Iterable[tuple[TrackedTensor, torch.Tensor]]) -> None:
-        """As `baseline` of many, without waiting for devices: `resolve` does."""
+        """`baseline` for many, without waiting for devices: `resolve` waits."""
         try:
             for variable, tensor in found:
                 try:
@@ -107,11 +106,10 @@ class ChangeDetector:
     def scan_all(  # noqa: C901, PLR0912, PLR0915  # each call on the way costs a third of a look
         self, em: Emitter, found: Iterable[tuple[TrackedTensor, torch.Tensor | None]], after: int
     ) -> None:
-        """Record which of many differ from the last look; None for gradients that are not there.
+        """Record which of many tensors differ from the last scan; None: no gradient.
 
-        Nearly all lie where and as they did and hold something else, or the same, or are gradients
-        that appear and are not zero, or vanish: the records of these are made here, with one time
-        for all.
+        Nearly all have the same address and layout, and a different or equal content, or are
+        gradients that appear nonzero or vanish. Their records are made here, with one time for all.
         """
         exact, still, waiting = self.exact, self.unchanged, self.pending.variables
         lines: list[bytes] = []
@@ -186,7 +184,7 @@ class ChangeDetector:
     def scan_before_backward(
         self, em: Emitter, found: list[tuple[TrackedTensor, torch.Tensor | None]], after: int
     ) -> None:
-        """`look_all` at gradients before a backward pass: which are not as the last one left them.
+        """`look_all` for gradients before a backward pass: those that changed since the last one.
 
         A program that copies gradients to the fp32 masters of its weights need not clear any.
         """
@@ -235,7 +233,7 @@ class ChangeDetector:
         if found == variable.probe:
             self._scan_closely(em, variable, tensor, after)
             return
-        variable.probe = found  # it differs; what it is exactly is not taken, but for zeros
+        variable.probe = found  # it differs; no exact fingerprint is taken, except for zeros
         is_zero = variable.is_gradient and found == variable.zero_probe
         exact = variable.exact_digest(tensor) if is_zero else None
         self._changed(em, variable, tensor, exact, after)
@@ -243,7 +241,7 @@ class ChangeDetector:
     def _scan_closely(
         self, em: Emitter, variable: TrackedTensor, tensor: torch.Tensor, after: int
     ) -> None:
-        """A probe found nothing: if it did not read all, the exact fingerprint decides."""
+        """The probe is equal: if it did not read everything, the exact fingerprint decides."""
         digest = None if variable.is_small else variable.exact_digest(tensor)
         if digest is None:
             self._unchanged(em, variable, tensor, after)
@@ -299,8 +297,8 @@ class ChangeDetector:
     ) -> None:
         """Record why an update had no effect: a gradient taken away by hand, or one of zeros.
 
-        Zeros may have a sign, which their fingerprint tells and their norm does not. What was
-        another gradient when backward ended was lost on the way: that explains nothing.
+        Zeros may have a sign, which their fingerprint shows and their norm does not. A gradient
+        that was different when backward ended was lost on the way: that explains nothing.
         """
         if tensor is None:
             self.scan_all(em, [(gradient, None)], after)
@@ -315,7 +313,7 @@ class ChangeDetector:
     def flags(
         self, em: Emitter, variable: TrackedTensor, tensor: torch.Tensor, after: int | None
     ) -> None:
-        """Record that a variable requires grad now, or no longer."""
+        """Record that a variable now requires grad, or no longer does."""
         variable.requires_grad = tensor.requires_grad
         self.write(em, variable, "flags", variable.digest, after)
 
@@ -336,7 +334,7 @@ class ChangeDetector:
             variable.identity = id(gradient)
             self._appeared(em, variable, gradient, after)
         else:
-            if variable.identity != id(gradient):  # another object: nothing of it was seen before
+            if variable.identity != id(gradient):  # another object, never scanned before
                 variable.identity, variable.digest, variable.probe = id(gradient), None, None
             self.scan(em, variable, gradient, after)
 
@@ -361,10 +359,10 @@ class ChangeDetector:
         )
         self.write(em, variable, "set", variable.digest, after)
 
-    # -- devices: digests are made where the tensor is, and read once a step
+    # -- devices: digests are computed on the device, and read once a step
 
     def resolve(self, em: Emitter) -> None:
-        """Record what the looks at tensors on devices found: one copy for all of them."""
+        """Record the results of the scans of tensors on devices, read with one copy."""
         written: dict[int, list[str]] = {}
         for look, digest, is_zero, stats in self.pending.read():
             variable = look.variable
@@ -391,7 +389,7 @@ class ChangeDetector:
 def _is_written(
     variable: TrackedTensor, identity: int, probe: int | None, digest: str | None
 ) -> bool:
-    """Whether a gradient on the CPU, not zero, is another than it was. The rest: what was known."""
+    """Whether a nonzero gradient on the CPU has changed. The other arguments: its last scan."""
     if not variable.identity or variable.zero is not False:
         return False
     is_other = digest is not None and variable.digest != digest and variable.probe == probe
@@ -404,5 +402,5 @@ def _record_written(em: Emitter, after: int, names: list[str]) -> None:
 
 
 def is_on_device(tensor: torch.Tensor) -> bool:
-    """Whether to look at the tensor now is to wait for a device."""
+    """Whether reading the tensor now would wait for a device."""
     return not tensor.is_cpu

@@ -1,6 +1,6 @@
-"""Look at variables when an instrument says so, and only at those that may have changed.
+"""Scan variables when an instrument requests it, and only those that may have changed.
 
-What tells that a tensor changed is the business of change_detector.py.
+change_detector.py decides whether a tensor changed.
 """
 
 from __future__ import annotations
@@ -25,21 +25,18 @@ from traincheck.collect.tracking.tracked_tensor import TrackedTensor
 
 
 class Variables(Protocol):
-    """The variables of a process, as scans see them.
-
-    names_version: another number when a parameter got another name.
-    """
+    """The variables of a process, as scans see them. names_version: changes when a name changes."""
 
     identities: Identities
     names_version: int
 
     def live_roots(self) -> list[TrackedModel]:
-        """Models, and what optimizers hold besides, that this thread may look at."""
+        """Models, and other tensors of optimizers, that this thread may scan."""
 
     def named_parameters(
         self, owner: str, optimizer: torch.optim.Optimizer
     ) -> Iterator[tuple[str, torch.Tensor]]:
-        """Name and parameter of all that an optimizer holds."""
+        """Name and parameter of everything that an optimizer holds."""
 
     def class_of(self, parameter: torch.Tensor) -> str | None:
         """The class of the module that owns a parameter."""
@@ -84,7 +81,7 @@ class Scans:
     def scan_parameters(self, em: Emitter, after: int, names: AbstractSet[str]) -> None:
         """Find the parameters of tracked roots that differ from the last look.
 
-        names: of the roots that an optimizer which has stepped trains.
+        names: the roots that the stepped optimizer trains.
         """
         stats, live = self._stats, self._variables.live_roots()
         roots = due(em, live, IdleState.keeps_parameters, names)
@@ -157,9 +154,9 @@ class Scans:
         *,
         norms: bool = False,
     ) -> None:
-        """Find gradients that appeared, vanished or changed, and parameters frozen or unfrozen.
+        """Record gradients that appeared, vanished or changed, and parameters frozen or unfrozen.
 
-        names: of roots whose gradients were cleared.
+        names: the roots whose gradients were cleared.
         """
         live = self._variables.live_roots()
         roots = due(em, live, IdleState.keeps_gradients, names)
@@ -187,7 +184,7 @@ class Scans:
                 root.rest.saw_gradients(em.clock.step, root.holders)
 
     def has_other_gradients(self) -> bool:
-        """Whether a gradient is another tensor than at the last look: the program made its own."""
+        """Whether a gradient is another tensor than at the last scan: the program assigned it."""
         if self._first_gradient is None:
             return False
         parameter, known = self._first_gradient[0](), self._first_gradient[1]
@@ -195,7 +192,7 @@ class Scans:
         return grad is not None and id(grad) != known
 
     def _take_norms(self, roots: list[TrackedModel]) -> None:
-        """Of all gradients at once: the next look at each records them."""
+        """Take the norms of all gradients at once: the next scan records them."""
         found = [
             (gradient, tensor.grad)
             for root in roots
@@ -208,9 +205,9 @@ class Scans:
     def scan_gradients_before_backward(
         self, em: Emitter, after: int
     ) -> list[tuple[TrackedTensor, torch.Tensor | None]]:
-        """Look at gradients that were cleared or written to by hand, before a backward pass.
+        """Scan gradients that were cleared or written by hand, before a backward pass.
 
-        The version counter is no hint: ``grad.data.zero_()`` leaves it as it was.
+        The version counter is no hint: ``grad.data.zero_()`` does not change it.
         """
         found: list[tuple[TrackedTensor, torch.Tensor | None]] = [
             (gradient, None if (tensor := holder.get(key)) is None else tensor.grad)
@@ -234,7 +231,7 @@ class Scans:
     def scan_optimizer(
         self, em: Emitter, after: int, owner: str, optimizer: torch.optim.Optimizer
     ) -> None:
-        """Find the state tensors of an optimizer that appeared or changed."""
+        """Record the state tensors of an optimizer that appeared or changed."""
         states = optimizer.state
         plan = self._plans.get(owner)
         if plan is None or not plan.fits(states, self._variables.names_version):
@@ -243,7 +240,7 @@ class Scans:
             (variable, tensor)
             for state, tensors in zip(states.values(), plan.tensors)
             for key, variable in tensors
-            if isinstance(tensor := state.get(key), torch.Tensor)  # LBFGS keeps a number at times
+            if isinstance(tensor := state.get(key), torch.Tensor)  # LBFGS sometimes stores a number
         ]
         self._detector.scan_all(em, found, after)
 
@@ -277,7 +274,7 @@ class Scans:
         return plan
 
     def rebaseline(self, optimizers: Iterable[tuple[str, torch.optim.Optimizer]]) -> None:
-        """After steps without looks: later looks compare with what is there now."""
+        """After steps without scans: later scans compare with the present content."""
         self._first_gradient = None
         rests = self._staggered.is_stable
         self._detector.baseline_all(pair for pair in self._followed(optimizers) if not rests(*pair))
@@ -285,7 +282,7 @@ class Scans:
     def _followed(
         self, optimizers: Iterable[tuple[str, torch.optim.Optimizer]]
     ) -> Iterator[tuple[TrackedTensor, torch.Tensor]]:
-        """All variables that have a tensor now. Of gradients nothing is known but what is there."""
+        """All variables that have a tensor now. Gradients are known by their presence only."""
         for root in self._variables.live_roots():
             root.first_gradient = None
             for holder, key, parameter, gradient in root.parameters.values():
@@ -293,7 +290,7 @@ class Scans:
                 if tensor is None or not (
                     root.is_unowned or isinstance(tensor, torch.nn.Parameter)
                 ):
-                    continue  # torch.func has put another in its place for a call
+                    continue  # torch.func has replaced it for a call
                 yield parameter, tensor
                 gradient.identity = 0 if tensor.grad is None else id(tensor.grad)
                 if tensor.grad is not None:

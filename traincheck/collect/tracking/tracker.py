@@ -1,6 +1,6 @@
 """Find the parameters, gradients, buffers and optimizer state of a process, and name them.
 
-When the instruments say so, look at them; what a look tells is the business of variables.py.
+Scans of these variables are in scans.py.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ class Tracker:
         self._by_parameter: dict[int, tuple[weakref.ref[torch.Tensor], str, str | None]] = {}
         self.trainers = TrainerThreads()
         self.on_death: Callable[[TrackedModel], None] | None = (
-            None  # told of a model that is about to go
+            None  # called with a model that is about to be freed
         )
-        self.names_version = 0  # another number when a parameter got another name
+        self.names_version = 0  # changes when a name changes
         # Ids of special tokens that configurations of models name; None where they differ.
         self.special_ids: dict[str, int | None] = {}
 
@@ -67,7 +67,7 @@ class Tracker:
         return needs is None or needs.scans(f"{role}@{moment}") or needs.scans(f"{role}@*")
 
     def live_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Name and object of every parameter that is followed."""
+        """Name and object of every tracked parameter."""
         for root in self.live_roots():
             for holder, key, variable, _ in root.parameters.values():
                 tensor = holder.get(key)
@@ -75,7 +75,7 @@ class Tracker:
                     yield variable.name, tensor
 
     def compare_ranks(self) -> None:
-        """Other ranks train the same model: take exact fingerprints of parameters if asked to."""
+        """Other ranks train the same model: take exact fingerprints of parameters if needed."""
         if self.wants("parameter", "ranks"):
             self.detector.compares_ranks = True
             for root in self.live_roots():
@@ -83,9 +83,9 @@ class Tracker:
                     parameter.exact_only = True
 
     def track(self, em: Emitter, root: TrackedModel, parts: Parts | None = None) -> None:
-        """Begin to follow the variables of ``root``, or find out what changed in its structure.
+        """Begin to track the variables of ``root``, or update them after a change of structure.
 
-        parts: what was mapped just now.
+        parts: the parts that were just mapped.
         """
         top = root.ref()
         root.thread = this_thread() or root.thread
@@ -109,7 +109,7 @@ class Tracker:
             tensor = slot[0].get(slot[1])
             if not is_there(
                 tensor
-            ):  # lazy ones get shape and data in the first forward: look again
+            ):  # lazy ones get shape and data in the first forward: repeat the scan
                 root.is_tracked &= tensor is None or not is_lazy(tensor)
             elif is_buffer:
                 variable = self._follow(em, name, BUFFER, slot, cls, old_buffers.get(name))
@@ -121,14 +121,14 @@ class Tracker:
         self._record_removed(em, old_parameters, root.parameters)
         self._record_removed(em, old_buffers, root.buffers)
         facts = structure(top, root.name, parts)
-        for key, value in facts.tokens.items():  # models that differ say nothing
+        for key, value in facts.tokens.items():  # models that differ are ignored
             self.special_ids[key] = value if self.special_ids.get(key, value) == value else None
         write(em, facts)
 
     def _follow_parameter(
         self, em: Emitter, name: str, slot: Slot, cls: str | None, known: Any
     ) -> tuple[MutableMapping[str, Any], str, TrackedTensor, TrackedTensor]:
-        """A parameter, and its gradient: another one where another object has the name."""
+        """Track a parameter and its gradient; a new object under the name is a new variable."""
         variable = self._follow(em, name, PARAMETER, slot, cls, known)
         is_same = known is not None and variable is known[2]
         return (*slot, variable, known[3] if is_same else TrackedTensor(name, GRADIENT, cls))
@@ -159,7 +159,7 @@ class Tracker:
             self.detector.write(em, old[name][2], "gone", None)
 
     def name_of(self, parameter: torch.Tensor) -> str | None:
-        """The name under which a parameter was found."""
+        """The name of a parameter."""
         found = self._by_parameter.get(id(parameter))
         return found[1] if found is not None and found[0]() is parameter else None
 
@@ -171,7 +171,7 @@ class Tracker:
     def named_parameters(
         self, owner: str, optimizer: torch.optim.Optimizer
     ) -> Iterator[tuple[str, torch.Tensor]]:
-        """Name and parameter of all that an optimizer holds."""
+        """Name and parameter of everything that an optimizer holds."""
         for group_index, group in enumerate(optimizer.param_groups):
             for index, parameter in enumerate(group["params"]):
                 yield self.name_of(parameter) or f"{owner}[{group_index}].{index}", parameter
@@ -227,7 +227,7 @@ class Tracker:
             self.on_death(root)
 
     def forget_optimizer(self, em: Emitter, owner: str) -> None:
-        """An optimizer is dead; what it alone held belongs to whichever holds it now."""
+        """An optimizer is dead. Its tensors belong to the next optimizer that holds them."""
         self.scans.forget_optimizer(owner)
         unowned = [name for name in self.roots if name.startswith(f"{owner}[")]
         if unowned:
@@ -237,9 +237,9 @@ class Tracker:
             self.names_version += 1
 
     def live_roots(self) -> list[TrackedModel]:
-        """Those that this thread may look at: not while another computes gradients for them.
+        """The roots that this thread may scan: not those for which another one computes gradients.
 
-        Autograd writes gradients without the interpreter's lock; to read one meanwhile is a crash.
+        Autograd writes gradients without the interpreter lock; reading one meanwhile crashes.
         """
         live = [root for root in list(self.roots.values()) if root.ref() is not None]
         if not self.trainers.register() or (here := this_thread()) is None:
