@@ -14,23 +14,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from traincheck.api import conclude
-from traincheck.check.live import LiveEngine, Watched
+from traincheck.check.live_engine import LiveEngine
+from traincheck.check.run_overview import RunOverview
 from traincheck.collect.launch.stop_program import ProgramStopper
 from traincheck.errors import OutputError
 from traincheck.store.tail import SILENT_S, TailReader
 from traincheck.store.thin import record_gap
 
 from ._sizes import size_text
-from ._terminal import Heartbeat, say, take_back, tell
+from ._terminal import Heartbeat, write_finding, write_message, write_withdrawn
 
 if TYPE_CHECKING:
-    from traincheck.check.baseline import Baseline
     from traincheck.check.engine import Engine
+    from traincheck.check.suppression.baseline import Baseline
     from traincheck.schema.events import Event
     from traincheck.schema.findings import Finding, Report
 
 _THREAD = "traincheck-live"
-_NICENESS = 10  # the program comes first where both want the same core
+_LOW_PRIORITY = 10  # the program comes first where both want the same core
 _FAR_BEHIND = 25_000_000  # bytes to be read; then both come first: what waits takes room
 _PATIENCE_S = 2.0  # then the user is told what is waited for
 
@@ -42,7 +43,7 @@ class LiveCheck:
         engine: made for this run.
         directory: where the run is recorded.
         halts: stop the program at the first finding of severity error.
-        known: findings that are not reported.
+        baseline: findings that are not reported.
         stall_s: seconds without a record after which a rank counts as silent.
         limit: bytes that the trace may take; what was checked is dropped then. None for no limit.
     """
@@ -53,16 +54,16 @@ class LiveCheck:
         directory: Path,
         *,
         halts: bool = False,
-        known: Baseline | None = None,
+        baseline: Baseline | None = None,
         stall_s: float = SILENT_S,
         limit: int | None = None,
     ) -> None:
         self._stall_s = stall_s
         self._directory = directory
         self._halts = halts
-        self._known = known
+        self._baseline = baseline
         self._limit = limit
-        self._halt: ProgramStopper | None = None
+        self._stopper: ProgramStopper | None = None
         self._ended = threading.Event()
         self._is_abandoned = False
         self._is_partial = False
@@ -70,18 +71,18 @@ class LiveCheck:
         self._reader: TailReader | None = None
         self._is_halted = False
         self._is_done = False
-        self._live = LiveEngine(engine, self._tell, self._take_back)
+        self._live = LiveEngine(engine, self._report, self._withdraw)
         self._heartbeat = Heartbeat(engine)
         self._thread = threading.Thread(target=self._follow, daemon=True, name=_THREAD)
 
     @property
-    def watched(self) -> Watched:
+    def watched(self) -> RunOverview:
         """What the run consists of."""
-        return self._live.watched
+        return self._live.overview
 
     def start(self, process: subprocess.Popen[bytes]) -> None:
         """The program runs."""
-        self._halt = ProgramStopper(process, self._directory)
+        self._stopper = ProgramStopper(process, self._directory)
         self._reader = TailReader(
             self._directory,
             silent_s=self._stall_s,
@@ -92,27 +93,27 @@ class LiveCheck:
         self._thread.start()
 
     def finish(self) -> Report:
-        """The program ended: check what is left of its trace. An interrupt leaves the rest out."""
+        """Check the rest of the trace after the program ended. An interrupt skips it."""
         self._ended.set()
         try:
             self._thread.join(_PATIENCE_S)
             if self._thread.is_alive():
-                say("checking the rest of the trace; Ctrl-C leaves it out")
+                write_message("checking the rest of the trace; press Ctrl-C to skip it")
                 self._thread.join()
         except KeyboardInterrupt:
             self._is_abandoned = self._is_partial = True
             self._thread.join()
-            self._notes.append("the end of the trace was not checked: interrupted")
+            self._notes.append("the end of the trace was not checked: checking was interrupted")
         assert self._reader is not None
         report = conclude(self._live.engine, self._reader)
         is_partial = report.is_partial or self._is_partial
         report = replace(report, notes=(*self._notes, *report.notes), is_partial=is_partial)
-        report = report if self._known is None else self._known.apply(report)
+        report = report if self._baseline is None else self._baseline.apply(report)
         self._live.announce(report.findings)
         return report
 
-    def thinned(self) -> str:
-        """Make the trace an ordinary one, to be kept; what is not in it, as a sentence, or nothing.
+    def compact_trace(self) -> str:
+        """Turn the trace into an ordinary one and return a sentence about what it lacks, or "".
 
         Raises:
             OutputError: it could not be rewritten.
@@ -126,7 +127,7 @@ class LiveCheck:
         except OSError as error:
             raise OutputError(
                 f"cannot rewrite the trace in {self._directory}: {error.strerror}",
-                fix="make room on its disk, or record with --max-trace 0",
+                fix="free disk space, or run with --max-trace 0",
             ) from error
 
     def _follow(self) -> None:
@@ -135,24 +136,26 @@ class LiveCheck:
         events = self._reader.events()
         while not self._is_done:
             if self._reader.behind >= _FAR_BEHIND:
-                self._take(events, is_urgent=True)
+                self._check_events(events, is_urgent=True)
             else:  # priority that was given away cannot be taken back
-                patient = threading.Thread(target=self._give_way, args=(events,), daemon=True)
+                patient = threading.Thread(
+                    target=self._check_at_low_priority, args=(events,), daemon=True
+                )
                 patient.start()
                 patient.join()
 
-    def _give_way(self, events: Iterator[Event]) -> None:
-        _step_back()
-        self._take(events, is_urgent=False)
+    def _check_at_low_priority(self, events: Iterator[Event]) -> None:
+        _lower_priority()
+        self._check_events(events, is_urgent=False)
 
-    def _take(self, events: Iterator[Event], *, is_urgent: bool) -> None:
+    def _check_events(self, events: Iterator[Event], *, is_urgent: bool) -> None:
         try:
-            self._live.feed(self._some(events, is_urgent=is_urgent))
+            self._live.feed(self._while_priority_fits(events, is_urgent=is_urgent))
         except Exception as error:  # the program runs on whatever we got wrong
             self._is_done = self._is_partial = True
-            self._notes.append(f"checking stopped with {type(error).__name__}: {error}")
+            self._notes.append(f"checking failed with {type(error).__name__}: {error}")
 
-    def _some(self, events: Iterator[Event], *, is_urgent: bool) -> Iterator[Event]:
+    def _while_priority_fits(self, events: Iterator[Event], *, is_urgent: bool) -> Iterator[Event]:
         """Events as long as the priority is the right one. At the end of a run that is the same."""
         assert self._reader is not None
         for event in events:
@@ -170,27 +173,27 @@ class LiveCheck:
         self._ended.wait(seconds)  # not a polling sleep: the end of the program wakes it
         self._heartbeat.tick()
 
-    def _tell(self, finding: Finding) -> None:
-        if self._known is not None and self._known.holds(finding):
+    def _report(self, finding: Finding) -> None:
+        if self._baseline is not None and self._baseline.contains(finding):
             return
-        if not tell(finding):
+        if not write_finding(finding):
             return
         is_sure = finding.severity == "error" and not finding.provisional
-        if self._halts and self._halt is not None and is_sure:
+        if self._halts and self._stopper is not None and is_sure:
             if not (self._ended.is_set() or self._is_halted):
                 self._is_halted = True
-                self._notes.append(f"the program was stopped by --halt, at {finding.code}")
-                say("stopping the program")
-            self._halt()
+                self._notes.append(f"--halt stopped the program at {finding.code}")
+                write_message("stopping the program")
+            self._stopper()
 
-    def _take_back(self, finding: Finding) -> None:
-        if self._known is None or not self._known.holds(finding):
-            take_back(finding)
+    def _withdraw(self, finding: Finding) -> None:
+        if self._baseline is None or not self._baseline.contains(finding):
+            write_withdrawn(finding)
 
 
-def _step_back() -> None:
+def _lower_priority() -> None:
     """Give this thread a lower priority than the program, where threads have their own."""
     try:
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOW_PRIORITY)
     except (OSError, AttributeError):
         return

@@ -10,27 +10,30 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from traincheck.errors import OutputError, UsageError
+from traincheck.report.registry import SINKS, Sink, load_sink
+
+from . import _completion
 
 if TYPE_CHECKING:
-    from traincheck.report.registry import Sink
     from traincheck.schema.findings import Report
 
 _Decorated = TypeVar("_Decorated", bound=Callable[..., Any])
 _FIX = "choose a file in a writable directory"
+FORMATS = f"{', '.join(SINKS)}, or a format that an installed package adds"
 
 report_option = click.option(
     "--report",
     "reports",
     metavar="FORMAT=FILE",
+    shell_complete=_completion.reports,
     multiple=True,
-    help="Also write the report to FILE: text, json, junit, sarif, github, or a format that an "
-    "installed package adds. Repeatable.",
+    help=f"Also write the report to FILE: {FORMATS}. Repeatable.",
 )
-force_option = click.option("--force", is_flag=True, help="Replace the output where it exists.")
+force_option = click.option("--force", is_flag=True, help="Overwrite the output file if it exists.")
 
 
-def refuse_output(output: str | None, *, replaces: bool = True) -> None:
-    """See whether a file can be written, before the work for it begins.
+def require_writable(output: str | None, *, replaces: bool = True) -> None:
+    """Check that a file can be written, before the work for it begins.
 
     Args:
         output: its path; None is fine.
@@ -50,23 +53,9 @@ def refuse_output(output: str | None, *, replaces: bool = True) -> None:
         raise OutputError(f"{output}: cannot be written: {reason}", fix=_FIX)
     if not replaces and path.is_file():
         raise UsageError(
-            f"{output} exists already",
-            fix="name another file with -o, or replace this one with --force",
+            f"{output} already exists",
+            fix="choose another file with -o, or overwrite this one with --force",
         )
-
-
-def sink_named(form: str) -> Sink:
-    """What writes a report in a format.
-
-    Raises:
-        UsageError: there is no such format.
-    """
-    from traincheck.report.registry import all_sinks
-
-    sinks = all_sinks()
-    if form not in sinks:
-        raise UsageError(f"no report format {form!r}", fix=f"one of {', '.join(sinks)}")
-    return sinks[form]
 
 
 def reports_of(values: Sequence[str]) -> list[tuple[Sink, str]]:
@@ -81,10 +70,10 @@ def reports_of(values: Sequence[str]) -> list[tuple[Sink, str]]:
         form, _, path = value.partition("=")
         if not path:
             raise UsageError(
-                f"--report {value} names no file", fix="give FORMAT=FILE: json=report.json"
+                f"--report {value} names no file", fix="write FORMAT=FILE, e.g. json=report.json"
             )
-        found.append((sink_named(form), path))
-        refuse_output(path)
+        found.append((load_sink(form), path))
+        require_writable(path)
     return found
 
 

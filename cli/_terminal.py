@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from traincheck.report.lines import COLOURS, page
-from traincheck.report.lines import say as write_paragraph
+from traincheck.report.lines import COLOURS, page, paragraph
 from traincheck.report.text_report import one_line
 from traincheck.schema.findings import Verdict
 from traincheck.schema.words import counted
 
-from ._unheard import even_unheard, line_start
+from ._broken_pipe import ignore_closed_stderr, line_start
 
 if TYPE_CHECKING:
     from traincheck.check.engine import Engine
@@ -26,37 +25,37 @@ _LONGEST_BEAT_S = 1800.0
 _UNBROKEN = 1_000_000
 
 
-def say(text: str | Text, *, is_written: bool = True) -> None:
+def write_message(text: str | Text, *, is_written: bool = True) -> None:
     """Write a paragraph that begins on a line of its own. On a terminal, wrap it between words.
 
     is_written: whether a program writes to stderr at this time.
     """
-    with even_unheard():
+    with ignore_closed_stderr():
         console = page(sys.stderr)
         if not sys.stderr.isatty():
             console.width = _UNBROKEN  # one line in a log, to be searched for
         with console.capture() as written:
-            write_paragraph(
-                console, Text().append("traincheck: ", style="dim").append_text(_text(text))
-            )
+            paragraph(console, Text().append("traincheck: ", style="dim").append_text(_text(text)))
         # One write, so that no output of the program gets in between.
         sys.stderr.write(line_start(sys.stderr, is_written=is_written) + written.get())
         sys.stderr.flush()
 
 
-def tell(finding: Finding, *, is_written: bool = True) -> bool:
+def write_finding(finding: Finding, *, is_written: bool = True) -> bool:
     """Write a line for a finding as it comes. Advice can wait for the end; False is returned."""
     if finding.severity == "info":
         return False
     line = Text(one_line(finding))
     line.highlight_words([f"{finding.code} {finding.severity}"], COLOURS[finding.severity])
-    say(line, is_written=is_written)
+    write_message(line, is_written=is_written)
     return True
 
 
-def take_back(finding: Finding, *, is_written: bool = True) -> None:
+def write_withdrawn(finding: Finding, *, is_written: bool = True) -> None:
     """Write a line for a finding that was written and does not stand."""
-    say(f"withdrawn: {finding.code} {finding.title}: the run goes on", is_written=is_written)
+    write_message(
+        f"withdrawn: {finding.code} {finding.title}: the run continued", is_written=is_written
+    )
 
 
 def _text(text: str | Text) -> Text:
@@ -64,7 +63,7 @@ def _text(text: str | Text) -> Text:
 
 
 class Heartbeat:
-    """Says on a terminal, now and then, how far a run has been checked. Intervals grow.
+    """Reports progress on a terminal, at growing intervals.
 
     Args:
         engine: what checks the run, in the thread that calls `tick`.
@@ -80,7 +79,7 @@ class Heartbeat:
         self._is_on = sys.stderr.isatty()
 
     def tick(self) -> None:
-        """Say it, where it is time to."""
+        """Report if the interval is over."""
         if not self._is_on or self._clock() < self._last_s + self._interval_s:
             return
         now_s = self._clock()
@@ -89,7 +88,7 @@ class Heartbeat:
         self._last_s, self._last_steps = now_s, report.steps
         self._interval_s = min(2 * self._interval_s, _LONGEST_BEAT_S)
         if not report.steps:
-            say("recording; no training step has ended yet")
+            write_message("recording; no training step has finished yet")
             return
         triggered = report.count(Verdict.HELD) + report.count(Verdict.VIOLATED)
         found = [finding for finding in report.findings if finding.severity != "info"]
@@ -99,4 +98,4 @@ class Heartbeat:
             f"{triggered} of {counted(len(report.verdicts), 'check')} triggered",
             counted(len(found), "finding") if found else "no findings",
         )
-        say(", ".join(parts))
+        write_message(", ".join(parts))

@@ -1,4 +1,4 @@
-"""traincheck-check: name the first deviation of a run.
+"""traincheck-check: check a recorded or live run.
 
 Reads the command line; traincheck.api does the work.
 """
@@ -22,16 +22,19 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from traincheck.errors import UsageError
+from traincheck.presets import preset_names, preset_path
+from traincheck.report.registry import load_sink
 from traincheck.schema.findings import FINDINGS
 from traincheck.schema.words import counted
 
-from ._outputs import refuse_output, report_option, reports_of, sink_named, write_report
-from ._program import refuse_nothing_to_check
-from ._selection import configuration, presentation, selection_options, stall_option
+from . import _completion
+from ._check_options import configuration, presentation, selection_options, stall_option
+from ._outputs import FORMATS, report_option, reports_of, require_writable, write_report
+from ._program_args import require_checks
 
 if TYPE_CHECKING:
-    from traincheck.check.baseline import Baseline
     from traincheck.check.engine import Engine
+    from traincheck.check.suppression.baseline import Baseline
     from traincheck.config import Config
     from traincheck.schema.events import Event
     from traincheck.schema.findings import Finding, Report
@@ -46,14 +49,14 @@ _SHOWN_RUNS = 10
 _WATCHER = "traincheck-progress"
 
 
-def _the_one(
+def _single_run(
     context: click.Context, parameter: click.Parameter, runs: tuple[str, ...]
 ) -> str | None:
-    """An option that other commands repeat: the last one alone would be checked unnoticed."""
+    """Refuse several runs: click would silently check the last one."""
     if len(runs) > 1:
         raise UsageError(
             f"{len(runs)} runs were given: {' '.join(map(shlex.quote, runs))}",
-            fix="check each by a command of its own",
+            fix="run traincheck-check once per run",
         )
     return runs[0] if runs else None
 
@@ -64,64 +67,75 @@ def _the_one(
     "-t",
     "--trace",
     metavar="DIR",
+    shell_complete=_completion.folders,
     multiple=True,
-    callback=_the_one,
+    callback=_single_run,
     help="The run to check.  [required]",
 )
 @click.option(
     "-i",
     "--invariants",
     metavar="INV",
+    shell_complete=_completion.files,
     multiple=True,
-    help="Invariants of reference runs, made with traincheck-infer. Repeatable.",
+    help="Check the invariants of this file (from traincheck-infer). Repeatable.",
 )
 @click.option(
     "--preset",
     "presets",
     metavar="NAME",
+    shell_complete=_completion.presets,
     multiple=True,
-    help="Invariants that come with traincheck: pytorch, amp, ddp, accumulation ... Repeatable.",
+    help=f"Check invariants shipped with traincheck: {', '.join(preset_names())}. Repeatable.",
 )
-@click.option("--no-rules", is_flag=True, help="Leave the built-in rules out.")
-@click.option("--follow", is_flag=True, help="Check a run that is still going, until it ends.")
+@click.option("--no-rules", is_flag=True, help="Skip the built-in rules.")
+@click.option("--follow", is_flag=True, help="Follow a live run until it ends.")
 @stall_option
 @selection_options
 @click.option(
     "--baseline",
     metavar="FILE",
-    help="Known findings, made with --write-baseline: they are counted, not reported.",
+    shell_complete=_completion.files,
+    help="Count the findings of this file, but do not report them. See --write-baseline.",
 )
 @click.option(
     "--write-baseline",
     is_flag=True,
-    help="Write what is found to the file of --baseline. Findings then do not change the exit "
-    "status.",
+    help="Write the findings to the file of --baseline. They do not change the exit status then.",
 )
-@click.option("--show-suppressed", is_flag=True, help="Show what was suppressed too, and by whom.")
+@click.option(
+    "--show-suppressed", is_flag=True, help="Also show suppressed findings, with the reason."
+)
 @click.option(
     "-v",
     "--verbose",
     is_flag=True,
-    help="Show every finding in full, with all that it explains, and why checks were not decided. "
-    "sarif: all rules that were checked. junit: also cases for checks that were not decided.",
+    help="Show every finding in full, with all checks that it explains, and why checks could not "
+    "be decided. sarif: list all checked rules. junit: add cases for undecided checks.",
 )
-@click.option("--show-info", is_flag=True, help="Show advice (severity info) in full.")
+@click.option("--show-info", is_flag=True, help="Show findings of severity info in full.")
 @click.option(
     "--format",
     "form",
     metavar="FORM",
+    shell_complete=_completion.formats,
     default="text",
     show_default=True,
-    help="Form of the report: text, json, junit, sarif, github, or one that an installed package "
-    "adds.",
+    help=f"Format of the report: {FORMATS}.",
 )
-@click.option("-o", "--output", metavar="FILE", help="Write the report there. [default: stdout]")
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    shell_complete=_completion.files,
+    help="Write the report to this file. [default: stdout]",
+)
 @report_option
 def check(**options: Any) -> int:
-    """Check a run: by built-in rules, and by what reference runs always do.
+    """Check a run with the built-in rules and with invariants of reference runs.
 
-    The report shows the first violation with its cause and its fix, then the other findings, then
-    what was checked and what could not be.
+    The report shows the first finding in full, with its cause and fix. The other findings follow,
+    then a summary of the checks that ran and of those that could not be decided.
 
     \b
     Examples:
@@ -142,37 +156,39 @@ def check(**options: Any) -> int:
       3  a bug of traincheck
       4  nothing was checked: no training step was recorded, or no check was triggered
     """  # noqa: D301  # click reads the escape
-    _refuse_words(options["trace"], options["stray"])
-    sinks = [(sink_named(options["form"]), options["output"]), *reports_of(options["reports"])]
+    _reject_stray_args(options["trace"], options["stray"])
+    sinks = [(load_sink(options["form"]), options["output"]), *reports_of(options["reports"])]
     for path in (options["output"], options["baseline"] if options["write_baseline"] else None):
-        refuse_output(path)
+        require_writable(path)
     config = configuration(options)
     shown = presentation(options, config)
-    known = _known(options)
-    report = replace(_check(options, config, known), presentation=shown)
-    if known is not None:
-        report = known.apply(report)
+    baseline = _baseline(options)
+    report = replace(_check(options, config, baseline), presentation=shown)
+    if baseline is not None:
+        report = baseline.apply(report)
     for sink, output in sinks:
         write_report(report, sink, output)
-    _tell_suppressed(report, options["form"])
+    _note_suppressed(report, options["form"])
     if options["write_baseline"]:
         _write_baseline(options["baseline"], report)
         return 0 if report.exit_status == FINDINGS else report.exit_status
     return report.exit_status
 
 
-def _refuse_words(trace: str | None, stray: Sequence[str]) -> None:
+def _reject_stray_args(trace: str | None, stray: Sequence[str]) -> None:
     if stray:
         words = shlex.join(stray)
-        fix = f"one run at a time: leave out {words}" if trace else f"traincheck-check -t {words}"
+        fix = (
+            f"check one run at a time: leave out {words}"
+            if trace
+            else f"traincheck-check -t {words}"
+        )
         raise UsageError(f"unexpected argument {stray[0]!r}", fix=fix)
     if trace is None:
-        raise UsageError(
-            "no run to check", fix="name its folder with -t, --trace: traincheck-check -t DIR"
-        )
+        raise UsageError("no run to check", fix="name its folder: traincheck-check -t DIR")
 
 
-def _known(options: dict[str, Any]) -> Baseline | None:
+def _baseline(options: dict[str, Any]) -> Baseline | None:
     """The baseline to apply, read before the run is; none when it is to be written."""
     path = options["baseline"]
     if options["write_baseline"]:
@@ -181,32 +197,31 @@ def _known(options: dict[str, Any]) -> Baseline | None:
         return None
     if path is None:
         return None
-    from traincheck.check.baseline import read_baseline
+    from traincheck.check.suppression.baseline import read_baseline
 
     return read_baseline(Path(path))
 
 
 def _write_baseline(path: str, report: Report) -> None:
-    from traincheck.check.baseline import write_baseline
+    from traincheck.check.suppression.baseline import write_baseline
 
     entries = counted(write_baseline(Path(path), report.findings), "finding")
     click.echo(f"traincheck: {entries} written to {path}", err=True)
 
 
-def _tell_suppressed(report: Report, form: str) -> None:
-    """Beside the forms that have no place for it; the text report tells it itself."""
+def _note_suppressed(report: Report, form: str) -> None:
+    """Report suppressed findings on stderr, except for text, which has a line for them."""
     if form == "text" or not report.suppressed or report.presentation.suppressed:
         return
     from traincheck.report.sentences import suppressions
 
-    hint = "--show-suppressed shows them"
+    hint = "show them with --show-suppressed"
     click.echo(f"traincheck: findings: {suppressions(report)}; {hint}", err=True)
 
 
-def _check(options: dict[str, Any], config: Config, known: Baseline | None = None) -> Report:
+def _check(options: dict[str, Any], config: Config, baseline: Baseline | None = None) -> Report:
     from traincheck.api import check_source, make_engine, program_of, root_of
-    from traincheck.check.source_files import SourceFiles, trusted_folders
-    from traincheck.presets import preset_path
+    from traincheck.check.suppression.source_files import SourceFiles, trusted_folders
     from traincheck.store.reader import TraceReader
 
     invariants = [*options["invariants"], *map(preset_path, options["presets"])]
@@ -220,7 +235,7 @@ def _check(options: dict[str, Any], config: Config, known: Baseline | None = Non
             sources=SourceFiles(lambda: root_of(source), trusted_folders(run)),
             program=lambda: program_of(source),
         )
-        refuse_nothing_to_check(made)
+        require_checks(made)
         return made
 
     if options["follow"]:
@@ -228,61 +243,66 @@ def _check(options: dict[str, Any], config: Config, known: Baseline | None = Non
 
         with _interrupted() as interrupted:
             tail = TailReader(run, silent_s=options["stall_timeout"], stop=interrupted.is_set)
-            return _follow(engine(tail), tail, known, interrupted)
+            return _follow(engine(tail), tail, baseline, interrupted)
     reader = TraceReader(run, may_be_empty=True)
     with progress(reader):
         return check_source(engine(reader), reader)
 
 
 def _follow(
-    engine: Engine, tail: TailReader, known: Baseline | None, interrupted: threading.Event
+    engine: Engine, tail: TailReader, baseline: Baseline | None, interrupted: threading.Event
 ) -> Report:
-    """Tell findings as they come, as `traincheck run` does, and conclude."""
+    """Write findings as they come, as `traincheck run` does, and conclude."""
     from traincheck.api import conclude
-    from traincheck.check.live import LiveEngine
+    from traincheck.check.live_engine import LiveEngine
 
-    from ._terminal import Heartbeat, take_back, tell
+    from ._terminal import Heartbeat, write_finding, write_withdrawn
 
-    def if_new(write: Callable[..., object], finding: Finding) -> None:
-        if known is None or not known.holds(finding):
+    def unless_known(write: Callable[..., object], finding: Finding) -> None:
+        if baseline is None or not baseline.contains(finding):
             write(finding, is_written=False)
 
-    live = LiveEngine(engine, partial(if_new, tell), partial(if_new, take_back))
+    live = LiveEngine(
+        engine, partial(unless_known, write_finding), partial(unless_known, write_withdrawn)
+    )
     try:
-        live.feed(_beating(Heartbeat(engine), _until(interrupted, tail.events())))
+        live.feed(_with_heartbeat(Heartbeat(engine), _noting_interrupt(interrupted, tail.events())))
     except KeyboardInterrupt:  # it ends the following, not the conclusion
         interrupted.set()
     report = conclude(engine, tail)
     live.announce(report.findings)
     if not interrupted.is_set() or (tail.manifest is not None and tail.manifest.ended):
         return report
-    stopped = "watching was stopped before the run had ended"
+    stopped = "the check was stopped before the run ended"
     return replace(report, notes=(stopped, *report.notes), is_partial=True)
 
 
-def _beating(heartbeat: Heartbeat, events: Iterable[Event]) -> Iterator[Event]:
-    """The same events, and a sign of life at ends of steps."""
+def _with_heartbeat(heartbeat: Heartbeat, events: Iterable[Event]) -> Iterator[Event]:
+    """The same events, with a heartbeat at the end of each step."""
     for event in events:
         yield event
         if event.kind == "step":
             heartbeat.tick()
 
 
-def _until(interrupted: threading.Event, events: Iterable[Event]) -> Iterator[Event]:
-    """The events, and a word on what is waited for when somebody wants no more of them."""
-    told_at_s = 0.0
+def _noting_interrupt(interrupted: threading.Event, events: Iterable[Event]) -> Iterator[Event]:
+    """The events. After an interrupt, one note that the rest is still being checked."""
+    noted_at_s = 0.0
     for event in events:
         if interrupted.is_set():
-            told_at_s = told_at_s or time.monotonic() + _PATIENCE_S
-            if time.monotonic() >= told_at_s:
-                told_at_s = inf
-                click.echo("traincheck: checking what is there; Ctrl-C leaves it out", err=True)
+            noted_at_s = noted_at_s or time.monotonic() + _PATIENCE_S
+            if time.monotonic() >= noted_at_s:
+                noted_at_s = inf
+                click.echo(
+                    "traincheck: finishing the events recorded so far; press Ctrl-C to stop now",
+                    err=True,
+                )
         yield event
 
 
 @contextlib.contextmanager
 def _interrupted() -> Iterator[threading.Event]:
-    """The first Ctrl-C only ends the following, so that what is there is checked to its end."""
+    """The first Ctrl-C stops following; events recorded so far are still checked."""
     event = threading.Event()
     previous = signal.getsignal(signal.SIGINT)
 
@@ -310,7 +330,7 @@ def one_run(path: str, *, is_live: bool = False) -> Path:
 
     folder = Path(path)
     if is_live and is_bare(folder):
-        click.echo(f"traincheck: waiting for {path}, which holds no run yet", err=True)
+        click.echo(f"traincheck: waiting for a run in {path}", err=True)
         return folder
     runs = find_runs(folder)
     if len(runs) == 1:
@@ -323,7 +343,7 @@ def one_run(path: str, *, is_live: bool = False) -> Path:
 
 @contextlib.contextmanager
 def progress(reader: TraceReader) -> Iterator[None]:
-    """A bar on stderr while the run is read, when somebody may look at it."""
+    """A progress bar on stderr while the run is read, if stderr is a terminal."""
     if not sys.stderr.isatty():
         yield
         return

@@ -1,4 +1,4 @@
-"""traincheck invariants: list, explain, compare, put together and try what was learned.
+"""traincheck invariants: list, show, compare, merge and validate invariants.
 
 Reads the command line; traincheck.infer does the work.
 """
@@ -16,8 +16,17 @@ from traincheck.errors import UsageError, nearest
 from traincheck.schema.printable import printable
 from traincheck.schema.words import counted
 
-from ._learned import brief, cells, echo, echo_json, facts, say, severity
-from ._outputs import force_option, refuse_output
+from . import _completion
+from ._invariant_text import (
+    cells,
+    details,
+    print_json,
+    print_line,
+    print_message,
+    severity,
+    summary_json,
+)
+from ._outputs import force_option, require_writable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,21 +41,21 @@ _COLOURS = {"error": "red", "warning": "yellow", "info": "blue"}
 _DIFFERENT = _VIOLATED = 1
 
 
-def _form(command: _Decorated) -> _Decorated:
+def _format_option(command: _Decorated) -> _Decorated:
     option = click.option(
         "--format",
         "form",
         type=click.Choice(["text", "json"]),
         default="text",
         show_default=True,
-        help="Form of the output.",
+        help="Format of the output.",
     )
     return option(command)
 
 
 @click.group(context_settings=_CONTEXT)
 def invariants() -> None:
-    """List, explain, compare, merge and validate invariants.
+    """List, show, compare, merge and validate invariants.
 
     \b
     Examples:
@@ -59,10 +68,18 @@ def invariants() -> None:
 
 
 @invariants.command("list")
-@click.argument("file", metavar="[FILE]", default=_DEFAULT)
-@click.option("--relation", metavar="NAME", multiple=True, help="Only of this one. Repeatable.")
-@click.option("--text", metavar="TEXT", default="", help="Only those whose sentence holds TEXT.")
-@_form
+@click.argument("file", metavar="[FILE]", shell_complete=_completion.files, default=_DEFAULT)
+@click.option(
+    "--relation",
+    metavar="NAME",
+    shell_complete=_completion.relations,
+    multiple=True,
+    help="List only invariants of this relation. Repeatable.",
+)
+@click.option(
+    "--text", metavar="TEXT", default="", help="List only invariants whose sentence contains TEXT."
+)
+@_format_option
 def list_(file: str, relation: Sequence[str], text: str, form: str) -> None:
     """List invariants: id, relation, severity, examples, confidence, sentence.
 
@@ -79,29 +96,30 @@ def list_(file: str, relation: Sequence[str], text: str, form: str) -> None:
         and text.lower() in one.text.lower()
     ]
     if form == "json":
-        echo_json([brief(one) for one in found])
+        print_json([summary_json(one) for one in found])
     elif sys.stdout.isatty():
         _show_table(found)
     else:
         for one in found:
-            echo("  ".join(cells(one)))
+            print_line("  ".join(cells(one)))
 
 
 @invariants.command()
 @click.argument("id_", metavar="ID")
-@click.argument("where", metavar="[FILE]", required=False)
+@click.argument("where", metavar="[FILE]", shell_complete=_completion.files, required=False)
 @click.option(
     "-i",
     "--invariants",
     "file",
     metavar="FILE",
+    shell_complete=_completion.files,
     default=_DEFAULT,
     show_default=True,
-    help="Where it is.",
+    help="File that holds the invariant.",
 )
-@_form
+@_format_option
 def show(id_: str, where: str | None, file: str, form: str) -> None:
-    """Tell all about one invariant. ID may be the beginning of one.
+    """Show one invariant in detail. ID can be a prefix.
 
     \b
     Examples:
@@ -114,19 +132,19 @@ def show(id_: str, where: str | None, file: str, form: str) -> None:
     one = _find(_read(file), id_, file)
     if form == "json":
         value = {**invariant_json(one), "severity": severity(one)}
-        echo_json(value)
+        print_json(value)
         return
-    echo(one.text)
-    for name, fact in facts(one, file):
-        echo(f"  {name + ':':<13} {fact}")
+    print_line(one.text)
+    for name, fact in details(one, file):
+        print_line(f"  {name + ':':<13} {fact}")
 
 
 @invariants.command()
-@click.argument("before", metavar="A")
-@click.argument("after", metavar="B")
-@_form
+@click.argument("before", metavar="A", shell_complete=_completion.files)
+@click.argument("after", metavar="B", shell_complete=_completion.files)
+@_format_option
 def diff(before: str, after: str, form: str) -> int:
-    """Compare two files: what B has more, has not, and says under other conditions.
+    """Compare two files: invariants added, removed, or under another condition in B.
 
     \b
     Examples:
@@ -134,42 +152,54 @@ def diff(before: str, after: str, form: str) -> int:
       traincheck invariants diff old.json new.json --format json
 
     \b
-    Exit status: 0 they say the same; 1 they do not; 2 bad input or usage.
+    Exit status: 0 equal; 1 different; 2 bad input or usage.
     """  # noqa: D301  # click reads the escape
     from traincheck.infer.compare import compare
 
     found = compare(_read(before), _read(after))
     if form == "json":
         value = {
-            "added": [brief(one) for one in found.added],
-            "removed": [brief(one) for one in found.removed],
+            "added": [summary_json(one) for one in found.added],
+            "removed": [summary_json(one) for one in found.removed],
             "changed": [
-                {"before": [brief(one) for one in a], "after": [brief(one) for one in b]}
+                {
+                    "before": [summary_json(one) for one in a],
+                    "after": [summary_json(one) for one in b],
+                }
                 for a, b in found.changed
             ],
         }
-        echo_json(value)
+        print_json(value)
         return 0 if found.is_empty else _DIFFERENT
     for sign, group in (("-", found.removed), ("+", found.added)):
         for one in group:
-            echo(f"{sign} {one.id}  {one.text}")
+            print_line(f"{sign} {one.id}  {one.text}")
     for old, new in found.changed:
         for sign, group in (("~ before", old), ("~ after ", new)):
             for one in group:
-                echo(f"{sign} {one.id}  {one.text}")
+                print_line(f"{sign} {one.id}  {one.text}")
     counts = (len(found.added), len(found.removed), len(found.changed))
-    say("{} added, {} removed, {} changed".format(*counts))
+    print_message("{} added, {} removed, {} changed".format(*counts))
     return 0 if found.is_empty else _DIFFERENT
 
 
 @invariants.command()
-@click.argument("files", metavar="FILE...", nargs=-1, required=True)
-@click.option("-o", "--output", metavar="FILE", required=True, help="Write the result there.")
+@click.argument(
+    "files", metavar="FILE...", shell_complete=_completion.files, nargs=-1, required=True
+)
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    shell_complete=_completion.files,
+    required=True,
+    help="Write the invariants to this file.",
+)
 @force_option
 def merge(files: Sequence[str], output: str, force: bool) -> None:
-    """Learn what holds in the runs of all files, from the statistics beside them.
+    """Learn from the runs of several files at once, using the statistics beside the files.
 
-    The result is what traincheck-infer makes of all those runs. The strictest limits count.
+    The result equals that of traincheck-infer with all these runs. The strictest limits apply.
 
     \b
     Examples:
@@ -179,32 +209,33 @@ def merge(files: Sequence[str], output: str, force: bool) -> None:
     from traincheck.infer.files import known_runs, limits_of, save
     from traincheck.relations.registry import RELATIONS
 
-    refuse_output(output, replaces=force)
+    require_writable(output, replaces=force)
     limits = limits_of(files)
     statistics = [run for file in files for run in known_runs(file)]
     result = learn_from(statistics, relations=RELATIONS, limits=limits)
     save(result, output, limits)
     found = counted(len(result.invariants), "invariant")
-    say(f"{found} from {counted(len(result.runs), 'run')}, in {output}")
+    print_message(f"{found} from {counted(len(result.runs), 'run')}, in {output}")
 
 
 @invariants.command()
-@click.argument("file", metavar="FILE")
+@click.argument("file", metavar="FILE", shell_complete=_completion.files)
 @click.option(
     "-t",
     "--trace",
     "traces",
     metavar="DIR",
+    shell_complete=_completion.folders,
     multiple=True,
     required=True,
-    help="A reference run, or a folder of runs. Repeatable.",
+    help="Reference run, or folder of runs. Repeatable.",
 )
-@_form
+@_format_option
 def validate(file: str, traces: Sequence[str], form: str) -> int:
-    """Replay good runs: which invariants hold, are not triggered, are violated.
+    """Replay good runs and report which invariants hold, are violated, or are not triggered.
 
-    Each run is replayed in full, as a recording of what the invariants need, and as one of every
-    third step. Also checks the form of the file.
+    Each run is replayed three times: in full, with only the events that the invariants need, and
+    with every third step. The format of the file is checked too.
 
     \b
     Examples:
@@ -212,7 +243,7 @@ def validate(file: str, traces: Sequence[str], form: str) -> int:
       traincheck invariants validate invariant.json -t traces --format json
 
     \b
-    Exit status: 0 none is violated; 1 some are; 2 bad input or usage.
+    Exit status: 0 no invariant is violated; 1 some are; 2 bad input or usage.
     """  # noqa: D301  # click reads the escape
     from traincheck.infer.validate import replay
     from traincheck.relations.registry import RELATIONS
@@ -222,16 +253,16 @@ def validate(file: str, traces: Sequence[str], form: str) -> int:
     known = _read(file)
     found: dict[str, dict[str, Any]] = {}
     for run in (run for trace in traces for run in find_runs(trace)):
-        found[str(run)] = _judged(known, replay(TraceReader(run), RELATIONS, known))
+        found[str(run)] = _by_verdict(known, replay(TraceReader(run), RELATIONS, known))
         if form == "text":
-            _tell_run(run, found[str(run)])
+            _print_run(run, found[str(run)])
     if form == "json":
-        echo_json(found)
+        print_json(found)
     return _VIOLATED if any(one["violated"] for one in found.values()) else 0
 
 
-def _judged(known: Sequence[Invariant], reports: dict[str, Report]) -> dict[str, Any]:
-    """Ids by what became of them, as JSON: the worst over the views, with what broke."""
+def _by_verdict(known: Sequence[Invariant], reports: dict[str, Report]) -> dict[str, Any]:
+    """Ids by verdict, the worst over the views, as JSON; with evidence if violated."""
     order = ("violated", "not_observable", "held", "not_triggered")
     found: dict[str, Any] = {verdict: [] for verdict in order}
     for one in known:
@@ -241,12 +272,12 @@ def _judged(known: Sequence[Invariant], reports: dict[str, Report]) -> dict[str,
         if worst == "violated":
             views = [view for view, verdict in verdicts.items() if verdict == worst]
             entry = {"id": one.id, "text": one.text, "views": views}
-            entry |= _proof(reports[views[0]], one.id)
+            entry |= _evidence(reports[views[0]], one.id)
         found[worst].append(entry)
     return found
 
 
-def _proof(report: Report, id_: str) -> dict[str, Any]:
+def _evidence(report: Report, id_: str) -> dict[str, Any]:
     for finding in report.findings:
         if finding.check == id_:
             keys = ("step", "expected", "observed")
@@ -254,15 +285,15 @@ def _proof(report: Report, id_: str) -> dict[str, Any]:
     return {}
 
 
-def _tell_run(run: Path, found: dict[str, Any]) -> None:
+def _print_run(run: Path, found: dict[str, Any]) -> None:
     counts = [f"{len(ids)} {verdict.replace('_', ' ')}" for verdict, ids in found.items()]
-    echo(f"{run}: {', '.join(counts)}")
+    print_line(f"{run}: {', '.join(counts)}")
     for one in found["violated"]:
         where = f"in {', '.join(one['views'])}"
-        echo(f"  {one['id']}  {one['text']}")
-        echo(f"    broken {where}")
+        print_line(f"  {one['id']}  {one['text']}")
+        print_line(f"    broken {where}")
         if one.get("observed"):
-            echo(f"    step {one['step']}: {one['observed']}; expected: {one['expected']}")
+            print_line(f"    step {one['step']}: {one['observed']}; expected: {one['expected']}")
 
 
 def _read(file: str) -> list[Invariant]:
@@ -279,12 +310,12 @@ def _find(known: Sequence[Invariant], id_: str, file: str) -> Invariant:
     if found:
         shown = ", ".join(one.id for one in found[:5])
         raise UsageError(
-            f"{len(found)} invariants of {file} begin with {id_!r}", fix=f"name one: {shown}"
+            f"{len(found)} ids in {file} begin with {id_!r}", fix=f"choose one: {shown}"
         )
     like = nearest(id_, [one.id for one in known]) if known else "none"
     raise UsageError(
         f"{file} has no invariant {id_!r}",
-        fix=f"did you mean {like}? traincheck invariants list {file} shows all",
+        fix=f"did you mean {like}? List all with: traincheck invariants list {file}",
     )
 
 
@@ -304,4 +335,4 @@ def _show_table(found: Sequence[Invariant]) -> None:
     Console(file=sys.stdout, highlight=False).print(table)
     counts = Counter(one.hypothesis.relation for one in found)
     shown = ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
-    say(f"{counted(len(found), 'invariant')}: {shown}" if found else "no invariants")
+    print_message(f"{counted(len(found), 'invariant')}: {shown}" if found else "no invariants")

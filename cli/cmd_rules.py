@@ -12,6 +12,8 @@ import click
 
 from traincheck.errors import UsageError, nearest
 
+from . import _completion
+
 if TYPE_CHECKING:
     from traincheck.rules.docs import RuleDocs
     from traincheck.schema.protocols import Rule
@@ -24,7 +26,8 @@ _COLOURS = {"error": "red", "warning": "yellow", "info": "blue"}
 @click.option(
     "--explain",
     metavar="CODE",
-    help="What one rule checks, why, and how to fix it. Its name will do, too.",
+    shell_complete=_completion.codes,
+    help="Show the documentation of one rule, by code or name.",
 )
 @click.option(
     "--format",
@@ -32,12 +35,12 @@ _COLOURS = {"error": "red", "warning": "yellow", "info": "blue"}
     type=click.Choice(("text", "json")),
     default="text",
     show_default=True,
-    help="Form of the list or the explanation.",
+    help="Format of the output.",
 )
 def rules(stray: tuple[str, ...], explain: str | None, form: str) -> None:
-    """List the built-in rules. They need no reference run.
+    """List the built-in rules, which need no reference run.
 
-    On a terminal they are grouped by theme; elsewhere each is one line.
+    On a terminal the rules are grouped by theme; elsewhere each is one line.
 
     \b
     Examples:
@@ -95,7 +98,7 @@ def _show_groups(known: Sequence[Rule]) -> None:
             severity = Text(f"{docs.severity:<7}", style=_COLOURS[docs.severity])
             table.add_row(Text(docs.code, style="bold"), severity, Text(_summary(docs)))
         console.print(Padding(table, (0, 0, 1, 2)))
-    console.print(Text("traincheck rules --explain CODE tells more about one.", style="dim"))
+    console.print(Text("Show one in detail with: traincheck rules --explain CODE", style="dim"))
 
 
 def _explain(rule: Rule) -> None:
@@ -125,6 +128,7 @@ def _as_json(rule: Rule) -> dict[str, Any]:
     return {
         "code": docs.code,
         "name": docs.name,
+        "aliases": list(docs.aliases),
         "severity": docs.severity,
         "theme": docs.theme,
         "summary": docs.summary,
@@ -135,17 +139,20 @@ def _as_json(rule: Rule) -> dict[str, Any]:
 
 def _find(known: Sequence[Rule], code: str) -> Rule:
     by_code = {rule.info.code: rule for rule in known}
-    by_name = {docs.name: docs.code for docs in _docs(known)}
+    by_name = {
+        name: docs.code for docs in _docs(known) for name in (docs.name, *docs.aliases) if name
+    }
     rule = by_code.get(by_name.get(code.lower(), code.upper()))
     if rule is not None:
         return rule
     begun = [other for other in by_code if other.startswith(code.upper())]
     if begun:
         raise UsageError(
-            f"{code} stands for {len(begun)} rules", fix=f"name one of {', '.join(begun)}"
+            f"{len(begun)} rules begin with {code}", fix=f"choose one of {', '.join(begun)}"
         )
     likely = nearest(code.upper(), by_code) if code.upper().startswith("TC") else ""
     likely = likely or nearest(code.lower(), by_name)
     raise UsageError(
-        f"no rule has the code {code!r}", fix=f"did you mean {likely}? traincheck rules lists all"
+        f"no rule has the code {code!r}",
+        fix=f"did you mean {likely}? List all with: traincheck rules",
     )

@@ -1,4 +1,4 @@
-"""The command group, and the one way in for every console script: errors become messages and codes.
+"""The command group, and the entry of every console script: errors become messages and statuses.
 
 Loads a command only when it is asked for: `--help` answers before torch or pandas could be found.
 """
@@ -18,14 +18,13 @@ from importlib import metadata
 from typing import Any
 
 import click
-from click.shell_completion import shell_complete
 
 from traincheck.errors import TraincheckError, UsageError
 from traincheck.schema.printable import printable_lines
 from traincheck.version import VERSION
 
+from ._broken_pipe import discard_stream, ignore_closed_stderr
 from ._os_errors import bad_path
-from ._unheard import even_unheard, give_up
 
 BAD_USAGE = 2
 INTERRUPTED = 130
@@ -43,29 +42,29 @@ class Row:
 
 
 COMMANDS = {
-    "run": Row(module=".cmd_run", attribute="run", help="Run a program and say what is wrong."),
-    "collect": Row(
-        module=".cmd_collect", attribute="collect", help="Record what a training run does."
-    ),
-    "infer": Row(module=".cmd_infer", attribute="infer", help="Learn what good runs always do."),
-    "check": Row(module=".cmd_check", attribute="check", help="Name the first deviation of a run."),
+    "run": Row(module=".cmd_run", attribute="run", help="Run a program and report silent bugs."),
+    "collect": Row(module=".cmd_collect", attribute="collect", help="Record a training run."),
+    "infer": Row(module=".cmd_infer", attribute="infer", help="Learn invariants from good runs."),
+    "check": Row(module=".cmd_check", attribute="check", help="Check a recorded or live run."),
     "rules": Row(module=".cmd_rules", attribute="rules", help="List and explain built-in rules."),
     "invariants": Row(
-        module=".cmd_invariants", attribute="invariants", help="Look into what was learned."
+        module=".cmd_invariants",
+        attribute="invariants",
+        help="Inspect, compare and merge invariants.",
     ),
-    "trace": Row(module=".cmd_trace", attribute="trace", help="Look into a trace, or convert it."),
+    "trace": Row(module=".cmd_trace", attribute="trace", help="Inspect or convert a trace."),
 }
 
 
 def _suggest_run(words: Sequence[str]) -> None:
-    """Where a program is named without a command.
+    """Suggest `traincheck run` where a program is named without a command.
 
     Raises:
-        UsageError: it is; the fix is the command line that runs it.
+        UsageError: a program is named; the fix is the command line that runs it.
     """
-    from ._program import as_run
+    from ._program_args import suggested_run
 
-    line = as_run(words)
+    line = suggested_run(words)
     if line is not None:
         raise UsageError(f"{words[0]!r} is not a command of traincheck", fix=line)
 
@@ -79,7 +78,7 @@ def load(name: str) -> click.Command:
 
 
 class _Commands(MutableMapping[str, click.Command]):
-    """The table as click wants it; an entry is imported when it is looked up."""
+    """The table as a mapping for click. An entry is imported when it is looked up."""
 
     def __init__(self) -> None:
         self._added: dict[str, click.Command] = {}
@@ -139,12 +138,12 @@ class _Group(click.Group):
 def main() -> None:
     """Find silent bugs in PyTorch training.
 
-    Try it on a program as it is:
+    Check a program, without any change to it:
 
     \b
       traincheck run train.py
 
-    Record a good run, learn from it, and be told what another run does differently:
+    Record a good run, learn invariants from it, and check another run against them:
 
     \b
       traincheck collect -o traces/good -p train.py
@@ -184,26 +183,26 @@ def run(command: click.Command, name: str, args: Sequence[str] | None = None) ->
         status = _invoke(command, name, list(sys.argv[1:] if args is None else args))
         sys.stdout.flush()  # here, so that a reader that left is noticed here
     except click.ClickException as error:
-        with even_unheard():
+        with ignore_closed_stderr():
             error.show()
         return BAD_USAGE  # click itself has 1 for some, which means findings
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
     except TraincheckError as error:
-        _say(f"error: {error.message}")
+        _print_error(f"error: {error.message}")
         if error.fix:
-            _say(f"  fix: {error.fix}")
+            _print_error(f"  fix: {error.fix}")
         return error.exit_code
     except BrokenPipeError:
-        give_up(sys.stdout)
+        discard_stream(sys.stdout)
         return BROKEN_PIPE
     except OSError as error:
         found = bad_path(error)
         if found is None:
             return _our_bug(error)
-        _say(f"error: {found[0]}")
-        _say(f"  fix: {found[1]}")
-        give_up(sys.stdout)
+        _print_error(f"error: {found[0]}")
+        _print_error(f"  fix: {found[1]}")
+        discard_stream(sys.stdout)
         return BAD_USAGE
     except Exception as error:  # the last resort of a program: never a bare traceback
         return _our_bug(error)
@@ -211,48 +210,45 @@ def run(command: click.Command, name: str, args: Sequence[str] | None = None) ->
 
 
 def _invoke(command: click.Command, name: str, args: list[str]) -> int:
-    # Not command.main: it makes a reader that left look like exit status 1, which means findings.
-    # The other thing that main does, completing words for a shell, is done here.
-    variable = f"_{name}_COMPLETE".replace("-", "_").upper()
-    if os.environ.get(variable):
-        from ._completion import complete_values
-
-        complete_values(command)
-        failed = shell_complete(command, {}, name, variable, os.environ[variable])
-        return BAD_USAGE if failed else 0
+    """Run a command by click's own main, which also completes words for a shell."""
+    streams = sys.stdout, sys.stderr
     try:
-        with command.make_context(name, args) as context:
-            found = command.invoke(context)
-    except click.exceptions.Exit as stop:
-        return stop.exit_code
+        found = command.main(args, name, standalone_mode=False)
+    except click.Abort as stop:
+        if isinstance(stop.__cause__, EOFError):  # nothing is read from the keyboard
+            raise stop.__cause__ from None
+        raise
     except SystemExit as stop:
+        if sys.stdout is not streams[0]:  # click replaces it when its reader left
+            sys.stdout, sys.stderr = streams
+            raise BrokenPipeError from None
         if isinstance(stop.code, str):
-            _say(stop.code)
+            _print_error(stop.code)
             return 1
         return stop.code or 0
     return found if isinstance(found, int) else 0
 
 
 def _our_bug(error: Exception) -> int:
-    _say(f"error: this is a bug in traincheck: {type(error).__name__}: {error}")
+    _print_error(f"error: this is a bug in traincheck: {type(error).__name__}: {error}")
     if os.environ.get("TRAINCHECK_DEBUG"):
         traceback.print_exception(error)
     else:
-        _say(
-            "  fix: please report it to those who gave you this copy, with the command line, the "
-            f"output of TRAINCHECK_DEBUG=1, and the versions: {_versions()}"
+        _print_error(
+            "  fix: report it to whoever gave you this copy. Include the command line, the output "
+            f"with TRAINCHECK_DEBUG=1 set, and the versions: {_versions()}"
         )
     return OUR_BUG
 
 
 def _versions() -> str:
-    """Of what a report of a bug is about, without loading any of it."""
+    """The versions that a bug report needs, without an import of torch."""
     found = [f"traincheck {VERSION}", f"Python {platform.python_version()}"]
     with contextlib.suppress(metadata.PackageNotFoundError):
         found.append(f"torch {metadata.version('torch')}")
     return ", ".join([*found, platform.platform(terse=True)])
 
 
-def _say(text: str) -> None:
-    with even_unheard():
+def _print_error(text: str) -> None:
+    with ignore_closed_stderr():
         click.echo(printable_lines(text), err=True)

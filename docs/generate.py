@@ -1,5 +1,7 @@
 """Write generated pages: cli.md, rules.md and rules/, relations.md, tables of trace-format.md.
 
+The JSON schema of invariant files is written, too.
+
 Nothing else is written. `--check` writes nothing and fails when a page is stale.
 """
 
@@ -7,9 +9,11 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import json
 import re
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import fields
 from itertools import groupby
 from pathlib import Path
 from types import ModuleType
@@ -21,6 +25,10 @@ from traincheck.relations.registry import BUILT_IN
 from traincheck.rules.docs import RuleDocs, docs_of, options_text
 from traincheck.rules.registry import RULES
 from traincheck.schema import events, values
+from traincheck.schema.invariant_file import SCHEMA_FILE
+from traincheck.schema.invariant_form import json_schema
+from traincheck.schema.observations.base import Observation
+from traincheck.schema.observations.registry import OBSERVATIONS
 from traincheck.schema.protocols import Rule
 
 DOCS = Path(__file__).parent
@@ -68,7 +76,13 @@ def pages() -> dict[Path, str]:
         text = replaced(text, name, table)
     relations = DOCS / "relations.md"
     known = replaced(relations.read_text(encoding="utf-8"), "relations", relation_sections())
-    return {DOCS / "cli.md": cli_page(), **rule_pages(), trace: text, relations: known}
+    return {
+        DOCS / "cli.md": cli_page(),
+        **rule_pages(),
+        trace: text,
+        relations: known,
+        SCHEMA_FILE: json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n",
+    }
 
 
 def relation_sections() -> str:
@@ -145,7 +159,41 @@ def kind_section(event_type: Any) -> str:
         section += "\n\nA group is an object with `hyper`, `params` (names) and `ids` (identities)."
     if kind == "state":
         section += f"\n\n{summary_table()}"
+    if kind == "mark":
+        section += f"\n\n{observation_tables()}"
     return section
+
+
+def observation_tables() -> str:
+    """What is observed, and the keys in the data of each mark."""
+    rows = [
+        (
+            f"`{each.text}`",
+            f"`{each.need}`" if each.need else "always",
+            each.instrument,
+            f"{summary_of(each)} {keys_text(each)}",
+        )
+        for each in OBSERVATIONS
+    ]
+    return (
+        "Observations are marks with these texts. `needs` is the state that a selective trace must "
+        "name in `recorded` to hold them. Without the instrument they are not recorded.\n\n"
+        + table(rows, "text", "needs", "instrument", "observed, and its data")
+    )
+
+
+def summary_of(observation: type[Observation]) -> str:
+    return inspect.cleandoc(observation.__doc__ or "").partition("\n")[0]
+
+
+def keys_text(observation: type[Observation]) -> str:
+    """The keys of its data, each with its meaning."""
+    texts = described(observation.__doc__ or "")
+    named = (
+        (observation.keys.get(field.name, field.name), texts[field.name].rstrip("."))
+        for field in fields(observation)  # type: ignore[arg-type]  # a dataclass
+    )
+    return "; ".join(f"`{key}`: {text}" for key, text in named) + "."
 
 
 def type_text(annotation: Any) -> str:
@@ -234,6 +282,8 @@ def rule_page(rule: Rule) -> str:
         f"{docs.summary if has_code else docs.summary[:1].upper() + docs.summary[1:]}.",
         f"Severity: {docs.severity}. Theme: {docs.theme.lower()}. [All rules](../rules.md)",
     ]
+    if docs.aliases:
+        parts.append(f"Earlier name: {', '.join(docs.aliases)}.")
     for heading, text in docs.sections.items():
         parts += [f"## {heading}", text]
     options = options_text(rule)

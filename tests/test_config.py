@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from traincheck.check.acceptance import Suppression
+from traincheck.check.suppression.policy import Suppression
 from traincheck.config import CollectConfig, Config, load_config, read_collect
 from traincheck.errors import UsageError
 
@@ -53,7 +53,7 @@ def test_nothing_given_is_nothing_set(config, text) -> None:
     ("text", "what", "fix"),
     [
         ("[collect]\nevry = 2", "evry", "'every'"),
-        ("[collect]\nzzz = 2", "zzz", "known are"),
+        ("[collect]\nzzz = 2", "zzz", "use one of"),
         ("[colect]\nevery = 2", r"\[colect\]", "'collect'"),
         ("every = 2", "every", "collect"),
         ("collect = 2", "not a table", r"\[collect\]"),
@@ -61,7 +61,8 @@ def test_nothing_given_is_nothing_set(config, text) -> None:
         ("[collect]\nevery = true", "every", "whole number"),
         ("[collect]\nrules = 1", "rules", "true or false"),
         ('[collect]\ninvariants = "a.json"', "invariants", "list of strings"),
-        ("[collect]\ninstrument = [1]", "instrument", "list of strings"),
+        ("[collect]\ninstrument = [1]", r"instrument\[0\] in \[collect\] is 1", "a string"),
+        ("[collect]\nevery = 2020-01-01", r"every in \[collect\] is datetime", "whole number"),
         ("[collect", "not TOML", "correct"),
     ],
 )
@@ -126,14 +127,16 @@ def test_what_a_project_settles(config) -> None:
         ('select = "TC1"', "select is 'TC1'", "list of strings"),
         ('fail_on = "fatal"', "fail_on is 'fatal'", "info, warning, error"),
         ("fail_on = 1", "fail_on is 1", "a string"),
+        ("suppress = [1]", "suppress is 1, not a list of tables", r"\[\[suppress\]\]"),
+        ('path = "x"', "key 'path'", "use one of"),
         ('[[suppress]]\ncode = "TC101"', "number 1 has no reason", "reason ="),
         ('[[suppress]]\ncode = "TC101"\nreason = " "', "number 1 has no reason", "reason ="),
         ('[[suppress]]\nreason = "x"', "number 1 has no code", "code ="),
         ('[[suppress]]\ncode = "T"\nreason = "x"\nvarible = "a"', "'varible'", "'variable'"),
-        ('[[suppress]]\ncode = "T"\nreason = "x"\nwhere = "a"', "'where'", "known are"),
+        ('[[suppress]]\ncode = "T"\nreason = "x"\nwhere = "a"', "'where'", "use one of"),
         ('[[suppress]]\ncode = "T"\nreason = "x"\nmodule = 1', "module", "a string"),
-        ('[suppress]\ncode = "T"', "no list of tables", r"\[\[suppress\]\]"),
-        ("[rules]\nTC101 = 1", "no table of tables", r"\[rules\."),
+        ('[suppress]\ncode = "T"', "not a list of tables", r"\[\[suppress\]\]"),
+        ("[rules]\nTC101 = 1", "not a table of tables", r"\[rules\."),
     ],
 )
 def test_what_a_project_cannot_settle(config, text, what, fix) -> None:
@@ -142,6 +145,24 @@ def test_what_a_project_cannot_settle(config, text, what, fix) -> None:
         load_config(path)
     assert str(path) in caught.value.message
     assert re.search(fix, str(caught.value.fix))
+
+
+KEYS = ("select", "ignore", "fail_on", "suppress", "rules", "collect")
+WITHIN = [f"collect.{key}" for key in CollectConfig.__struct_fields__]
+
+
+@pytest.mark.parametrize("key", [*KEYS, *WITHIN, "rules.TC1", "rules.TC1.ratio"])
+@pytest.mark.parametrize("value", ["1", "-0.5", '"x"', "true", "[1]", "[[]]", "[{}]", "{a=1}"])
+def test_any_value_is_taken_or_named(config, key: str, value: str) -> None:
+    path = config(f"{key} = {value}")
+    refused = UsageError(f"{path}: {key}", fix="nothing")
+    try:
+        load_config(path)
+    except UsageError as error:
+        refused = error
+    assert refused.message.startswith(f"{path}: ")
+    assert any(name in refused.message for name in key.split("."))
+    assert refused.fix
 
 
 @pytest.fixture
@@ -185,7 +206,7 @@ def test_a_broken_pyproject_that_does_is_named(tree: Path) -> None:
 @pytest.mark.parametrize("text", ["tool = 3", "[tool]\ntraincheck = 3"])
 def test_a_pyproject_in_which_we_are_no_table_is_named(tree: Path, text: str) -> None:
     (tree / "pyproject.toml").write_text(text)
-    with pytest.raises(UsageError, match=r"pyproject\.toml: (tool|traincheck) is 3, no table"):
+    with pytest.raises(UsageError, match=r"pyproject\.toml: (tool|traincheck) is 3, not a table"):
         load_config(tree / "pyproject.toml")
 
 

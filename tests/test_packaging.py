@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import email
+import os
 import subprocess
 import sys
 import tarfile
@@ -10,6 +12,8 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
+
+from tests.test_layers import foreign, modules
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -31,8 +35,8 @@ def import_names(folder: Path, prefix: str) -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def wheel_names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
-    """Names of the files in a wheel built from this checkout, without network."""
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.Path:
+    """A wheel built from this checkout, without network."""
     out = tmp_path_factory.mktemp("wheel")
     command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation"]
     # The copy keeps setuptools' build folder out of the checkout.
@@ -44,9 +48,14 @@ def wheel_names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
         cwd=out,
         timeout=300,
     )
-    (wheel,) = out.glob("*.whl")
-    with zipfile.ZipFile(wheel) as archive:
-        return set(archive.namelist())
+    (built,) = out.glob("*.whl")
+    return zipfile.Path(built)
+
+
+@pytest.fixture(scope="module")
+def wheel_names(wheel: zipfile.Path) -> set[str]:
+    """Names of the files in it."""
+    return set(wheel.root.namelist())
 
 
 def copy_tracked(target: Path) -> None:
@@ -124,6 +133,51 @@ def test_the_source_archive_holds_what_tests_need(tmp_path: Path) -> None:
     }
     assert needed <= held
     assert {"conftest.py", "constraints.txt", "Makefile", "CHANGELOG.md"} <= held
+
+
+def test_an_installed_wheel_finds_its_data(wheel: zipfile.Path, tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    wheel.root.extractall(site)
+    code = (
+        "import traincheck, traincheck.cli.main as cli\n"
+        "from traincheck.presets import preset_names, preset_path\n"
+        "from traincheck.schema.invariant_file import SCHEMA_FILE, read_invariants\n"
+        "read_invariants(preset_path('pytorch')), SCHEMA_FILE.read_bytes()\n"
+        "print(traincheck.__file__, cli.__file__, *preset_names())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(site)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    library, commands, *presets = done.stdout.split()
+    assert library == str(site / "traincheck" / "__init__.py")
+    assert commands == str(site / "traincheck" / "cli" / "main.py")
+    assert presets == sorted(path.stem for path in (ROOT / "configs/invariants").glob("*.json"))
+
+
+def test_the_metadata_is_complete(wheel: zipfile.Path, wheel_names: set[str]) -> None:
+    (name,) = (name for name in wheel_names if name.endswith(".dist-info/METADATA"))
+    found = email.message_from_string((wheel / name).read_text(encoding="utf-8"))
+    for key in ("Version", "Summary", "Author", "Keywords", "License-Expression", "Classifier"):
+        assert found[key]
+    assert sorted(found["Requires-Python"].split(",")) == ["<3.14", ">=3.10"]
+    assert found["Description-Content-Type"] == "text/markdown"
+
+
+def test_what_is_imported_is_what_is_declared() -> None:
+    imported = {name for path in modules() for name in foreign(path)}
+    declared = {split_name(line) for line in PROJECT["project"]["dependencies"]}
+    optional = {
+        split_name(line)
+        for name in ("accelerate", "lightning", "transformers")
+        for line in PROJECT["project"]["optional-dependencies"][name]
+    }
+    assert declared <= imported
+    assert imported - declared - optional == {"sitecustomize"}  # the user's own
 
 
 def test_every_folder_with_data_is_a_package_of_its_own(wheel_names: set[str]) -> None:

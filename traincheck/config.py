@@ -1,20 +1,24 @@
-"""What a project has settled: ``traincheck.toml``, or ``[tool.traincheck]`` of pyproject.toml.
+"""The configuration of a project: ``traincheck.toml``, or ``[tool.traincheck]`` in pyproject.toml.
 
-Names and types are checked against one dataclass a table; defaults are in these and nowhere else.
+Tables are decoded into the types below, which hold the defaults.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, Literal, TypeAlias
 
-from traincheck.check.acceptance import Suppression
+import msgspec
+from msgspec.structs import asdict
+
+from traincheck.check.suppression.policy import Suppression
 from traincheck.errors import UsageError, nearest
+from traincheck.schema.complaints import Complaint, complaint_of
 from traincheck.schema.findings import SEVERITIES
 from traincheck.schema.reading import read_regular
+from traincheck.schema.record import Record
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -26,10 +30,11 @@ _PYPROJECT = "pyproject.toml"
 _MOST_BYTES = 1 << 20  # the parser is slow, and no configuration is this long
 _MIN_LIKENESS = 2  # letters a name must share with another's beginning to be taken for it
 
+_Text: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"\S")]
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CollectConfig:
-    """What ``[collect]`` may hold: the options of traincheck-collect by their long names.
+
+class CollectConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The table ``[collect]``: options of traincheck-collect by their long names.
 
     output: run directory. invariants: invariant files whose needs are recorded.
     rules: record what the built-in rules need. every, warmup: see Settings.
@@ -45,56 +50,55 @@ class CollectConfig:
     instrument: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Config:
-    """What a project has settled about its checks.
+class _Common(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    select: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+    fail_on: Literal["info", "warning", "error"] = "warning"
+    rules: dict[str, dict[str, Any]] = msgspec.field(default_factory=dict)
+    collect: CollectConfig = CollectConfig()
+
+
+class _Suppress(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    code: _Text
+    reason: _Text
+    variable: str | None = None
+    module: str | None = None
+    api: str | None = None
+
+
+class _File(_Common, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    suppress: tuple[_Suppress, ...] = ()
+
+
+class Config(_Common, frozen=True, kw_only=True):
+    """The configuration of a project.
 
     Attributes:
         select: codes of rules, beginnings of codes, names of relations; none for all.
         ignore: the same, to be left out.
-        fail_on: lowest severity that makes the exit status 1.
-        suppress: violations that are accepted, with their reasons.
+        fail_on: lowest severity of a finding that makes the exit status 1.
+        suppress: violations that are suppressed, with reasons.
         rules: options of rules, by code.
         collect: options of traincheck-collect.
-        path: the file that said so; None for the defaults.
+        path: the file; None for the defaults.
     """
 
-    select: tuple[str, ...] = ()
-    ignore: tuple[str, ...] = ()
-    fail_on: str = "warning"
     suppress: tuple[Suppression, ...] = ()
-    rules: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    collect: CollectConfig = field(default_factory=CollectConfig)
     path: Path | None = None
 
     def narrowed(self, select: Sequence[str] = (), ignore: Sequence[str] = ()) -> Config:
-        """With codes that were given for one check, and so come before what the file says.
+        """With codes of the command line, which override the file.
 
-        Who selects a code wants it even where the file ignores it.
+        A code that is selected is checked even where the file ignores it.
         """
         kept = () if select else self.ignore
-        return replace(self, select=tuple(select) or self.select, ignore=tuple(ignore) or kept)
-
-
-_Table = TypeVar("_Table", CollectConfig, Suppression)
-
-# Annotations are strings (from __future__): this says how each is written in TOML.
-_FORMS: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    "str": ("a string", lambda value: isinstance(value, str)),
-    "str | None": ("a string", lambda value: isinstance(value, str)),
-    "int | None": ("a whole number", lambda value: type(value) is int),
-    "bool": ("true or false", lambda value: isinstance(value, bool)),
-    "tuple[str, ...]": (
-        "a list of strings",
-        lambda value: isinstance(value, list) and all(isinstance(item, str) for item in value),
-    ),
-}
+        return self.replace(select=tuple(select) or self.select, ignore=tuple(ignore) or kept)
 
 
 def find_config(start: Path) -> Path | None:
     """The nearest configuration from ``start`` upward.
 
-    In one directory traincheck.toml comes before pyproject.toml, which counts only when it has a
+    In a directory, traincheck.toml comes before pyproject.toml, which is used only if it has a
     table ``[tool.traincheck]``.
     """
     for directory in [start, *start.parents]:
@@ -108,10 +112,10 @@ def find_config(start: Path) -> Path | None:
 def load_config(path: Path | None = None, start: Path | None = None) -> Config:
     """The configuration in ``path``, else the nearest from ``start`` upward, else the defaults.
 
-    Codes and options of rules are not looked up here; who makes the engine does that.
+    Codes and options of rules are looked up when the engine is made.
 
     Raises:
-        UsageError: the file cannot be read, is not TOML, or holds an unknown table, key or type.
+        UsageError: the file cannot be read, is not TOML, or has an unknown table, key or type.
     """
     path = path or find_config(start or Path.cwd())
     if path is None:
@@ -122,25 +126,14 @@ def load_config(path: Path | None = None, start: Path | None = None) -> Config:
             document = document.get(name, {})
             if not isinstance(document, dict):
                 raise UsageError(
-                    f"{path}: {name} is {document!r}, no table", fix="write [tool.traincheck]"
+                    f"{path}: {name} is {document!r}, not a table", fix="write [tool.traincheck]"
                 )
-    known = [one.name for one in fields(Config) if one.name != "path"]
-    for name in document:
-        if name not in known:
-            what = f"table [{name}]" if isinstance(document[name], dict) else f"key {name!r}"
-            raise _unknown(path, what, name, known)
-    values = _values(path, "", document, {"select", "ignore", "fail_on"}, Config)
-    if values.get("fail_on", SEVERITIES[0]) not in SEVERITIES:
-        raise UsageError(
-            f"{path}: fail_on is {values['fail_on']!r}", fix=f"one of {', '.join(SEVERITIES)}"
-        )
-    return Config(
-        **values,
-        suppress=_suppressions(path, document.get("suppress", [])),
-        rules=_rules(path, document.get("rules", {})),
-        collect=_table(path, "[collect]", document.get("collect", {}), CollectConfig),
-        path=path,
-    )
+    try:
+        found = msgspec.convert(document, _File)
+    except msgspec.ValidationError as error:
+        raise _usage_error(path, complaint_of(document, error)) from error
+    suppress = (Suppression(**asdict(entry), where=str(path)) for entry in found.suppress)
+    return Config(**{**asdict(found), "suppress": tuple(suppress)}, path=path)
 
 
 def read_collect(path: Path) -> CollectConfig:
@@ -148,54 +141,8 @@ def read_collect(path: Path) -> CollectConfig:
     return load_config(path).collect
 
 
-def _suppressions(path: Path, entries: Any) -> tuple[Suppression, ...]:
-    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-        raise UsageError(f"{path}: suppress is no list of tables", fix="write [[suppress]]")
-    found = []
-    for number, entry in enumerate(entries, start=1):
-        place = f"[[suppress]] number {number}"
-        for key in ("code", "reason"):
-            if not str(entry.get(key, "")).strip():
-                raise UsageError(f"{path}: {place} has no {key}", fix=f'add {key} = "..."')
-        if "where" in entry:
-            raise _unknown(path, f"key 'where' in {place}", "where", ("variable", "module", "api"))
-        found.append(_table(path, place, {**entry, "where": str(path)}, Suppression))
-    return tuple(found)
-
-
-def _rules(path: Path, tables: Any) -> Mapping[str, Mapping[str, Any]]:
-    if not isinstance(tables, dict) or not all(isinstance(one, dict) for one in tables.values()):
-        raise UsageError(f"{path}: rules is no table of tables", fix="write [rules.TC201]")
-    return tables
-
-
-def _table(path: Path, place: str, values: Any, kind: type[_Table]) -> _Table:
-    if not isinstance(values, dict):
-        name = place.strip("[]")
-        raise UsageError(f"{path}: {name} is not a table", fix=f"write {place} on its own line")
-    known = {one.name for one in fields(kind)}
-    for key in values:
-        if key not in known:
-            raise _unknown(path, f"key {key!r} in {place}", key, known)
-    return kind(**_values(path, f" in {place}", values, known, kind))
-
-
-def _values(
-    path: Path, place: str, table: Mapping[str, Any], names: Iterable[str], kind: Any
-) -> dict[str, Any]:
-    """What ``table`` holds of ``names``, each of the type that ``kind`` says."""
-    types = {one.name: str(one.type) for one in fields(kind)}
-    values: dict[str, Any] = {}
-    for key in sorted(set(names) & set(table)):
-        form, fits = _FORMS[types[key]]
-        if not fits(table[key]):
-            raise UsageError(f"{path}: {key}{place} is {table[key]!r}", fix=f"make it {form}")
-        values[key] = tuple(table[key]) if isinstance(table[key], list) else table[key]
-    return values
-
-
 def _has_table(path: Path) -> bool:
-    """Whether a pyproject.toml speaks of us. Others' files that cannot be read do not."""
+    """Whether a pyproject.toml has our table. One that cannot be read has none."""
     try:
         text = _text(path)
     except (OSError, UnicodeDecodeError):
@@ -210,7 +157,7 @@ def _text(path: Path) -> str:
     return read_regular(path, _MOST_BYTES).decode("utf-8")
 
 
-def _read_toml(path: Path) -> Mapping[str, Any]:
+def _read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(_text(path))
     except OSError as error:
@@ -223,8 +170,53 @@ def _read_toml(path: Path) -> Mapping[str, Any]:
         ) from error
 
 
-def _unknown(path: Path, what: str, name: str, known: Iterable[str]) -> UsageError:
+# How msgspec names types, and what to write in TOML.
+_FORMS = {
+    "str": "a string",
+    "int": "a whole number",
+    "bool": "true or false",
+    "array": "a list of strings",
+}
+_SEVERITY = f"one of {', '.join(SEVERITIES)}"
+# Of each table: the type with its keys, its form, and how it is written.
+_TABLES: dict[str, tuple[type[Record], str, str]] = {
+    "": (_File, "a table", "write [tool.traincheck]"),
+    "collect": (CollectConfig, "a table", "write [collect] on its own line"),
+    "suppress": (_Suppress, "a list of tables", "write [[suppress]]"),
+    "rules": (_File, "a table of tables", "write [rules.TC201]"),
+}
+
+
+def _usage_error(path: Path, found: Complaint) -> UsageError:
+    """What is wrong in the file, and how to correct it."""
+    table = found.steps[0] if found.steps and found.steps[0] in _TABLES else ""
+    kind, form, fix = _TABLES[str(table)]
+    place = _place(found.steps) if table else ""
+    if found.unknown:
+        value = found.value[found.unknown]
+        return _unknown(path, found.unknown, value, place, kind.__struct_fields__)
+    key = found.missing or found.at.rpartition(".")[2]
+    if found.missing or "regex" in found.reason:
+        return UsageError(f"{path}: {place} has no {key}", fix=f'add {key} = "..."')
+    if found.expected == ("object",) or found.steps == ("suppress",):
+        return UsageError(f"{path}: {table} is {found.value!r}, not {form}", fix=fix)
+    within = f" in {place}" if place else ""
+    written = f"make it {_FORMS[found.expected[0]]}" if found.expected else _SEVERITY
+    return UsageError(f"{path}: {key}{within} is {found.value!r}", fix=written)
+
+
+def _place(steps: Sequence[str | int]) -> str:
+    """``[collect]``, or ``[[suppress]] number 1``."""
+    if steps[0] == "suppress" and len(steps) > 1:
+        return f"[[suppress]] number {int(steps[1]) + 1}"
+    return f"[{steps[0]}]"
+
+
+def _unknown(path: Path, name: str, value: Any, place: str, known: Sequence[str]) -> UsageError:
+    is_table = isinstance(value, dict) and not place
+    what = f"table [{name}]" if is_table else f"key {name!r}"
+    within = f" in {place}" if place else ""
     like = nearest(name, known)
     is_like = like[:_MIN_LIKENESS] == name[:_MIN_LIKENESS]
-    fix = f"did you mean {like!r}?" if is_like else f"known are {', '.join(sorted(known))}"
-    return UsageError(f"{path}: unknown {what}", fix=fix)
+    fix = f"did you mean {like!r}?" if is_like else f"use one of {', '.join(sorted(known))}"
+    return UsageError(f"{path}: unknown {what}{within}", fix=fix)

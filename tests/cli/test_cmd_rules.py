@@ -64,6 +64,11 @@ def test_explains_one(rules, capsys, code: str) -> None:
     assert "\nWhy it matters:\n    " in out
 
 
+def test_an_earlier_name_finds_the_rule(rules, capsys) -> None:
+    assert rules("--explain", "cosine-turns-back") == 0
+    assert capsys.readouterr().out.startswith("TC217 cosine-past-t-max: ")
+
+
 def test_explains_one_as_json(rules, capsys) -> None:
     assert rules("--explain", "TC201", "--format", "json") == 0
     assert json.loads(capsys.readouterr().out)["code"] == "TC201"
@@ -92,7 +97,7 @@ def test_a_name_stands_for_its_code(rules, capsys) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--explain", "TC20"], "name one of TC201, TC202, TC203"),
+        (["--explain", "TC20"], "choose one of TC201, TC202, TC203"),
         (["--explain", "missing-zero"], "did you mean missing-zero-grad?"),
         (["TC201"], "traincheck rules --explain TC201"),
     ],

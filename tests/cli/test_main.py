@@ -40,7 +40,7 @@ def run_raising(error: BaseException) -> int:
         (OutputError("cannot write"), 2, "error: cannot write\n"),
         (click.ClickException("no such thing"), 2, "Error: no such thing\n"),
         (click.Abort(), 130, ""),
-        (KeyboardInterrupt(), 130, ""),
+        (KeyboardInterrupt(), 130, "\n"),  # behind the ^C of a terminal
         (click.exceptions.Exit(4), 4, ""),
         (SystemExit(4), 4, ""),
         (SystemExit(None), 0, ""),
@@ -66,6 +66,11 @@ def test_a_bug_of_ours_is_called_that(capfd, monkeypatch) -> None:
     for part in ("TRAINCHECK_DEBUG=1", "report it", f"traincheck {__version__}", "torch 2"):
         assert part in text
     assert "Traceback" not in text
+
+
+def test_an_end_of_file_is_no_interrupt(capfd) -> None:
+    assert run_raising(EOFError("no more")) == 3
+    assert "bug in traincheck: EOFError: no more" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -292,7 +297,7 @@ def test_other_systems_are_told_what_works_there(words, tmp_path, monkeypatch, c
     monkeypatch.setattr(sys, "platform", "darwin")
     assert entry.run(entry.main, "traincheck", [*words, str(script)]) == 2
     text = capsys.readouterr().err
-    assert "error: programs are recorded on Linux only, and this is darwin" in text
+    assert "error: recording works on Linux only; this system is darwin" in text
     assert "traincheck-check" in text
     assert not (tmp_path / "traces").exists()
     assert entry.run(entry.main, "traincheck", ["rules"]) == 0

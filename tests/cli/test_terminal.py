@@ -14,8 +14,8 @@ import pytest
 from tests.builders import MLP, TraceBuilder, healthy_run
 from traincheck.api import make_engine
 from traincheck.cli import _terminal
-from traincheck.cli._terminal import Heartbeat, say, tell
-from traincheck.cli._unheard import line_start
+from traincheck.cli._broken_pipe import line_start
+from traincheck.cli._terminal import Heartbeat, write_finding, write_message
 from traincheck.schema.findings import Finding
 
 WIDTH = 40
@@ -80,7 +80,7 @@ def listen(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO) -> None:
 )
 def test_a_line_begins_where_no_other_is(terminal: Terminal, before: str, shown: list[str]) -> None:
     terminal.write(before)
-    say("stopping")
+    write_message("stopping")
     terminal.write("\rTraining: 40% |####")
     assert terminal.screen == [*shown, "traincheck: stopping", "Training: 40% |####"]
 
@@ -89,7 +89,7 @@ def test_words_stay_whole(terminal: Terminal) -> None:
     text = (
         "No optimizer holds Net.head.bias, Net.head.weight and_a_name_that_is_longer_than_the_line"
     )
-    say(text)
+    write_message(text)
     lines = terminal.screen
     assert " ".join(lines).split() == ["traincheck:", *text.split()]
     assert all(len(line) <= WIDTH for line in lines[:-2])
@@ -100,17 +100,17 @@ def test_colour(terminal: Terminal, monkeypatch, name: str, is_coloured: bool) -
     stream = terminal if name == "NO_COLOR" else io.StringIO()
     listen(monkeypatch, stream)
     monkeypatch.setenv(name, "1")
-    assert tell(finding())
+    assert write_finding(finding())
     assert ("\x1b[1;31m" in stream.getvalue()) == is_coloured
     assert "TC201 error" in stream.getvalue()
 
 
 def test_a_terminal_has_colour_and_another_stream_has_none(terminal: Terminal, monkeypatch) -> None:
-    tell(finding())
+    write_finding(finding())
     assert "\x1b[1;31mTC201 error" in terminal.getvalue()
     plain = io.StringIO()
     listen(monkeypatch, plain)
-    tell(finding())
+    write_finding(finding())
     assert "\x1b" not in plain.getvalue()
 
 
@@ -124,7 +124,7 @@ def finding() -> Finding:
 def test_a_log_gets_one_line(monkeypatch) -> None:
     log = io.StringIO()
     listen(monkeypatch, log)
-    say("word " * 100)
+    write_message("word " * 100)
     assert log.getvalue().count("\n") == 1
 
 
@@ -134,7 +134,7 @@ def test_a_terminal_without_a_width_gets_a_line_break(terminal: Terminal, monkey
 
 
 def test_advice_can_wait(terminal: Terminal) -> None:
-    assert not tell(replace(finding(), severity="info"))
+    assert not write_finding(replace(finding(), severity="info"))
     assert terminal.getvalue() == ""
 
 

@@ -13,8 +13,8 @@ import pytest
 from tests.builders import MLP, TraceBuilder
 from tests.learning import learn, texts
 from tests.relations.test_distinct import epochs, shuffled
-from traincheck.schema.apis import Families
 from traincheck.schema.events import CheckpointEvent
+from traincheck.schema.torch_api import Families
 
 DROPOUT = "torch.nn.functional.dropout"
 CROSS_ENTROPY = "torch.nn.functional.cross_entropy"
@@ -70,7 +70,7 @@ def scheduled(rates: list[float]) -> list:
 def loaded(matched: int) -> Play:
     def play(trace: TraceBuilder) -> None:
         load = {"missing": [], "unexpected": [], "matched": matched, "entries": matched}
-        trace._add(CheckpointEvent, op="load_state_dict", target="Net", **load)
+        trace.add(CheckpointEvent, op="load_state_dict", target="Net", **load)
 
     return play
 
@@ -82,7 +82,7 @@ def copied(steps: int, every: int) -> list:
     for number in range(steps):
         trace.step()
         if number % every == 0:
-            trace._state(trace.models["Target"].parameters["Target.w"], "parameter", "content")
+            trace.state(trace.models["Target"].parameters["Target.w"], "parameter", "content")
     return trace.build()
 
 

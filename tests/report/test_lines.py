@@ -9,7 +9,7 @@ import pytest
 from rich.text import Text
 
 from tests.report.test_golden import several, written
-from traincheck.report.lines import page, say, table
+from traincheck.report.lines import page, paragraph, table
 from traincheck.schema.findings import Report, Verdict
 
 NAME = "BertForSequenceClassification.bert.embeddings.token_type_embeddings.weight.and.more.of.it"
@@ -35,7 +35,7 @@ def test_the_width_is_that_of_help(monkeypatch, columns: str | None, widest: int
     if columns is not None:
         monkeypatch.setenv("COLUMNS", columns)
     out = io.StringIO()
-    say(page(out), Text("word " * 60))
+    paragraph(page(out), Text("word " * 60))
     assert max(map(len, out.getvalue().splitlines())) in range(widest - 5, widest + 1)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from traincheck.errors import UsageError
 from traincheck.report import registry
-from traincheck.report.registry import SINKS, all_sinks
+from traincheck.report.registry import SINKS, all_sinks, load_sink
 
 
 def offer(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
@@ -27,6 +27,17 @@ def test_sinks_of_other_packages_come_after_ours(monkeypatch: pytest.MonkeyPatch
     assert list(all_sinks()) == [*SINKS, "theirs"]
 
 
+@pytest.mark.parametrize("name", SINKS)
+def test_every_sink_of_the_table_is_there(name: str) -> None:
+    assert load_sink(name).__name__ == f"write_{name}"
+
+
+def test_a_format_that_there_is_not_is_named() -> None:
+    with pytest.raises(UsageError, match="no report format 'yaml'") as caught:
+        load_sink("yaml")
+    assert caught.value.fix == f"one of {', '.join(SINKS)}"
+
+
 def test_a_name_that_is_taken_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     offer(monkeypatch, "json", "traincheck.report.json_report:write_json")
     with pytest.raises(UsageError, match="'json', which exists already"):
@@ -36,4 +47,5 @@ def test_a_name_that_is_taken_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_sink_that_cannot_be_loaded_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     offer(monkeypatch, "theirs", "no_such_module:f")
     with pytest.raises(UsageError, match="'theirs' cannot be loaded: ModuleNotFoundError"):
-        all_sinks()
+        load_sink("theirs")
+    assert load_sink("text")

@@ -10,6 +10,8 @@ import pytest
 
 from traincheck.errors import InvariantFormatError, OutputError
 from traincheck.schema.claims import (
+    LEVELS,
+    OPERATORS,
     Condition,
     Hypothesis,
     Invariant,
@@ -26,6 +28,9 @@ from traincheck.schema.invariant_file import (
     read_invariants,
     write_invariants,
 )
+from traincheck.schema.invariant_form import json_schema
+from traincheck.schema.layout import SCHEMA_VERSION
+from traincheck.schema.needs_json import own_needs
 
 NEEDS = Needs(
     calls=frozenset({"torch.optim.Optimizer.step"}),
@@ -77,20 +82,52 @@ def test_what_is_written_fits_the_shipped_json_schema(path):
 def test_needs_survive_json():
     assert needs_from_json(orjson.loads(orjson.dumps(needs_json(NEEDS)))) == NEEDS
     assert needs_from_json({}) == Needs()
+    assert own_needs(needs_json(NEEDS)) == NEEDS
+
+
+@pytest.mark.parametrize("value", [None, [], {"calls": "x"}, {"calls": [""]}, {"more": []}])
+def test_what_is_not_the_form_of_needs_is_refused(value):
+    with pytest.raises(ValueError, match="`"):
+        needs_from_json(value)
+
+
+def test_the_shipped_json_schema_is_that_of_the_types():
+    assert orjson.loads(SCHEMA_FILE.read_bytes()) == json_schema()
+    assert json_schema()["$defs"]["FileForm"]["properties"]["schema_version"] == {
+        "enum": [SCHEMA_VERSION]
+    }
+
+
+def test_operators_and_levels_are_those_of_claims():
+    types = json_schema()["$defs"]
+    assert set(types["ConditionForm"]["properties"]["op"]["enum"]) == set(OPERATORS)
+    assert set(types["NeedsForm"]["properties"]["level"]["enum"]) == set(LEVELS)
+
+
+def test_what_an_older_version_wrote_is_read(path):
+    """Without what came later, and with null where nothing is."""
+    document = orjson.loads(path.read_bytes())
+    for entry in document["invariants"]:
+        entry.pop("needs")
+        entry["excerpt"] = None
+    path.write_bytes(orjson.dumps(document))
+    found = read_invariants(path)
+    assert [one.id for one in found] == [one.id for one in INVARIANTS]
+    assert {one.needs for one in found} == {Needs()}
 
 
 BAD = {
-    "newer version": (("schema_version",), 2, "schema 2, this is 1"),
+    "newer version": (("schema_version",), 2, "schema version 2; this traincheck"),
     "version as text": (("schema_version",), "1", "schema_version is text, not a whole number"),
     "runs": (("runs",), "run-a", "runs is text, not a list"),
     "run": (("runs", 0), 3, r"runs\[0\] is a whole number, not text"),
     "created_with": (("created_with",), [], "created_with is a list, not an object"),
-    "unknown key": (("code",), "print()", "'code', which this schema does not know"),
+    "unknown key": (("code",), "print()", "unknown field 'code'"),
     "invariants": (("invariants",), {}, "invariants is an object, not a list"),
     "invariant": (("invariants", 0), None, r"invariants\[0\] is null, not an object"),
-    "id": (("invariants", 0, "id"), "", r"invariants\[0\].id is empty"),
+    "id": (("invariants", 0, "id"), "", r"invariants\[0\].id is '': expected `str` of length >= 1"),
     "same id": (("invariants", 1, "id"), "contains-1", "two invariants have the id 'contains-1'"),
-    "confidence": (("invariants", 0, "confidence"), 1.5, "not between 0 and 1"),
+    "confidence": (("invariants", 0, "confidence"), 1.5, "is 1.5: expected `float` <= 1.0"),
     "bool as number": (("invariants", 0, "confidence"), True, "true or false, not a number"),
     "count": (("invariants", 0, "examples", "runs"), -1, "examples.runs is -1"),
     "params": (("invariants", 0, "params"), [1], "params is a list, not an object"),
@@ -102,12 +139,18 @@ BAD = {
     "condition value": (
         ("invariants", 0, "precondition", "any", 0, 0, "value"),
         {"$eval": "1"},
-        "value is not a number, text",
+        "value is an object, not true or false or a whole number or a number or text or null",
     ),
     "needs": (("invariants", 0, "needs", "calls"), [1], r"needs.calls\[0\] is a whole number"),
     "needs level": (("invariants", 0, "needs", "level"), "all", "needs.level is 'all', not one of"),
     "first schema": (("schema_version",), 0, "schema_version is 0"),
-    "needs key": (("invariants", 0, "needs", "import"), ["os"], "'import', which this schema"),
+    "no id": (("invariants", 0, "id"), None, r"invariants\[0\].id is null, not text"),
+    "excerpt": (
+        ("excerpts",),
+        {"x": {"depth": -2, "lines": []}},
+        r"excerpts\[...\].depth: .* >= -1",
+    ),
+    "needs key": (("invariants", 0, "needs", "import"), ["os"], "unknown field 'import'"),
 }
 
 

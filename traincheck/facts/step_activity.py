@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from traincheck.facts.step_changes import StepChanges
 from traincheck.facts.variables import Variable, Variables
-from traincheck.schema.apis import EVAL_STAGE, Families, weights_beside
 from traincheck.schema.events import CallEvent, StepEvent
+from traincheck.schema.parameter_names import paired_weights
+from traincheck.schema.torch_api import Families
+from traincheck.schema.trace_terms import EVAL_STAGE
 
 
 class StepActivity:
@@ -125,7 +127,7 @@ class StepActivity:
         both, and neither is trained.
         """
         moved = self._changes.changed["parameter"]
-        neighbours = weights_beside(parameter.name).intersection(moved)
+        neighbours = paired_weights(parameter.name).intersection(moved)
         if not (self._variables.is_held(parameter) and parameter.name in self._changes.reached):
             found = map(self._variables.by_role["parameter"].get, neighbours)
             is_frozen = not any(one is None or one.requires_grad for one in found)

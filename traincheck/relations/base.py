@@ -1,8 +1,9 @@
-"""What most relations have in common. A relation overrides what it does differently."""
+"""Defaults of relations and proposers, and what most relations share."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, ClassVar
 
 from traincheck.schema.claims import Context, Hypothesis
 from traincheck.schema.events import Event
@@ -13,12 +14,32 @@ SATISFIED = Example(holds=True, context=NO_CONTEXT)
 
 
 class RelationBase:
-    """Examples are coin tosses, claims imply only themselves, and all have one severity."""
+    """Defaults of the members of `protocols.Relation`.
+
+    Attributes:
+        name: of the relation.
+        severity: of all its invariants.
+        scope: "process" for a proposer and a decider for each process, "run" for one of all ranks.
+    """
 
     name: str
     severity: ClassVar[str] = "error"
+    scope: str = "process"
+
+    def antecedent(self, claim: Hypothesis) -> Mapping[str, Any]:
+        """The subject of a claim: all its parameters."""
+        return claim.params
+
+    def supports(self, claim: Hypothesis, other: Hypothesis, terms: Collection[str]) -> bool:
+        """Whether a run that supports ``claim`` supports ``other``: if it is implied."""
+        return self.implies(claim, other)
+
+    def min_programs(self, claim: Hypothesis) -> int | None:
+        """One program is enough to claim it of every program."""
+        return 1
 
     def chance(self, claim: Hypothesis, positive: int) -> float:
+        """The chance of a coin toss for each example."""
         return float(0.5**positive)
 
     def implies(self, claim: Hypothesis, other: Hypothesis) -> bool:
@@ -26,9 +47,28 @@ class RelationBase:
         return claim == other
 
     def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
+        """The text of the invariant is the title."""
         return CheckInfo(
             check_id=check_id, kind="invariant", code=self.name, severity=self.severity, title=text
         )
+
+
+class ProposerBase:
+    """Defaults of the members of `protocols.Proposer`.
+
+    Attributes:
+        ignored_kinds: kinds of events that it does not use.
+    """
+
+    ignored_kinds: frozenset[str] = frozenset()
+
+    def conditional_hypotheses(self) -> Iterable[Hypothesis]:
+        """None."""
+        return ()
+
+    def observed_terms(self) -> Iterable[str]:
+        """None."""
+        return ()
 
 
 def counterexample(

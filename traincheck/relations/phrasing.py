@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from traincheck.facts.programs import file_of
-from traincheck.schema.apis import Families
+from traincheck.schema.torch_api import Families
 from traincheck.schema.words import joined, listed
 
 SEVERAL_RANKS = "several ranks"  # in the vocabulary of a run: it has more than rank 0

@@ -30,7 +30,7 @@ def page(stream: TextIO) -> Console:
     return console
 
 
-def say(console: Console, text: Text, indent: int = 0) -> None:
+def paragraph(console: Console, text: Text, indent: int = 0) -> None:
     """A paragraph."""
     _lines(console, text, Text(" " * indent))
 
@@ -47,8 +47,8 @@ def table(console: Console, rows: Iterable[tuple[str, str]], indent: int = 0) ->
 
 def _lines(console: Console, text: Text, head: Text) -> None:
     """The first one after ``head``, the others below its end."""
-    for paragraph in text.split("\n", allow_blank=True):
-        for line in paragraph.divide(_breaks(paragraph.plain, console.width - len(head))):
+    for part in text.split("\n", allow_blank=True):
+        for line in part.divide(_breaks(part.plain, console.width - len(head))):
             line.rstrip()
             console.print(head.copy().append_text(line), soft_wrap=True)
             head = Text(" " * len(head))

@@ -36,11 +36,15 @@ _HEADING = re.compile(r"([A-Z][\w ]*):")
 class RuleDocs:
     """A rule's docstring.
 
-    name: the pattern that it finds, ``missing-zero-grad``. sections: by heading, without indent.
+    Attributes:
+        name: the pattern that it finds, ``missing-zero-grad``.
+        aliases: names that it had before.
+        sections: texts by heading, without indent.
     """
 
     code: str
     name: str
+    aliases: tuple[str, ...]
     summary: str
     severity: str
     theme: str
@@ -55,16 +59,19 @@ def theme_of(code: str) -> str:
 
 def docs_of(rule: Rule) -> RuleDocs:
     """The docstring of a rule, in its parts."""
+    code = rule.info.code
     text = inspect.cleandoc(type(rule).__doc__ or rule.info.title)
+    text = text if text.startswith(code) else f"{code} {text}"
     title, *body = text.splitlines()
     match = _TITLE.fullmatch(title)
     assert match is not None  # its last part takes anything
     return RuleDocs(
-        code=rule.info.code,
+        code=code,
         name=match["name"] or "",
+        aliases=getattr(rule, "aliases", ()),
         summary=match["summary"].rstrip("."),
         severity=rule.info.severity,
-        theme=theme_of(rule.info.code),
+        theme=theme_of(code),
         sections=_sections(body),
         text=text,
     )

@@ -53,7 +53,7 @@ def options_of(rule: Rule) -> dict[str, Option]:
     except NameError:  # a type that only the type checker can see
         types = {}
     found = {}
-    for name, parameter in list(inspect.signature(kind).parameters.items()):
+    for name, parameter in list(inspect.signature(constructor).parameters.items()):
         if name.startswith("_") or parameter.default is parameter.empty:
             continue
         annotation = _bare(types.get(name, type(parameter.default)))

@@ -14,8 +14,8 @@ import orjson
 
 from traincheck.errors import UsageError
 from traincheck.schema.claims import Needs
-from traincheck.schema.invariant_file import needs_from_json, needs_json
 from traincheck.schema.layout import LARGEST_WHOLE
+from traincheck.schema.needs_json import needs_json, own_needs
 
 __all__ = ["LEVELS", "MOST_STEPS", "VARIABLE", "Level", "Settings", "from_env", "needs_json"]
 
@@ -100,10 +100,10 @@ def from_env(environ: Mapping[str, str]) -> Settings | None:
         needs = record.pop("needs")
         return Settings(
             **{**record, "instrument": tuple(record["instrument"])},
-            needs=None if needs is None else needs_from_json(needs),
+            needs=None if needs is None else own_needs(needs),
         )
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise UsageError(
-            f"{VARIABLE} does not hold the settings of a run: {error!r}",
+            f"{VARIABLE} does not contain the settings of a run: {error!r}",
             fix="do not set it by hand; start the program with traincheck-collect",
         ) from error

@@ -27,11 +27,12 @@ from traincheck.collect.tensors.fingerprint import (
     holds_zeros,
 )
 from traincheck.collect.trace_writer.emitter import Emitter
+from traincheck.collect.trace_writer.marks import write
 from traincheck.collect.tracking.deferred_scan import DeferredScan, DeferredScans
 from traincheck.collect.tracking.state_records import UNKNOWN, StateWriter, template
 from traincheck.collect.tracking.tracked_tensor import PARAMETER, TrackedTensor, kind_of
 from traincheck.handlers import give_back
-from traincheck.schema.apis import Marks
+from traincheck.schema.observations.gradients import WrittenGradients
 
 _CLEARED = ("cleared", None, False)
 _COUNTED = ("content", None, True), ("set", False, True)  # usual, with numbers
@@ -399,8 +400,7 @@ def _is_written(
 
 def _tell_written(em: Emitter, after: int, names: list[str]) -> None:
     if names:
-        data = {"after": after, "names": sorted(names)}
-        em.event("mark", {"text": Marks.WRITTEN, "data": data})
+        write(em, WrittenGradients(after, tuple(sorted(names))))
 
 
 def is_on_device(tensor: torch.Tensor) -> bool:

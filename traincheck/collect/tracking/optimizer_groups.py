@@ -12,7 +12,7 @@ from traincheck.collect.tensors.summarize import dotted, summarize_named
 from traincheck.collect.trace_writer.emitter import Emitter
 from traincheck.collect.tracking.tracker import Tracker
 from traincheck.handlers import give_back
-from traincheck.schema.apis import is_loose
+from traincheck.schema.parameter_names import is_unowned
 
 _SCALARS = (int, float, str, type(None))
 
@@ -100,7 +100,7 @@ class OptimizerGroups:
         tracker.hold(em, owner, optimizer)
         known = [name for name, _ in tracker.held(owner, optimizer)]
         self.loose.pop(owner, None)
-        if any(map(is_loose, known)):
+        if any(map(is_unowned, known)):
             self.loose[owner] = False
         names, groups = iter(known), []
         for group in optimizer.param_groups:

@@ -97,7 +97,7 @@ class ReadingHistory:
                 params |= {n: text for n, text in (("api", key.api), ("name", key.name)) if text}
                 yield Hypothesis(relation="bounded", params=params)
 
-    def words(self) -> Iterator[str]:
+    def observed_terms(self) -> Iterator[str]:
         """Terms for the readings of the run."""
         return map(word, self._values)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from traincheck.facts.programs import ProgramName
-from traincheck.relations.base import SATISFIED, RelationBase, counterexample
+from traincheck.relations.base import SATISFIED, ProposerBase, RelationBase, counterexample
 from traincheck.relations.bounded.limits import ReadingHistory, is_satisfied, word
 from traincheck.relations.bounded.messages import (
     FIXES,
@@ -39,10 +39,10 @@ from traincheck.relations.readings.reading import (
     ScalarReading,
 )
 from traincheck.relations.readings.scalar_readings import ScalarReadings
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Hypothesis, Needs
 from traincheck.schema.events import Event, StateEvent, StepEvent
 from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
+from traincheck.schema.torch_api import Families
 
 _COUNTED = 1.4  # factor from which on another number of terms was summed
 _PATIENCE = {
@@ -140,7 +140,7 @@ class Bounded(RelationBase):
         )
 
 
-class BoundedProposer:
+class BoundedProposer(ProposerBase):
     """Proposes limits for each key that was read often enough."""
 
     def __init__(self) -> None:
@@ -156,13 +156,13 @@ class BoundedProposer:
     def hypotheses(self) -> Iterator[Hypothesis]:
         return self._history.claims(self._program.name)
 
-    def echoes(self) -> Iterator[Hypothesis]:
+    def conditional_hypotheses(self) -> Iterator[Hypothesis]:
         """Claims that this run supports, though it is too short to propose them."""
         return self._history.claims(self._program.name, is_echo=True)
 
-    def words(self) -> Iterator[str]:
+    def observed_terms(self) -> Iterator[str]:
         """Terms for the readings of the run."""
-        return self._history.words()
+        return self._history.observed_terms()
 
 
 class BoundedDecider:

@@ -73,7 +73,7 @@ class ConsistentDecider:
             if step.is_judged:
                 found += self._of_ranks(step)
                 found += self._of_norms(step)
-            if step.is_whole:
+            if step.is_complete:
                 found += self._of_calls(step)
         return found
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from traincheck.facts.collectives import Meeting
-from traincheck.schema.apis import Families
+from traincheck.schema.torch_api import Families
 
 MOMENTS = {"parameter": "step", "buffer": "forward", "optimizer_state": "step"}
 WRAPPED, CALLS = "wrapped", "calls"

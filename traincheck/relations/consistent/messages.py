@@ -10,9 +10,9 @@ from traincheck.facts.ranks import RunStep
 from traincheck.relations.base import counterexample
 from traincheck.relations.consistent.kinds import CALLS, COUNTED, NORMS, RECEIVED, SHAPES, WRAPPED
 from traincheck.relations.phrasing import ROLE_NAMES, display_name, in_program
-from traincheck.schema.apis import Families
 from traincheck.schema.events import StepEvent
 from traincheck.schema.findings import Example, Subject, Symptom
+from traincheck.schema.torch_api import Families
 from traincheck.schema.words import counted
 
 

@@ -10,6 +10,7 @@ from traincheck.facts.collectives import Collectives
 from traincheck.facts.programs import RunProgram
 from traincheck.facts.rank_steps import Key
 from traincheck.facts.ranks import RankSteps, RunStep
+from traincheck.relations.base import ProposerBase
 from traincheck.relations.consistent.kinds import (
     CALLS,
     MOMENTS,
@@ -24,7 +25,7 @@ from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import Event
 
 
-class ConsistentProposer:
+class ConsistentProposer(ProposerBase):
     """Compares all variables on all ranks, and models with those that are trained."""
 
     def __init__(self) -> None:

@@ -21,8 +21,8 @@ from traincheck.relations.consistent.proposer import ConsistentProposer
 from traincheck.relations.phrasing import (
     SEVERAL_RANKS,
 )
-from traincheck.schema.apis import DDP_HOOK, DDP_INIT, JOIN, Families
-from traincheck.schema.claims import Hypothesis, Needs, some
+from traincheck.schema.claims import Hypothesis, Needs, sampled
+from traincheck.schema.torch_api import DDP_HOOK, DDP_INIT, JOIN, Families
 
 
 class Consistent(RelationBase):
@@ -70,7 +70,7 @@ class Consistent(RelationBase):
     def needs(self, claim: Hypothesis) -> Needs:
         params = claim.params
         if "copy" in params:
-            states = some("parameter@step")
+            states = sampled("parameter@step")
             return Needs(states=states, kinds=frozenset({"mark", "optimizer", "step"}), exact=True)
         if params.get("of") == CALLS:
             return Needs(kinds=frozenset({"mark", "step"}))
@@ -81,7 +81,9 @@ class Consistent(RelationBase):
             states = frozenset({"collective@ranks"} if params["of"] == RECEIVED else ())
             return Needs(states=states, kinds=frozenset({"collective", "mark", "step"}))
         role = params["role"]
-        looks = some(f"{role}@{MOMENTS[role]}") | SEEN | ({"parameter@ranks"} & {f"{role}@ranks"})
+        looks = (
+            sampled(f"{role}@{MOMENTS[role]}") | SEEN | ({"parameter@ranks"} & {f"{role}@ranks"})
+        )
         calls = frozenset({DDP_INIT, DDP_HOOK, JOIN} if params.get("of") == WRAPPED else ())
         return Needs(
             states=frozenset(looks),

@@ -10,17 +10,11 @@ from typing import Any
 from traincheck.facts.losses import LOSSES
 from traincheck.relations.constant.setting import ARGUMENTS, EQUAL, TENSORS, Key, Setting
 from traincheck.relations.phrasing import is_library
-from traincheck.schema.apis import (
-    ATTENTION,
-    MODAL,
-    MULTI_HEAD,
-    SOFTMAXES,
-    Families,
-)
 from traincheck.schema.events import (
     CallEvent,
 )
 from traincheck.schema.findings import Subject
+from traincheck.schema.torch_api import ATTENTION, MODAL, MULTI_HEAD, SOFTMAXES, Families
 from traincheck.schema.values import is_tensor
 from traincheck.schema.words import counted
 

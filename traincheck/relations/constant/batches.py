@@ -9,19 +9,14 @@ from typing import Any
 
 from traincheck.facts.steps import is_judged
 from traincheck.relations.constant.setting import BATCH, SAMPLES, USED, Key, Setting
-from traincheck.schema.apis import (
-    IGNORED_LABEL,
-    LOSS_MODULES,
-    TARGETED,
-    Families,
-)
-from traincheck.schema.claims import FEWEST_KNOWN, MOST_KNOWN
+from traincheck.schema.claims import MAX_MATCHED_ELEMENTS, MIN_MATCHED_ELEMENTS
 from traincheck.schema.events import (
     BatchEvent,
     CallEvent,
     StepEvent,
 )
 from traincheck.schema.findings import Subject
+from traincheck.schema.torch_api import IGNORED_LABEL, LOSS_MODULES, TARGETED, Families
 from traincheck.schema.values import is_tensor
 from traincheck.schema.words import counted
 
@@ -108,7 +103,7 @@ class BatchUse:
 def _is_distinctive(leaf: Mapping[str, Any]) -> bool:
     """Whether two such tensors are equal only by chance."""
     stats = leaf.get("stats") or {}
-    is_known = FEWEST_KNOWN <= prod(leaf["shape"]) <= MOST_KNOWN
+    is_known = MIN_MATCHED_ELEMENTS <= prod(leaf["shape"]) <= MAX_MATCHED_ELEMENTS
     return is_known and stats.get("min") != stats.get("max")
 
 

@@ -23,8 +23,8 @@ from traincheck.relations.constant.setting import (
 )
 from traincheck.relations.phrasing import display_name, format_args
 from traincheck.relations.topics import topic_of
-from traincheck.schema.apis import Families
 from traincheck.schema.findings import Example, Subject, Symptom, Topic
+from traincheck.schema.torch_api import Families
 from traincheck.schema.values import is_number
 from traincheck.schema.words import joined
 

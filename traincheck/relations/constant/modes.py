@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from traincheck.facts.steps import is_judged
 from traincheck.relations.constant.setting import EVALUATED, MODES, Key, Setting
-from traincheck.schema.apis import (
-    Families,
-)
 from traincheck.schema.events import (
     CallEvent,
     StepEvent,
 )
 from traincheck.schema.findings import Subject
+from traincheck.schema.torch_api import Families
 from traincheck.schema.values import tensor_summary
 
 

@@ -7,10 +7,6 @@ from typing import Any
 
 from traincheck.facts.resumptions import brings_back
 from traincheck.relations.constant.setting import BETWEEN, HYPER, KEPT, Key, Setting
-from traincheck.schema.apis import (
-    Families,
-    is_loose,
-)
 from traincheck.schema.events import (
     CheckpointEvent,
     MarkEvent,
@@ -18,6 +14,10 @@ from traincheck.schema.events import (
     StepEvent,
 )
 from traincheck.schema.findings import Subject
+from traincheck.schema.observations.external_writes import ExternalWrites
+from traincheck.schema.observations.reading import observed
+from traincheck.schema.parameter_names import is_unowned
+from traincheck.schema.torch_api import Families
 from traincheck.schema.values import is_number
 
 _RATES = frozenset({"lr", "initial_lr", "max_lr", "min_lr", "swa_lr"})  # *schedule* covers these
@@ -25,7 +25,7 @@ _CYCLES = "max_momentum"  # OneCycleLR adds it if it moves momentum against the 
 _CYCLED = ("betas", "momentum")
 
 
-class ExternalWrites:
+class WritesBetweenSteps:
     """Whether anything else writes to parameters between two steps of their optimizer."""
 
     def __init__(self) -> None:
@@ -35,13 +35,16 @@ class ExternalWrites:
         """Something was saved or loaded."""
         self._is_loaded |= brings_back(event)
 
-    def look(self, event: MarkEvent) -> Setting | None:
+    def mark(self, event: MarkEvent) -> Setting | None:
         """The parameters that changed since the last step of their optimizer, if known."""
-        owner = event.data.get("owner")
-        is_loaded, self._is_loaded = self._is_loaded, False
-        if is_loaded or not isinstance(owner, str):
+        found = observed(event, ExternalWrites)
+        if found is None:
             return None
-        names = [name for name in event.names if not is_loose(name)]
+        owner = found.owner
+        is_loaded, self._is_loaded = self._is_loaded, False
+        if is_loaded:
+            return None
+        names = [name for name in found.names if not is_unowned(name)]
         subject = Subject(variable=names[0] if names else None, api=Families.OPTIMIZER_STEP)
         return Setting(Key(BETWEEN, owner), {owner: not names}, event, subject)
 

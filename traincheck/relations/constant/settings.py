@@ -9,12 +9,8 @@ from traincheck.facts.steps import is_judged
 from traincheck.relations.constant.arguments import Arguments, equal_arguments
 from traincheck.relations.constant.batches import BatchUse, RowCounts, leaves_of, masked_labels
 from traincheck.relations.constant.modes import Modes
-from traincheck.relations.constant.optimizers import ExternalWrites, Optimizers
+from traincheck.relations.constant.optimizers import Optimizers, WritesBetweenSteps
 from traincheck.relations.constant.setting import Setting
-from traincheck.schema.apis import (
-    Families,
-    Marks,
-)
 from traincheck.schema.events import (
     BatchEvent,
     CallEvent,
@@ -24,6 +20,7 @@ from traincheck.schema.events import (
     OptimizerEvent,
     StepEvent,
 )
+from traincheck.schema.torch_api import Families
 
 _MOST_MASKED = 16  # batches may be fetched ahead
 
@@ -37,7 +34,7 @@ class Settings:
         self._optimizers = Optimizers()
         self._rows = RowCounts()
         self._masked: deque[str] = deque(maxlen=_MOST_MASKED)
-        self._writes = ExternalWrites()
+        self._writes = WritesBetweenSteps()
         self._batch_use = BatchUse()
 
     def observe(self, event: Event) -> Sequence[Setting]:
@@ -60,7 +57,7 @@ class Settings:
             setting = leaves_of(event)
             return () if setting is None else (setting,)
         if isinstance(event, MarkEvent):
-            setting = self._writes.look(event) if event.text == Marks.BETWEEN_STEPS else None
+            setting = self._writes.mark(event)
             return () if setting is None else (setting,)
         if isinstance(event, OptimizerEvent):
             self._optimizers.optimizer(event)

@@ -11,9 +11,9 @@ from traincheck.relations import awaited_changes
 from traincheck.relations.phrasing import (
     STEP,
 )
-from traincheck.schema.apis import COMPILED, LOSS_MODULES, Families
 from traincheck.schema.claims import Needs, within_modules
 from traincheck.schema.findings import Symptom
+from traincheck.schema.torch_api import COMPILED, LOSS_MODULES, Families
 
 # Calls of every training step -> the counters that prove them, and the symptom of their absence.
 LANDMARKS: Mapping[str, tuple[tuple[str, ...], Symptom]] = {
@@ -47,7 +47,7 @@ def needs(params: Mapping[str, Any]) -> Needs:
     )
 
 
-def reach(params: Mapping[str, Any]) -> int | None:
+def min_programs(params: Mapping[str, Any]) -> int | None:
     """In how many programs it must hold before it applies to others; None: never.
 
     Gradients are also computed for other purposes, without an optimizer step.

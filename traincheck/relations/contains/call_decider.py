@@ -13,9 +13,9 @@ from traincheck.relations.contains.messages import call_expected, call_observed
 from traincheck.relations.example_cache import Examples, PositiveExamples
 from traincheck.relations.phrasing import format_args
 from traincheck.relations.topics import topic_of
-from traincheck.schema.apis import COMPILED
 from traincheck.schema.events import CallEvent, Event, StepEvent
 from traincheck.schema.findings import Example, Subject, Symptom
+from traincheck.schema.torch_api import COMPILED
 
 
 class CallDecider:

@@ -15,10 +15,10 @@ from traincheck.relations.phrasing import (
     is_user_api,
     is_wrapper,
 )
-from traincheck.schema.apis import ATTENTION, Families
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import CallEvent, Event, OptimizerEvent, StepEvent
 from traincheck.schema.hidden import text_length
+from traincheck.schema.torch_api import ATTENTION, Families
 
 _COSMETIC = frozenset({"inplace", "out"})  # arguments that change no result
 # Arguments that depend on the batch: without padding, attention gets no mask and a flag instead
@@ -44,7 +44,7 @@ class CallProposer:
         self._has_mode = False
         self._has_optimizer = False
 
-    def words(self) -> Iterator[str]:
+    def observed_terms(self) -> Iterator[str]:
         """The term for enough steps and an optimizer that could have stepped."""
         is_asked = self._seen >= PATIENCE and self._has_optimizer
         return iter((PATIENT,) if is_asked else ())
@@ -107,7 +107,7 @@ class CallProposer:
                 for args in self._arguments(outer, inner):
                     yield Hypothesis(relation="contains", params=self._params(outer, inner, args))
 
-    def echoes(self) -> Iterator[Hypothesis]:
+    def conditional_hypotheses(self) -> Iterator[Hypothesis]:
         """Claims that this run supports if another one evaluated too, or called more often."""
         for outer, inner in sorted(self._present):
             if _is_internal(outer, inner):

@@ -7,35 +7,37 @@ from typing import Any
 
 from traincheck.facts.variables import may_stay, variable_of
 from traincheck.relations.phrasing import STEP
-from traincheck.schema.apis import LEAVES, Families
-from traincheck.schema.claims import THIN, Hypothesis, Needs, some
+from traincheck.schema.claims import SAMPLED_STEPS, Hypothesis, Needs, sampled
 from traincheck.schema.events import Event, StateEvent
+from traincheck.schema.torch_api import LEAVES, Families
 
 _NEW = frozenset({"parameter@new"})
 # With the norms of gradients: once these have faded, updates may round to nothing.
-_UPDATED = Needs(states=some("parameter@step"), stats=some("gradient"))
+_UPDATED = Needs(states=sampled("parameter@step"), stats=sampled("gradient"))
 # Possible claims: (outer window, role, change) -> what must be recorded.
 TEMPLATES: Mapping[tuple[str, str, str], Needs] = {
     (STEP, "parameter", "changes"): _UPDATED,
     # Layers may run without recording the graph until the head has learned
     (STEP, "gradient", "changes"): Needs(
-        states=_NEW, calls=frozenset({Families.MODULE}) | some(*LEAVES)
+        states=_NEW, calls=frozenset({Families.MODULE}) | sampled(*LEAVES)
     ),
-    (STEP, "gradient", "cleared"): Needs(states=_NEW | some("gradient@zero_grad")),
+    (STEP, "gradient", "cleared"): Needs(states=_NEW | sampled("gradient@zero_grad")),
     (STEP, "buffer", "changes"): Needs(
-        states=some("buffer@forward"), calls=frozenset({Families.MODULE})
+        states=sampled("buffer@forward"), calls=frozenset({Families.MODULE})
     ),
     (Families.OPTIMIZER_STEP, "parameter", "changes"): _UPDATED,
     (Families.OPTIMIZER_STEP, "optimizer_state", "changes"): Needs(
-        states=_NEW | some("optimizer_state@step")
+        states=_NEW | sampled("optimizer_state@step")
     ),
 }
-PATIENCE = THIN.first  # steps, all scanned: layers that are dropped at random come in sooner
+PATIENCE = (
+    SAMPLED_STEPS.first
+)  # steps, all scanned: layers that are dropped at random come in sooner
 # A gradient of zeros, or none, explains why nothing changed, so gradients are always needed. So are
 # updates: with several optimizers, only those that step should change something.
 _ALWAYS = Needs(
     calls=frozenset({Families.OPTIMIZER_STEP}),
-    states=some("gradient@backward", "gradient@zero_grad"),
+    states=sampled("gradient@backward", "gradient@zero_grad"),
     kinds=frozenset({"step", "optimizer"}),
 )
 
@@ -43,7 +45,7 @@ _ALWAYS = Needs(
 def needs(params: Mapping[str, Any]) -> Needs:
     """What it takes to decide the claim with these parameters."""
     # Gradients may come and go within backward, or be assigned: then the update shows them.
-    updates = Needs(states=some("parameter@step") if "within" in params else frozenset())
+    updates = Needs(states=sampled("parameter@step") if "within" in params else frozenset())
     return TEMPLATES[template_of(params)] | _ALWAYS | updates
 
 
@@ -52,7 +54,7 @@ def within(params: Mapping[str, Any]) -> int:
     return int(params.get("within", 1))
 
 
-def reach(params: Mapping[str, Any]) -> int | None:
+def min_programs(params: Mapping[str, Any]) -> int | None:
     """In how many programs it must hold before it applies to others; None: never.
 
     Layers may be left out of a step, or have no part in one of several losses.

@@ -13,9 +13,9 @@ from traincheck.relations.base import SATISFIED, counterexample
 from traincheck.relations.contains.call_claims import LANDMARKS, UPDATES
 from traincheck.relations.contains.messages import landmark_broken
 from traincheck.relations.example_cache import Examples
-from traincheck.schema.apis import Families
 from traincheck.schema.events import CallEvent, StepEvent
 from traincheck.schema.findings import Example, Subject
+from traincheck.schema.torch_api import Families
 
 
 class LandmarkDecider:

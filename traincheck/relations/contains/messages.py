@@ -10,8 +10,8 @@ from traincheck.facts.variables import Variable
 from traincheck.relations.contains.call_claims import LANDMARKS
 from traincheck.relations.contains.change_claims import template_of
 from traincheck.relations.phrasing import STEP, display_name, format_args, in_program, selector_text
-from traincheck.schema.apis import Families
 from traincheck.schema.findings import Symptom
+from traincheck.schema.torch_api import Families
 
 # Usual names of models that follow another one.
 _COPIES = re.compile(

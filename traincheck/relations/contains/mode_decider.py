@@ -10,9 +10,9 @@ from traincheck.facts.variables import Variables
 from traincheck.relations.base import counterexample
 from traincheck.relations.contains.messages import mode_broken
 from traincheck.relations.example_cache import Examples, PositiveExamples
-from traincheck.schema.apis import MODAL, Families
 from traincheck.schema.events import CallEvent, Event
 from traincheck.schema.findings import Example, Subject, Symptom
+from traincheck.schema.torch_api import MODAL, Families
 from traincheck.schema.values import tensors_in
 
 _UPDATE = frozenset({Families.BACKWARD, Families.ZERO_GRAD, Families.OPTIMIZER_STEP})

@@ -9,7 +9,7 @@ from typing import Any
 from traincheck.facts.step_changes import StepChanges
 from traincheck.facts.steps import is_judged
 from traincheck.facts.variables import Variables
-from traincheck.relations.base import RelationBase
+from traincheck.relations.base import ProposerBase, RelationBase
 from traincheck.relations.contains import call_claims, change_claims
 from traincheck.relations.contains.call_decider import CallDecider
 from traincheck.relations.contains.call_proposer import CallProposer
@@ -20,10 +20,11 @@ from traincheck.relations.contains.messages import text_of
 from traincheck.relations.contains.mode_decider import ModeDecider
 from traincheck.relations.example_cache import ExampleCache, Examples
 from traincheck.relations.phrasing import STEP
-from traincheck.schema.apis import TELLING, Families
 from traincheck.schema.claims import Hypothesis, Needs
 from traincheck.schema.events import CallEvent, Event, OptimizerEvent, StateEvent, StepEvent
 from traincheck.schema.findings import CheckInfo
+from traincheck.schema.torch_api import Families
+from traincheck.schema.trace_terms import LIFECYCLE_CHANGES
 
 _OUTER = frozenset({Families.MODULE, Families.OPTIMIZER_STEP})
 
@@ -98,10 +99,10 @@ class Contains(RelationBase):
     def antecedent(self, claim: Hypothesis) -> Mapping[str, Any]:
         return claim.params if "role" in claim.params else call_claims.antecedent(claim.params)
 
-    def reach(self, claim: Hypothesis) -> int | None:
+    def min_programs(self, claim: Hypothesis) -> int | None:
         if "role" in claim.params:
-            return change_claims.reach(claim.params)
-        return call_claims.reach(claim.params)
+            return change_claims.min_programs(claim.params)
+        return call_claims.min_programs(claim.params)
 
     def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
         """Missing landmarks and updates are errors; a missing call inside a module is a warning."""
@@ -126,17 +127,21 @@ def _fits(mine: Mapping[str, Any], its: Mapping[str, Any]) -> bool:
     return mine.get("program") in (None, its.get("program"))
 
 
-class ContainsProposer:
+class ContainsProposer(ProposerBase):
     """Proposes claims about calls and claims about state."""
 
     def __init__(self) -> None:
         self._calls, self._changes = CallProposer(), ChangeProposer()
-        self.echoes = self._calls.echoes
-        self.words = self._calls.words
 
     def observe(self, event: Event) -> None:
         self._calls.observe(event)
         self._changes.observe(event)
+
+    def conditional_hypotheses(self) -> Iterator[Hypothesis]:
+        return self._calls.conditional_hypotheses()
+
+    def observed_terms(self) -> Iterator[str]:
+        return self._calls.observed_terms()
 
     def hypotheses(self) -> Iterator[Hypothesis]:
         yield from self._calls.hypotheses()
@@ -160,7 +165,7 @@ class ContainsDecider:
     def observe(self, event: Event) -> Examples:
         # By kind, most frequent first: nine events in ten are state changes or calls.
         if isinstance(event, StateEvent):
-            if event.change in TELLING:
+            if event.change in LIFECYCLE_CHANGES:
                 self._variables.observe(event)
             self._changes.state(event)
         elif isinstance(event, CallEvent):

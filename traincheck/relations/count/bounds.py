@@ -10,7 +10,7 @@ from typing import Any
 from traincheck.relations.count.keys import BACKWARD, COLLECTIVE, LANDMARKS, Key
 from traincheck.relations.count.windows import CallWindow
 from traincheck.relations.phrasing import STEP
-from traincheck.schema.apis import Families
+from traincheck.schema.torch_api import Families
 
 _MIN_MEAN = 12.0  # of calls that come at random, one step in 160 000 has none
 _METHOD, _MOST_CALLS = "torch.Tensor.", 8

@@ -25,7 +25,6 @@ from traincheck.relations.count.optimizer_handover import DeferredMisses, Optimi
 from traincheck.relations.count.windows import CallWindow, CallWindows
 from traincheck.relations.example_cache import ExampleCache, Examples
 from traincheck.relations.iterations import ShortUpdates
-from traincheck.schema.apis import COMPILED, Families
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import (
     CallEvent,
@@ -35,6 +34,7 @@ from traincheck.schema.events import (
     StepEvent,
 )
 from traincheck.schema.findings import Example, Subject, Symptom, Topic
+from traincheck.schema.torch_api import COMPILED, Families
 from traincheck.schema.words import counted
 
 _MANY = 64  # optimizers that are made in the loop

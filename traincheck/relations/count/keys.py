@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from traincheck.schema.apis import Families
 from traincheck.schema.events import CallEvent
+from traincheck.schema.torch_api import Families
 from traincheck.schema.values import tensor_summary
 
 # An API or family, and the owner or module of the call where these differ

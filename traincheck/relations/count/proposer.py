@@ -8,6 +8,7 @@ from typing import Any
 
 from traincheck.facts.landmarks import scheduler_class
 from traincheck.facts.programs import ProgramName
+from traincheck.relations.base import ProposerBase
 from traincheck.relations.count.bounds import CallCounts, bound
 from traincheck.relations.count.keys import (
     BACKWARD,
@@ -19,9 +20,9 @@ from traincheck.relations.count.keys import (
 )
 from traincheck.relations.count.windows import CallWindow, CallWindows
 from traincheck.relations.phrasing import STEP, is_library
-from traincheck.schema.apis import LOSS_MODULES, Families
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import CallEvent, CollectiveEvent, Event, StepEvent
+from traincheck.schema.torch_api import LOSS_MODULES, Families
 
 _MIN_STEPS = 2
 # A module that is called so often for each backward is called in a loop. Its length may be that of
@@ -36,10 +37,10 @@ def word(api: str, owner: str) -> str:
     return f"count {api} {owner}"
 
 
-class CountProposer:
+class CountProposer(ProposerBase):
     """Proposes one count for each key that has one."""
 
-    ignores = frozenset({"state"})
+    ignored_kinds = frozenset({"state"})
 
     def __init__(self) -> None:
         self._program = ProgramName()
@@ -96,7 +97,7 @@ class CountProposer:
     def hypotheses(self) -> Iterator[Hypothesis]:
         return self._claims(is_echo=False) if self._later >= _MIN_STEPS else iter(())
 
-    def echoes(self) -> Iterator[Hypothesis]:
+    def conditional_hypotheses(self) -> Iterator[Hypothesis]:
         """Claims that few updates support, and all claims without a limit to the backwards."""
         for claim in self._claims(is_echo=True):
             yield claim
@@ -104,7 +105,7 @@ class CountProposer:
                 params = {key: v for key, v in claim.params.items() if key != "backwards"}
                 yield Hypothesis(relation="count", params=params)
 
-    def words(self) -> Iterator[str]:
+    def observed_terms(self) -> Iterator[str]:
         """Terms for the owners of calls, and for more than one update."""
         owned = self._seen.keys() - MARKERS
         yield from (word(api, owner) for api, owner in owned if owner is not None)

@@ -12,9 +12,9 @@ from traincheck.relations.count.keys import COLLECTIVE, DETACH, ESSENTIAL, FRAME
 from traincheck.relations.count.messages import CUT, often_of, subject_of
 from traincheck.relations.count.proposer import LATER, CountProposer, word
 from traincheck.relations.phrasing import in_program
-from traincheck.schema.apis import COMPILED, Families
 from traincheck.schema.claims import Hypothesis, Needs, within_modules
 from traincheck.schema.findings import CheckInfo
+from traincheck.schema.torch_api import COMPILED, Families
 
 
 class Count(RelationBase):

@@ -23,8 +23,8 @@ from traincheck.relations.count.keys import (
     Key,
     key_of,
 )
-from traincheck.schema.apis import Families
 from traincheck.schema.events import CallEvent, CollectiveEvent, StepEvent
+from traincheck.schema.torch_api import Families
 from traincheck.schema.values import tensor_summary
 
 _MOST_SINCE = 1 << 16

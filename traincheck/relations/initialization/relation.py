@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from traincheck.relations.base import SATISFIED, RelationBase, counterexample
+from traincheck.relations.base import SATISFIED, ProposerBase, RelationBase, counterexample
 from traincheck.relations.example_cache import Examples
 from traincheck.relations.initialization.init_calls import (
     FUNCTIONS,
@@ -98,7 +98,7 @@ def _kind_text(module_class: str, leaf: str) -> str:
     return f"{leaf} of {module_class.rpartition('.')[2]}"
 
 
-class InitializationProposer:
+class InitializationProposer(ProposerBase):
     """Proposes the calls of the run."""
 
     def __init__(self) -> None:

@@ -27,10 +27,10 @@ from traincheck.relations.input_output.messages import (
     topic_of_claim,
 )
 from traincheck.relations.phrasing import format_args, in_program, is_user_api
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Context, Hypothesis, Needs, within_modules
 from traincheck.schema.events import CallEvent, Event
 from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
+from traincheck.schema.torch_api import Families
 
 
 class InputOutput(RelationBase):

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from traincheck.facts.losses import LOSSES, OVER_CLASSES
-from traincheck.relations.base import SATISFIED, RelationBase, counterexample
+from traincheck.relations.base import SATISFIED, ProposerBase, RelationBase, counterexample
 from traincheck.relations.example_cache import Examples
 from traincheck.relations.loss.loss_scale import (
     BACKWARDS,
@@ -16,10 +16,10 @@ from traincheck.relations.loss.loss_scale import (
     LossShare,
     LossShares,
 )
-from traincheck.schema.apis import DDP_HOOK, DDP_INIT, JOIN, Families
-from traincheck.schema.claims import Hypothesis, Needs, some
+from traincheck.schema.claims import Hypothesis, Needs, sampled
 from traincheck.schema.events import Event
 from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom, Topic
+from traincheck.schema.torch_api import DDP_HOOK, DDP_INIT, JOIN, Families
 
 _NEAR = 1e-2  # relative: a smaller difference satisfies the claim
 _COMPARED = 8  # tokens that one answer compares, at least
@@ -87,11 +87,11 @@ class Loss(RelationBase):
             return Needs(
                 calls=OVER_CLASSES | {Families.MODULE},
                 kinds=frozenset({"batch", "mark", "step"}),
-                stats=some(*OVER_CLASSES, "batch"),
+                stats=sampled(*OVER_CLASSES, "batch"),
             )
         calls = frozenset({*LOSSES, Families.BACKWARD, Families.SCALE})
         calls |= {DDP_INIT, DDP_HOOK, JOIN} if kind == RANKS else set()
-        return Needs(calls=calls, kinds=frozenset({"mark", "step"}), stats=some(*OVER_CLASSES))
+        return Needs(calls=calls, kinds=frozenset({"mark", "step"}), stats=sampled(*OVER_CLASSES))
 
     def text(self, claim: Hypothesis) -> str:
         return _TEXTS[claim.params["of"]]
@@ -114,10 +114,10 @@ class Loss(RelationBase):
         )
 
 
-class LossProposer:
+class LossProposer(ProposerBase):
     """Proposes the kinds that the run has numbers of."""
 
-    ignores = frozenset({"state"})
+    ignored_kinds = frozenset({"state"})
 
     def __init__(self) -> None:
         self._shares = LossShares()

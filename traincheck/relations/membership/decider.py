@@ -24,7 +24,6 @@ from traincheck.relations.membership.places import (
     Lookups,
 )
 from traincheck.relations.membership.tracked_claim import TrackedClaim, refuse_unknown
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import (
     CallEvent,
@@ -35,6 +34,7 @@ from traincheck.schema.events import (
     StepEvent,
 )
 from traincheck.schema.findings import Example
+from traincheck.schema.torch_api import Families
 
 _MOST_COUNTED = 8  # variables of one step that count as examples
 _SEEN = frozenset(

@@ -10,6 +10,7 @@ from traincheck.facts.programs import ProgramName
 from traincheck.facts.step_changes import StepChanges
 from traincheck.facts.steps import is_judged
 from traincheck.facts.variables import Variable, Variables
+from traincheck.relations.base import ProposerBase
 from traincheck.relations.membership.places import (
     DTYPE,
     FREE,
@@ -33,7 +34,7 @@ from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import CallEvent, Event, OptimizerEvent, StateEvent, StepEvent
 
 
-class MembershipProposer:
+class MembershipProposer(ProposerBase):
     """Reads the variables when each training step ends, and proposes what never changed."""
 
     def __init__(self) -> None:

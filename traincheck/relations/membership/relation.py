@@ -20,9 +20,9 @@ from traincheck.relations.membership.places import (
     Lookups,
 )
 from traincheck.relations.membership.proposer import MembershipProposer
-from traincheck.schema.apis import Families
-from traincheck.schema.claims import Hypothesis, Needs, some
+from traincheck.schema.claims import Hypothesis, Needs, sampled
 from traincheck.schema.findings import CheckInfo
+from traincheck.schema.torch_api import Families
 
 
 class Membership(RelationBase):
@@ -74,9 +74,11 @@ class Membership(RelationBase):
         what = claim.params.get("is")
         if what in (None, DTYPE):
             return Needs(states=frozenset({f"{claim.params['role']}@new"}), kinds=kinds)
-        states = some("parameter@step") if what in (STILL, UNMOVED, REACHED) else {"parameter@new"}
+        states = (
+            sampled("parameter@step") if what in (STILL, UNMOVED, REACHED) else {"parameter@new"}
+        )
         if what in (REACHED, HELD, TRAINABLE):
-            states |= some("gradient@backward")
+            states |= sampled("gradient@backward")
         calls = frozenset({Families.OPTIMIZER_STEP} if what in (ONCE, REACHED, UNMOVED) else ())
         if what == SPARSE:
             calls = Lookups.CALLS | Lookups.MODULES

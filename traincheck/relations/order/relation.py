@@ -10,7 +10,7 @@ from traincheck.facts.landmarks import OWNED, key_of, landmark_of
 from traincheck.facts.programs import ProgramName
 from traincheck.facts.step_changes import ADDED
 from traincheck.relations.awaited_changes import GRADIENTS, ClearedByHand
-from traincheck.relations.base import RelationBase
+from traincheck.relations.base import ProposerBase, RelationBase
 from traincheck.relations.landmark_orders import (
     BESIDE,
     HABITS,
@@ -28,10 +28,10 @@ from traincheck.relations.order.buffer_order import (
     is_of_buffers,
 )
 from traincheck.relations.phrasing import display_name, in_program, selector_text
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Context, Hypothesis, Needs
 from traincheck.schema.events import CallEvent, Event, OptimizerEvent, StepEvent
 from traincheck.schema.findings import CheckInfo, Example, Subject, Topic
+from traincheck.schema.torch_api import Families
 
 _F = Families
 
@@ -109,7 +109,7 @@ class Order(RelationBase):
         is_added = claim.params.get("needs") == _F.ZERO_GRAD
         return {**claim.params, "api": ADDED} if is_added else claim.params
 
-    def reach(self, claim: Hypothesis) -> int | None:
+    def min_programs(self, claim: Hypothesis) -> int | None:
         """Some programs compute gradients that no optimizer applies."""
         return None if is_of_buffers(claim) or triple_of(claim) in HABITS else 1
 
@@ -119,7 +119,7 @@ class Order(RelationBase):
         return replace(found, severity="warning") if is_of_buffers(claim) else found
 
 
-class OrderProposer:
+class OrderProposer(ProposerBase):
     """Proposes every triple whose A, B and C all occur, and buffers that were never used early."""
 
     def __init__(self) -> None:

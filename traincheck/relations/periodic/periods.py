@@ -10,6 +10,7 @@ from typing import Any
 from traincheck.facts.step_changes import StepChanges
 from traincheck.facts.steps import is_judged
 from traincheck.facts.variables import Variable, Variables
+from traincheck.relations.base import ProposerBase
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import Event, StateEvent, StepEvent
 
@@ -31,7 +32,7 @@ class _Track:
     count: int = 0
 
 
-class PeriodicProposer:
+class PeriodicProposer(ProposerBase):
     """Proposes a period where all variables of a kind have the same one."""
 
     def __init__(self) -> None:
@@ -88,7 +89,7 @@ class PeriodicProposer:
                 params = {"role": role, **dict(selector), "period": period}
                 yield Hypothesis(relation="periodic", params=params)
 
-    def echoes(self) -> Iterator[Hypothesis]:
+    def conditional_hypotheses(self) -> Iterator[Hypothesis]:
         """The longest gap, where changes are too few to propose a period."""
         longest: dict[tuple[str, _Selector], int] = {}
         known: set[tuple[str, _Selector]] = set()
@@ -104,7 +105,7 @@ class PeriodicProposer:
                 params = {"role": role, **dict(selector), "period": period}
                 yield Hypothesis(relation="periodic", params=params)
 
-    def words(self) -> Iterator[str]:
+    def observed_terms(self) -> Iterator[str]:
         """Terms for the variables that changed."""
         variables = [track.variable for track in self._tracks.values()]
         return (word({"role": v.role, **dict(s)}) for v in variables for s in _selectors(v))

@@ -9,11 +9,11 @@ from typing import Any
 from traincheck.facts.step_changes import StepChanges
 from traincheck.facts.steps import is_judged, is_skipped
 from traincheck.facts.variables import Variable, Variables, select
-from traincheck.relations.base import RelationBase, counterexample
+from traincheck.relations.base import ProposerBase, RelationBase, counterexample
 from traincheck.relations.periodic import auxiliary_models
 from traincheck.relations.periodic.periods import MAX_PERIOD, PeriodicProposer, word
 from traincheck.relations.phrasing import selector_text
-from traincheck.schema.claims import Hypothesis, Needs, some
+from traincheck.schema.claims import Hypothesis, Needs, sampled
 from traincheck.schema.events import Event, MarkEvent, OptimizerEvent, StateEvent, StepEvent
 from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
 
@@ -65,7 +65,7 @@ class Periodic(RelationBase):
         if role == auxiliary_models.ROLE:
             return auxiliary_models.NEEDS
         look = f"{role}@{_LOOKS[role]}"
-        looks = some(look) if claim.params["period"] == 1 else frozenset({look})
+        looks = sampled(look) if claim.params["period"] == 1 else frozenset({look})
         return Needs(states=looks | {"parameter@new"}, kinds=frozenset({"step", "optimizer"}))
 
     def text(self, claim: Hypothesis) -> str:
@@ -99,7 +99,7 @@ class Periodic(RelationBase):
             return found
         return replace(found, **auxiliary_models.words_of(claim.params))
 
-    def reach(self, claim: Hypothesis) -> int | None:
+    def min_programs(self, claim: Hypothesis) -> int | None:
         """Never: each program has its own periods."""
         return None
 
@@ -109,25 +109,27 @@ def _is_known(params: Mapping[str, Any]) -> bool:
     return params["role"] in _LOOKS and 1 <= params["period"] <= MAX_PERIOD
 
 
-class EitherProposer:
+class EitherProposer(ProposerBase):
     """Proposes for variables and for auxiliary models."""
 
     def __init__(self) -> None:
         self._variables, self._models = PeriodicProposer(), auxiliary_models.AuxiliaryProposer()
-        self.echoes = self._variables.echoes
 
     def observe(self, event: Event) -> None:
         self._variables.observe(event)
         self._models.observe(event)
 
+    def conditional_hypotheses(self) -> Iterator[Hypothesis]:
+        return self._variables.conditional_hypotheses()
+
     def hypotheses(self) -> Iterator[Hypothesis]:
         yield from self._variables.hypotheses()
         yield from self._models.hypotheses()
 
-    def words(self) -> Iterator[str]:
+    def observed_terms(self) -> Iterator[str]:
         """Terms for the variables and models that changed."""
-        yield from self._variables.words()
-        yield from self._models.words()
+        yield from self._variables.observed_terms()
+        yield from self._models.observed_terms()
 
 
 class PeriodicDecider:

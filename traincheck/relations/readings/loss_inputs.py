@@ -18,11 +18,11 @@ from traincheck.relations.readings.reading import (
     ReadingKey,
     ScalarReading,
 )
-from traincheck.schema.apis import IGNORED_LABEL
 from traincheck.schema.events import (
     BatchEvent,
     CallEvent,
 )
+from traincheck.schema.torch_api import IGNORED_LABEL
 from traincheck.schema.values import Value, number
 
 _LEAST_LIKELY = 0.25  # some probability of any reasonable batch is above it

@@ -27,7 +27,6 @@ from traincheck.relations.readings.reading import (
     ReadingKey,
     ScalarReading,
 )
-from traincheck.schema.apis import ATTENTION, SOFTMAXES, Families, Marks
 from traincheck.schema.events import (
     BatchEvent,
     CallEvent,
@@ -38,6 +37,8 @@ from traincheck.schema.events import (
     StateEvent,
     StepEvent,
 )
+from traincheck.schema.marks import Marks
+from traincheck.schema.torch_api import ATTENTION, SOFTMAXES, Families
 from traincheck.schema.values import number
 
 _TOKENS_NDIM = 2

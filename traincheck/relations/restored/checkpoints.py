@@ -23,7 +23,6 @@ from traincheck.relations.restored.fact import (
     CheckpointFact,
 )
 from traincheck.relations.restored.saved_state import SavableState, model_of
-from traincheck.schema.apis import Families
 from traincheck.schema.events import (
     CallEvent,
     CheckpointEvent,
@@ -33,6 +32,7 @@ from traincheck.schema.events import (
     StateEvent,
     StepEvent,
 )
+from traincheck.schema.torch_api import Families
 
 _MOST_COUNTED = 64  # values of one load or save that count as examples
 # A restored value counts twice: its name and its shape must both match the model.

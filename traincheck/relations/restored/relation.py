@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from traincheck.facts.programs import ProgramName
-from traincheck.relations.base import SATISFIED, RelationBase
+from traincheck.relations.base import SATISFIED, ProposerBase, RelationBase
 from traincheck.relations.phrasing import in_program
 from traincheck.relations.restored.checkpoints import Checkpoints
 from traincheck.relations.restored.fact import (
@@ -26,10 +26,11 @@ from traincheck.relations.restored.fact import (
     missing,
 )
 from traincheck.relations.restored.messages import WORDS, negative, parts_of, text_of
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Hypothesis, Needs
 from traincheck.schema.events import Event
 from traincheck.schema.findings import CheckInfo, Example
+from traincheck.schema.observations.eval_weights import EvalWeights
+from traincheck.schema.torch_api import Families
 
 _SAID = (ALSO, BACK, COPIES, COUNTS, EVALUATED, FILE, LEFT, LOADS, PART, TRAINED)
 _ONLY_IF_SO = (ALSO, BACK, COPIES, COUNTS, EVALUATED, LEFT, PART, TRAINED)
@@ -94,7 +95,7 @@ class Restored(RelationBase):
         step, new = frozenset({Families.OPTIMIZER_STEP}), frozenset({"parameter@new"})
         if what in (EVALUATED, LEFT):
             kinds = frozenset({"mark", "optimizer", "step"})
-            return Needs(calls=step, kinds=kinds, states=new | {"parameter@evaluation"})
+            return Needs(calls=step, kinds=kinds, states=new | {EvalWeights.need})
         if what == FILE:
             return Needs(calls=step | _SAVED, kinds=kinds | {"optimizer"})
         if what == PART:
@@ -121,7 +122,7 @@ class Restored(RelationBase):
         return replace(found, **WORDS.get(claim.params["what"], {}))
 
 
-class RestoredProposer:
+class RestoredProposer(ProposerBase):
     """Proposes facts that never varied."""
 
     def __init__(self) -> None:
@@ -147,7 +148,7 @@ class RestoredProposer:
             if what == COPIES or "program" in params:
                 yield Hypothesis(relation="restored", params=params)
 
-    def words(self) -> Iterator[str]:
+    def observed_terms(self) -> Iterator[str]:
         """Terms for loads, saves and evaluations."""
         return map(_word, self._values)
 

@@ -6,14 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from traincheck.relations.restored.fact import MODEL, OPTIMIZER, SCALER, SCHEDULER
-from traincheck.schema.apis import Families, Marks, is_loose
 from traincheck.schema.events import (
     CallEvent,
     Event,
-    MarkEvent,
     OptimizerEvent,
     StateEvent,
 )
+from traincheck.schema.observations.model_structure import ModelStructure
+from traincheck.schema.observations.reading import observed
+from traincheck.schema.parameter_names import is_unowned
+from traincheck.schema.torch_api import Families
 
 # Buffers that every module saves
 _ALWAYS_SAVED = ("running_mean", "running_var", "num_batches_tracked")
@@ -39,15 +41,14 @@ class SavableState:
             self._held[event.id] = event
             if event.change == "created":  # those of an earlier fold or stage may be done
                 self._stepped.clear()
-        elif isinstance(event, MarkEvent):
-            if event.text == Marks.MODEL:
-                self._models.add(str(event.data.get("name")))
+        elif (model := observed(event, ModelStructure)) is not None:
+            self._models.add(model.name)
         elif isinstance(event, CallEvent):
             self._call(event)
         elif isinstance(event, StateEvent) and event.role in ("parameter", "buffer"):
             if event.change == "gone":
                 self._variables.get(model_of(event.name), {}).pop(event.name, None)
-            elif event.change == "new" and not is_loose(event.name):
+            elif event.change == "new" and not is_unowned(event.name):
                 self._variables.setdefault(model_of(event.name), {})[event.name] = event.role
 
     def _call(self, event: CallEvent) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from traincheck.facts.programs import ProgramName
+from traincheck.relations.base import ProposerBase
 from traincheck.relations.schedule.epochs import EpochBoundaries
 from traincheck.relations.schedule.rates import (
     BY_EPOCH,
@@ -28,10 +29,10 @@ from traincheck.schema.events import CallEvent, Event
 _MIN_EPOCHS = 2  # that begin with a scheduler step, before it is not coincidence
 
 
-class ScheduleProposer:
+class ScheduleProposer(ProposerBase):
     """Proposes the most specific shape that all rates have."""
 
-    ignores = frozenset({"state"})
+    ignored_kinds = frozenset({"state"})
 
     def __init__(self) -> None:
         self._program = ProgramName()
@@ -61,7 +62,7 @@ class ScheduleProposer:
             return
         yield from map(self._claim, self._shapes())
 
-    def echoes(self) -> Iterator[Hypothesis]:
+    def conditional_hypotheses(self) -> Iterator[Hypothesis]:
         """All shapes: a run that is too short to show a shape may still break it."""
         if self._program.name is not None:
             yield from map(self._claim, sorted(SHAPES))

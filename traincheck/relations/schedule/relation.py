@@ -32,10 +32,10 @@ from traincheck.relations.schedule.rates import (
     fits,
     is_meant,
 )
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Hypothesis, Needs
 from traincheck.schema.events import Event, StepEvent
 from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
+from traincheck.schema.torch_api import Families
 
 _PATIENCE = 3  # steps that a rate may keep its first value, before it counts as constant
 _MOVING = 2  # changes

@@ -12,10 +12,11 @@ from traincheck.relations.base import SATISFIED, counterexample
 from traincheck.relations.example_cache import Examples
 from traincheck.relations.phrasing import names_text
 from traincheck.relations.sharing.proposer import APART, OWN, groups_of
-from traincheck.schema.apis import Families, is_loose
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import CallEvent, Event, OptimizerEvent, StateEvent, StepEvent
 from traincheck.schema.findings import Example, Subject, Symptom
+from traincheck.schema.parameter_names import is_unowned
+from traincheck.schema.torch_api import Families
 
 
 class SharingDecider:
@@ -97,7 +98,7 @@ class SharingDecider:
 
     def _own(self, event: StepEvent) -> Iterator[Example]:
         known = self._variables.by_role["parameter"].values()
-        owned = {variable.identity for variable in known if not is_loose(variable.name)}
+        owned = {variable.identity for variable in known if not is_unowned(variable.name)}
         updated = [
             (name, identity, self._optimizers[owner])
             for owner in sorted(self._stepped & self._optimizers.keys())
@@ -108,7 +109,7 @@ class SharingDecider:
         for name, optimizer in foreign:
             expected = f"the optimizer updates the {name} of the model"
             found = _negative(event, name, expected, "it updates a tensor that belongs to no model")
-            if is_loose(name):  # no model ever had it
+            if is_unowned(name):  # no model ever had it
                 evidence = (event, optimizer)
                 yield found.replace(symptom=Symptom.HOLDS_OTHERS, evidence=evidence)
             else:

@@ -9,6 +9,7 @@ from typing import Any
 from traincheck.facts.programs import ProgramName
 from traincheck.facts.steps import is_judged
 from traincheck.facts.variables import Variable, Variables
+from traincheck.relations.base import ProposerBase
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import Event, OptimizerEvent, StateEvent, StepEvent
 
@@ -16,7 +17,7 @@ APART, OWN = "apart", "own"
 _MOST_GROUPS = 24  # of names that share, in one program
 
 
-class SharingProposer:
+class SharingProposer(ProposerBase):
     """Proposes what is true when the first training step ends."""
 
     def __init__(self) -> None:

@@ -9,9 +9,9 @@ from traincheck.relations.base import RelationBase
 from traincheck.relations.phrasing import in_program, names_text
 from traincheck.relations.sharing.decider import SharingDecider
 from traincheck.relations.sharing.proposer import APART, OWN, SharingProposer
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Hypothesis, Needs
 from traincheck.schema.findings import CheckInfo
+from traincheck.schema.torch_api import Families
 
 _TIED: Mapping[str, str] = {
     "severity": "warning",

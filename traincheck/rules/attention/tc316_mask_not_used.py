@@ -1,14 +1,15 @@
-"""TC316: a model takes an attention mask, and attends to padding all the same."""
+"""A model takes an attention mask, and attends to padding all the same."""
 
 from __future__ import annotations
 
 from traincheck.rules.attention.calls import ATTENTION, Passes, attention_violation, mask_passed
+from traincheck.rules.base.rule import BuiltInRule
 from traincheck.schema.events import Event
-from traincheck.schema.findings import CheckInfo, Violation
+from traincheck.schema.findings import Violation
 
 
-class MaskNotUsed:
-    """TC316 mask-not-used: an attention mask never reaches the attention.
+class MaskNotUsed(BuiltInRule, code="TC316", severity="error"):
+    """mask-not-used: an attention mask never reaches the attention.
 
     What it checks:
         Where a model is given an attention mask that leaves positions out, some of its calls of
@@ -34,29 +35,16 @@ class MaskNotUsed:
         https://github.com/huggingface/diffusers/issues/8886, https://github.com/pacman100/LLM-Workshop/issues/1
     """
 
-    info = CheckInfo(
-        check_id="TC316",
-        kind="rule",
-        code="TC316",
-        severity="error",
-        title="The attention mask given to {subject} does not reach its attention",
-        likely_cause=("The mask is dropped on its way: {observed}. Tokens attend to padding."),
-        fix=(
-            "Hand the mask on to scaled_dot_product_attention as attn_mask (True or 0.0: attend; "
-            "False or -inf: leave out)."
-        ),
+    title = "The attention mask given to {subject} does not reach its attention"
+    likely_cause = "The mask is dropped on its way: {observed}. Tokens attend to padding."
+    fix = (
+        "Hand the mask on to scaled_dot_product_attention as attn_mask (True or 0.0: attend; "
+        "False or -inf: leave out)."
     )
     needs = ATTENTION
 
-    def monitor(self) -> DroppedMasks:
-        return DroppedMasks()
-
-
-class DroppedMasks:
-    """Looks at each pass over a padded batch."""
-
     def __init__(self) -> None:
-        self.triggered = 0
+        super().__init__()
         self._passes = Passes()
 
     def observe(self, event: Event) -> list[Violation]:
@@ -74,7 +62,7 @@ class DroppedMasks:
         observed = "attn_mask is None in every call of scaled_dot_product_attention"
         return [
             attention_violation(
-                "TC316",
+                self.code,
                 found,
                 (
                     f"{found.root.module} is given a mask ({name}) that leaves {padding:.0%} of "
@@ -84,6 +72,3 @@ class DroppedMasks:
                 observed=observed,
             )
         ]
-
-    def finish(self) -> list[Violation]:
-        return []

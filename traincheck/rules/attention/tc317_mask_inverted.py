@@ -1,14 +1,15 @@
-"""TC317: an attention mask leaves out the tokens and attends to the padding."""
+"""An attention mask leaves out the tokens and attends to the padding."""
 
 from __future__ import annotations
 
 from traincheck.facts.losses import given, number
 from traincheck.rules.attention.calls import ATTENTION, Pass, Passes, attention_violation
-from traincheck.schema.apis import ATTENTION as SDPA
-from traincheck.schema.apis import EMBEDDING, MULTI_HEAD
+from traincheck.rules.base.rule import BuiltInRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import ATTENTION as SDPA
+from traincheck.schema.torch_api import EMBEDDING, MULTI_HEAD
 from traincheck.schema.values import TensorSummary, tensor_summary
 
 _EXACT = 1e-6
@@ -27,8 +28,8 @@ _FIXES = {
 _CERTAIN = 3  # shares of padding that agree; a causal mask over padding may come to one by chance
 
 
-class MaskInverted:
-    """TC317 mask-inverted: True and False of an attention mask are exchanged.
+class MaskInverted(BuiltInRule, code="TC317", severity="error"):
+    """mask-inverted: True and False of an attention mask are exchanged.
 
     What it checks:
         The share of a boolean attn_mask that is False is the share of padding in the batch, not the
@@ -58,31 +59,18 @@ class MaskInverted:
         https://github.com/lucidrains/x-transformers/issues/160, https://github.com/pytorch/pytorch/issues/92554
     """
 
-    info = CheckInfo(
-        check_id="TC317",
-        kind="rule",
-        code="TC317",
-        severity="error",
-        title="The attention mask in {subject} is inverted",
-        likely_cause=(
-            "attn_mask is True where padding is: {observed}. scaled_dot_product_attention attends "
-            "where its mask is True."
-        ),
-        fix=_FIXES[SDPA],
+    title = "The attention mask in {subject} is inverted"
+    likely_cause = (
+        "attn_mask is True where padding is: {observed}. scaled_dot_product_attention attends "
+        "where its mask is True."
     )
+    fix = _FIXES[SDPA]
     needs = ATTENTION | Needs(
         calls=frozenset({EMBEDDING, MULTI_HEAD}), stats=frozenset({EMBEDDING, MULTI_HEAD, SDPA})
     )
 
-    def monitor(self) -> Polarity:
-        return Polarity()
-
-
-class Polarity:
-    """Compares what masks leave out with the padding of the batch, and with the tokens."""
-
     def __init__(self) -> None:
-        self.triggered = 0
+        super().__init__()
         self._passes = Passes()
         self._agreed: set[float] = set()  # shares of padding, since a mask was right
         self._hiding: list[CallEvent] = []  # of a model that goes on: their mask shows no token
@@ -109,7 +97,7 @@ class Polarity:
         calls, self._hiding = self._hiding, []
         if not calls:
             return []
-        self._first = self._first or _hides_all(root, calls[0])
+        self._first = self._first or self._hides_all(root, calls[0])
         self._found += 1
         return [self._first] if self._found == _PROOF else []
 
@@ -131,7 +119,7 @@ class Polarity:
         observed = f"it leaves out {left_out:.1%} of positions, and {padding:.1%} are padding"
         return [
             attention_violation(
-                "TC317",
+                self.code,
                 found,
                 f"the mask of attention is inverted; {observed}",
                 expected="the mask leaves padding out",
@@ -139,27 +127,23 @@ class Polarity:
             )
         ]
 
-    def finish(self) -> list[Violation]:
-        return []
-
-
-def _hides_all(root: CallEvent, call: CallEvent) -> Violation:
-    name = next(n for n in _MASKS[call.api] if number(given(call, n), "inverted"))
-    observed = f"{name} leaves out all tokens, and nothing of the padding"
-    return Violation(
-        check_id="TC317",
-        step=root.step,
-        rank=root.rank,
-        stage=root.stage,
-        subject=Subject(api=call.api, module=root.module),
-        symptom=Symptom.UNMASKED,
-        message=f"the mask of attention is inverted; {observed}",
-        expected="the mask leaves padding out",
-        observed=observed,
-        evidence=(call, root),
-        likely_cause=f"True and False are exchanged: {observed}. {_MEANS[call.api]}",
-        fix=_FIXES[call.api],
-    )
+    def _hides_all(self, root: CallEvent, call: CallEvent) -> Violation:
+        name = next(n for n in _MASKS[call.api] if number(given(call, n), "inverted"))
+        observed = f"{name} leaves out all tokens, and nothing of the padding"
+        return Violation(
+            check_id=self.code,
+            step=root.step,
+            rank=root.rank,
+            stage=root.stage,
+            subject=Subject(api=call.api, module=root.module),
+            symptom=Symptom.UNMASKED,
+            message=f"the mask of attention is inverted; {observed}",
+            expected="the mask leaves padding out",
+            observed=observed,
+            evidence=(call, root),
+            likely_cause=f"True and False are exchanged: {observed}. {_MEANS[call.api]}",
+            fix=_FIXES[call.api],
+        )
 
 
 def _mask(call: CallEvent, found: Pass) -> TensorSummary | None:

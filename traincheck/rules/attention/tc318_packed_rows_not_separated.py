@@ -1,14 +1,15 @@
-"""TC318: sequences packed into one row attend to each other."""
+"""Sequences packed into one row attend to each other."""
 
 from __future__ import annotations
 
 from traincheck.rules.attention.calls import ATTENTION, Passes, attention_violation
+from traincheck.rules.base.rule import BuiltInRule
 from traincheck.schema.events import Event
-from traincheck.schema.findings import CheckInfo, Violation
+from traincheck.schema.findings import Violation
 
 
-class PackedRowsNotSeparated:
-    """TC318 packed-rows-not-separated: nothing separates sequences that share a row.
+class PackedRowsNotSeparated(BuiltInRule, code="TC318", severity="error"):
+    """packed-rows-not-separated: nothing separates sequences that share a row.
 
     What it checks:
         Where position_ids begin anew within a row, calls of scaled_dot_product_attention get a mask
@@ -32,29 +33,16 @@ class PackedRowsNotSeparated:
         https://github.com/huggingface/transformers/pull/46634, https://github.com/areal-project/AReaL/issues/1442
     """
 
-    info = CheckInfo(
-        check_id="TC318",
-        kind="rule",
-        code="TC318",
-        severity="error",
-        title="Packed sequences in {subject} attend to each other",
-        likely_cause=(
-            "Several sequences share a row, but {observed}: nothing keeps a token from attending "
-            "to the sequences before its own."
-        ),
-        fix="Give attention a block-diagonal mask, or the lengths of the packed sequences.",
+    title = "Packed sequences in {subject} attend to each other"
+    likely_cause = (
+        "Several sequences share a row, but {observed}: nothing keeps a token from attending "
+        "to the sequences before its own."
     )
+    fix = "Give attention a block-diagonal mask, or the lengths of the packed sequences."
     needs = ATTENTION
 
-    def monitor(self) -> PackedRows:
-        return PackedRows()
-
-
-class PackedRows:
-    """Looks at each pass over a batch whose positions begin anew."""
-
     def __init__(self) -> None:
-        self.triggered = 0
+        super().__init__()
         self._passes = Passes()
 
     def observe(self, event: Event) -> list[Violation]:
@@ -68,13 +56,10 @@ class PackedRows:
         observed = "attn_mask is None in every call of attention"
         return [
             attention_violation(
-                "TC318",
+                self.code,
                 found,
                 f"positions start again at 0 within {rows} rows of the batch, but {observed}",
                 expected="a mask that keeps packed sequences apart",
                 observed=observed,
             )
         ]
-
-    def finish(self) -> list[Violation]:
-        return []

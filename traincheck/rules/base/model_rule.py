@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import re
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from traincheck.schema.apis import Marks
-from traincheck.schema.claims import Needs
+from traincheck.rules.base.rule import BuiltInRule
 from traincheck.schema.events import Event, MarkEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.observations.base import needs_of
+from traincheck.schema.observations.model_structure import ModelStructure
+from traincheck.schema.observations.reading import observed
 from traincheck.schema.words import joined
 
-MODELS = Needs(kinds=frozenset({"mark"}))
+MODELS = needs_of(ModelStructure)
 NORMS = frozenset({"batch norm", "instance norm", "norm"})
 CONVOLUTION, LINEAR, EMBEDDING = "convolution", "linear", "embedding"
 _SHOWN = 4
@@ -31,7 +33,7 @@ class Model:
     tokens: ids of special tokens. modules: path -> facts, in the order of registration.
     """
 
-    event: MarkEvent
+    event: Event
     name: str
     dtypes: Mapping[str, int]
     devices: Mapping[str, int]
@@ -52,29 +54,28 @@ class Model:
 
 def model_of(event: Event) -> Model | None:
     """The model that the event tells of."""
-    if not isinstance(event, MarkEvent) or event.text != Marks.MODEL:
+    found = observed(event, ModelStructure)
+    if found is None:
         return None
-    data = event.data
     return Model(
         event=event,
-        name=str(data.get("name")),
-        dtypes=data.get("dtypes", {}),
-        devices=data.get("devices", {}),
-        cuda=bool(data.get("cuda")),
-        tokens=data.get("tokens", {}),
-        modules=data.get("modules", {}),
+        name=found.name,
+        dtypes=found.dtypes,
+        devices=found.devices,
+        cuda=found.cuda,
+        tokens=found.tokens,
+        modules=found.modules,
     )
 
 
-class ModelMonitor(ABC):
+class ModelRule(BuiltInRule):
     """Judges each model when it is found, or when its structure is another one.
 
     Of instances of one class, as folds and trials make them, the same is told once.
     """
 
-    def __init__(self, info: CheckInfo) -> None:
-        self.triggered = 0
-        self._info = info
+    def __init__(self) -> None:
+        super().__init__()
         self._told: set[str] = set()
         self._texts: set[str] = set()
 
@@ -88,9 +89,6 @@ class ModelMonitor(ABC):
         new = [one for one in found if _INSTANCE.sub("", one.observed) not in self._texts]
         self._texts.update(_INSTANCE.sub("", one.observed) for one in found)
         return new
-
-    def finish(self) -> Sequence[Violation]:
-        return ()
 
     @abstractmethod
     def judge(self, model: Model) -> Sequence[Violation]:

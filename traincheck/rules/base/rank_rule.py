@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar
 
 from traincheck.facts.provider import Fact, Facts
 from traincheck.facts.ranks import RankSteps, RunStep
+from traincheck.rules.base.rule import BuiltInRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event, StepEvent
 from traincheck.schema.findings import Violation
 
 
-class RankMonitor(ABC):
+class RankRule(BuiltInRule):
     """A monitor that judges whole steps of all ranks."""
 
     uses: ClassVar[Sequence[type[Fact]]] = (RankSteps,)
     observes: ClassVar[Needs] = Needs(kinds=frozenset({"step"}))
-
-    def __init__(self) -> None:
-        self.triggered = 0
 
     def bind(self, facts: Facts) -> None:
         self._steps = facts.of(RankSteps)
@@ -29,10 +27,6 @@ class RankMonitor(ABC):
         if not isinstance(event, StepEvent):
             return ()
         return [found for step in self._steps.ready for found in self.judge(step)]
-
-    def finish(self) -> Sequence[Violation]:
-        """Nothing: a step that not all ranks have ended proves nothing."""
-        return ()
 
     @abstractmethod
     def judge(self, step: RunStep) -> Sequence[Violation]:

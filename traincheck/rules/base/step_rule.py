@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar
 
 from traincheck.facts.provider import Fact, Facts
 from traincheck.facts.step_facts import StepFacts
 from traincheck.facts.training_state import TrainingState
+from traincheck.rules.base.rule import BuiltInRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
 
 
-class StepMonitor(ABC):
+class StepRule(BuiltInRule):
     """A monitor that judges whole steps by the state of training."""
 
     uses: ClassVar[Sequence[type[Fact]]] = (TrainingState,)
     observes: ClassVar[Needs] = Needs(kinds=frozenset({"step"}))
     ledger: TrainingState
-
-    def __init__(self) -> None:
-        self.triggered = 0
 
     def bind(self, facts: Facts) -> None:
         self.ledger = facts.of(TrainingState)
@@ -30,10 +28,6 @@ class StepMonitor(ABC):
     def observe(self, event: Event) -> Sequence[Violation]:
         facts = self.ledger.ended if isinstance(event, StepEvent) else None
         return () if facts is None else self.judge(facts)
-
-    def finish(self) -> Sequence[Violation]:
-        """Nothing: a step that is not over proves nothing."""
-        return ()
 
     @abstractmethod
     def judge(self, facts: StepFacts) -> Sequence[Violation]:

@@ -1,17 +1,17 @@
-"""TC912: an attention mask that does not leave out padding."""
+"""An attention mask that does not leave out padding."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from traincheck.rules.shared.batches import BATCHES, Leaves
+from traincheck.rules.shared.batches import BATCHES, BatchLeafRule
 from traincheck.schema.events import BatchEvent
-from traincheck.schema.findings import CheckInfo, Violation
+from traincheck.schema.findings import Violation
 from traincheck.schema.values import TensorSummary
 
 
-class MaskAttendsToPadding:
-    """TC912 mask-attends-to-padding: an attention mask that does not leave out padding.
+class MaskAttendsToPadding(BatchLeafRule, code="TC912", severity="info"):
+    """mask-attends-to-padding: an attention mask that does not leave out padding.
 
     What it checks:
         Where rows of input_ids begin or end with two or more padding ids, the attention_mask of the
@@ -37,23 +37,10 @@ class MaskAttendsToPadding:
         https://huggingface.co/docs/transformers/main/en/pad_truncation
     """
 
-    info = CheckInfo(
-        check_id="TC912",
-        kind="rule",
-        code="TC912",
-        severity="info",
-        title="The attention mask of a batch attends to padding",
-        likely_cause="The mask was made before the padding, or is made of ones.",
-        fix="Build the mask as (input_ids != pad_token_id), or take the one the tokenizer gives.",
-    )
+    title = "The attention mask of a batch attends to padding"
+    likely_cause = "The mask was made before the padding, or is made of ones."
+    fix = "Build the mask as (input_ids != pad_token_id), or take the one the tokenizer gives."
     needs = BATCHES
-
-    def monitor(self) -> Masks:
-        return Masks(self.info)
-
-
-class Masks(Leaves):
-    """Looks at each tensor of a batch."""
 
     def judge(self, event: BatchEvent, path: str, tensor: TensorSummary) -> Sequence[Violation]:
         rows = (event.tokens or {}).get("attended_padding")

@@ -1,17 +1,17 @@
-"""TC913: batches that are mostly padding."""
+"""Batches that are mostly padding."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from traincheck.rules.shared.batches import BATCHES, Leaves
+from traincheck.rules.shared.batches import BATCHES, BatchLeafRule
 from traincheck.schema.events import BatchEvent
-from traincheck.schema.findings import CheckInfo, Violation
+from traincheck.schema.findings import Violation
 from traincheck.schema.values import TensorSummary
 
 
-class MostlyPadding:
-    """TC913 mostly-padding: batches that are mostly padding.
+class MostlyPadding(BatchLeafRule, code="TC913", severity="info"):
+    """mostly-padding: batches that are mostly padding.
 
     What it checks:
         At most half of the positions of a batch of tokens are padding.
@@ -37,29 +37,13 @@ class MostlyPadding:
         share: of positions that may be padding, in [0, 1].
     """
 
-    info = CheckInfo(
-        check_id="TC913",
-        kind="rule",
-        code="TC913",
-        severity="info",
-        title="Batches are mostly padding",
-        likely_cause="Samples are padded to a fixed length.",
-        fix="Pad to the longest sample of a batch, or group samples by length.",
-    )
+    title = "Batches are mostly padding"
+    likely_cause = "Samples are padded to a fixed length."
+    fix = "Pad to the longest sample of a batch, or group samples by length."
     needs = BATCHES
 
     def __init__(self, share: float = 0.5) -> None:
-        self._share = share
-
-    def monitor(self) -> Padding:
-        return Padding(self.info, self._share)
-
-
-class Padding(Leaves):
-    """Looks at each tensor of a batch."""
-
-    def __init__(self, info: CheckInfo, share: float) -> None:
-        super().__init__(info)
+        super().__init__()
         self._share = share
 
     def judge(self, event: BatchEvent, path: str, tensor: TensorSummary) -> Sequence[Violation]:

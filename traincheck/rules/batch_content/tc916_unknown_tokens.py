@@ -1,17 +1,17 @@
-"""TC916: text that the vocabulary does not know."""
+"""Text that the vocabulary does not know."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from traincheck.rules.shared.batches import BATCHES, Leaves
+from traincheck.rules.shared.batches import BATCHES, BatchLeafRule
 from traincheck.schema.events import BatchEvent
-from traincheck.schema.findings import CheckInfo, Violation
+from traincheck.schema.findings import Violation
 from traincheck.schema.values import TensorSummary
 
 
-class UnknownTokens:
-    """TC916 unknown-tokens: text that the vocabulary does not know.
+class UnknownTokens(BatchLeafRule, code="TC916", severity="info"):
+    """unknown-tokens: text that the vocabulary does not know.
 
     What it checks:
         At most one in twenty tokens of a batch is the unknown one.
@@ -37,41 +37,25 @@ class UnknownTokens:
         share: of tokens that may be unknown, in [0, 1].
     """
 
-    info = CheckInfo(
-        check_id="TC916",
-        kind="rule",
-        code="TC916",
-        severity="info",
-        title="Many tokens of a batch are unknown",
-        likely_cause="The text was cut into tokens with the vocabulary of something else.",
-        fix="Use the tokenizer that belongs to the model, and look at what is unknown to it.",
-    )
+    title = "Many tokens of a batch are unknown"
+    likely_cause = "The text was cut into tokens with the vocabulary of something else."
+    fix = "Use the tokenizer that belongs to the model, and look at what is unknown to it."
     needs = BATCHES
 
     def __init__(self, share: float = 0.05) -> None:
+        super().__init__()
         self.share = share
-
-    def monitor(self) -> Unknown:
-        return Unknown(self.info, self.share)
-
-
-class Unknown(Leaves):
-    """Looks at each tensor of a batch."""
-
-    def __init__(self, info: CheckInfo, share: float) -> None:
-        super().__init__(info)
-        self._share = share
 
     def judge(self, event: BatchEvent, path: str, tensor: TensorSummary) -> Sequence[Violation]:
         unknown = (event.tokens or {}).get("unknown")
         if unknown is None or not path.endswith("input_ids"):
             return ()
         self.triggered += 1
-        if unknown <= self._share:
+        if unknown <= self.share:
             return ()
         return self.again(
             event,
             path,
-            expected=f"at most {self._share:.0%} of the tokens are unknown",
+            expected=f"at most {self.share:.0%} of the tokens are unknown",
             observed=f"{unknown:.0%} of the tokens are unknown",
         )

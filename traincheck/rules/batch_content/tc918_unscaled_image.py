@@ -1,4 +1,4 @@
-"""TC918: images that still have the values of bytes."""
+"""Images that still have the values of bytes."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 from traincheck.facts.losses import number
 from traincheck.rules.base.model_rule import about
-from traincheck.rules.shared.batches import BATCHES, Leaves, is_image, may_be_images
-from traincheck.schema.apis import Families
+from traincheck.rules.shared.batches import BATCHES, BatchLeafRule, is_image, may_be_images
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, CallEvent, Event
-from traincheck.schema.findings import CheckInfo, Violation
+from traincheck.schema.findings import Violation
+from traincheck.schema.torch_api import Families
 from traincheck.schema.values import TensorSummary, tensor_summary
 
 _BYTE = 255
@@ -20,8 +20,8 @@ _STEPS = 3  # in a row, as far as they are looked at
 _LAYERS = ("torch.nn.modules.conv.Conv2d.forward", "torch.nn.modules.linear.Linear.forward")
 
 
-class UnscaledImage:
-    """TC918 unscaled-image: images that still have the values of bytes.
+class UnscaledImage(BatchLeafRule, code="TC918", severity="info"):
+    """unscaled-image: images that still have the values of bytes.
 
     What it checks:
         Batches of floating-point images are not in 0..255, and not far below zero. Nor are images
@@ -50,29 +50,13 @@ class UnscaledImage:
         bright: values up to this, and down to its negative, are scaled.
     """
 
-    info = CheckInfo(
-        check_id="TC918",
-        kind="rule",
-        code="TC918",
-        severity="info",
-        title="Images in a batch are not scaled",
-        likely_cause="The conversion to float did not divide by 255.",
-        fix="Divide by 255 and normalize, unless the model does so itself.",
-    )
+    title = "Images in a batch are not scaled"
+    likely_cause = "The conversion to float did not divide by 255."
+    fix = "Divide by 255 and normalize, unless the model does so itself."
     needs = BATCHES | Needs(calls=frozenset({Families.MODULE}), stats=frozenset({"input"}))
 
     def __init__(self, bright: float = 50.0) -> None:
-        self._bright = bright
-
-    def monitor(self) -> Scaling:
-        return Scaling(self.info, self._bright)
-
-
-class Scaling(Leaves):
-    """Looks at each tensor of a batch, and at what first layers are given."""
-
-    def __init__(self, info: CheckInfo, bright: float) -> None:
-        super().__init__(info)
+        super().__init__()
         self._bright = bright
         self._rows: set[int] = set()  # sizes of one image of those that come as bytes
         self._steps: dict[str, set[int]] = {}  # module -> steps in which it was given bytes
@@ -118,7 +102,7 @@ class Scaling(Leaves):
         low, high = number(tensor, "min"), number(tensor, "max")
         return [
             about(
-                self._info,
+                self.info,
                 event,
                 [name],
                 expected="values near 0, about 1 wide",

@@ -1,18 +1,18 @@
-"""TC919: images without any content."""
+"""Images without any content."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from traincheck.facts.losses import number
-from traincheck.rules.shared.batches import BATCHES, Leaves, is_image
+from traincheck.rules.shared.batches import BATCHES, BatchLeafRule, is_image
 from traincheck.schema.events import BatchEvent
-from traincheck.schema.findings import CheckInfo, Violation
+from traincheck.schema.findings import Violation
 from traincheck.schema.values import TensorSummary
 
 
-class FlatBatch:
-    """TC919 flat-batch: images without any content.
+class FlatBatch(BatchLeafRule, code="TC919"):
+    """flat-batch: images without any content.
 
     What it checks:
         Batches of images hold more than one value.
@@ -37,29 +37,13 @@ class FlatBatch:
         spread: between the least and the greatest value, relative to values above 1.
     """
 
-    info = CheckInfo(
-        check_id="TC919",
-        kind="rule",
-        code="TC919",
-        severity="warning",
-        title="Images in a batch are all one value",
-        likely_cause="A transform, a decoder or a cast destroys the images.",
-        fix="Print minimum and maximum of a sample after each transform.",
-    )
+    title = "Images in a batch are all one value"
+    likely_cause = "A transform, a decoder or a cast destroys the images."
+    fix = "Print minimum and maximum of a sample after each transform."
     needs = BATCHES
 
     def __init__(self, spread: float = 1e-5) -> None:
-        self._spread = spread
-
-    def monitor(self) -> Flatness:
-        return Flatness(self.info, self._spread)
-
-
-class Flatness(Leaves):
-    """Looks at each tensor of a batch."""
-
-    def __init__(self, info: CheckInfo, spread: float) -> None:
-        super().__init__(info)
+        super().__init__()
         self._spread = spread
 
     def judge(self, event: BatchEvent, path: str, tensor: TensorSummary) -> Sequence[Violation]:

@@ -1,12 +1,12 @@
-"""TC920: images whose channels come last."""
+"""Images whose channels come last."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from traincheck.rules.shared.batches import BATCHES, Leaves
+from traincheck.rules.shared.batches import BATCHES, BatchLeafRule
 from traincheck.schema.events import BatchEvent
-from traincheck.schema.findings import CheckInfo, Violation
+from traincheck.schema.findings import Violation
 from traincheck.schema.values import TensorSummary
 
 _IMAGES = 4  # dims
@@ -14,8 +14,8 @@ _CHANNELS = frozenset({1, 3, 4})
 _COLOURS, _LARGE = 3, 128  # of what may be an image although it is no square
 
 
-class ChannelsLastBatch:
-    """TC920 channels-last-batch: images whose channels come last.
+class ChannelsLastBatch(BatchLeafRule, code="TC920", severity="info"):
+    """channels-last-batch: images whose channels come last.
 
     What it checks:
         Batches of images have their channels in the second dim.
@@ -41,29 +41,13 @@ class ChannelsLastBatch:
         smallest: images of fewer rows may be feature maps.
     """
 
-    info = CheckInfo(
-        check_id="TC920",
-        kind="rule",
-        code="TC920",
-        severity="info",
-        title="Images in a batch have their channels last",
-        likely_cause="NumPy and PIL give height, width, channels.",
-        fix="Permute to (batch, channels, height, width), unless the model does so itself.",
-    )
+    title = "Images in a batch have their channels last"
+    likely_cause = "NumPy and PIL give height, width, channels."
+    fix = "Permute to (batch, channels, height, width), unless the model does so itself."
     needs = BATCHES
 
     def __init__(self, smallest: int = 32) -> None:
-        self._smallest = smallest
-
-    def monitor(self) -> ChannelOrder:
-        return ChannelOrder(self.info, self._smallest)
-
-
-class ChannelOrder(Leaves):
-    """Looks at each tensor of a batch."""
-
-    def __init__(self, info: CheckInfo, smallest: int) -> None:
-        super().__init__(info)
+        super().__init__()
         self._smallest = smallest
 
     def judge(self, event: BatchEvent, path: str, tensor: TensorSummary) -> Sequence[Violation]:

@@ -1,21 +1,21 @@
-"""TC921: negative numbers among ids or labels."""
+"""Negative numbers among ids or labels."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from traincheck.facts.losses import number
-from traincheck.rules.shared.batches import BATCHES, Leaves
-from traincheck.schema.apis import IGNORED_LABEL
+from traincheck.rules.shared.batches import BATCHES, BatchLeafRule
 from traincheck.schema.events import BatchEvent
-from traincheck.schema.findings import CheckInfo, Violation
+from traincheck.schema.findings import Violation
+from traincheck.schema.torch_api import IGNORED_LABEL
 from traincheck.schema.values import TensorSummary
 
 _IGNORED = frozenset({IGNORED_LABEL, -1})
 
 
-class NegativeIndex:
-    """TC921 negative-index: negative numbers among ids or labels.
+class NegativeIndex(BatchLeafRule, code="TC921", severity="info"):
+    """negative-index: negative numbers among ids or labels.
 
     What it checks:
         Integers in a batch are not negative, but for the two values that mean: leave this out.
@@ -37,26 +37,13 @@ class NegativeIndex:
         https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html
     """
 
-    info = CheckInfo(
-        check_id="TC921",
-        kind="rule",
-        code="TC921",
-        severity="info",
-        title="Integers in a batch are negative",
-        likely_cause=(
-            "The values have an offset, overflow a small integer type, or hold a code for missing "
-            "values."
-        ),
-        fix="Map the values to 0..n-1, or to -100 where they are to be ignored.",
+    title = "Integers in a batch are negative"
+    likely_cause = (
+        "The values have an offset, overflow a small integer type, or hold a code for missing "
+        "values."
     )
+    fix = "Map the values to 0..n-1, or to -100 where they are to be ignored."
     needs = BATCHES
-
-    def monitor(self) -> Signs:
-        return Signs(self.info)
-
-
-class Signs(Leaves):
-    """Looks at each tensor of a batch."""
 
     def judge(self, event: BatchEvent, path: str, tensor: TensorSummary) -> Sequence[Violation]:
         low = number(tensor, "min")

@@ -1,4 +1,4 @@
-"""TC602: training is resumed with a new optimizer state. Needs proof that it is a resume."""
+"""Training is resumed with a new optimizer state. Needs proof that it is a resume."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from traincheck.rules.base.event_rule import SingleEvents
+from traincheck.rules.base.event_rule import EventRule
 from traincheck.rules.checkpoints.resume import RESUME, Resume
 from traincheck.schema.events import CallEvent, CheckpointEvent, Event, OptimizerEvent, StepEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
 
 
-class OptimizerNotRestored:
-    """TC602 optimizer-not-restored: the model is resumed from a checkpoint, the optimizer is not.
+class OptimizerNotRestored(EventRule, code="TC602", severity="error"):
+    """optimizer-not-restored: the model is resumed from a checkpoint, the optimizer is not.
 
     What it checks:
         When a model was loaded from a file that also holds the state of an optimizer, training goes
@@ -43,30 +43,17 @@ class OptimizerNotRestored:
         https://github.com/NVIDIA-NeMo/Automodel/issues/763
     """
 
-    info = CheckInfo(
-        check_id="TC602",
-        kind="rule",
-        code="TC602",
-        severity="error",
-        title="The optimizer is not restored on resume",
-        likely_cause=(
-            "The checkpoint holds the state of an optimizer, but optimizer.load_state_dict() is "
-            "never called, or was called before this optimizer was built{where}."
-        ),
-        fix="Call optimizer.load_state_dict() with the saved state before training goes on.",
-        title_of_several="{optimizer} is not restored on resume",
-        fix_of_several=(
-            "Call load_state_dict() of {optimizer} with its saved state before training goes on."
-        ),
+    title = "The optimizer is not restored on resume"
+    title_of_several = "{optimizer} is not restored on resume"
+    likely_cause = (
+        "The checkpoint holds the state of an optimizer, but optimizer.load_state_dict() is "
+        "never called, or was called before this optimizer was built{where}."
+    )
+    fix = "Call optimizer.load_state_dict() with the saved state before training goes on."
+    fix_of_several = (
+        "Call load_state_dict() of {optimizer} with its saved state before training goes on."
     )
     needs = RESUME
-
-    def monitor(self) -> RestoredOptimizer:
-        return RestoredOptimizer()
-
-
-class RestoredOptimizer(SingleEvents):
-    """Looks at the first steps after a load."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -94,9 +81,39 @@ class RestoredOptimizer(SingleEvents):
             if is_like and (replaced or twice or not resume.loaded):
                 self._is_told = True
                 loads = (file, holder, replaced or twice or resume.model)
-                told = _violation(owner, created, loads, resume.stepped[owner])
+                told = self._violation(owner, created, loads, resume.stepped[owner])
                 return [_of_several(told, owner, created) if len(resume.stepped) > 1 else told]
         return []
+
+    def _violation(
+        self,
+        owner: str,
+        created: OptimizerEvent,
+        loads: tuple[CheckpointEvent, CheckpointEvent, CheckpointEvent],
+        step: CallEvent,
+    ) -> Violation:
+        file, holder, loaded = loads
+        held = "which holds the state of an optimizer"
+        if holder is not file:
+            held = (
+                f"and {holder.path}, which the run writes with it for its optimizer, was never read"
+            )
+        cls = created.cls.rpartition(".")[2]
+        return Violation(
+            check_id=self.code,
+            step=step.step,
+            rank=step.rank,
+            stage="train",
+            subject=Subject(api=f"{created.cls}.load_state_dict"),
+            symptom=Symptom.NOT_RESTORED,
+            message=(
+                f"{owner} ({cls}) steps with an empty state, although the model was "
+                f"loaded from {file.path}, {held}"
+            ),
+            expected="optimizer.load_state_dict() before training goes on",
+            observed=f"{loaded.owner or loaded.target} was loaded, {owner} ({cls}) was not",
+            evidence=(created, holder, loaded, step),
+        )
 
 
 def _twice(resume: Resume) -> CheckpointEvent | None:
@@ -108,34 +125,6 @@ def _twice(resume: Resume) -> CheckpointEvent | None:
 def _is_before(load: CheckpointEvent, created: OptimizerEvent) -> bool:
     """Whether a state was loaded into an optimizer that is known, before another one was made."""
     return load.owner is not None and load.time_ns < created.time_ns
-
-
-def _violation(
-    owner: str,
-    created: OptimizerEvent,
-    loads: tuple[CheckpointEvent, CheckpointEvent, CheckpointEvent],
-    step: CallEvent,
-) -> Violation:
-    file, holder, loaded = loads
-    held = "which holds the state of an optimizer"
-    if holder is not file:
-        held = f"and {holder.path}, which the run writes with it for its optimizer, was never read"
-    cls = created.cls.rpartition(".")[2]
-    return Violation(
-        check_id="TC602",
-        step=step.step,
-        rank=step.rank,
-        stage="train",
-        subject=Subject(api=f"{created.cls}.load_state_dict"),
-        symptom=Symptom.NOT_RESTORED,
-        message=(
-            f"{owner} ({cls}) steps with an empty state, although the model was "
-            f"loaded from {file.path}, {held}"
-        ),
-        expected="optimizer.load_state_dict() before training goes on",
-        observed=f"{loaded.owner or loaded.target} was loaded, {owner} ({cls}) was not",
-        evidence=(created, holder, loaded, step),
-    )
 
 
 def _of_several(found: Violation, owner: str, created: OptimizerEvent) -> Violation:

@@ -1,15 +1,15 @@
-"""TC603: a schedule begins anew on resume. Needs proof that it is a resume."""
+"""A schedule begins anew on resume. Needs proof that it is a resume."""
 
 from __future__ import annotations
 
-from traincheck.rules.base.event_rule import SingleEvents
+from traincheck.rules.base.event_rule import EventRule
 from traincheck.rules.checkpoints.resume import RESUME, Resume
 from traincheck.schema.events import CallEvent, CheckpointEvent, Event, StepEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
 
 
-class SchedulerNotRestored:
-    """TC603 scheduler-not-restored: model and optimizer are resumed, the schedule begins anew.
+class SchedulerNotRestored(EventRule, code="TC603", severity="error"):
+    """scheduler-not-restored: model and optimizer are resumed, the schedule begins anew.
 
     What it checks:
         When model and optimizer were loaded from a file that also holds the state of a scheduler,
@@ -35,26 +35,13 @@ class SchedulerNotRestored:
         https://github.com/ultralytics/yolov5/issues/292
     """
 
-    info = CheckInfo(
-        check_id="TC603",
-        kind="rule",
-        code="TC603",
-        severity="error",
-        title="The learning-rate scheduler is not restored on resume",
-        likely_cause=(
-            "The checkpoint holds the state of a scheduler, but scheduler.load_state_dict() is "
-            "never called: the schedule{where} starts again."
-        ),
-        fix="Call scheduler.load_state_dict() with the saved state before training goes on.",
+    title = "The learning-rate scheduler is not restored on resume"
+    likely_cause = (
+        "The checkpoint holds the state of a scheduler, but scheduler.load_state_dict() is "
+        "never called: the schedule{where} starts again."
     )
+    fix = "Call scheduler.load_state_dict() with the saved state before training goes on."
     needs = RESUME
-
-    def monitor(self) -> RestoredScheduler:
-        return RestoredScheduler()
-
-
-class RestoredScheduler(SingleEvents):
-    """Looks at the first step after a load."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -76,26 +63,25 @@ class RestoredScheduler(SingleEvents):
                 self.triggered += 1
                 if resume.scheduler is None:
                     self._is_told = True
-                    return [_violation(call, event, file, model)]
+                    return [self._violation(call, event, file, model)]
         return []
 
-
-def _violation(
-    call: CallEvent, event: StepEvent, file: CheckpointEvent, model: CheckpointEvent
-) -> Violation:
-    cls = call.api.rpartition(".")[0].rpartition(".")[2]
-    return Violation(
-        check_id="TC603",
-        step=event.step,
-        rank=call.rank,
-        stage="train",
-        subject=Subject(api=call.api.replace(".__init__", ".load_state_dict")),
-        symptom=Symptom.NOT_RESTORED,
-        message=(
-            f"{cls} starts again, although model and optimizer were loaded from {file.path}, "
-            "which holds the state of a scheduler"
-        ),
-        expected="scheduler.load_state_dict() before training goes on",
-        observed=f"{model.target} and its optimizer were loaded, {cls} was not",
-        evidence=(call, file, model),
-    )
+    def _violation(
+        self, call: CallEvent, event: StepEvent, file: CheckpointEvent, model: CheckpointEvent
+    ) -> Violation:
+        cls = call.api.rpartition(".")[0].rpartition(".")[2]
+        return Violation(
+            check_id=self.code,
+            step=event.step,
+            rank=call.rank,
+            stage="train",
+            subject=Subject(api=call.api.replace(".__init__", ".load_state_dict")),
+            symptom=Symptom.NOT_RESTORED,
+            message=(
+                f"{cls} starts again, although model and optimizer were loaded from {file.path}, "
+                "which holds the state of a scheduler"
+            ),
+            expected="scheduler.load_state_dict() before training goes on",
+            observed=f"{model.target} and its optimizer were loaded, {cls} was not",
+            evidence=(call, file, model),
+        )

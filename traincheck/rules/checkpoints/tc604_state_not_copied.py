@@ -1,19 +1,19 @@
-"""TC604: a model is given back its own tensors instead of a copy. Judges single loads."""
+"""A model is given back its own tensors instead of a copy. Judges single loads."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from traincheck.rules.base.event_rule import SingleEvents
-from traincheck.schema.apis import Families
+from traincheck.rules.base.event_rule import EventRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, CheckpointEvent, Event, OptimizerEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import Families
 from traincheck.schema.words import joined
 
 
-class StateNotCopied:
-    """TC604 state-not-copied: a model loads its own, live tensors, so that nothing changes.
+class StateNotCopied(EventRule, code="TC604", severity="error"):
+    """state-not-copied: a model loads its own, live tensors, so that nothing changes.
 
     What it checks:
         A state given to load_state_dict after training has begun does not consist of the very
@@ -44,29 +44,16 @@ class StateNotCopied:
         https://github.com/thesouther/MARL/issues/8
     """
 
-    info = CheckInfo(
-        check_id="TC604",
-        kind="rule",
-        code="TC604",
-        severity="error",
-        title="{subject} is given back its own tensors: nothing is restored",
-        likely_cause=(
-            "load_state_dict(){where} is given the model's own tensors: a state that state_dict() "
-            "made without a copy, which follows every step, or that of the model itself."
-        ),
-        fix="Keep copy.deepcopy(model.state_dict()), or save it to a file.",
+    title = "{subject} is given back its own tensors: nothing is restored"
+    likely_cause = (
+        "load_state_dict(){where} is given the model's own tensors: a state that state_dict() "
+        "made without a copy, which follows every step, or that of the model itself."
     )
+    fix = "Keep copy.deepcopy(model.state_dict()), or save it to a file."
     needs = Needs(
         calls=frozenset({Families.OPTIMIZER_STEP}),
         kinds=frozenset({"checkpoint", "optimizer", "step"}),
     )
-
-    def monitor(self) -> OwnTensors:
-        return OwnTensors()
-
-
-class OwnTensors(SingleEvents):
-    """Judges loads that follow optimizer steps."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -86,7 +73,7 @@ class OwnTensors(SingleEvents):
         self.triggered += 1
         if not event.shared or event.changed != 0:
             return []
-        return [self._cause(_violation(event), event)]
+        return [self._cause(self._violation(event), event)]
 
     def _cause(self, violation: Violation, load: CheckpointEvent) -> Violation:
         """Say why the state is the model's own."""
@@ -98,23 +85,16 @@ class OwnTensors(SingleEvents):
             return _same_object(violation, target)
         return _own_state(violation, target, trained)
 
-
-def _violation(event: CheckpointEvent) -> Violation:
-    return Violation(
-        check_id="TC604",
-        step=event.step,
-        rank=event.rank,
-        stage=event.stage,
-        subject=Subject(module=event.target),
-        symptom=Symptom.NOT_RESTORED,
-        message=(
-            f"the state given to {event.target}.load_state_dict is made of the model's "
-            f"own tensors ({event.shared} of {event.entries}), so nothing is restored"
-        ),
-        expected="a copy of an earlier state, or the state of another model",
-        observed=f"{event.shared} tensors are the memory of {event.target} itself",
-        evidence=(event,),
-    )
+    def _violation(self, event: CheckpointEvent) -> Violation:
+        return self.violation(
+            event,
+            subject=Subject(module=event.target),
+            symptom=Symptom.NOT_RESTORED,
+            message=f"the state given to {event.target}.load_state_dict is made of the model's "
+            f"own tensors ({event.shared} of {event.entries}), so nothing is restored",
+            expected="a copy of an earlier state, or the state of another model",
+            observed=f"{event.shared} tensors are the memory of {event.target} itself",
+        )
 
 
 def _kept(violation: Violation, load: CheckpointEvent) -> Violation:

@@ -1,18 +1,18 @@
-"""TC605: a checkpoint leaves out parameters that the optimizer holds. Judges single saves."""
+"""A checkpoint leaves out parameters that the optimizer holds. Judges single saves."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from traincheck.rules.base.event_rule import SingleEvents
+from traincheck.rules.base.event_rule import EventRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CheckpointEvent, Event, OptimizerEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
 
 
-class OptimizerSavedInPart:
-    """TC605 optimizer-saved-in-part: the saved state of an optimizer leaves parameters out.
+class OptimizerSavedInPart(EventRule, code="TC605"):
+    """optimizer-saved-in-part: the saved state of an optimizer leaves parameters out.
 
     What it checks:
         The optimizer state in a file that is saved lists as many parameters as an optimizer of the
@@ -37,25 +37,12 @@ class OptimizerSavedInPart:
         https://github.com/deepspeedai/DeepSpeed/issues/6771
     """
 
-    info = CheckInfo(
-        check_id="TC605",
-        kind="rule",
-        code="TC605",
-        severity="warning",
-        title="The saved state of the optimizer leaves parameters out",
-        likely_cause="What is saved{where} was made from a list that is not the optimizer's.",
-        fix="Save optimizer.state_dict() as it is.",
-        title_of_several="A saved state has fewer parameters than any optimizer",
-        fix_of_several="Save the state_dict() of each optimizer as it is.",
-    )
+    title = "The saved state of the optimizer leaves parameters out"
+    title_of_several = "A saved state has fewer parameters than any optimizer"
+    likely_cause = "What is saved{where} was made from a list that is not the optimizer's."
+    fix = "Save optimizer.state_dict() as it is."
+    fix_of_several = "Save the state_dict() of each optimizer as it is."
     needs = Needs(kinds=frozenset({"checkpoint", "optimizer", "step"}))
-
-    def monitor(self) -> SavedStates:
-        return SavedStates()
-
-
-class SavedStates(SingleEvents):
-    """Compares what is saved with what the optimizers of the process hold."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -84,7 +71,7 @@ class SavedStates(SingleEvents):
         name = optimizer.cls.rpartition(".")[2]
         return [
             Violation(
-                check_id="TC605",
+                check_id=self.code,
                 step=event.step,
                 rank=event.rank,
                 stage=event.stage,

@@ -1,19 +1,19 @@
-"""TC609: training is resumed with a new GradScaler. Needs proof that it is a resume."""
+"""Training is resumed with a new GradScaler. Needs proof that it is a resume."""
 
 from __future__ import annotations
 
-from traincheck.rules.base.event_rule import SingleEvents
+from traincheck.rules.base.event_rule import EventRule
 from traincheck.rules.checkpoints.resume import RESUME, Resume
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, CheckpointEvent, Event, StepEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import Families
 
 _DEFAULT = 65536.0  # with which every scaler begins
 
 
-class ScalerNotRestored:
-    """TC609 scaler-not-restored: model and optimizer are resumed, the loss scale begins anew.
+class ScalerNotRestored(EventRule, code="TC609"):
+    """scaler-not-restored: model and optimizer are resumed, the loss scale begins anew.
 
     What it checks:
         When model and optimizer were loaded from a file that also holds the state of a GradScaler
@@ -38,23 +38,10 @@ class ScalerNotRestored:
         https://pytorch.org/docs/stable/notes/amp_examples.html
     """
 
-    info = CheckInfo(
-        check_id="TC609",
-        kind="rule",
-        code="TC609",
-        severity="warning",
-        title="GradScaler is not restored on resume",
-        likely_cause="The checkpoint holds its state, but scaler.load_state_dict() is not called.",
-        fix="Call scaler.load_state_dict() with the saved state before training goes on.",
-    )
+    title = "GradScaler is not restored on resume"
+    likely_cause = "The checkpoint holds its state, but scaler.load_state_dict() is not called."
+    fix = "Call scaler.load_state_dict() with the saved state before training goes on."
     needs = RESUME | Needs(calls=frozenset({Families.SCALER_STEP}))
-
-    def monitor(self) -> RestoredScaler:
-        return RestoredScaler()
-
-
-class RestoredScaler(SingleEvents):
-    """Looks at the first step of a scaler after a load."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -92,7 +79,7 @@ class RestoredScaler(SingleEvents):
         self._is_told = True
         return [
             Violation(
-                check_id="TC609",
+                check_id=self.code,
                 step=used.step,
                 rank=used.rank,
                 stage="train",

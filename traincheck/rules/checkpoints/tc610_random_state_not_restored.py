@@ -1,17 +1,17 @@
-"""TC610: a resume leaves the saved states of random generators in the file."""
+"""A resume leaves the saved states of random generators in the file."""
 
 from __future__ import annotations
 
-from traincheck.rules.base.event_rule import SingleEvents
+from traincheck.rules.base.event_rule import EventRule
 from traincheck.rules.checkpoints.resume import RESUME, Resume
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, CheckpointEvent, Event, StepEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import Families
 
 
-class RandomStateNotRestored:
-    """TC610 random-state-not-restored: states of generators are saved and never used.
+class RandomStateNotRestored(EventRule, code="TC610", severity="info"):
+    """random-state-not-restored: states of generators are saved and never used.
 
     What it checks:
         When model and optimizer were loaded from a file that also holds the state of a random
@@ -35,23 +35,10 @@ class RandomStateNotRestored:
         https://pytorch.org/docs/stable/notes/randomness.html
     """
 
-    info = CheckInfo(
-        check_id="TC610",
-        kind="rule",
-        code="TC610",
-        severity="info",
-        title="Random generators are not restored on resume",
-        likely_cause="The checkpoint holds their states, but torch.set_rng_state() is not called.",
-        fix="Call torch.set_rng_state() with the saved state before training goes on.",
-    )
+    title = "Random generators are not restored on resume"
+    likely_cause = "The checkpoint holds their states, but torch.set_rng_state() is not called."
+    fix = "Call torch.set_rng_state() with the saved state before training goes on."
     needs = RESUME | Needs(calls=frozenset({Families.SET_RNG_STATE}))
-
-    def monitor(self) -> RestoredGenerators:
-        return RestoredGenerators()
-
-
-class RestoredGenerators(SingleEvents):
-    """Looks at the first step after a load."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -84,7 +71,7 @@ class RestoredGenerators(SingleEvents):
         call = next(iter(resume.stepped.values()))
         return [
             Violation(
-                check_id="TC610",
+                check_id=self.code,
                 step=call.step,
                 rank=call.rank,
                 stage="train",

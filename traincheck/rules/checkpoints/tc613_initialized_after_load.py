@@ -1,12 +1,12 @@
-"""TC613: weights are initialized after they were loaded. Goes by identity and content."""
+"""Weights are initialized after they were loaded. Goes by identity and content."""
 
 from __future__ import annotations
 
-from traincheck.rules.base.event_rule import SingleEvents
-from traincheck.schema.apis import RANDOM_INITS, Families
+from traincheck.rules.base.event_rule import EventRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, CheckpointEvent, Event, StateEvent, StepEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import RANDOM_INITS, Families
 
 _INITS = RANDOM_INITS | {
     f"torch.nn.init.{name}_" for name in ("constant", "zeros", "ones", "eye", "dirac", "sparse")
@@ -16,8 +16,8 @@ _FEWEST = 2  # weights
 _MOST = 100_000  # parameters that are initialized after a load
 
 
-class InitializedAfterLoad:
-    """TC613 initialized-after-load: a model is initialized again after its weights were loaded.
+class InitializedAfterLoad(EventRule, code="TC613", severity="error"):
+    """initialized-after-load: a model is initialized again after its weights were loaded.
 
     What it checks:
         No function of torch.nn.init fills the weights of a model between load_state_dict() and the
@@ -46,15 +46,9 @@ class InitializedAfterLoad:
         https://github.com/open-mmlab/mmengine/pull/555
     """
 
-    info = CheckInfo(
-        check_id="TC613",
-        kind="rule",
-        code="TC613",
-        severity="error",
-        title="{subject} is initialized after its weights were loaded",
-        likely_cause="An initialization runs after load_state_dict(): {observed}.",
-        fix="Initialize first, then load.",
-    )
+    title = "{subject} is initialized after its weights were loaded"
+    likely_cause = "An initialization runs after load_state_dict(): {observed}."
+    fix = "Initialize first, then load."
     needs = Needs(
         calls=_INITS | {Families.OPTIMIZER_STEP},
         states=frozenset({"parameter@new"}),
@@ -62,18 +56,8 @@ class InitializedAfterLoad:
     )
 
     def __init__(self, share: float = 0.8) -> None:
-        self.share = share
-
-    def monitor(self) -> Loads:
-        return Loads(self.share)
-
-
-class Loads(SingleEvents):
-    """Remembers the last load of each model until the first step after it."""
-
-    def __init__(self, share: float) -> None:
         super().__init__()
-        self._share = share
+        self.share = share
         self._loads: dict[str, CheckpointEvent] = {}  # by target
         self._filled: dict[int, CallEvent] = {}  # by identity; the last time
         self._looks: dict[str, StateEvent] = {}  # the first at each loaded weight since then
@@ -127,12 +111,12 @@ class Loads(SingleEvents):
             and look.summary is not None
             and look.summary.fingerprint != load.values[look.name]
         ]
-        if len(lost) < max(_FEWEST, self._share * len(weights)):
+        if len(lost) < max(_FEWEST, self.share * len(weights)):
             return []
         call = self._filled[lost[0].identity]
         return [
             Violation(
-                check_id="TC613",
+                check_id=self.code,
                 step=lost[0].step,
                 rank=load.rank,
                 stage=lost[0].stage,

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import ClassVar
 
 from traincheck.rules.base.model_rule import about, model_of
-from traincheck.schema.apis import Families
+from traincheck.rules.base.rule import BuiltInRule
 from traincheck.schema.events import CallEvent, Event
-from traincheck.schema.findings import CheckInfo, Violation
+from traincheck.schema.findings import Violation
+from traincheck.schema.torch_api import Families
 from traincheck.schema.values import tensor_summary
 
 _TWICE = 2
@@ -16,33 +19,23 @@ _TWICE = 2
 Calls = Mapping[str, Counter[int | None]]  # module -> span around it -> calls
 
 
-class ReusedModules:
+class ReusedModuleRule(BuiltInRule):
     """Counts the calls of each module from one training forward of a model to the next.
 
     Not those of a network that is called as a whole on several inputs, as losses over pairs do, nor
     of a layer that is also given something else, with another number of rows.
 
-    Args:
-        info: of the rule.
-        counts: whether a call shows that its module is one that counts. Must be picklable.
-        in_a_row: forwards in which a module was called again before it is told.
+    Attributes:
+        in_a_row: forwards in which a module was called again before it is reported.
         has_others: other modules lie between two places of these; called again right after itself
             one is in a loop over parts of its input.
     """
 
-    def __init__(
-        self,
-        info: CheckInfo,
-        counts: Callable[[CallEvent], bool],
-        *,
-        in_a_row: int,
-        has_others: bool = False,
-    ) -> None:
-        self.triggered = 0
-        self._info = info
-        self._counts = counts
-        self._in_a_row = in_a_row
-        self._has_others = has_others
+    in_a_row: ClassVar[int] = 2
+    has_others: ClassVar[bool] = False
+
+    def __init__(self) -> None:
+        super().__init__()
         self._calls: defaultdict[str, Counter[int | None]] = defaultdict(Counter)
         self._counted: set[str] = set()
         self._reused: Counter[str] = Counter()
@@ -65,17 +58,17 @@ class ReusedModules:
         elif event.module is not None:
             if event.family == Families.MODULE:
                 self._enter(event, event.module)
-            if self._counts(event):
+            if self.counts(event):
                 self._counted.add(event.module)
         return ()
 
-    def finish(self) -> Sequence[Violation]:
-        """Nothing: what was called has been judged."""
-        return ()
+    @abstractmethod
+    def counts(self, event: CallEvent) -> bool:
+        """Whether a call shows that its module is one that counts."""
 
     def _enter(self, event: CallEvent, module: str) -> None:
         self._calls[module][event.parent] += 1
-        if self._has_others and self._last.get(event.parent) == module:
+        if self.has_others and self._last.get(event.parent) == module:
             self._looped.add(module)
         self._last[event.parent] = module
         given = tensor_summary(event.args.get("0"))
@@ -106,14 +99,14 @@ class ReusedModules:
         self._reused = Counter({u: self._reused[u] + 1 for u in reused if u is not None})
         return [
             about(
-                self._info,
+                self.info,
                 event,
                 [unit],
                 expected="one call in each forward",
                 observed=f"{reused[unit]} calls in one forward",
             )
             for unit, times in sorted(self._reused.items())
-            if times == self._in_a_row
+            if times == self.in_a_row
         ]
 
 

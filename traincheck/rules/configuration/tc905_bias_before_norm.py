@@ -1,19 +1,19 @@
-"""TC905: a bias that the norm behind it takes away again."""
+"""A bias that the norm behind it takes away again."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
 
-from traincheck.rules.base.model_rule import CONVOLUTION, LINEAR, MODELS, Model, ModelMonitor, about
-from traincheck.schema.findings import CheckInfo, Violation
+from traincheck.rules.base.model_rule import CONVOLUTION, LINEAR, MODELS, Model, ModelRule, about
+from traincheck.schema.findings import Violation
 
 _BIASED = frozenset({LINEAR, CONVOLUTION, "transposed convolution"})
 _CENTRED = frozenset({"batch norm", "instance norm"})
 
 
-class BiasBeforeNorm:
-    """TC905 bias-before-norm: a bias that the norm behind it takes away again.
+class BiasBeforeNorm(ModelRule, code="TC905", severity="info"):
+    """bias-before-norm: a bias that the norm behind it takes away again.
 
     What it checks:
         A linear or convolution layer directly before a batch or instance norm of its size has
@@ -38,23 +38,10 @@ class BiasBeforeNorm:
         https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
     """
 
-    info = CheckInfo(
-        check_id="TC905",
-        kind="rule",
-        code="TC905",
-        severity="info",
-        title="Biases have no effect in front of a norm",
-        likely_cause="Layers before a norm were built with their default bias=True.",
-        fix="Build these layers with bias=False.",
-    )
+    title = "Biases have no effect in front of a norm"
+    likely_cause = "Layers before a norm were built with their default bias=True."
+    fix = "Build these layers with bias=False."
     needs = MODELS
-
-    def monitor(self) -> Biases:
-        return Biases(self.info)
-
-
-class Biases(ModelMonitor):
-    """Looks at the structure of each model."""
 
     def judge(self, model: Model) -> Sequence[Violation]:
         idle = []
@@ -71,7 +58,7 @@ class Biases(ModelMonitor):
             return ()
         return [
             about(
-                self._info,
+                self.info,
                 model.event,
                 idle,
                 expected="no bias in front of a norm that subtracts the mean",

@@ -1,19 +1,20 @@
-"""TC906: Adam whose weight decay is not decoupled."""
+"""Adam whose weight decay is not decoupled."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from traincheck.rules.base.model_rule import about
+from traincheck.rules.base.rule import BuiltInRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event, OptimizerEvent
-from traincheck.schema.findings import CheckInfo, Violation
+from traincheck.schema.findings import Violation
 
 _ADAM = "torch.optim.adam.Adam"
 
 
-class AdamWithDecay:
-    """TC906 adam-with-decay: Adam whose weight decay is not decoupled.
+class AdamWithDecay(BuiltInRule, code="TC906", severity="info"):
+    """adam-with-decay: Adam whose weight decay is not decoupled.
 
     What it checks:
         Adam is not given a weight_decay that it adds to the gradient.
@@ -35,27 +36,13 @@ class AdamWithDecay:
         https://arxiv.org/abs/1711.05101
     """
 
-    info = CheckInfo(
-        check_id="TC906",
-        kind="rule",
-        code="TC906",
-        severity="info",
-        title="Adam is given weight decay",
-        likely_cause="The decay was written for AdamW or SGD.",
-        fix="Use torch.optim.AdamW, and tune the decay again.",
-    )
+    title = "Adam is given weight decay"
+    likely_cause = "The decay was written for AdamW or SGD."
+    fix = "Use torch.optim.AdamW, and tune the decay again."
     needs = Needs(kinds=frozenset({"optimizer"}))
 
-    def monitor(self) -> CoupledDecay:
-        return CoupledDecay(self.info)
-
-
-class CoupledDecay:
-    """Looks at the settings of each Adam."""
-
-    def __init__(self, info: CheckInfo) -> None:
-        self.triggered = 0
-        self._info = info
+    def __init__(self) -> None:
+        super().__init__()
         self._told: set[str] = set()
 
     def observe(self, event: Event) -> Sequence[Violation]:
@@ -75,13 +62,10 @@ class CoupledDecay:
         self._told |= {made, event.id}
         return [
             about(
-                self._info,
+                self.info,
                 event,
                 [event.id],
                 expected="decay that is not scaled by Adam",
                 observed=f"weight_decay={coupled[0]} is added to the gradient",
             )
         ]
-
-    def finish(self) -> Sequence[Violation]:
-        return ()

@@ -1,14 +1,13 @@
-"""TC907: weight decay of biases and norms."""
+"""Weight decay of biases and norms."""
 
 from __future__ import annotations
 
 from traincheck.rules.base.model_rule import NORMS
-from traincheck.rules.configuration.weight_decay import DECAY, DecayMonitor
-from traincheck.schema.findings import CheckInfo
+from traincheck.rules.configuration.weight_decay import DECAY, DecayRule
 
 
-class DecayOnBiasOrNorm:
-    """TC907 decay-on-bias-or-norm: weight decay of biases and norms.
+class DecayOnBiasOrNorm(DecayRule, code="TC907", severity="info"):
+    """decay-on-bias-or-norm: weight decay of biases and norms.
 
     What it checks:
         Parameter groups with weight decay hold no biases and no parameters of norms.
@@ -31,23 +30,10 @@ class DecayOnBiasOrNorm:
         https://arxiv.org/abs/1812.01187
     """
 
-    info = CheckInfo(
-        check_id="TC907",
-        kind="rule",
-        code="TC907",
-        severity="info",
-        title="Biases or norms decay",
-        likely_cause="Biases and norms are given the weight decay that weights are given.",
-        fix="Put biases and the parameters of norms into a group with weight_decay=0.",
-    )
+    title = "Biases or norms decay"
+    likely_cause = "Biases and norms are given the weight decay that weights are given."
+    fix = "Put biases and the parameters of norms into a group with weight_decay=0."
     needs = DECAY
-
-    def monitor(self) -> DecayOfBiases:
-        return DecayOfBiases(self.info)
-
-
-class DecayOfBiases(DecayMonitor):
-    """Knows what should not decay."""
 
     def should_not_decay(self, name: str, family: str | None) -> bool:
         return name.endswith(".bias") or family in NORMS

@@ -1,19 +1,18 @@
-"""TC908: weight decay of embeddings."""
+"""Weight decay of embeddings."""
 
 from __future__ import annotations
 
 import re
 
 from traincheck.rules.base.model_rule import EMBEDDING
-from traincheck.rules.configuration.weight_decay import DECAY, DecayMonitor
-from traincheck.schema.findings import CheckInfo
+from traincheck.rules.configuration.weight_decay import DECAY, DecayRule
 
 # All of them get gradients in every step.
 _OF_POSITIONS = re.compile(r"(^|[._])(wpe|pos(ition(s|al)?)?)([._]|$)")
 
 
-class DecayOnEmbedding:
-    """TC908 decay-on-embedding: weight decay of embeddings.
+class DecayOnEmbedding(DecayRule, code="TC908", severity="info"):
+    """decay-on-embedding: weight decay of embeddings.
 
     What it checks:
         Parameter groups with weight decay hold no embeddings.
@@ -35,23 +34,10 @@ class DecayOnEmbedding:
         https://arxiv.org/abs/2005.14165
     """
 
-    info = CheckInfo(
-        check_id="TC908",
-        kind="rule",
-        code="TC908",
-        severity="info",
-        title="Embeddings decay",
-        likely_cause="Embeddings are in a group with weight decay.",
-        fix="Put embeddings into a group with weight_decay=0.",
-    )
+    title = "Embeddings decay"
+    likely_cause = "Embeddings are in a group with weight decay."
+    fix = "Put embeddings into a group with weight_decay=0."
     needs = DECAY
-
-    def monitor(self) -> DecayOfEmbeddings:
-        return DecayOfEmbeddings(self.info)
-
-
-class DecayOfEmbeddings(DecayMonitor):
-    """Knows what should not decay."""
 
     def should_not_decay(self, name: str, family: str | None) -> bool:
         return family == EMBEDDING and _OF_POSITIONS.search(name) is None

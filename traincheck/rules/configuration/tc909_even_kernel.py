@@ -1,15 +1,15 @@
-"""TC909: convolution kernels without a middle."""
+"""Convolution kernels without a middle."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from traincheck.rules.base.model_rule import CONVOLUTION, MODELS, Model, ModelMonitor, about
-from traincheck.schema.findings import CheckInfo, Violation
+from traincheck.rules.base.model_rule import CONVOLUTION, MODELS, Model, ModelRule, about
+from traincheck.schema.findings import Violation
 
 
-class EvenKernel:
-    """TC909 even-kernel: convolution kernels without a middle.
+class EvenKernel(ModelRule, code="TC909", severity="info"):
+    """even-kernel: convolution kernels without a middle.
 
     What it checks:
         Kernels of convolutions have odd sizes, unless they cut patches.
@@ -33,23 +33,10 @@ class EvenKernel:
         https://papers.nips.cc/paper/2019/hash/2afe4567e1bf64d32a5527244d104cea-Abstract.html
     """
 
-    info = CheckInfo(
-        check_id="TC909",
-        kind="rule",
-        code="TC909",
-        severity="info",
-        title="Convolutions have kernels of even size",
-        likely_cause="The kernel size is even.",
-        fix="Use an odd kernel size with padding = size // 2.",
-    )
+    title = "Convolutions have kernels of even size"
+    likely_cause = "The kernel size is even."
+    fix = "Use an odd kernel size with padding = size // 2."
     needs = MODELS
-
-    def monitor(self) -> Kernels:
-        return Kernels(self.info)
-
-
-class Kernels(ModelMonitor):
-    """Looks at the structure of each model."""
 
     def judge(self, model: Model) -> Sequence[Violation]:
         odd_one_out = []
@@ -66,7 +53,7 @@ class Kernels(ModelMonitor):
             return ()
         return [
             about(
-                self._info,
+                self.info,
                 model.event,
                 odd_one_out,
                 expected="kernels have odd sizes",

@@ -1,15 +1,15 @@
-"""TC910: a token embedding that does not know which id is padding."""
+"""A token embedding that does not know which id is padding."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from traincheck.rules.base.model_rule import EMBEDDING, MODELS, Facts, Model, ModelMonitor, about
-from traincheck.schema.findings import CheckInfo, Violation
+from traincheck.rules.base.model_rule import EMBEDDING, MODELS, Facts, Model, ModelRule, about
+from traincheck.schema.findings import Violation
 
 
-class PaddingIndexMissing:
-    """TC910 padding-index-missing: a token embedding that does not know which id is padding.
+class PaddingIndexMissing(ModelRule, code="TC910", severity="info"):
+    """padding-index-missing: a token embedding that does not know which id is padding.
 
     What it checks:
         An embedding of the whole vocabulary has a padding_idx when the configuration names a
@@ -35,29 +35,13 @@ class PaddingIndexMissing:
         rows: embeddings of fewer are no vocabularies.
     """
 
-    info = CheckInfo(
-        check_id="TC910",
-        kind="rule",
-        code="TC910",
-        severity="info",
-        title="A token embedding has no padding index",
-        likely_cause="padding_idx was not given.",
-        fix="Give the embedding padding_idx=pad_token_id.",
-    )
+    title = "A token embedding has no padding index"
+    likely_cause = "padding_idx was not given."
+    fix = "Give the embedding padding_idx=pad_token_id."
     needs = MODELS
 
     def __init__(self, rows: int = 100) -> None:
-        self._rows = rows
-
-    def monitor(self) -> PaddingIndex:
-        return PaddingIndex(self.info, self._rows)
-
-
-class PaddingIndex(ModelMonitor):
-    """Looks at the structure of each model."""
-
-    def __init__(self, info: CheckInfo, rows: int) -> None:
-        super().__init__(info)
+        super().__init__()
         self._rows = rows
 
     def judge(self, model: Model) -> Sequence[Violation]:
@@ -75,7 +59,7 @@ class PaddingIndex(ModelMonitor):
             return ()
         return [
             about(
-                self._info,
+                self.info,
                 model.event,
                 without,
                 expected=f"padding_idx={padding}, the padding id of the model's configuration",

@@ -1,15 +1,15 @@
-"""TC911: two opinions about which id is padding."""
+"""Two opinions about which id is padding."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from traincheck.rules.base.model_rule import EMBEDDING, MODELS, Model, ModelMonitor, about
-from traincheck.schema.findings import CheckInfo, Violation
+from traincheck.rules.base.model_rule import EMBEDDING, MODELS, Model, ModelRule, about
+from traincheck.schema.findings import Violation
 
 
-class PaddingIndexDiffers:
-    """TC911 padding-index-differs: two opinions about which id is padding.
+class PaddingIndexDiffers(ModelRule, code="TC911"):
+    """padding-index-differs: two opinions about which id is padding.
 
     What it checks:
         The padding_idx of a token embedding is the pad_token_id of the model's configuration.
@@ -32,26 +32,12 @@ class PaddingIndexDiffers:
         https://docs.pytorch.org/docs/stable/generated/torch.nn.Embedding.html
     """
 
-    info = CheckInfo(
-        check_id="TC911",
-        kind="rule",
-        code="TC911",
-        severity="warning",
-        title="Embedding and configuration name different padding ids",
-        likely_cause="The tokenizer or the configuration changed after the embedding was written.",
-        fix=(
-            "Give the embedding padding_idx=config.pad_token_id; retrain the row that got no "
-            "gradient."
-        ),
+    title = "Embedding and configuration name different padding ids"
+    likely_cause = "The tokenizer or the configuration changed after the embedding was written."
+    fix = (
+        "Give the embedding padding_idx=config.pad_token_id; retrain the row that got no gradient."
     )
     needs = MODELS
-
-    def monitor(self) -> PaddingIds:
-        return PaddingIds(self.info)
-
-
-class PaddingIds(ModelMonitor):
-    """Looks at the structure of each model."""
 
     def judge(self, model: Model) -> Sequence[Violation]:
         padding = model.tokens.get("pad_token_id")
@@ -66,7 +52,7 @@ class PaddingIds(ModelMonitor):
             if index != padding:
                 found.append(
                     about(
-                        self._info,
+                        self.info,
                         model.event,
                         [path],
                         expected=f"padding_idx={padding}, as in the model's configuration",

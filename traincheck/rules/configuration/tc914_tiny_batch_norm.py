@@ -1,13 +1,14 @@
-"""TC914: batch statistics of a handful of samples."""
+"""Batch statistics of a handful of samples."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from traincheck.rules.base.model_rule import about
+from traincheck.rules.base.rule import BuiltInRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event
-from traincheck.schema.findings import CheckInfo, Violation
+from traincheck.schema.findings import Violation
 from traincheck.schema.values import tensor_summary
 
 _API = "torch.nn.functional.batch_norm"
@@ -15,8 +16,8 @@ _POSITIONS = 64
 _IN_A_ROW = 3
 
 
-class TinyBatchNorm:
-    """TC914 tiny-batch-norm: batch statistics of a handful of samples.
+class TinyBatchNorm(BuiltInRule, code="TC914", severity="info"):
+    """tiny-batch-norm: batch statistics of a handful of samples.
 
     What it checks:
         Batch norms in training mode see at least 8 samples at a time.
@@ -42,30 +43,13 @@ class TinyBatchNorm:
         samples: the least number that is enough.
     """
 
-    info = CheckInfo(
-        check_id="TC914",
-        kind="rule",
-        code="TC914",
-        severity="info",
-        title="Batch norm sees very small batches",
-        likely_cause="The batch of one device is small.",
-        fix="Use larger batches, SyncBatchNorm, or GroupNorm.",
-    )
+    title = "Batch norm sees very small batches"
+    likely_cause = "The batch of one device is small."
+    fix = "Use larger batches, SyncBatchNorm, or GroupNorm."
     needs = Needs(calls=frozenset({_API}))
 
     def __init__(self, samples: int = 8) -> None:
-        self._samples = samples
-
-    def monitor(self) -> BatchSize:
-        return BatchSize(self.info, self._samples)
-
-
-class BatchSize:
-    """Follows what each batch norm is given."""
-
-    def __init__(self, info: CheckInfo, samples: int) -> None:
-        self.triggered = 0
-        self._info = info
+        super().__init__()
         self._samples = samples
         self._small: dict[str, int] = {}
 
@@ -87,13 +71,10 @@ class BatchSize:
             return ()
         return [
             about(
-                self._info,
+                self.info,
                 event,
                 [event.module],
                 expected=f"{self._samples} samples or more",
                 observed=f"statistics of {tensor.shape[0]} samples",
             )
         ]
-
-    def finish(self) -> Sequence[Violation]:
-        return ()

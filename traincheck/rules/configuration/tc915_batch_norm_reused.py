@@ -1,21 +1,20 @@
-"""TC915: one batch norm that serves several places of a model."""
+"""One batch norm that serves several places of a model."""
 
 from __future__ import annotations
 
 from traincheck.rules.base.model_rule import MODELS
-from traincheck.rules.configuration.layer_reuse import ReusedModules
+from traincheck.rules.configuration.layer_reuse import ReusedModuleRule
 from traincheck.rules.shared.gradient_reach import LEAVES
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
-from traincheck.schema.findings import CheckInfo
+from traincheck.schema.torch_api import Families
 
 _API = "torch.nn.functional.batch_norm"
 _IN_A_ROW = 2
 
 
-class BatchNormReused:
-    """TC915 batch-norm-reused: one batch norm that serves several places of a model.
+class BatchNormReused(ReusedModuleRule, code="TC915", severity="info"):
+    """batch-norm-reused: one batch norm that serves several places of a model.
 
     What it checks:
         A batch norm in training mode is called once in a forward of the model.
@@ -39,20 +38,12 @@ class BatchNormReused:
         https://github.com/pytorch/pytorch/issues/7289
     """
 
-    info = CheckInfo(
-        check_id="TC915",
-        kind="rule",
-        code="TC915",
-        severity="info",
-        title="A batch norm is used at several places of one forward",
-        likely_cause="The same layer object is called more than once.",
-        fix="Build one batch norm for each place, or use a norm without running statistics.",
-    )
+    title = "A batch norm is used at several places of one forward"
+    likely_cause = "The same layer object is called more than once."
+    fix = "Build one batch norm for each place, or use a norm without running statistics."
     needs = LEAVES | MODELS | Needs(calls=frozenset({_API, Families.BACKWARD}))
+    in_a_row = _IN_A_ROW
+    has_others = True
 
-    def monitor(self) -> ReusedModules:
-        return ReusedModules(self.info, _is_norm, in_a_row=_IN_A_ROW, has_others=True)
-
-
-def _is_norm(event: CallEvent) -> bool:
-    return event.api == _API and event.args.get("training") is True
+    def counts(self, event: CallEvent) -> bool:
+        return event.api == _API and event.args.get("training") is True

@@ -1,15 +1,15 @@
-"""TC917: an embedding and an output layer of one shape that share nothing."""
+"""An embedding and an output layer of one shape that share nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from traincheck.rules.base.model_rule import EMBEDDING, LINEAR, MODELS, Model, ModelMonitor, about
-from traincheck.schema.findings import CheckInfo, Violation
+from traincheck.rules.base.model_rule import EMBEDDING, LINEAR, MODELS, Model, ModelRule, about
+from traincheck.schema.findings import Violation
 
 
-class UntiedEmbedding:
-    """TC917 untied-embedding: an embedding and an output layer of one shape that share nothing.
+class UntiedEmbedding(ModelRule, code="TC917", severity="info"):
+    """untied-embedding: an embedding and an output layer of one shape that share nothing.
 
     What it checks:
         A token embedding of over 1000 rows and a linear layer of the transposed shape are one
@@ -35,32 +35,16 @@ class UntiedEmbedding:
         rows: embeddings of so many or fewer are too small to be worth it.
     """
 
-    info = CheckInfo(
-        check_id="TC917",
-        kind="rule",
-        code="TC917",
-        severity="info",
-        title="An embedding and an output layer of the same shape are not tied",
-        likely_cause="The weights were not tied.",
-        fix=(
-            "head.weight = embedding.weight before the optimizer is built, unless both are meant "
-            "to differ."
-        ),
+    title = "An embedding and an output layer of the same shape are not tied"
+    likely_cause = "The weights were not tied."
+    fix = (
+        "head.weight = embedding.weight before the optimizer is built, unless both are meant "
+        "to differ."
     )
     needs = MODELS
 
     def __init__(self, rows: int = 1000) -> None:
-        self._rows = rows
-
-    def monitor(self) -> Tying:
-        return Tying(self.info, self._rows)
-
-
-class Tying(ModelMonitor):
-    """Looks at the structure of each model."""
-
-    def __init__(self, info: CheckInfo, rows: int) -> None:
-        super().__init__(info)
+        super().__init__()
         self._rows = rows
 
     def judge(self, model: Model) -> Sequence[Violation]:
@@ -78,7 +62,7 @@ class Tying(ModelMonitor):
             if facts.get("storage") != model.modules[heads[size]].get("storage"):
                 return [
                     about(
-                        self._info,
+                        self.info,
                         model.event,
                         [path, heads[size]],
                         expected="one matrix for both",

@@ -1,14 +1,13 @@
-"""TC922: one layer that serves several places of a model. Counts calls, like TC915."""
+"""One layer that serves several places of a model. Counts calls, like TC915."""
 
 from __future__ import annotations
 
 from traincheck.rules.base.model_rule import MODELS
-from traincheck.rules.configuration.layer_reuse import ReusedModules
+from traincheck.rules.configuration.layer_reuse import ReusedModuleRule
 from traincheck.rules.shared.gradient_reach import LEAVES
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
-from traincheck.schema.findings import CheckInfo
+from traincheck.schema.torch_api import Families
 
 _IN_A_ROW = 3
 _WITH_WEIGHTS = tuple(
@@ -16,8 +15,8 @@ _WITH_WEIGHTS = tuple(
 )
 
 
-class LayerReused:
-    """TC922 layer-reused: one layer with weights that serves several places of a model.
+class LayerReused(ReusedModuleRule, code="TC922", severity="info"):
+    """layer-reused: one layer with weights that serves several places of a model.
 
     What it checks:
         A linear, convolutional or attention layer is called once in a forward of the model.
@@ -43,21 +42,12 @@ class LayerReused:
         https://github.com/pytorch/pytorch/issues/7289
     """
 
-    info = CheckInfo(
-        check_id="TC922",
-        kind="rule",
-        code="TC922",
-        severity="info",
-        title="A layer is used at several places of one forward",
-        likely_cause="The same layer object is called more than once.",
-        fix="Build one layer for each place, unless the weights are to be shared.",
-    )
+    title = "A layer is used at several places of one forward"
+    likely_cause = "The same layer object is called more than once."
+    fix = "Build one layer for each place, unless the weights are to be shared."
     needs = LEAVES | MODELS | Needs(calls=frozenset({Families.BACKWARD}))
+    in_a_row = _IN_A_ROW
 
-    def monitor(self) -> ReusedModules:
-        return ReusedModules(self.info, _is_layer, in_a_row=_IN_A_ROW)
-
-
-def _is_layer(event: CallEvent) -> bool:
-    is_trained = bool(event.grad_enabled and event.training)
-    return is_trained and event.api.startswith(_WITH_WEIGHTS)
+    def counts(self, event: CallEvent) -> bool:
+        is_trained = bool(event.grad_enabled and event.training)
+        return is_trained and event.api.startswith(_WITH_WEIGHTS)

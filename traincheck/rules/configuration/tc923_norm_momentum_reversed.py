@@ -1,23 +1,23 @@
-"""TC923: batch norms forget all but the last batch."""
+"""Batch norms forget all but the last batch."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from traincheck.rules.base.event_rule import SingleEvents
+from traincheck.rules.base.event_rule import EventRule
 from traincheck.rules.base.model_rule import about, model_of
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs, within_modules
 from traincheck.schema.events import CallEvent, Event, StepEvent
-from traincheck.schema.findings import CheckInfo, Violation
+from traincheck.schema.findings import Violation
+from traincheck.schema.torch_api import Families
 from traincheck.schema.values import Value, is_tensor
 
 _API = "torch.nn.functional.batch_norm"
 _PROOF = 2  # steps that train it
 
 
-class NormMomentumReversed:
-    """TC923 norm-momentum-reversed: batch norms keep the statistics of the last batch only.
+class NormMomentumReversed(EventRule, code="TC923"):
+    """norm-momentum-reversed: batch norms keep the statistics of the last batch only.
 
     What it checks:
         The momentum of BatchNorm is far below 1, or None.
@@ -48,40 +48,21 @@ class NormMomentumReversed:
         https://github.com/pytorch/vision/issues/8250
     """
 
-    info = CheckInfo(
-        check_id="TC923",
-        kind="rule",
-        code="TC923",
-        severity="warning",
-        title="Batch norms forget all but the last batch",
-        likely_cause=(
-            "The momentum follows the convention of TensorFlow; in torch it is the weight of the "
-            "new batch."
-        ),
-        fix=(
-            "Use 1 - momentum: 0.01 for what is 0.99 in TensorFlow or a paper. In a model of a "
-            "library, set the momentum of its norms before training."
-        ),
+    title = "Batch norms forget all but the last batch"
+    likely_cause = (
+        "The momentum follows the convention of TensorFlow; in torch it is the weight of the "
+        "new batch."
+    )
+    fix = (
+        "Use 1 - momentum: 0.01 for what is 0.99 in TensorFlow or a paper. In a model of a "
+        "library, set the momentum of its norms before training."
     )
     needs = Needs(calls=within_modules(_API) | {Families.MODULE}, kinds=frozenset({"mark", "step"}))
 
     def __init__(self, least: float = 0.9) -> None:
-        self.least = least
-
-    def monitor(self) -> Momenta:
-        return Momenta(self.info, self.least)
-
-
-class Momenta(SingleEvents):
-    """Follows which batch norms are trained with which momentum.
-
-    Where calls of batch norm are seen, they tell, as modes and momenta are set at any time. Where
-    they are not, as of compiled models, it is what the trained models are made of.
-    """
-
-    def __init__(self, info: CheckInfo, least: float) -> None:
         super().__init__()
-        self._info, self._least = info, least
+        self.least = least
+        self.info, self._least = self.info, self.least
         self._made: dict[str, float] = {}  # momentum by path, of models
         self._has_calls = False
         self._called: dict[str, tuple[float, CallEvent]] = {}  # momentum by path, in this step
@@ -89,6 +70,8 @@ class Momenta(SingleEvents):
         self._rows: dict[str, tuple[int, CallEvent]] = {}  # steps by path, and the first call
         self._is_over = False
 
+    # Recorded calls of batch norm decide, because modes and momenta may change at any time. Without
+    # them, as in compiled models, the description of the trained model does.
     def judge(self, event: Event) -> list[Violation]:
         if isinstance(event, StepEvent):
             found, self._called, self._roots = self._found(), {}, {}
@@ -143,7 +126,7 @@ class Momenta(SingleEvents):
         values = sorted({f"{found[path][0]:g}" for path in paths})
         return [
             about(
-                self._info,
+                self.info,
                 self._rows[paths[0]][1],
                 paths,
                 expected="a momentum far below 1: the weight of the new batch",

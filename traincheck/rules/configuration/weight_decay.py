@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 
 from traincheck.rules.base.model_rule import MODELS, Model, about, model_of
+from traincheck.rules.base.rule import BuiltInRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event, OptimizerEvent, StateEvent, StepEvent
-from traincheck.schema.findings import CheckInfo, Subject, Violation
+from traincheck.schema.findings import Subject, Violation
 from traincheck.schema.values import number
 
 _LEAST = 1e-6  # less moves no weight in a training that ends
 DECAY = MODELS | Needs(states=frozenset({"parameter@new"}), kinds=frozenset({"optimizer", "step"}))
 
 
-class DecayMonitor(ABC):
+class DecayRule(BuiltInRule):
     """Compares what decays with what the models are made of, when a step is over."""
 
-    def __init__(self, info: CheckInfo) -> None:
-        self.triggered = 0
-        self._info = info
+    def __init__(self) -> None:
+        super().__init__()
         self._models: dict[str, Model] = {}
         self._waiting: list[OptimizerEvent] = []
         self._told: set[str] = set()  # lines that make optimizers, ids of others
@@ -39,9 +39,6 @@ class DecayMonitor(ABC):
         elif isinstance(event, StepEvent) and self._waiting:
             waiting, self._waiting = self._waiting, []
             return [found for optimizer in waiting for found in self._judge(optimizer)]
-        return ()
-
-    def finish(self) -> Sequence[Violation]:
         return ()
 
     @abstractmethod
@@ -67,7 +64,7 @@ class DecayMonitor(ABC):
             return ()
         self._told.add(place)
         violation = about(
-            self._info,
+            self.info,
             event,
             found,
             expected="weight_decay=0 for these parameters",

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from traincheck.rules.base.rule import BuiltInRule
 from traincheck.schema.events import BatchEvent, Event, RngEvent, StepEvent
 from traincheck.schema.findings import Violation
 
@@ -21,11 +22,11 @@ class Page:
     state: RngEvent | None = None
 
 
-class RandomStates(ABC):
+class RandomStateRule(BuiltInRule):
     """Compares the steps that all ranks have ended. is_over: nothing more is to be said."""
 
     def __init__(self) -> None:
-        self.triggered = 0
+        super().__init__()
         self.is_over = False
         self._open: dict[int, Page] = defaultdict(Page)
         self._ended: dict[int | None, dict[int, Page]] = defaultdict(dict)
@@ -43,10 +44,6 @@ class RandomStates(ABC):
                 page.state = event
         elif isinstance(event, StepEvent):
             return self._end(event)
-        return []
-
-    def finish(self) -> list[Violation]:
-        """Nothing: a step that one rank has not ended says nothing."""
         return []
 
     @abstractmethod

@@ -1,21 +1,22 @@
-"""TC501: every worker of a DataLoader yields the whole of an iterable dataset."""
+"""Every worker of a DataLoader yields the whole of an iterable dataset."""
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
 
+from traincheck.rules.base.rule import BuiltInRule
 from traincheck.rules.shared.loaders import BATCHES, DATA_LOADER, STREAM, content_of
 from traincheck.schema.events import BatchEvent, Event
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
 
 _MAX_SAMPLES = 100_000  # of an epoch that are counted
 _MIN_SAMPLES = 8  # different ones, before their counts say anything
 _SHARE = 0.9  # of samples that all workers give
 
 
-class StreamRepeatedByWorkers:
-    """TC501 stream-repeated-by-workers: each sample of an IterableDataset comes once per worker.
+class StreamRepeatedByWorkers(BuiltInRule, code="TC501", severity="error"):
+    """stream-repeated-by-workers: each sample of an IterableDataset comes once per worker.
 
     What it checks:
         Batches of an iterable dataset that is read by several workers are not the same from worker
@@ -41,51 +42,19 @@ class StreamRepeatedByWorkers:
         https://github.com/huggingface/datasets/issues/3423, https://github.com/huggingface/nanoVLM/pull/203
     """
 
-    info = CheckInfo(
-        check_id="TC501",
-        kind="rule",
-        code="TC501",
-        severity="error",
-        title="Each worker of {variables} yields all samples of the dataset",
-        likely_cause=(
-            "The IterableDataset of {variables} does not split its samples among the workers in "
-            "__iter__, so that each of them yields every sample."
-        ),
-        fix=(
-            "In __iter__, take worker = torch.utils.data.get_worker_info() and yield only every "
-            "worker.num_workers-th sample, beginning with number worker.id."
-        ),
+    title = "Each worker of {variables} yields all samples of the dataset"
+    likely_cause = (
+        "The IterableDataset of {variables} does not split its samples among the workers in "
+        "__iter__, so that each of them yields every sample."
+    )
+    fix = (
+        "In __iter__, take worker = torch.utils.data.get_worker_info() and yield only every "
+        "worker.num_workers-th sample, beginning with number worker.id."
     )
     needs = BATCHES
 
-    def monitor(self) -> WorkerCopies:
-        return WorkerCopies()
-
-
-@dataclass(slots=True)
-class _Epoch:
-    """One pass over a stream.
-
-    copied: first batch that equals that of the worker before; copies, own: how many do and do not.
-    again: first batch with a sample that another worker had given; makers: how often each worker
-    gave each sample.
-    """
-
-    number: int
-    last: tuple[str, ...] = ()
-    is_varied: bool = False
-    copied: BatchEvent | None = None
-    copies: int = 0
-    own: int = 0
-    again: BatchEvent | None = None
-    makers: dict[str, Counter[int]] = field(default_factory=dict)
-
-
-class WorkerCopies:
-    """Compares each batch with the one before, which another worker made, and counts samples."""
-
     def __init__(self) -> None:
-        self.triggered = 0
+        super().__init__()
         self._epochs: dict[str, _Epoch] = {}
         self._told: set[str] = set()
 
@@ -146,11 +115,8 @@ class WorkerCopies:
 
     def _violation(self, event: BatchEvent, observed: str) -> Violation:
         self._told.add(event.loader)
-        return Violation(
-            check_id="TC501",
-            step=event.step,
-            rank=event.rank,
-            stage=event.stage,
+        return self.violation(
+            event,
             subject=Subject(api=DATA_LOADER, variable=event.loader),
             symptom=Symptom.REPEATED_DATA,
             message=(
@@ -159,5 +125,23 @@ class WorkerCopies:
             ),
             expected="each sample comes from one worker only",
             observed=observed,
-            evidence=(event,),
         )
+
+
+@dataclass(slots=True)
+class _Epoch:
+    """One pass over a stream.
+
+    copied: first batch that equals that of the worker before; copies, own: how many do and do not.
+    again: first batch with a sample that another worker had given; makers: how often each worker
+    gave each sample.
+    """
+
+    number: int
+    last: tuple[str, ...] = ()
+    is_varied: bool = False
+    copied: BatchEvent | None = None
+    copies: int = 0
+    own: int = 0
+    again: BatchEvent | None = None
+    makers: dict[str, Counter[int]] = field(default_factory=dict)

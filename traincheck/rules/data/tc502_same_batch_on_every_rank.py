@@ -1,15 +1,16 @@
-"""TC502: ranks that train one model together are all given the same batches."""
+"""Ranks that train one model together are all given the same batches."""
 
 from __future__ import annotations
 
 from collections import Counter
 from math import prod
 
+from traincheck.rules.base.rule import BuiltInRule
 from traincheck.rules.shared.loaders import BATCHES, DATA_LOADER, TrainingLoaders, content_of
-from traincheck.schema.apis import DDP_FORWARD, DDP_INIT
-from traincheck.schema.claims import FEWEST_KNOWN, Needs
+from traincheck.schema.claims import MIN_MATCHED_ELEMENTS, Needs
 from traincheck.schema.events import BatchEvent, CallEvent, Event, StepEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import DDP_FORWARD, DDP_INIT
 from traincheck.schema.values import tensor_summary
 
 _PROOF = 2  # different batches that all ranks share
@@ -24,8 +25,8 @@ _DRAWN_CAUSE = (
 _DRAWN_FIX = "Seed what the loop draws batches with differently on each rank, as with seed + rank."
 
 
-class SameBatchOnEveryRank:
-    """TC502 same-batch-on-every-rank: data-parallel ranks do not share the data out.
+class SameBatchOnEveryRank(BuiltInRule, code="TC502", severity="error"):
+    """same-batch-on-every-rank: data-parallel ranks do not share the data out.
 
     What it checks:
         Where a model is wrapped by DistributedDataParallel, the n-th training batch is not the same
@@ -52,30 +53,17 @@ class SameBatchOnEveryRank:
         https://github.com/pytorch/pytorch/issues/31771, https://docs.pytorch.org/docs/stable/data.html
     """
 
-    scope = "run"
-    info = CheckInfo(
-        check_id="TC502",
-        kind="rule",
-        code="TC502",
-        severity="error",
-        title="All ranks train on the same batches of {variables}",
-        likely_cause=(
-            "{variables} {has|have} no DistributedSampler, so that from step {step} on every rank "
-            "draws the same samples in the same order."
-        ),
-        fix="Build the training loader with sampler=DistributedSampler(dataset).",
+    title = "All ranks train on the same batches of {variables}"
+    likely_cause = (
+        "{variables} {has|have} no DistributedSampler, so that from step {step} on every rank "
+        "draws the same samples in the same order."
     )
+    fix = "Build the training loader with sampler=DistributedSampler(dataset)."
+    scope = "run"
     needs = BATCHES | Needs(calls=frozenset({DDP_INIT, DDP_FORWARD}), stats=frozenset({"batch"}))
 
-    def monitor(self) -> RankBatches:
-        return RankBatches()
-
-
-class RankBatches:
-    """Puts the batches of all ranks side by side, and what their models are given."""
-
     def __init__(self) -> None:
-        self.triggered = 0
+        super().__init__()
         self._ranks: set[int] = set()  # that wrap a model
         self._open: dict[_Place, dict[int, _Given]] = {}
         self._shared: dict[str, dict[tuple[str, ...], _Given]] = {}  # by loader, or model
@@ -151,7 +139,7 @@ class RankBatches:
             sampler = (first.sampler or "none").rpartition(".")[2]
             given = f"{source} gives all of them the same batches (sampler {sampler})"
         return Violation(
-            check_id="TC502",
+            check_id=self.code,
             step=first.step,
             rank=first.rank,
             stage="train",
@@ -171,5 +159,5 @@ def _content(event: _Given) -> tuple[str, ...]:
     if isinstance(event, BatchEvent):
         return content_of(event)
     tensors = [t for t in map(tensor_summary, event.args.values()) if t is not None]
-    found = [t.fingerprint for t in tensors if prod(t.shape) >= FEWEST_KNOWN]
+    found = [t.fingerprint for t in tensors if prod(t.shape) >= MIN_MATCHED_ELEMENTS]
     return tuple(map(str, found)) if all(found) else ()

@@ -1,4 +1,4 @@
-"""TC503: samples are shuffled, but into the same order in every epoch."""
+"""Samples are shuffled, but into the same order in every epoch."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from traincheck.rules.base.rule import BuiltInRule
 from traincheck.rules.shared.loaders import BATCHES, DATA_LOADER, TrainingLoaders
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, CallEvent, Event, OptimizerEvent, StepEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import Families
 
 _MAX_INDICES = 4096  # of the first epoch that are kept
 _PROOF = 6.0  # the order repeats by chance once in 10**6
 
 
-class ShuffledOrderRepeats:
-    """TC503 shuffled-order-repeats: every epoch has the same shuffled order.
+class ShuffledOrderRepeats(BuiltInRule, code="TC503"):
+    """shuffled-order-repeats: every epoch has the same shuffled order.
 
     What it checks:
         A training loader whose sampler shuffles does not draw its samples in the order of an
@@ -43,43 +44,16 @@ class ShuffledOrderRepeats:
         https://github.com/pytorch/pytorch/issues/31771, https://github.com/huggingface/transformers/issues/4398
     """
 
-    info = CheckInfo(
-        check_id="TC503",
-        kind="rule",
-        code="TC503",
-        severity="warning",
-        title="Epochs of {variables} repeat the same shuffled order",
-        likely_cause=(
-            "The generator that {variables} shuffles with is seeded with the same number before "
-            "each epoch: by a seed call inside the epoch loop, or by a new generator."
-        ),
-        fix="Seed once before the first epoch, or with a number that depends on the epoch.",
+    title = "Epochs of {variables} repeat the same shuffled order"
+    likely_cause = (
+        "The generator that {variables} shuffles with is seeded with the same number before "
+        "each epoch: by a seed call inside the epoch loop, or by a new generator."
     )
+    fix = "Seed once before the first epoch, or with a number that depends on the epoch."
     needs = BATCHES | Needs(kinds=frozenset({"optimizer"}))
 
-    def monitor(self) -> EpochOrders:
-        return EpochOrders()
-
-
-@dataclass(slots=True)
-class _Orders:
-    """The order of the first epoch trained on, and how far the current one agrees with it."""
-
-    epoch: int
-    first: list[int] = field(default_factory=list)
-    is_first: bool = True
-    place: int = 0
-    agrees: bool = True
-    start: BatchEvent | None = None
-    is_trained_on: bool = False  # backward() came in the current epoch
-    repeated: BatchEvent | None = None  # the start of the current epoch, once that is proven
-
-
-class EpochOrders:
-    """Follows what the samplers of loaders draw."""
-
     def __init__(self) -> None:
-        self.triggered = 0
+        super().__init__()
         self._loaders: dict[str, _Orders] = {}
         self._last: dict[int, str] = {}  # of each rank, the loader that gave the last batch
         self._repeated: dict[str, BatchEvent] = {}
@@ -101,9 +75,6 @@ class EpochOrders:
             if not event.recorded:
                 self._loaders.clear()
             return self._conclude(event.rank)
-        return []
-
-    def finish(self) -> list[Violation]:
         return []
 
     def _enter(self, event: BatchEvent) -> None:
@@ -145,8 +116,50 @@ class EpochOrders:
         for loader, event in self._repeated.items():
             if loader not in self._told and (rank, loader) in self._training:
                 self._told.add(loader)
-                found.append(_violation(event))
+                found.append(self._violation(event))
         return found
+
+    def _violation(self, event: BatchEvent) -> Violation:
+        is_distributed = "DistributedSampler" in (event.sampler or "")
+        sampler = (event.sampler or "sampler").rpartition(".")[2]
+        cause = fix = ""
+        if is_distributed:
+            cause = (
+                "set_epoch() of the DistributedSampler of {variables} is never called, so that it "
+                "shuffles every epoch with the same seed."
+            )
+            fix = "Call loader.sampler.set_epoch(epoch) at the start of every epoch."
+        return Violation(
+            check_id=self.code,
+            step=event.step,
+            rank=event.rank,
+            stage="train",
+            subject=Subject(api=DATA_LOADER, variable=event.loader),
+            symptom=Symptom.REPEATED_DATA,
+            message=(
+                f"{event.loader} ({sampler}) draws its samples in epoch {event.epoch} in the same "
+                "order as in the first"
+            ),
+            expected="each epoch has its own order",
+            observed=f"epoch {event.epoch} begins with samples {list(event.indices[:4])} once more",
+            evidence=(event,),
+            likely_cause=cause,
+            fix=fix,
+        )
+
+
+@dataclass(slots=True)
+class _Orders:
+    """The order of the first epoch trained on, and how far the current one agrees with it."""
+
+    epoch: int
+    first: list[int] = field(default_factory=list)
+    is_first: bool = True
+    place: int = 0
+    agrees: bool = True
+    start: BatchEvent | None = None
+    is_trained_on: bool = False  # backward() came in the current epoch
+    repeated: BatchEvent | None = None  # the start of the current epoch, once that is proven
 
 
 def _is_proof(order: Sequence[int], count: int) -> bool:
@@ -157,32 +170,3 @@ def _is_proof(order: Sequence[int], count: int) -> bool:
     different = len(set(order))
     chances = (math.log10(max(different - i, 1)) for i in range(count))
     return sum(chances) >= _PROOF
-
-
-def _violation(event: BatchEvent) -> Violation:
-    is_distributed = "DistributedSampler" in (event.sampler or "")
-    sampler = (event.sampler or "sampler").rpartition(".")[2]
-    cause = fix = ""
-    if is_distributed:
-        cause = (
-            "set_epoch() of the DistributedSampler of {variables} is never called, so that it "
-            "shuffles every epoch with the same seed."
-        )
-        fix = "Call loader.sampler.set_epoch(epoch) at the start of every epoch."
-    return Violation(
-        check_id="TC503",
-        step=event.step,
-        rank=event.rank,
-        stage="train",
-        subject=Subject(api=DATA_LOADER, variable=event.loader),
-        symptom=Symptom.REPEATED_DATA,
-        message=(
-            f"{event.loader} ({sampler}) draws its samples in epoch {event.epoch} in the same "
-            "order as in the first"
-        ),
-        expected="each epoch has its own order",
-        observed=f"epoch {event.epoch} begins with samples {list(event.indices[:4])} once more",
-        evidence=(event,),
-        likely_cause=cause,
-        fix=fix,
-    )

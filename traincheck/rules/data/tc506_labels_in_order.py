@@ -1,13 +1,14 @@
-"""TC506: a training loader that does not shuffle gives one class after the other."""
+"""A training loader that does not shuffle gives one class after the other."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from traincheck.rules.base.rule import BuiltInRule
 from traincheck.rules.shared.loaders import BATCHES, DATA_LOADER, TrainingLoaders
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, Event, StepEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.values import tensor_summary
 
 _SEQUENTIAL = "torch.utils.data.sampler.SequentialSampler"
@@ -15,8 +16,8 @@ _MIN_BATCH = 4
 _BATCHES = 4
 
 
-class LabelsInOrder:
-    """TC506 labels-in-order: classes come one after the other, for lack of shuffling.
+class LabelsInOrder(BuiltInRule, code="TC506"):
+    """labels-in-order: classes come one after the other, for lack of shuffling.
 
     What it checks:
         Where a training loader does not shuffle, the labels of its batches are not sorted.
@@ -43,50 +44,16 @@ class LabelsInOrder:
         classes: so many must have come in order before it fires.
     """
 
-    info = CheckInfo(
-        check_id="TC506",
-        kind="rule",
-        code="TC506",
-        severity="warning",
-        title="Training data of {variables} come sorted by class",
-        likely_cause=(
-            "{variables} {does|do} not shuffle (shuffle=False), and {its|their} dataset is stored "
-            "class by class."
-        ),
-        fix="Build the training loader with shuffle=True.",
+    title = "Training data of {variables} come sorted by class"
+    likely_cause = (
+        "{variables} {does|do} not shuffle (shuffle=False), and {its|their} dataset is stored "
+        "class by class."
     )
+    fix = "Build the training loader with shuffle=True."
     needs = BATCHES | Needs(stats=frozenset({"batch"}))
 
     def __init__(self, classes: int = 3) -> None:
-        self._classes = classes
-
-    def monitor(self) -> SortedLabels:
-        return SortedLabels(self._classes)
-
-
-@dataclass(slots=True)
-class _Run:
-    """Labels of one leaf so far, as long as they are in order."""
-
-    first: BatchEvent
-    last: float
-    classes: set[float] = field(default_factory=set)
-    batches: int = 0
-    single: int = 0
-    narrow: int = 0  # a class, or one and the next
-
-    @property
-    def is_sorted(self) -> bool:
-        """Of few batches, two classes each may be chance."""
-        is_narrow = self.batches >= _BATCHES and 2 * self.narrow > self.batches
-        return is_narrow or 2 * self.single > self.batches
-
-
-class SortedLabels:
-    """Follows the least and the greatest label from batch to batch."""
-
-    def __init__(self, classes: int) -> None:
-        self.triggered = 0
+        super().__init__()
         self._classes = classes
         self._runs: dict[tuple[str, str], _Run | None] = {}
         self._told: set[str] = set()
@@ -98,9 +65,6 @@ class SortedLabels:
             self._enter(event)
         elif isinstance(event, StepEvent):
             return self._conclude(event.rank)
-        return []
-
-    def finish(self) -> list[Violation]:
         return []
 
     def _enter(self, event: BatchEvent) -> None:
@@ -130,26 +94,45 @@ class SortedLabels:
                 continue
             if len(run.classes) >= self._classes and run.is_sorted:
                 self._told.add(loader)
-                found.append(_violation(run, path))
+                found.append(self._violation(run, path))
         return found
 
+    def _violation(self, run: _Run, path: str) -> Violation:
+        event = run.first
+        return Violation(
+            check_id=self.code,
+            step=event.step,
+            rank=event.rank,
+            stage="train",
+            subject=Subject(api=DATA_LOADER, variable=event.loader),
+            symptom=Symptom.REPEATED_DATA,
+            message=(
+                f"labels ({path}) of {event.loader} come in rising order, most batches hold "
+                "one class"
+            ),
+            expected="batches hold samples of all classes",
+            observed=(
+                f"{run.narrow} of the first {run.batches} batches hold one class, or it and "
+                "the next; "
+                f"{len(run.classes)} classes came one after the other"
+            ),
+            evidence=(event,),
+        )
 
-def _violation(run: _Run, path: str) -> Violation:
-    event = run.first
-    return Violation(
-        check_id="TC506",
-        step=event.step,
-        rank=event.rank,
-        stage="train",
-        subject=Subject(api=DATA_LOADER, variable=event.loader),
-        symptom=Symptom.REPEATED_DATA,
-        message=(
-            f"labels ({path}) of {event.loader} come in rising order, most batches hold one class"
-        ),
-        expected="batches hold samples of all classes",
-        observed=(
-            f"{run.narrow} of the first {run.batches} batches hold one class, or it and the next; "
-            f"{len(run.classes)} classes came one after the other"
-        ),
-        evidence=(event,),
-    )
+
+@dataclass(slots=True)
+class _Run:
+    """Labels of one leaf so far, as long as they are in order."""
+
+    first: BatchEvent
+    last: float
+    classes: set[float] = field(default_factory=set)
+    batches: int = 0
+    single: int = 0
+    narrow: int = 0  # a class, or one and the next
+
+    @property
+    def is_sorted(self) -> bool:
+        """Of few batches, two classes each may be chance."""
+        is_narrow = self.batches >= _BATCHES and 2 * self.narrow > self.batches
+        return is_narrow or 2 * self.single > self.batches

@@ -1,22 +1,23 @@
-"""TC508: only the training loader is ever evaluated."""
+"""Only the training loader is ever evaluated."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
+from traincheck.rules.base.rule import BuiltInRule
 from traincheck.rules.shared.loaders import BATCHES, DATA_LOADER
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, CallEvent, Event, StepEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import Families
 from traincheck.schema.values import is_tensor
 
 _ENOUGH = 2  # batches that were evaluated
 
 
-class EvaluatedOnTrainingData:
-    """TC508 evaluated-on-training-data: evaluation reads the loader that training reads.
+class EvaluatedOnTrainingData(BuiltInRule, code="TC508", severity="info"):
+    """evaluated-on-training-data: evaluation reads the loader that training reads.
 
     What it checks:
         Where batches are evaluated without gradients, some of them come from a loader that is not
@@ -40,26 +41,13 @@ class EvaluatedOnTrainingData:
         https://scikit-learn.org/stable/common_pitfalls.html
     """
 
-    info = CheckInfo(
-        check_id="TC508",
-        kind="rule",
-        code="TC508",
-        severity="info",
-        title="Evaluation reads {variables}, which training reads too",
-        likely_cause="The evaluation loop iterates over {variables}, the loader of training.",
-        fix="Evaluate on a loader over data that are held out.",
-    )
+    title = "Evaluation reads {variables}, which training reads too"
+    likely_cause = "The evaluation loop iterates over {variables}, the loader of training."
+    fix = "Evaluate on a loader over data that are held out."
     needs = BATCHES | Needs(calls=frozenset({Families.MODULE}))
 
-    def monitor(self) -> Evaluations:
-        return Evaluations()
-
-
-class Evaluations:
-    """Follows what becomes of each batch until the next one comes."""
-
     def __init__(self) -> None:
-        self.triggered = 0
+        super().__init__()
         self._batch: BatchEvent | None = None
         self._is_evaluated = False
         self._is_trained = False
@@ -85,7 +73,7 @@ class Evaluations:
         if self._has_gap or not self._evaluated or not self._evaluated.keys() <= self._trained:
             return []
         return [
-            _violation(batches[0])
+            self._violation(batches[0])
             for batches in self._evaluated.values()
             if len(batches) >= _ENOUGH
         ]
@@ -107,6 +95,20 @@ class Evaluations:
                 batches.append(batch)
         self._batch, self._is_trained, self._is_evaluated = None, False, False
 
+    def _violation(self, batch: BatchEvent) -> Violation:
+        return Violation(
+            check_id=self.code,
+            step=batch.step,
+            rank=batch.rank,
+            stage="eval",
+            subject=Subject(api=DATA_LOADER, variable=batch.loader),
+            symptom=Symptom.ADVICE,
+            message=f"all batches that are evaluated come from {batch.loader}, which is trained on",
+            expected="another loader for evaluation",
+            observed=f"batches of {batch.loader} are trained on and evaluated",
+            evidence=(batch,),
+        )
+
 
 def _is_forward(event: CallEvent) -> bool:
     """Whether a model ran with gradients on: the modules of torchvision's transforms do not."""
@@ -124,18 +126,3 @@ def _flags(result: Any) -> Iterator[bool]:
         yield from (flag for item in result for flag in _flags(item))
     elif isinstance(result, dict) and isinstance(result.get("dict"), dict):
         yield from (flag for item in result["dict"].values() for flag in _flags(item))
-
-
-def _violation(batch: BatchEvent) -> Violation:
-    return Violation(
-        check_id="TC508",
-        step=batch.step,
-        rank=batch.rank,
-        stage="eval",
-        subject=Subject(api=DATA_LOADER, variable=batch.loader),
-        symptom=Symptom.ADVICE,
-        message=f"all batches that are evaluated come from {batch.loader}, which is trained on",
-        expected="another loader for evaluation",
-        observed=f"batches of {batch.loader} are trained on and evaluated",
-        evidence=(batch,),
-    )

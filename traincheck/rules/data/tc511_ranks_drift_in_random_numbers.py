@@ -1,17 +1,17 @@
-"""TC511: ranks that work on the same data begin to draw different random numbers."""
+"""Ranks that work on the same data begin to draw different random numbers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from traincheck.rules.data.random_states import Page, RandomStates
+from traincheck.rules.data.random_states import Page, RandomStateRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import StepEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
 
 
-class RanksDriftInRandomNumbers:
-    """TC511 ranks-drift-in-random-numbers: one rank of a tensor-parallel group draws more.
+class RanksDriftInRandomNumbers(RandomStateRule, code="TC511"):
+    """ranks-drift-in-random-numbers: one rank of a tensor-parallel group draws more.
 
     What it checks:
         Ranks that are given the same batches, and whose generators of torch had equal states at
@@ -38,31 +38,15 @@ class RanksDriftInRandomNumbers:
         https://github.com/NVIDIA/Megatron-LM/pull/206
     """
 
-    info = CheckInfo(
-        check_id="TC511",
-        kind="rule",
-        code="TC511",
-        severity="warning",
-        title="Random generators of ranks that share their data are no longer equal",
-        likely_cause="One rank has drawn more numbers than the others: {observed}.",
-        fix="Draw on all ranks, or from another generator where only one rank draws.",
-    )
+    title = "Random generators of ranks that share their data are no longer equal"
+    likely_cause = "One rank has drawn more numbers than the others: {observed}."
+    fix = "Draw on all ranks, or from another generator where only one rank draws."
     needs = Needs(kinds=frozenset({"batch", "rng", "step"}))
     scope = "run"
 
     def __init__(self, steps: int = 2) -> None:
-        self.steps = steps
-
-    def monitor(self) -> Drift:
-        return Drift(self.steps)
-
-
-class Drift(RandomStates):
-    """Compares states that should stay equal."""
-
-    def __init__(self, steps: int) -> None:
         super().__init__()
-        self._needed = steps
+        self.steps = steps
         self._equal = 0
         self._last: str | None = None
 
@@ -81,7 +65,7 @@ class Drift(RandomStates):
             self._last = digests[0]
             return []
         self.is_over = True
-        if self._equal <= self._needed:
+        if self._equal <= self.steps:
             return []
         told = ", ".join(
             f"rank {rank}: {str(digest).rpartition(':')[2][:8]}"
@@ -89,7 +73,7 @@ class Drift(RandomStates):
         )
         return [
             Violation(
-                check_id="TC511",
+                check_id=self.code,
                 step=event.step,
                 rank=event.rank,
                 stage="train",

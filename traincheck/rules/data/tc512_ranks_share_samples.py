@@ -1,15 +1,16 @@
-"""TC512: ranks that train one model draw the same samples, each in an order of its own."""
+"""Ranks that train one model draw the same samples, each in an order of its own."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from traincheck.rules.base.rule import BuiltInRule
 from traincheck.rules.shared.loaders import BATCHES, DATA_LOADER, TrainingLoaders
-from traincheck.schema.apis import DDP_INIT
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, CallEvent, Event, StepEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import DDP_INIT
 
 _PROOF, _BATCHES = 32, 3  # samples that two ranks have in common, in so many batches
 _RATIO = 8  # so many times those that come again on one rank, as copies within the data would
@@ -17,8 +18,8 @@ _MOST = 8192  # samples of an epoch and rank that are remembered
 _DISTRIBUTED = "torch.utils.data.distributed.DistributedSampler"
 
 
-class RanksShareSamples:
-    """TC512 ranks-share-samples: each rank goes through the samples of others.
+class RanksShareSamples(BuiltInRule, code="TC512"):
+    """ranks-share-samples: each rank goes through the samples of others.
 
     What it checks:
         Where a model is wrapped by DistributedDataParallel, a sample that one rank trained on in an
@@ -47,55 +48,17 @@ class RanksShareSamples:
         https://github.com/NVlabs/LongLive/issues/71, https://github.com/QwenLM/Qwen3-VL/issues/1947
     """
 
-    scope = "run"
-    info = CheckInfo(
-        check_id="TC512",
-        kind="rule",
-        code="TC512",
-        severity="warning",
-        title="Ranks train on the same samples of {variables}",
-        likely_cause=(
-            "{variables} {has|have} no DistributedSampler: every rank shuffles all of the data "
-            "for itself."
-        ),
-        fix="Build the training loader with sampler=DistributedSampler(dataset).",
+    title = "Ranks train on the same samples of {variables}"
+    likely_cause = (
+        "{variables} {has|have} no DistributedSampler: every rank shuffles all of the data "
+        "for itself."
     )
+    fix = "Build the training loader with sampler=DistributedSampler(dataset)."
+    scope = "run"
     needs = BATCHES | Needs(calls=frozenset({DDP_INIT}))
 
-    def monitor(self) -> RankSamples:
-        return RankSamples()
-
-
-@dataclass(slots=True)
-class _Draws:
-    """Of one rank in an epoch. seen: sample -> place of its batch, and its index if known."""
-
-    seen: dict[str, tuple[int, int | None]] = field(default_factory=dict)
-    again: int = 0  # that came twice on this rank
-    is_shuffled: bool = False
-
-
-@dataclass(slots=True)
-class _Shared:
-    """Between two ranks."""
-
-    count: int = 0
-    places: set[int] = field(default_factory=set)
-    first: BatchEvent | None = None
-
-
-@dataclass(slots=True)
-class _Epoch:
-    number: int
-    ranks: dict[int, _Draws] = field(default_factory=dict)
-    shared: dict[tuple[int, int], _Shared] = field(default_factory=dict)
-
-
-class RankSamples:
-    """Puts the samples of all ranks side by side."""
-
     def __init__(self) -> None:
-        self.triggered = 0
+        super().__init__()
         self._ranks: set[int] = set()  # that wrap a model
         self._epochs: dict[str, _Epoch] = {}
         self._told: set[str] = set()
@@ -160,34 +123,58 @@ class RankSamples:
                 is_training = any((r, loader) in self._training for r in (rank, other))
                 if again * _RATIO <= shared.count and is_training:
                     self._told.add(loader)
-                    found.append(_violation(shared.first, (rank, other), shared))
+                    found.append(self._violation(shared.first, (rank, other), shared))
         return found
 
-
-def _violation(first: BatchEvent, ranks: tuple[int, int], shared: _Shared) -> Violation:
-    is_distributed = first.sampler == _DISTRIBUTED
-    cause = fix = ""
-    if is_distributed:
-        cause = (
-            "The DistributedSampler of {variables} has another seed on each rank, or the data "
-            "another order, so that what each rank takes is not what the others leave."
+    def _violation(self, first: BatchEvent, ranks: tuple[int, int], shared: _Shared) -> Violation:
+        is_distributed = first.sampler == _DISTRIBUTED
+        cause = fix = ""
+        if is_distributed:
+            cause = (
+                "The DistributedSampler of {variables} has another seed on each rank, or the data "
+                "another order, so that what each rank takes is not what the others leave."
+            )
+            fix = "Give all ranks the same seed for DistributedSampler, and data in the same order."
+        sampler = (first.sampler or "none").rpartition(".")[2]
+        return Violation(
+            check_id=self.code,
+            step=first.step,
+            rank=first.rank,
+            stage="train",
+            subject=Subject(api=DATA_LOADER, variable=first.loader),
+            symptom=Symptom.REPEATED_DATA,
+            message=(
+                f"ranks {ranks[0]} and {ranks[1]} train one model together, but {first.loader} "
+                f"(sampler {sampler}) gives both of them the same samples within an epoch"
+            ),
+            expected="each sample comes on one rank only",
+            observed=f"{shared.count} samples of {len(shared.places)} batches came on both ranks",
+            evidence=(first,),
+            likely_cause=cause,
+            fix=fix,
         )
-        fix = "Give all ranks the same seed for DistributedSampler, and data in the same order."
-    sampler = (first.sampler or "none").rpartition(".")[2]
-    return Violation(
-        check_id="TC512",
-        step=first.step,
-        rank=first.rank,
-        stage="train",
-        subject=Subject(api=DATA_LOADER, variable=first.loader),
-        symptom=Symptom.REPEATED_DATA,
-        message=(
-            f"ranks {ranks[0]} and {ranks[1]} train one model together, but {first.loader} "
-            f"(sampler {sampler}) gives both of them the same samples within an epoch"
-        ),
-        expected="each sample comes on one rank only",
-        observed=f"{shared.count} samples of {len(shared.places)} batches came on both ranks",
-        evidence=(first,),
-        likely_cause=cause,
-        fix=fix,
-    )
+
+
+@dataclass(slots=True)
+class _Draws:
+    """Of one rank in an epoch. seen: sample -> place of its batch, and its index if known."""
+
+    seen: dict[str, tuple[int, int | None]] = field(default_factory=dict)
+    again: int = 0  # that came twice on this rank
+    is_shuffled: bool = False
+
+
+@dataclass(slots=True)
+class _Shared:
+    """Between two ranks."""
+
+    count: int = 0
+    places: set[int] = field(default_factory=set)
+    first: BatchEvent | None = None
+
+
+@dataclass(slots=True)
+class _Epoch:
+    number: int
+    ranks: dict[int, _Draws] = field(default_factory=dict)
+    shared: dict[tuple[int, int], _Shared] = field(default_factory=dict)

@@ -1,15 +1,15 @@
-"""TC517: new batches are fetched, and training goes on with an old one. Compares no contents."""
+"""New batches are fetched, and training goes on with an old one. Compares no contents."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from traincheck.rules.base.event_rule import SingleEvents
+from traincheck.rules.base.event_rule import EventRule
 from traincheck.rules.shared.loaders import identified
-from traincheck.schema.apis import LOSS_MODULES, TARGETED, Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, CallEvent, Event, StepEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import LOSS_MODULES, TARGETED, Families
 
 _PROOF = 4  # looks in a row at which the same tensor came again
 _MOST = 4096  # tensors of batches that are remembered
@@ -18,8 +18,8 @@ _Place = tuple[str, str]  # of a call, and the name of its argument
 _Origin = tuple[str, str]  # a loader, and the path of a tensor in its batches
 
 
-class BatchNotUsed:
-    """TC517 batch-not-used: the loop trains on a batch that it fetched long ago.
+class BatchNotUsed(EventRule, code="TC517", severity="error"):
+    """batch-not-used: the loop trains on a batch that it fetched long ago.
 
     What it checks:
         What a model and its loss are given changes while the loader gives new batches.
@@ -47,55 +47,17 @@ class BatchNotUsed:
         http://karpathy.github.io/2019/04/25/recipe/ (overfitting one batch on purpose, first)
     """
 
-    info = CheckInfo(
-        check_id="TC517",
-        kind="rule",
-        code="TC517",
-        severity="error",
-        title="{subject} is given an old batch again and again",
-        likely_cause=(
-            "In place of the batch of the iteration the loop uses a variable that another loop has "
-            "left, or a batch that was fetched before."
-        ),
-        fix="Give the model and the loss what the loader has just given.",
+    title = "{subject} is given an old batch again and again"
+    likely_cause = (
+        "In place of the batch of the iteration the loop uses a variable that another loop has "
+        "left, or a batch that was fetched before."
     )
+    fix = "Give the model and the loss what the loader has just given."
     needs = Needs(
         calls=TARGETED | {Families.MODULE},
         kinds=frozenset({"batch", "step"}),
         stats=TARGETED | {"batch"},
     )
-
-    def monitor(self) -> OldBatches:
-        return OldBatches()
-
-
-@dataclass(slots=True)
-class _Look:
-    """What was seen in one step: tensors of batches by where they came from, and what was given."""
-
-    leaves: dict[_Origin, set[str]] = field(default_factory=dict)
-    given: dict[_Place, set[str]] = field(default_factory=dict)
-    calls: dict[_Place, CallEvent] = field(default_factory=dict)
-
-    def fresh(self) -> set[str]:
-        """All that the batches of this step hold."""
-        return set().union(*self.leaves.values())
-
-    def all_given(self) -> set[str]:
-        """All that models and losses were given."""
-        return set().union(*self.given.values())
-
-
-@dataclass(slots=True)
-class _Row:
-    """Looks in a row at which a place was given the same."""
-
-    call: CallEvent
-    count: int = 0
-
-
-class OldBatches(SingleEvents):
-    """Compares what is given in a step with its batches, and with the step looked at before."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -178,8 +140,50 @@ class OldBatches(SingleEvents):
             self._rows[place] = row
             if row.count >= _PROOF:
                 self._is_over = True
-                return [_violation(place, row.call, self._came[min(now.given[place])])]
+                return [self._violation(place, row.call, self._came[min(now.given[place])])]
         return []
+
+    def _violation(self, place: _Place, call: CallEvent, came: tuple[_Origin, int]) -> Violation:
+        where, name = place
+        (loader, path), index = came
+        what = "the input" if name == "0" else name
+        return self.violation(
+            call,
+            subject=Subject(api=call.api, module=call.module),
+            symptom=Symptom.REPEATED_DATA,
+            message=f"{what} of {where} is the same tensor in each step, while new batches come",
+            expected=f"{what} comes from the batch of the step",
+            observed=(
+                f"{what}, {path} of batch {index} of {loader}, was the same at {_PROOF + 1} looks "
+                "in a "
+                "row, and each time there was a new batch"
+            ),
+        )
+
+
+@dataclass(slots=True)
+class _Look:
+    """What was seen in one step: tensors of batches by where they came from, and what was given."""
+
+    leaves: dict[_Origin, set[str]] = field(default_factory=dict)
+    given: dict[_Place, set[str]] = field(default_factory=dict)
+    calls: dict[_Place, CallEvent] = field(default_factory=dict)
+
+    def fresh(self) -> set[str]:
+        """All that the batches of this step hold."""
+        return set().union(*self.leaves.values())
+
+    def all_given(self) -> set[str]:
+        """All that models and losses were given."""
+        return set().union(*self.given.values())
+
+
+@dataclass(slots=True)
+class _Row:
+    """Looks in a row at which a place was given the same."""
+
+    call: CallEvent
+    count: int = 0
 
 
 def _is_input(place: _Place) -> bool:
@@ -189,24 +193,3 @@ def _is_input(place: _Place) -> bool:
 def _is_loss(event: CallEvent) -> bool:
     """Whether a module of torch that is a loss was called: its function tells what it was given."""
     return event.api.startswith(LOSS_MODULES)
-
-
-def _violation(place: _Place, call: CallEvent, came: tuple[_Origin, int]) -> Violation:
-    where, name = place
-    (loader, path), index = came
-    what = "the input" if name == "0" else name
-    return Violation(
-        check_id="TC517",
-        step=call.step,
-        rank=call.rank,
-        stage=call.stage,
-        subject=Subject(api=call.api, module=call.module),
-        symptom=Symptom.REPEATED_DATA,
-        message=f"{what} of {where} is the same tensor in each step, while new batches come",
-        expected=f"{what} comes from the batch of the step",
-        observed=(
-            f"{what}, {path} of batch {index} of {loader}, was the same at {_PROOF + 1} looks in a "
-            "row, and each time there was a new batch"
-        ),
-        evidence=(call,),
-    )

@@ -1,23 +1,23 @@
-"""TC519: the loop over the loader does nothing, and training comes after it."""
+"""The loop over the loader does nothing, and training comes after it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from traincheck.rules.base.event_rule import SingleEvents
+from traincheck.rules.base.event_rule import EventRule
 from traincheck.rules.shared.loaders import DATA_LOADER, identified
-from traincheck.schema.apis import TARGETED, Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, CallEvent, Event, StepEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import TARGETED, Families
 
 _CONFIRMED = 3
 _CONFIRMED_AT_END = 2
 _FEW = 3  # batches of a pass
 
 
-class OnlyLastBatchUsed:
-    """TC519 only-last-batch-used: of each pass over a loader only the last batch is trained on.
+class OnlyLastBatchUsed(EventRule, code="TC519", severity="error"):
+    """only-last-batch-used: of each pass over a loader only the last batch is trained on.
 
     What it checks:
         Where all batches of a loader are fetched in one step, what the model or its loss is given
@@ -43,49 +43,16 @@ class OnlyLastBatchUsed:
         https://docs.pytorch.org/tutorials/beginner/basics/optimization_tutorial.html (the loop)
     """
 
-    info = CheckInfo(
-        check_id="TC519",
-        kind="rule",
-        code="TC519",
-        severity="error",
-        title="Only the last batch of each pass over {variables} is trained on",
-        likely_cause=(
-            "The lines that train stand behind the loop over {variables}, not in it: {observed}."
-        ),
-        fix="Indent forward, backward and step, so that they belong to the loop over the loader.",
+    title = "Only the last batch of each pass over {variables} is trained on"
+    likely_cause = (
+        "The lines that train stand behind the loop over {variables}, not in it: {observed}."
     )
+    fix = "Indent forward, backward and step, so that they belong to the loop over the loader."
     needs = Needs(
         calls=TARGETED | {Families.MODULE, Families.BACKWARD},
         kinds=frozenset({"batch", "step"}),
         stats=TARGETED | {"batch"},
     )
-
-    def monitor(self) -> LastBatches:
-        return LastBatches()
-
-
-@dataclass(slots=True)
-class _Fetched:
-    """Batches of one loader in a step. earlier: what all but the last of them hold."""
-
-    first: BatchEvent
-    last: BatchEvent
-    count: int = 1
-    earlier: set[str] = field(default_factory=set)
-
-    def add(self, event: BatchEvent) -> None:
-        self.earlier |= {key for _, key in identified(self.last.leaves)}
-        self.last = event
-        self.count += 1
-
-    @property
-    def is_pass(self) -> bool:
-        """Whether it began with a pass, and went on without a gap."""
-        return self.first.index == 0 and self.last.index == self.count - 1 >= _FEW - 1
-
-
-class LastBatches(SingleEvents):
-    """Compares what is given in a step with the batches that it fetched."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -129,7 +96,7 @@ class LastBatches(SingleEvents):
                 self._found.pop(loader, None)
                 continue
             found = self._found.setdefault(loader, [])
-            found.append(_violation(batches, self._backward, event))
+            found.append(self._violation(batches, self._backward, event))
             if len(found) == _CONFIRMED:
                 told += found
             elif len(found) > _CONFIRMED:
@@ -141,18 +108,37 @@ class LastBatches(SingleEvents):
         few = [found for found in self._found.values() if len(found) < _CONFIRMED]
         return [v for found in few if len(found) >= _CONFIRMED_AT_END for v in found]
 
+    def _violation(self, batches: _Fetched, call: CallEvent | None, event: StepEvent) -> Violation:
+        loader, count = batches.last.loader, batches.count
+        return Violation(
+            check_id=self.code,
+            step=event.step,
+            rank=event.rank,
+            stage="train",
+            subject=Subject(api=DATA_LOADER, variable=loader),
+            symptom=Symptom.REPEATED_DATA,
+            message=f"{count} batches of {loader} are fetched, and only the last one is used",
+            expected="each batch is given to the model",
+            observed=f"in one step all {count} batches are fetched, and the last one alone is used",
+            evidence=(*([call] if call is not None else []), batches.last),
+        )
 
-def _violation(batches: _Fetched, call: CallEvent | None, event: StepEvent) -> Violation:
-    loader, count = batches.last.loader, batches.count
-    return Violation(
-        check_id="TC519",
-        step=event.step,
-        rank=event.rank,
-        stage="train",
-        subject=Subject(api=DATA_LOADER, variable=loader),
-        symptom=Symptom.REPEATED_DATA,
-        message=f"{count} batches of {loader} are fetched, and only the last one is used",
-        expected="each batch is given to the model",
-        observed=f"in one step all {count} batches are fetched, and the last one alone is used",
-        evidence=(*([call] if call is not None else []), batches.last),
-    )
+
+@dataclass(slots=True)
+class _Fetched:
+    """Batches of one loader in a step. earlier: what all but the last of them hold."""
+
+    first: BatchEvent
+    last: BatchEvent
+    count: int = 1
+    earlier: set[str] = field(default_factory=set)
+
+    def add(self, event: BatchEvent) -> None:
+        self.earlier |= {key for _, key in identified(self.last.leaves)}
+        self.last = event
+        self.count += 1
+
+    @property
+    def is_pass(self) -> bool:
+        """Whether it began with a pass, and went on without a gap."""
+        return self.first.index == 0 and self.last.index == self.count - 1 >= _FEW - 1

@@ -1,18 +1,18 @@
-"""TC901: sizes that tensor cores cannot use fully."""
+"""Sizes that tensor cores cannot use fully."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from traincheck.rules.base.model_rule import CONVOLUTION, LINEAR, MODELS, Model, ModelMonitor, about
-from traincheck.schema.findings import CheckInfo, Violation
+from traincheck.rules.base.model_rule import CONVOLUTION, LINEAR, MODELS, Model, ModelRule, about
+from traincheck.schema.findings import Violation
 
 _HALF = frozenset({"float16", "bfloat16"})
 _SIZES = ("in_features", "out_features", "in_channels", "out_channels")
 
 
-class UnalignedSize:
-    """TC901 unaligned-size: sizes that tensor cores cannot use fully.
+class UnalignedSize(ModelRule, code="TC901", severity="info"):
+    """unaligned-size: sizes that tensor cores cannot use fully.
 
     What it checks:
         On a GPU in half precision, the inputs and outputs of the inner linear and convolution
@@ -39,29 +39,13 @@ class UnalignedSize:
         multiple: what sizes are to be a multiple of; 16 for 8-bit integers.
     """
 
-    info = CheckInfo(
-        check_id="TC901",
-        kind="rule",
-        code="TC901",
-        severity="info",
-        title="Sizes of inner layers are not what tensor cores work on",
-        likely_cause="Sizes were chosen without regard to the tiles of the hardware.",
-        fix="Round hidden sizes up to a multiple of 8.",
-    )
+    title = "Sizes of inner layers are not what tensor cores work on"
+    likely_cause = "Sizes were chosen without regard to the tiles of the hardware."
+    fix = "Round hidden sizes up to a multiple of 8."
     needs = MODELS
 
     def __init__(self, multiple: int = 8) -> None:
-        self._multiple = multiple
-
-    def monitor(self) -> Alignment:
-        return Alignment(self.info, self._multiple)
-
-
-class Alignment(ModelMonitor):
-    """Looks at the structure of each model."""
-
-    def __init__(self, info: CheckInfo, multiple: int) -> None:
-        super().__init__(info)
+        super().__init__()
         self._multiple = multiple
 
     def judge(self, model: Model) -> Sequence[Violation]:
@@ -78,7 +62,7 @@ class Alignment(ModelMonitor):
             return ()
         return [
             about(
-                self._info,
+                self.info,
                 model.event,
                 odd,
                 expected=f"sizes of inner layers are multiples of {self._multiple}",

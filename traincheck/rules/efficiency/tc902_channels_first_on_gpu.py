@@ -1,17 +1,17 @@
-"""TC902: half-precision convolutions that are stored channels-first."""
+"""Half-precision convolutions that are stored channels-first."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from traincheck.rules.base.model_rule import CONVOLUTION, MODELS, Model, ModelMonitor, about
-from traincheck.schema.findings import CheckInfo, Violation
+from traincheck.rules.base.model_rule import CONVOLUTION, MODELS, Model, ModelRule, about
+from traincheck.schema.findings import Violation
 
 _HALF = frozenset({"float16", "bfloat16"})
 
 
-class ChannelsFirst:
-    """TC902 channels-first-on-gpu: half-precision convolutions that are stored channels-first.
+class ChannelsFirstOnGpu(ModelRule, code="TC902", severity="info"):
+    """channels-first-on-gpu: half-precision convolutions that are stored channels-first.
 
     What it checks:
         On a GPU in half precision, at least one convolution of a model is stored channels-last.
@@ -33,23 +33,10 @@ class ChannelsFirst:
         https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html
     """
 
-    info = CheckInfo(
-        check_id="TC902",
-        kind="rule",
-        code="TC902",
-        severity="info",
-        title="Convolutions are stored channels-first on a GPU",
-        likely_cause="The model was not converted to the channels-last layout.",
-        fix="model = model.to(memory_format=torch.channels_last), and convert the inputs as well.",
-    )
+    title = "Convolutions are stored channels-first on a GPU"
+    likely_cause = "The model was not converted to the channels-last layout."
+    fix = "model = model.to(memory_format=torch.channels_last), and convert the inputs as well."
     needs = MODELS
-
-    def monitor(self) -> Layout:
-        return Layout(self.info)
-
-
-class Layout(ModelMonitor):
-    """Looks at the structure of each model."""
 
     def judge(self, model: Model) -> Sequence[Violation]:
         if not model.is_on_cuda or not _HALF & set(model.dtypes):
@@ -64,7 +51,7 @@ class Layout(ModelMonitor):
             return ()
         return [
             about(
-                self._info,
+                self.info,
                 model.event,
                 [path for path, _ in told],
                 expected="weights of convolutions are stored channels-last",

@@ -1,20 +1,21 @@
-"""TC903: training on a GPU in float32 throughout."""
+"""Training on a GPU in float32 throughout."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from traincheck.rules.base.model_rule import MODELS, Model, about, model_of
-from traincheck.schema.apis import Families
+from traincheck.rules.base.rule import BuiltInRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, StepEvent
-from traincheck.schema.findings import CheckInfo, Violation
+from traincheck.schema.findings import Violation
+from traincheck.schema.torch_api import Families
 
 _STEPS = 3
 
 
-class FullPrecision:
-    """TC903 full-precision-on-gpu: training on a GPU in float32 throughout.
+class FullPrecisionOnGpu(BuiltInRule, code="TC903", severity="info"):
+    """full-precision-on-gpu: training on a GPU in float32 throughout.
 
     What it checks:
         A model on a GPU, of whose parameters more than nine in ten elements are float32, is
@@ -40,30 +41,13 @@ class FullPrecision:
         share: of the elements of all parameters in float32, above which it is told, in [0, 1].
     """
 
-    info = CheckInfo(
-        check_id="TC903",
-        kind="rule",
-        code="TC903",
-        severity="info",
-        title="Training on a GPU in float32 throughout",
-        likely_cause="Neither autocast nor a half-precision model is used.",
-        fix="Run forward and loss under torch.autocast('cuda', dtype=torch.bfloat16).",
-    )
+    title = "Training on a GPU in float32 throughout"
+    likely_cause = "Neither autocast nor a half-precision model is used."
+    fix = "Run forward and loss under torch.autocast('cuda', dtype=torch.bfloat16)."
     needs = MODELS | Needs(calls=frozenset({Families.MODULE}), kinds=frozenset({"step"}))
 
     def __init__(self, share: float = 0.9) -> None:
-        self._share = share
-
-    def monitor(self) -> Precision:
-        return Precision(self.info, self._share)
-
-
-class Precision:
-    """Counts training steps of each model without autocast."""
-
-    def __init__(self, info: CheckInfo, share: float) -> None:
-        self.triggered = 0
-        self._info = info
+        super().__init__()
         self._share = share
         self._models: dict[str, Model] = {}
         self._steps: dict[str, int] = {}
@@ -86,9 +70,6 @@ class Precision:
             return self._count(event)
         return ()
 
-    def finish(self) -> Sequence[Violation]:
-        return ()
-
     def _count(self, event: StepEvent) -> Sequence[Violation]:
         called, self._called = self._called & set(self._models), set()
         found = []
@@ -99,7 +80,7 @@ class Precision:
                 del self._models[name]
                 found.append(
                     about(
-                        self._info,
+                        self.info,
                         event,
                         [name],
                         expected="autocast, or parameters in half precision",

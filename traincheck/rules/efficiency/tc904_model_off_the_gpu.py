@@ -1,15 +1,15 @@
-"""TC904: a model that is not, or not wholly, on the GPU that is there."""
+"""A model that is not, or not wholly, on the GPU that is there."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from traincheck.rules.base.model_rule import MODELS, Model, ModelMonitor, about
-from traincheck.schema.findings import CheckInfo, Violation
+from traincheck.rules.base.model_rule import MODELS, Model, ModelRule, about
+from traincheck.schema.findings import Violation
 
 
-class OffTheGpu:
-    """TC904 model-off-the-gpu: a model that is not, or not wholly, on the GPU that is there.
+class ModelOffTheGpu(ModelRule, code="TC904", severity="info"):
+    """model-off-the-gpu: a model that is not, or not wholly, on the GPU that is there.
 
     What it checks:
         Where torch can use a GPU, a model's parameters and buffers are on it, all of them.
@@ -31,26 +31,13 @@ class OffTheGpu:
         https://docs.pytorch.org/docs/stable/notes/cuda.html
     """
 
-    info = CheckInfo(
-        check_id="TC904",
-        kind="rule",
-        code="TC904",
-        severity="info",
-        title="A model is not on the GPU",
-        likely_cause="The model, or a part that was added later, was not moved.",
-        fix=(
-            "Call model.to(device) before the optimizer is built; register tensors as buffers so "
-            "that they move along."
-        ),
+    title = "A model is not on the GPU"
+    likely_cause = "The model, or a part that was added later, was not moved."
+    fix = (
+        "Call model.to(device) before the optimizer is built; register tensors as buffers so "
+        "that they move along."
     )
     needs = MODELS
-
-    def monitor(self) -> Placement:
-        return Placement(self.info)
-
-
-class Placement(ModelMonitor):
-    """Looks at the structure of each model."""
 
     def judge(self, model: Model) -> Sequence[Violation]:
         if not model.devices:
@@ -65,7 +52,7 @@ class Placement(ModelMonitor):
             return ()
         return [
             about(
-                self._info,
+                self.info,
                 model.event,
                 [model.name],
                 expected="parameters and buffers are on the GPU",

@@ -1,15 +1,16 @@
-"""TC310: cross_entropy is given probabilities in place of logits."""
+"""Cross_entropy is given probabilities in place of logits."""
 
 from __future__ import annotations
 
 from traincheck.facts.losses import CROSS_ENTROPY, are_distributions, as_loss, given, loss_needs
+from traincheck.rules.base.rule import BuiltInRule
 from traincheck.rules.shared.losses import loss_violation
 from traincheck.schema.events import Event
-from traincheck.schema.findings import CheckInfo, Violation
+from traincheck.schema.findings import Violation
 
 
-class CrossEntropyOfProbabilities:
-    """TC310 cross-entropy-of-probabilities: softmax is applied before cross_entropy does it again.
+class CrossEntropyOfProbabilities(BuiltInRule, code="TC310", severity="error"):
+    """cross-entropy-of-probabilities: softmax is applied before cross_entropy does it again.
 
     What it checks:
         Rows of the input of cross_entropy are not probabilities: numbers from zero on whose sum is
@@ -33,29 +34,13 @@ class CrossEntropyOfProbabilities:
         https://github.com/Lightning-Universe/lightning-bolts/issues/654
     """
 
-    info = CheckInfo(
-        check_id="TC310",
-        kind="rule",
-        code="TC310",
-        severity="error",
-        title="cross_entropy is given probabilities, not logits",
-        likely_cause=(
-            "softmax was applied to the input of cross_entropy, which applies it again: from step "
-            "{step} on each row sums to one."
-        ),
-        fix="Pass the raw outputs of the last layer to cross_entropy; remove the softmax.",
+    title = "cross_entropy is given probabilities, not logits"
+    likely_cause = (
+        "softmax was applied to the input of cross_entropy, which applies it again: from step "
+        "{step} on each row sums to one."
     )
+    fix = "Pass the raw outputs of the last layer to cross_entropy; remove the softmax."
     needs = loss_needs(CROSS_ENTROPY)
-
-    def monitor(self) -> Normalised:
-        return Normalised()
-
-
-class Normalised:
-    """Looks at the rows of each input."""
-
-    def __init__(self) -> None:
-        self.triggered = 0
 
     def observe(self, event: Event) -> list[Violation]:
         call = as_loss(event, (CROSS_ENTROPY,))
@@ -67,13 +52,10 @@ class Normalised:
             return []
         return [
             loss_violation(
-                "TC310",
+                self.code,
                 call,
                 "softmax comes before cross_entropy, whose input is to be logits",
                 expected="raw logits (not normalized)",
                 observed=f"{logits.shape[0]} rows of numbers from zero on, each with sum 1",
             )
         ]
-
-    def finish(self) -> list[Violation]:
-        return []

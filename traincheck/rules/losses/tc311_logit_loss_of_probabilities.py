@@ -1,4 +1,4 @@
-"""TC311: sigmoid is applied to probabilities, by a loss or by hand."""
+"""Sigmoid is applied to probabilities, by a loss or by hand."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import math
 from dataclasses import replace
 
 from traincheck.facts.losses import BCE_LOGITS, F, as_loss, given, loss_needs, number
+from traincheck.rules.base.rule import BuiltInRule
 from traincheck.rules.shared.losses import loss_violation
-from traincheck.schema.apis import SOFTMAXES
-from traincheck.schema.claims import Needs, some
+from traincheck.schema.claims import Needs, sampled
 from traincheck.schema.events import CallEvent, Event, StepEvent
-from traincheck.schema.findings import CheckInfo, Violation
+from traincheck.schema.findings import Violation
+from traincheck.schema.torch_api import SOFTMAXES
 from traincheck.schema.values import TensorSummary, tensor_summary
 
 _SIGMOID = frozenset(
@@ -23,8 +24,8 @@ _TWICE = 2  # steps in which the extremes of one sigmoid are those of another, p
 _CLOSE = 1e-3
 
 
-class LogitLossOfProbabilities:
-    """TC311 logit-loss-of-probabilities: sigmoid comes before a loss that applies it again.
+class LogitLossOfProbabilities(BuiltInRule, code="TC311", severity="error"):
+    """logit-loss-of-probabilities: sigmoid comes before a loss that applies it again.
 
     What it checks:
         The input of binary_cross_entropy_with_logits is not confined to [0, 1]. No sigmoid is
@@ -51,29 +52,16 @@ class LogitLossOfProbabilities:
         https://docs.pytorch.org/docs/stable/generated/torch.nn.BCEWithLogitsLoss.html
     """
 
-    info = CheckInfo(
-        check_id="TC311",
-        kind="rule",
-        code="TC311",
-        severity="error",
-        title="binary_cross_entropy_with_logits is given probabilities",
-        likely_cause=(
-            "A sigmoid was applied before binary_cross_entropy_with_logits, which applies it "
-            "again: all inputs lie in [0, 1]."
-        ),
-        fix="Pass the raw outputs of the last layer: remove the sigmoid in front of the loss.",
+    title = "binary_cross_entropy_with_logits is given probabilities"
+    likely_cause = (
+        "A sigmoid was applied before binary_cross_entropy_with_logits, which applies it "
+        "again: all inputs lie in [0, 1]."
     )
-    needs = loss_needs(BCE_LOGITS) | Needs(calls=_SQUASH, stats=some("activation"))
-
-    def monitor(self) -> Squashed:
-        return Squashed()
-
-
-class Squashed:
-    """Remembers the sizes that sigmoid gave since the last loss, and the extremes."""
+    fix = "Pass the raw outputs of the last layer: remove the sigmoid in front of the loss."
+    needs = loss_needs(BCE_LOGITS) | Needs(calls=_SQUASH, stats=sampled("activation"))
 
     def __init__(self) -> None:
-        self.triggered = 0
+        super().__init__()
         self._squashed: set[int] = set()
         self._extremes: set[tuple[int, float, float]] = set()  # size, least, greatest
         self._twice: list[CallEvent] = []  # the first of a step
@@ -106,10 +94,7 @@ class Squashed:
         if self._twice and self._twice[-1].step == call.step:
             return []
         self._twice.append(call)
-        return [_second(call, self._twice[0], low, high)] if len(self._twice) == _TWICE else []
-
-    def finish(self) -> list[Violation]:
-        return []
+        return [self._second(call, self._twice[0], low, high)] if len(self._twice) == _TWICE else []
 
     def _judge(self, call: CallEvent, logits: TensorSummary, squashed: set[int]) -> list[Violation]:
         low, high = number(logits, "min"), number(logits, "max")
@@ -126,7 +111,7 @@ class Squashed:
             return []
         return [
             loss_violation(
-                "TC311",
+                self.code,
                 call,
                 "sigmoid comes before binary_cross_entropy_with_logits, which applies its own",
                 expected="raw logits (not limited to 0 to 1)",
@@ -134,26 +119,25 @@ class Squashed:
             )
         ]
 
+    def _second(self, call: CallEvent, first: CallEvent, low: float, high: float) -> Violation:
+        told = loss_violation(
+            self.code,
+            call,
+            "sigmoid is applied to what a sigmoid gave",
+            expected="one sigmoid on the way to the loss",
+            observed=f"all outputs lie between {low:.3g} and {high:.3g}, those of a second sigmoid",
+            cause="The model ends with a sigmoid, and the loop applies another: {observed}.",
+        )
+        return replace(
+            told,
+            step=first.step,
+            title="Sigmoid is applied twice",
+            fix="Remove one of the two, or both and use binary_cross_entropy_with_logits.",
+        )
+
 
 def _maps(before: tuple[int, float, float], now: tuple[int, float, float]) -> bool:
     """Whether a sigmoid takes the extremes of one result to those of another."""
     if before[0] != now[0]:
         return False
     return all(abs(1 / (1 + math.exp(-x)) - y) <= _CLOSE for x, y in zip(before[1:], now[1:]))
-
-
-def _second(call: CallEvent, first: CallEvent, low: float, high: float) -> Violation:
-    told = loss_violation(
-        "TC311",
-        call,
-        "sigmoid is applied to what a sigmoid gave",
-        expected="one sigmoid on the way to the loss",
-        observed=f"all outputs lie between {low:.3g} and {high:.3g}, those of a second sigmoid",
-        cause="The model ends with a sigmoid, and the loop applies another: {observed}.",
-    )
-    return replace(
-        told,
-        step=first.step,
-        title="Sigmoid is applied twice",
-        fix="Remove one of the two, or both and use binary_cross_entropy_with_logits.",
-    )

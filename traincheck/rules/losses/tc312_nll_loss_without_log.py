@@ -1,4 +1,4 @@
-"""TC312: nll_loss, ctc_loss or kl_div is given something else than log-probabilities."""
+"""Nll_loss, ctc_loss or kl_div is given something else than log-probabilities."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from traincheck.facts.losses import (
     loss_needs,
     number,
 )
+from traincheck.rules.base.rule import BuiltInRule
 from traincheck.rules.shared.losses import loss_violation
 from traincheck.schema.events import CallEvent, Event
-from traincheck.schema.findings import CheckInfo, Violation
+from traincheck.schema.findings import Violation
 from traincheck.schema.values import TensorSummary
 
 _KL = f"{F}kl_div"
@@ -26,8 +27,8 @@ _ROUNDING = 1e-3
 _CLEARLY = 0.1  # below the logarithm, more than half precision rounds
 
 
-class NllLossWithoutLog:
-    """TC312 nll-loss-without-log: the input of nll_loss, ctc_loss or kl_div is no log-probability.
+class NllLossWithoutLog(BuiltInRule, code="TC312", severity="error"):
+    """nll-loss-without-log: the input of nll_loss, ctc_loss or kl_div is no log-probability.
 
     What it checks:
         No element of the input of nll_loss or kl_div, or of the log_probs of ctc_loss, is above
@@ -59,26 +60,10 @@ class NllLossWithoutLog:
         https://docs.pytorch.org/docs/stable/generated/torch.nn.KLDivLoss.html
     """
 
-    info = CheckInfo(
-        check_id="TC312",
-        kind="rule",
-        code="TC312",
-        severity="error",
-        title="A loss of log-probabilities is given something else",
-        likely_cause="log_softmax is missing before the loss: {observed}.",
-        fix="Apply log_softmax over the classes before it; or, for nll_loss, use cross_entropy.",
-    )
+    title = "A loss of log-probabilities is given something else"
+    likely_cause = "log_softmax is missing before the loss: {observed}."
+    fix = "Apply log_softmax over the classes before it; or, for nll_loss, use cross_entropy."
     needs = loss_needs(*_CLASSES)
-
-    def monitor(self) -> Positive:
-        return Positive()
-
-
-class Positive:
-    """Looks for elements above zero."""
-
-    def __init__(self) -> None:
-        self.triggered = 0
 
     def observe(self, event: Event) -> list[Violation]:
         call = as_loss(event, _CLASSES)
@@ -92,14 +77,14 @@ class Positive:
             return []
         loss = call.api.removeprefix(F)
         if high <= _ROUNDING:
-            return [] if dim is None else _other_dim(call, loss, tensor, dim, high)
+            return [] if dim is None else self._other_dim(call, loss, tensor, dim, high)
         if are_distributions(tensor):
             observed = "its rows are probabilities, softmax was used in place of log_softmax"
         else:
             observed = f"its greatest element is {high:.3g}"
         return [
             loss_violation(
-                "TC312",
+                self.code,
                 call,
                 f"the input of {loss} is no log-probability; {observed}",
                 expected="no element above zero",
@@ -107,26 +92,24 @@ class Positive:
             )
         ]
 
-    def finish(self) -> list[Violation]:
-        return []
-
-
-def _other_dim(
-    call: CallEvent, loss: str, tensor: TensorSummary, dim: int, high: float
-) -> list[Violation]:
-    """Of so many classes one has at least the mean probability, or they do not sum to one."""
-    if not tensor.shape:
-        return []
-    classes = tensor.shape[min(dim, len(tensor.shape) - 1)]
-    least = -math.log(max(classes, 1))
-    if high >= least - _CLEARLY:
-        return []
-    told = loss_violation(
-        "TC312",
-        call,
-        f"the input of {loss} holds no log-probabilities of its classes",
-        expected=f"{classes} log-probabilities for each sample, one of them at least {least:.3g}",
-        observed=f"the greatest of all is {high:.3g}",
-        cause="log_softmax runs over another dim than that of the classes: {observed}.",
-    )
-    return [told]
+    def _other_dim(
+        self, call: CallEvent, loss: str, tensor: TensorSummary, dim: int, high: float
+    ) -> list[Violation]:
+        """Of so many classes one has at least the mean probability, or they do not sum to one."""
+        if not tensor.shape:
+            return []
+        classes = tensor.shape[min(dim, len(tensor.shape) - 1)]
+        least = -math.log(max(classes, 1))
+        if high >= least - _CLEARLY:
+            return []
+        told = loss_violation(
+            self.code,
+            call,
+            f"the input of {loss} holds no log-probabilities of its classes",
+            expected=(
+                f"{classes} log-probabilities for each sample, one of them at least {least:.3g}"
+            ),
+            observed=f"the greatest of all is {high:.3g}",
+            cause="log_softmax runs over another dim than that of the classes: {observed}.",
+        )
+        return [told]

@@ -1,19 +1,21 @@
-"""TC313: a regression loss pairs every prediction with every target."""
+"""A regression loss pairs every prediction with every target."""
 
 from __future__ import annotations
 
 import math
 
-from traincheck.facts.losses import F, as_loss, given, loss_needs
+from traincheck.facts.losses import as_loss, given, loss_needs
+from traincheck.rules.base.rule import BuiltInRule
 from traincheck.rules.shared.losses import loss_violation
 from traincheck.schema.events import Event
-from traincheck.schema.findings import CheckInfo, Violation
+from traincheck.schema.findings import Violation
+from traincheck.schema.torch_api import losses
 
-LOSSES = tuple(f"{F}{name}" for name in ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"))
+LOSSES = tuple(sorted(losses("value")))
 
 
-class LossBroadcasts:
-    """TC313 loss-broadcasts: input and target of a loss have shapes that multiply.
+class LossBroadcasts(BuiltInRule, code="TC313", severity="error"):
+    """loss-broadcasts: input and target of a loss have shapes that multiply.
 
     What it checks:
         Input and target of mse_loss, l1_loss, smooth_l1_loss and huber_loss do not broadcast to
@@ -37,28 +39,12 @@ class LossBroadcasts:
         https://github.com/pytorch/pytorch/issues/16045
     """
 
-    info = CheckInfo(
-        check_id="TC313",
-        kind="rule",
-        code="TC313",
-        severity="error",
-        title="{subject} compares each prediction with each target",
-        likely_cause=(
-            "{observed}: the shapes broadcast, so that the loss is over all pairs of samples."
-        ),
-        fix="Give both one shape: squeeze(-1) the prediction or unsqueeze(-1) the target.",
+    title = "{subject} compares each prediction with each target"
+    likely_cause = (
+        "{observed}: the shapes broadcast, so that the loss is over all pairs of samples."
     )
+    fix = "Give both one shape: squeeze(-1) the prediction or unsqueeze(-1) the target."
     needs = loss_needs(*LOSSES, numbers=False)
-
-    def monitor(self) -> Shapes:
-        return Shapes()
-
-
-class Shapes:
-    """Compares the shapes of input and target."""
-
-    def __init__(self) -> None:
-        self.triggered = 0
 
     def observe(self, event: Event) -> list[Violation]:
         call = as_loss(event, LOSSES)
@@ -78,16 +64,13 @@ class Shapes:
         observed = f"input {list(prediction.shape)}, target {list(target.shape)}"
         return [
             loss_violation(
-                "TC313",
+                self.code,
                 call,
                 f"shapes of input and target of {name} broadcast to {pairs} pairs; {observed}",
                 expected="one shape for both",
                 observed=observed,
             )
         ]
-
-    def finish(self) -> list[Violation]:
-        return []
 
 
 def _is_square(prediction: tuple[int, ...], target: tuple[int, ...]) -> bool:

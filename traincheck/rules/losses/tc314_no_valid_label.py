@@ -1,20 +1,21 @@
-"""TC314: every label of a batch is one that the loss leaves out."""
+"""Every label of a batch is one that the loss leaves out."""
 
 from __future__ import annotations
 
 import math
 
 from traincheck.facts.losses import CROSS_ENTROPY, NLL, as_loss, given, loss_needs, number
+from traincheck.rules.base.rule import BuiltInRule
 from traincheck.rules.shared.losses import loss_violation
 from traincheck.rules.shared.numbers import loss_of
-from traincheck.schema.apis import IGNORED_LABEL, Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, StepEvent
-from traincheck.schema.findings import CheckInfo, Violation
+from traincheck.schema.findings import Violation
+from traincheck.schema.torch_api import IGNORED_LABEL, Families
 
 
-class NoValidLabel:
-    """TC314 no-valid-label: all labels equal ignore_index.
+class NoValidLabel(BuiltInRule, code="TC314", severity="error"):
+    """no-valid-label: all labels equal ignore_index.
 
     What it checks:
         At least one label of each call of cross_entropy and nll_loss counts.
@@ -38,43 +39,30 @@ class NoValidLabel:
         https://github.com/pytorch/pytorch/issues/75181
     """
 
-    info = CheckInfo(
-        check_id="TC314",
-        kind="rule",
-        code="TC314",
-        severity="error",
-        title="{subject} is given a batch without a valid label",
-        likely_cause=(
-            "All labels of the batch at step {step} are ignore_index: masked as prompt or padding, "
-            "or truncated away. The mean over none is NaN."
-        ),
-        fix="Drop samples without labels from the data, or skip such a batch.",
+    title = "{subject} is given a batch without a valid label"
+    likely_cause = (
+        "All labels of the batch at step {step} are ignore_index: masked as prompt or padding, "
+        "or truncated away. The mean over none is NaN."
     )
+    fix = "Drop samples without labels from the data, or skip such a batch."
     needs = loss_needs(CROSS_ENTROPY, NLL) | Needs(calls=frozenset({Families.BACKWARD}))
 
-    def monitor(self) -> Labels:
-        return Labels()
-
-
-class Labels:
-    """Looks at the least and the greatest label."""
-
     def __init__(self) -> None:
-        self.triggered = 0
+        super().__init__()
         self._sum: CallEvent | None = None  # of no label, until backward() shows what came of it
 
     def observe(self, event: Event) -> list[Violation]:
         if isinstance(event, CallEvent) and (event.family or event.api) == Families.BACKWARD:
             call, self._sum = self._sum, None
             loss = loss_of(event)
-            return [_violation(call)] if call and loss is not None and math.isnan(loss) else []
+            return [self._violation(call)] if call and loss is not None and math.isnan(loss) else []
         if isinstance(event, StepEvent):
             self._sum = None
         call = as_loss(event, (CROSS_ENTROPY, NLL))
         if call is None:
             return []
         if call.args.get("reduction", "mean") == "mean":
-            return [_violation(call)] if self._is_of_none(call) else []
+            return [self._violation(call)] if self._is_of_none(call) else []
         self._sum = call if self._is_of_none(call) else None
         return []
 
@@ -86,18 +74,14 @@ class Labels:
         self.triggered += 1
         return bool(low == high == call.args.get("ignore_index", IGNORED_LABEL))
 
-    def finish(self) -> list[Violation]:
-        return []
-
-
-def _violation(call: CallEvent) -> Violation:
-    ignored = call.args.get("ignore_index", IGNORED_LABEL)
-    target = given(call, "target")
-    shape = list(target.shape) if target else "the"
-    return loss_violation(
-        "TC314",
-        call,
-        f"all labels of a batch are {ignored}, which the loss leaves out",
-        expected="at least one label that counts",
-        observed=f"{shape} labels, all {ignored}",
-    )
+    def _violation(self, call: CallEvent) -> Violation:
+        ignored = call.args.get("ignore_index", IGNORED_LABEL)
+        target = given(call, "target")
+        shape = list(target.shape) if target else "the"
+        return loss_violation(
+            self.code,
+            call,
+            f"all labels of a batch are {ignored}, which the loss leaves out",
+            expected="at least one label that counts",
+            observed=f"{shape} labels, all {ignored}",
+        )

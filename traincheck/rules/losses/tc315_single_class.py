@@ -1,15 +1,16 @@
-"""TC315: cross_entropy over a single class."""
+"""Cross_entropy over a single class."""
 
 from __future__ import annotations
 
 from traincheck.facts.losses import CROSS_ENTROPY, as_loss, given, loss_needs
+from traincheck.rules.base.rule import BuiltInRule
 from traincheck.rules.shared.losses import loss_violation
 from traincheck.schema.events import Event
-from traincheck.schema.findings import CheckInfo, Violation
+from traincheck.schema.findings import Violation
 
 
-class SingleClass:
-    """TC315 single-class: cross_entropy is given one output for each sample.
+class SingleClass(BuiltInRule, code="TC315", severity="error"):
+    """single-class: cross_entropy is given one output for each sample.
 
     What it checks:
         The class dim of the input of cross_entropy has more than one class.
@@ -31,26 +32,10 @@ class SingleClass:
         https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html
     """
 
-    info = CheckInfo(
-        check_id="TC315",
-        kind="rule",
-        code="TC315",
-        severity="error",
-        title="cross_entropy over a single class is always zero",
-        likely_cause="The last layer has one output, and softmax over one output is one.",
-        fix="Use binary_cross_entropy_with_logits for one output, or give the model two.",
-    )
+    title = "cross_entropy over a single class is always zero"
+    likely_cause = "The last layer has one output, and softmax over one output is one."
+    fix = "Use binary_cross_entropy_with_logits for one output, or give the model two."
     needs = loss_needs(CROSS_ENTROPY, numbers=False)
-
-    def monitor(self) -> Classes:
-        return Classes()
-
-
-class Classes:
-    """Looks at the shape of the input."""
-
-    def __init__(self) -> None:
-        self.triggered = 0
 
     def observe(self, event: Event) -> list[Violation]:
         call = as_loss(event, (CROSS_ENTROPY,))
@@ -63,13 +48,10 @@ class Classes:
             return []
         return [
             loss_violation(
-                "TC315",
+                self.code,
                 call,
                 "cross_entropy has one class to choose from, so that it is zero whatever happens",
                 expected="two classes or more",
                 observed=f"input {list(logits.shape)}",
             )
         ]
-
-    def finish(self) -> list[Violation]:
-        return []

@@ -1,16 +1,17 @@
-"""TC319: the token that ends a text is left out of the labels."""
+"""The token that ends a text is left out of the labels."""
 
 from __future__ import annotations
 
+from traincheck.rules.base.rule import BuiltInRule
 from traincheck.rules.shared.loaders import BATCHES, DATA_LOADER, TrainingLoaders
 from traincheck.schema.events import BatchEvent, Event, StepEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
 
 _PROOF = 2  # batches in a row
 
 
-class EndTokenNotLearned:
-    """TC319 end-token-not-learned: rows end with a token that is never a label.
+class EndTokenNotLearned(BuiltInRule, code="TC319", severity="error"):
+    """end-token-not-learned: rows end with a token that is never a label.
 
     What it checks:
         The token that rows of a training batch end with, as far as the attention mask reaches,
@@ -35,29 +36,16 @@ class EndTokenNotLearned:
         https://github.com/huggingface/transformers/issues/23530, https://github.com/huggingface/trl/issues/976
     """
 
-    info = CheckInfo(
-        check_id="TC319",
-        kind="rule",
-        code="TC319",
-        severity="error",
-        title="The end token is left out of the labels of {variables}",
-        likely_cause=(
-            "Padding and end of text are the same token (pad_token = eos_token), and the collator "
-            "sets the labels of all padding tokens to -100: {observed}."
-        ),
-        fix="Use another padding token, or make labels from the attention mask.",
+    title = "The end token is left out of the labels of {variables}"
+    likely_cause = (
+        "Padding and end of text are the same token (pad_token = eos_token), and the collator "
+        "sets the labels of all padding tokens to -100: {observed}."
     )
+    fix = "Use another padding token, or make labels from the attention mask."
     needs = BATCHES
 
-    def monitor(self) -> LostEnds:
-        return LostEnds()
-
-
-class LostEnds:
-    """Follows the token that is lost from batch to batch."""
-
     def __init__(self) -> None:
-        self.triggered = 0
+        super().__init__()
         self._lost: dict[str, list[BatchEvent]] = {}
         self._told: set[str] = set()
         self._training = TrainingLoaders()
@@ -68,9 +56,6 @@ class LostEnds:
             self._enter(event)
         elif isinstance(event, StepEvent):
             return self._conclude(event.rank)
-        return []
-
-    def finish(self) -> list[Violation]:
         return []
 
     def _enter(self, event: BatchEvent) -> None:
@@ -88,22 +73,21 @@ class LostEnds:
             is_training = (rank, loader) in self._training
             if len(lost) >= _PROOF and is_training and loader not in self._told:
                 self._told.add(loader)
-                found.append(_violation(lost[0]))
+                found.append(self._violation(lost[0]))
         return found
 
-
-def _violation(event: BatchEvent) -> Violation:
-    token = event.tokens["lost_end"]
-    observed = f"token {token} ends most rows and is -100 in all labels"
-    return Violation(
-        check_id="TC319",
-        step=event.step,
-        rank=event.rank,
-        stage="train",
-        subject=Subject(api=DATA_LOADER, variable=event.loader),
-        symptom=Symptom.LOSS_INPUT,
-        message=f"the end token is never a label in batches of {event.loader}; {observed}",
-        expected="the token that ends a row is a label like the others",
-        observed=observed,
-        evidence=(event,),
-    )
+    def _violation(self, event: BatchEvent) -> Violation:
+        token = event.tokens["lost_end"]
+        observed = f"token {token} ends most rows and is -100 in all labels"
+        return Violation(
+            check_id=self.code,
+            step=event.step,
+            rank=event.rank,
+            stage="train",
+            subject=Subject(api=DATA_LOADER, variable=event.loader),
+            symptom=Symptom.LOSS_INPUT,
+            message=f"the end token is never a label in batches of {event.loader}; {observed}",
+            expected="the token that ends a row is a label like the others",
+            observed=observed,
+            evidence=(event,),
+        )

@@ -1,27 +1,21 @@
-"""TC321: losses of one step are reduced in different ways. Compares arguments of calls."""
+"""Losses of one step are reduced in different ways. Compares arguments of calls."""
 
 from __future__ import annotations
 
 from traincheck.facts.losses import F
-from traincheck.rules.base.event_rule import SingleEvents
-from traincheck.schema.apis import Families
+from traincheck.rules.base.event_rule import EventRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, StepEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import TARGETED, Families, losses
 from traincheck.schema.values import number
 
-_LOSSES = frozenset(
-    f"{F}{name}"
-    for name in (
-        "cross_entropy", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss",
-        "kl_div", "binary_cross_entropy", "binary_cross_entropy_with_logits", "gaussian_nll_loss",
-    )
-)  # fmt: skip
+_LOSSES = TARGETED | losses("distribution") | {f"{F}gaussian_nll_loss"}
 _MEANS = frozenset({"mean", "batchmean"})
 
 
-class ReductionsMixed:
-    """TC321 reductions-mixed: sums and means over a batch are trained on together.
+class ReductionsMixed(EventRule, code="TC321", severity="info"):
+    """reductions-mixed: sums and means over a batch are trained on together.
 
     What it checks:
         The losses of a training step are all sums, or all means.
@@ -47,30 +41,14 @@ class ReductionsMixed:
         https://github.com/pytorch/examples/issues/234
     """
 
-    info = CheckInfo(
-        check_id="TC321",
-        kind="rule",
-        code="TC321",
-        severity="info",
-        title="Sums and means of losses are mixed",
-        likely_cause="Terms of the loss have different reductions{where}: {observed}.",
-        fix="Use one reduction for all terms, and weight them by factors of your own.",
-    )
+    title = "Sums and means of losses are mixed"
+    likely_cause = "Terms of the loss have different reductions{where}: {observed}."
+    fix = "Use one reduction for all terms, and weight them by factors of your own."
     needs = Needs(calls=_LOSSES | {Families.BACKWARD}, kinds=frozenset({"step"}))
 
     def __init__(self, steps: int = 3) -> None:
-        self.steps = steps
-
-    def monitor(self) -> Reductions:
-        return Reductions(self.steps)
-
-
-class Reductions(SingleEvents):
-    """Collects the reductions of the losses before a backward pass."""
-
-    def __init__(self, steps: int) -> None:
         super().__init__()
-        self._needed = steps
+        self.steps = steps
         self._sums: list[CallEvent] = []
         self._mean: CallEvent | None = None
         self._mixed: tuple[CallEvent, CallEvent] | None = None  # before one backward pass
@@ -120,14 +98,14 @@ class Reductions(SingleEvents):
         if not self._count:
             self._first = event.step
         self._count += 1
-        if self._count < self._needed:
+        if self._count < self.steps:
             return []
         self._is_over = True
         summed, mean = mixed
         names = tuple(call.api.removeprefix(F) for call in mixed)
         return [
             Violation(
-                check_id="TC321",
+                check_id=self.code,
                 step=self._first,
                 rank=event.rank,
                 stage="train",

@@ -1,4 +1,4 @@
-"""TC322: labels that are the next tokens already are shifted once more. Compares no contents."""
+"""Labels that are the next tokens already are shifted once more. Compares no contents."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from math import prod
 from typing import Any
 
 from traincheck.facts.losses import OVER_CLASSES, are_next_tokens, as_loss, given, number
-from traincheck.rules.base.event_rule import SingleEvents
+from traincheck.rules.base.event_rule import EventRule
 from traincheck.rules.shared.losses import loss_violation
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, CallEvent, Event, StepEvent
-from traincheck.schema.findings import CheckInfo, Violation
+from traincheck.schema.findings import Violation
+from traincheck.schema.torch_api import Families
 from traincheck.schema.values import tensor_summary
 
 _TWICE = 2
 
 
-class LabelsShiftedTwice:
-    """TC322 labels-shifted-twice: a language model is trained to predict two tokens ahead.
+class LabelsShiftedTwice(EventRule, code="TC322"):
+    """labels-shifted-twice: a language model is trained to predict two tokens ahead.
 
     What it checks:
         Labels that are the next tokens of their batch reach the loss as they are.
@@ -46,28 +46,16 @@ class LabelsShiftedTwice:
         https://github.com/huggingface/transformers/issues/47394
     """
 
-    info = CheckInfo(
-        check_id="TC322",
-        kind="rule",
-        code="TC322",
-        severity="warning",
-        title="Labels are shifted twice before {subject}",
-        likely_cause="The batch holds the next tokens as labels, and the model shifts again: "
-        "{observed}.",
-        fix="Give the model its inputs as labels, or leave the shift in the model out.",
+    title = "Labels are shifted twice before {subject}"
+    likely_cause = (
+        "The batch holds the next tokens as labels, and the model shifts again: {observed}."
     )
+    fix = "Give the model its inputs as labels, or leave the shift in the model out."
     needs = Needs(
         calls=OVER_CLASSES | {Families.MODULE},
         kinds=frozenset({"batch", "step"}),
         stats=OVER_CLASSES | {"batch"},
     )
-
-    def monitor(self) -> ShiftedLabels:
-        return ShiftedLabels()
-
-
-class ShiftedLabels(SingleEvents):
-    """Joins the labels of a step with what its losses were given."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -114,7 +102,25 @@ class ShiftedLabels(SingleEvents):
         if twice is None or others:
             return []
         self._is_over = True
-        return [_violation(twice, *labels)]
+        return [self._violation(twice, *labels)]
+
+    def _violation(self, call: CallEvent, name: str, shape: tuple[int, int]) -> Violation:
+        rows, columns = shape
+        target = given(call, "target")
+        size = prod(target.shape) if target is not None else 0
+        rest = "" if size < rows * columns else " and -100 at its end"
+        return loss_violation(
+            self.code,
+            call,
+            f"the labels ({name}) are the next tokens already, and are shifted once more",
+            expected=(
+                f"a target of all {rows * columns} labels of {name} ({rows} rows of {columns})"
+            ),
+            observed=(
+                f"a target of {size}, without the first label of each row{rest}: each position is "
+                "scored on the token two ahead"
+            ),
+        )
 
 
 def _shifted(where: str, values: Mapping[str, Any]) -> Iterator[tuple[str, tuple[int, int]]]:
@@ -124,20 +130,3 @@ def _shifted(where: str, values: Mapping[str, Any]) -> Iterator[tuple[str, tuple
         if tensor is not None and are_next_tokens(tensor):
             rows, columns = tensor.shape
             yield f"{where}{path}", (rows, columns)
-
-
-def _violation(call: CallEvent, name: str, shape: tuple[int, int]) -> Violation:
-    rows, columns = shape
-    target = given(call, "target")
-    size = prod(target.shape) if target is not None else 0
-    rest = "" if size < rows * columns else " and -100 at its end"
-    return loss_violation(
-        "TC322",
-        call,
-        f"the labels ({name}) are the next tokens already, and are shifted once more",
-        expected=f"a target of all {rows * columns} labels of {name} ({rows} rows of {columns})",
-        observed=(
-            f"a target of {size}, without the first label of each row{rest}: each position is "
-            "scored on the token two ahead"
-        ),
-    )

@@ -1,12 +1,12 @@
-"""TC330: binary cross entropy is given targets that are no probabilities."""
+"""Binary cross entropy is given targets that are no probabilities."""
 
 from __future__ import annotations
 
 from traincheck.facts.losses import BCE, BCE_LOGITS, as_loss, given, loss_needs, number
-from traincheck.rules.base.event_rule import SingleEvents
+from traincheck.rules.base.event_rule import EventRule
 from traincheck.rules.shared.losses import loss_violation
 from traincheck.schema.events import CallEvent, Event
-from traincheck.schema.findings import CheckInfo, Violation
+from traincheck.schema.findings import Violation
 from traincheck.schema.values import tensor_summary
 
 _LOSSES = (BCE, BCE_LOGITS)
@@ -15,8 +15,8 @@ _BYTES = (200.0, 255.0)  # a mask read from an image reaches into this, and no f
 _CLASSES = 2.0
 
 
-class TargetOutOfRange:
-    """TC330 target-out-of-range: targets of binary cross entropy lie outside 0 to 1.
+class TargetOutOfRange(EventRule, code="TC330", severity="error"):
+    """target-out-of-range: targets of binary cross entropy lie outside 0 to 1.
 
     What it checks:
         The targets of binary_cross_entropy and binary_cross_entropy_with_logits are between 0 and
@@ -48,31 +48,16 @@ class TargetOutOfRange:
         https://docs.pytorch.org/docs/stable/generated/torch.nn.BCELoss.html
     """
 
-    info = CheckInfo(
-        check_id="TC330",
-        kind="rule",
-        code="TC330",
-        severity="error",
-        title="{subject} is given targets outside of 0 to 1",
-        likely_cause="The targets are no probabilities: {observed}.",
-        fix="Bring the targets to 0 and 1: mask / 255, label - 1, (label + 1) / 2.",
-    )
+    title = "{subject} is given targets outside of 0 to 1"
+    likely_cause = "The targets are no probabilities: {observed}."
+    fix = "Bring the targets to 0 and 1: mask / 255, label - 1, (label + 1) / 2."
     needs = loss_needs(*_LOSSES)
 
     def __init__(self, low: float = -0.5, high: float = 1.5) -> None:
+        super().__init__()
         self.low = low
         self.high = high
-
-    def monitor(self) -> Targets:
-        return Targets(self.low, self.high)
-
-
-class Targets(SingleEvents):
-    """Looks at the least and the greatest target of each loss."""
-
-    def __init__(self, low: float, high: float) -> None:
-        super().__init__()
-        self._low, self._high = low, high
+        self._low, self._high = self.low, self.high
         self._first: dict[str, CallEvent] = {}
         self._extremes: dict[str, tuple[float, float]] = {}
         self._told: set[str] = set()
@@ -93,7 +78,17 @@ class Targets(SingleEvents):
             self._first[call.api], self._extremes[call.api] = call, (low, high)
             return []
         self._told.add(call.api)
-        return [_violation(self._first[call.api], min(low, before[0]), max(high, before[1]))]
+        return [self._violation(self._first[call.api], min(low, before[0]), max(high, before[1]))]
+
+    def _violation(self, call: CallEvent, low: float, high: float) -> Violation:
+        return loss_violation(
+            self.code,
+            call,
+            f"targets of {call.api.rpartition('.')[2]} are no probabilities",
+            expected="targets between 0 and 1",
+            observed=f"targets from {low:.3g} to {high:.3g}",
+            cause=_cause(low, high),
+        )
 
 
 def _counts_all(call: CallEvent) -> bool:
@@ -105,17 +100,6 @@ def _counts_all(call: CallEvent) -> bool:
         return False
     least = number(given(call, "weight"), "min")
     return call.args.get("weight") is None or (least is not None and least > 0)
-
-
-def _violation(call: CallEvent, low: float, high: float) -> Violation:
-    return loss_violation(
-        "TC330",
-        call,
-        f"targets of {call.api.rpartition('.')[2]} are no probabilities",
-        expected="targets between 0 and 1",
-        observed=f"targets from {low:.3g} to {high:.3g}",
-        cause=_cause(low, high),
-    )
 
 
 def _cause(low: float, high: float) -> str:

@@ -1,17 +1,20 @@
-"""TC331: a loss that the program wrote itself is over all pairs of the samples of a batch."""
+"""A loss that the program wrote itself is over all pairs of the samples of a batch."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
-from traincheck.rules.base.event_rule import SingleEvents
-from traincheck.schema.apis import Families, Marks
+from traincheck.rules.base.event_rule import EventRule
 from traincheck.schema.claims import Needs
-from traincheck.schema.events import BatchEvent, CallEvent, Event, MarkEvent, StepEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.events import BatchEvent, CallEvent, Event, StepEvent
+from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.observations.base import needs_of
+from traincheck.schema.observations.loss_broadcast import LossBroadcast, Source
+from traincheck.schema.observations.reading import observed
+from traincheck.schema.torch_api import Families
 from traincheck.schema.values import tensors_in
 
 _ENOUGH = 2  # steps
@@ -49,8 +52,11 @@ class _Pairs(NamedTuple):
     size: int
 
 
-class BroadcastInOwnLoss:
-    """TC331 broadcast-in-own-loss: a loss written by hand is over all pairs of samples.
+_Look: TypeAlias = tuple[Event, LossBroadcast]  # before a backward pass
+
+
+class BroadcastInOwnLoss(EventRule, code="TC331"):
+    """broadcast-in-own-loss: a loss written by hand is over all pairs of samples.
 
     What it checks:
         In a loss that is written out, as ((prediction - target) ** 2).mean(), no operation makes
@@ -80,34 +86,19 @@ class BroadcastInOwnLoss:
         https://docs.pytorch.org/docs/stable/notes/broadcasting.html
     """
 
-    info = CheckInfo(
-        check_id="TC331",
-        kind="rule",
-        code="TC331",
-        severity="warning",
-        title="A loss is over all pairs of the samples of a batch",
-        likely_cause="In a loss {observed}: shapes of (N, 1) and (N,) broadcast.",
-        fix="Give both one shape: squeeze(-1) the one of (N, 1), or view_as() the other.",
+    title = "A loss is over all pairs of the samples of a batch"
+    likely_cause = "In a loss {observed}: shapes of (N, 1) and (N,) broadcast."
+    fix = "Give both one shape: squeeze(-1) the one of (N, 1), or view_as() the other."
+    needs = needs_of(LossBroadcast) | Needs(
+        calls=frozenset({Families.BACKWARD, Families.MODULE}), kinds=frozenset({"batch", "step"})
     )
-    needs = Needs(
-        states=frozenset({"loss@broadcast"}),
-        calls=frozenset({Families.BACKWARD, Families.MODULE}),
-        kinds=frozenset({"batch", "mark", "step"}),
-    )
-
-    def monitor(self) -> Operations:
-        return Operations()
-
-
-class Operations(SingleEvents):
-    """Compares what losses of a step broadcast to with the size of its batches."""
 
     def __init__(self) -> None:
         super().__init__()
         self._sizes: set[int] = set()  # of batches, and of what models were given
         self._calls: Counter[str | None] = Counter()  # an agent is called for each row
-        self._marks: dict[str, MarkEvent] = {}  # by stream, before their backward pass
-        self._looks: list[tuple[CallEvent, MarkEvent]] = []
+        self._before: dict[str, _Look] = {}  # by stream, before their backward pass
+        self._looks: list[tuple[CallEvent, _Look]] = []
         self._first: dict[object, Violation] = {}
         self._steps: Counter[object] = Counter()
 
@@ -116,13 +107,13 @@ class Operations(SingleEvents):
             return self._conclude()
         if isinstance(event, BatchEvent):
             self._count(event.leaves)
-        elif isinstance(event, MarkEvent) and event.text == Marks.BROADCASTS:
-            self._marks[event.stream] = event
+        elif (found := observed(event, LossBroadcast)) is not None:
+            self._before[event.stream] = event, found
         elif isinstance(event, CallEvent):
             if event.api == Families.BACKWARD:
-                mark = self._marks.pop(event.stream, None)
-                if mark is not None and len(self._looks) < _MOST_MARKS:
-                    self._looks.append((event, mark))
+                look = self._before.pop(event.stream, None)
+                if look is not None and len(self._looks) < _MOST_MARKS:
+                    self._looks.append((event, look))
             elif event.root and event.grad_enabled:
                 self._count(event.args)
                 self._calls[event.module] += 1
@@ -136,24 +127,38 @@ class Operations(SingleEvents):
         self._calls.clear()
         looks, self._looks = self._looks, []
         found: dict[object, Violation] = {}
-        for call, mark in looks:
+        for call, (mark, broadcasts) in looks:
             self.triggered += 1
-            for pairs in _pairs(mark):
+            for pairs in _pairs(broadcasts):
                 if pairs.size in sizes:
                     place = call.where, pairs.name, len(pairs.given)
-                    found.setdefault(place, _violation(call, mark, pairs))
+                    found.setdefault(place, self._violation(call, mark, pairs))
         self._steps.update(found.keys())
         self._first = {**found, **self._first}
         return [self._first[place] for place in found if self._steps[place] == _ENOUGH]
 
+    def _violation(self, call: CallEvent, mark: Event, pairs: _Pairs) -> Violation:
+        other = [pairs.size] if len(pairs.given) > 1 else [pairs.size, 1]
+        word = _WORDS.get(pairs.name, f"an operation ({pairs.name})")
+        return self.violation(
+            mark,
+            subject=Subject(api=call.api),
+            symptom=Symptom.LOSS_INPUT,
+            message=f"{word} in a loss is over all pairs of {pairs.size} samples",
+            expected=f"one shape for both, with {pairs.size} elements",
+            observed=(
+                f"{word} of {[*pairs.given]} and a tensor such as {other} gives {[*pairs.shape]}"
+            ),
+            evidence=(call,),
+        )
 
-def _pairs(mark: MarkEvent) -> list[_Pairs]:
+
+def _pairs(broadcasts: LossBroadcast) -> list[_Pairs]:
     """What is over all pairs of samples by mistake; nothing where pairs are meant."""
-    operations = mark.data.get("operations")
     found: list[_Pairs] = []
-    for operation in operations if isinstance(operations, Sequence) else ():
-        shape = tuple(operation["shape"])
-        inputs = [each for each in operation["inputs"] if each is not None]
+    for operation in broadcasts.operations:
+        shape = operation.shape
+        inputs = [each for each in operation.inputs if each is not None]
         sides = [size for size in shape if size > 1]
         if len(sides) != _PAIR or sides[0] != sides[1]:
             continue
@@ -162,17 +167,17 @@ def _pairs(mark: MarkEvent) -> list[_Pairs]:
         sources = [*_sources(inputs[0])]
         is_each = bool(sources) and _is_each(sources[0].shape, sides[0])
         if is_each and sides[0] >= _FEWEST and not _is_meant(sources):
-            name = _kind(operation["node"])
+            name = _kind(operation.node)
             found.append(_Pairs(name, shape, sources[0].shape, sides[0]))
     return found
 
 
-def _sources(given: Sequence[Any]) -> Iterator[_Source]:
+def _sources(given: Sequence[Source]) -> Iterator[_Source]:
     """Where an input comes from; up to the first whose sizes are not known."""
     for name, shape in given:
         if shape is None:
             return
-        yield _Source(_kind(name), tuple(shape))
+        yield _Source(_kind(name), shape)
 
 
 def _kind(node: str) -> str:
@@ -192,22 +197,3 @@ def _is_meant(sources: Sequence[_Source]) -> bool:
         if name not in _SCALING:
             return name == _LEAF or name in _SPREADING
     return False
-
-
-def _violation(call: CallEvent, mark: MarkEvent, pairs: _Pairs) -> Violation:
-    other = [pairs.size] if len(pairs.given) > 1 else [pairs.size, 1]
-    word = _WORDS.get(pairs.name, f"an operation ({pairs.name})")
-    return Violation(
-        check_id="TC331",
-        step=mark.step,
-        rank=mark.rank,
-        stage=mark.stage,
-        subject=Subject(api=call.api),
-        symptom=Symptom.LOSS_INPUT,
-        message=f"{word} in a loss is over all pairs of {pairs.size} samples",
-        expected=f"one shape for both, with {pairs.size} elements",
-        observed=(
-            f"{word} of {[*pairs.given]} and a tensor such as {other} gives {[*pairs.shape]}"
-        ),
-        evidence=(call,),
-    )

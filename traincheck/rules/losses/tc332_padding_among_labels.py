@@ -1,4 +1,4 @@
-"""TC332: a language model is trained to predict padding."""
+"""A language model is trained to predict padding."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from dataclasses import dataclass
 from math import prod
 
 from traincheck.facts.losses import CROSS_ENTROPY, as_loss, given, loss_needs
-from traincheck.rules.base.event_rule import SingleEvents
+from traincheck.rules.base.event_rule import EventRule
 from traincheck.rules.shared.losses import loss_violation
-from traincheck.schema.apis import IGNORED_LABEL
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, CallEvent, Event, StepEvent
-from traincheck.schema.findings import CheckInfo, Violation
+from traincheck.schema.findings import Violation
+from traincheck.schema.torch_api import IGNORED_LABEL
 from traincheck.schema.values import tensor_summary
 
 _LEAST_PADDING = 0.05  # share of the positions of a batch
 _ENOUGH = 2  # losses in a row
 
 
-class PaddingAmongLabels:
-    """TC332 padding-among-labels: the loss of a language model is taken over padding.
+class PaddingAmongLabels(EventRule, code="TC332"):
+    """padding-among-labels: the loss of a language model is taken over padding.
 
     What it checks:
         Labels of positions that the attention mask leaves out are left out of cross_entropy.
@@ -45,34 +45,13 @@ class PaddingAmongLabels:
         https://github.com/huggingface/trl/issues/1625
     """
 
-    info = CheckInfo(
-        check_id="TC332",
-        kind="rule",
-        code="TC332",
-        severity="warning",
-        title="The loss is taken over padding",
-        likely_cause="Labels are a copy of the tokens, padding included: {observed}.",
-        fix="Set labels to -100 where the attention mask is 0, or give the loss the ignore_index "
-        "that padding has.",
+    title = "The loss is taken over padding"
+    likely_cause = "Labels are a copy of the tokens, padding included: {observed}."
+    fix = (
+        "Set labels to -100 where the attention mask is 0, or give the loss the ignore_index "
+        "that padding has."
     )
     needs = loss_needs(CROSS_ENTROPY) | Needs(kinds=frozenset({"batch"}))
-
-    def monitor(self) -> PaddedLosses:
-        return PaddedLosses()
-
-
-@dataclass(frozen=True, slots=True)
-class _Padded:
-    """A batch with padding. label: of it. rows, columns: of its tokens."""
-
-    share: float
-    label: int
-    rows: int
-    columns: int
-
-
-class PaddedLosses(SingleEvents):
-    """Compares each loss with the batch before it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -115,13 +94,23 @@ class PaddedLosses(SingleEvents):
             return []
         return [
             loss_violation(
-                "TC332",
+                self.code,
                 self._first,
                 "cross_entropy is taken over padding",
                 expected="labels of padding that the loss leaves out",
                 observed=f"{batch.share:.0%} of a batch is padding, with the label {batch.label}",
             )
         ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Padded:
+    """A batch with padding. label: of it. rows, columns: of its tokens."""
+
+    share: float
+    label: int
+    rows: int
+    columns: int
 
 
 def _padded(event: BatchEvent) -> _Padded | None:

@@ -1,25 +1,25 @@
-"""TC338: a causal language model is to predict the very tokens that it is given. By loss, too."""
+"""A causal language model is to predict the very tokens that it is given. By loss, too."""
 
 from __future__ import annotations
 
 from math import inf, log
 
 from traincheck.facts.losses import OVER_CLASSES, given, number
-from traincheck.rules.base.event_rule import SingleEvents
+from traincheck.rules.base.event_rule import EventRule
 from traincheck.rules.shared.causality import CALLS, Readers, TrainingStep, is_causal, is_open
 from traincheck.rules.shared.losses import loss_violation
-from traincheck.schema.apis import EMBEDDING, SOFTMAXES, Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event
-from traincheck.schema.findings import CheckInfo, Violation
+from traincheck.schema.findings import Violation
+from traincheck.schema.torch_api import EMBEDDING, SOFTMAXES, Families
 from traincheck.schema.values import tensor_summary
 
 _NEAR_ZERO = 0.02  # of the loss of a guess
 _PROOF = 2  # steps
 
 
-class LabelsNotShifted:
-    """TC338 labels-not-shifted: a causal language model is to predict the token that it is given.
+class LabelsNotShifted(EventRule, code="TC338"):
+    """labels-not-shifted: a causal language model is to predict the token that it is given.
 
     What it checks:
         Where attention hides the tokens behind each position, labels are not the tokens that the
@@ -50,15 +50,9 @@ class LabelsNotShifted:
         https://github.com/KempnerInstitute/KempnerForge/issues/154
     """
 
-    info = CheckInfo(
-        check_id="TC338",
-        kind="rule",
-        code="TC338",
-        severity="warning",
-        title="Labels are the tokens that the model is given",
-        likely_cause="Inputs and labels are not shifted against each other: {observed}.",
-        fix="Give the model tokens[:, :-1], and the loss tokens[:, 1:].",
-    )
+    title = "Labels are the tokens that the model is given"
+    likely_cause = "Inputs and labels are not shifted against each other: {observed}."
+    fix = "Give the model tokens[:, :-1], and the loss tokens[:, 1:]."
     needs = Needs(
         calls=OVER_CLASSES | CALLS | {EMBEDDING, Families.MODULE},
         kinds=frozenset({"batch", "step"}),
@@ -66,18 +60,8 @@ class LabelsNotShifted:
     )
 
     def __init__(self, share: float = _NEAR_ZERO) -> None:
-        self.share = share
-
-    def monitor(self) -> CopiedLabels:
-        return CopiedLabels(self.share)
-
-
-class CopiedLabels(SingleEvents):
-    """Joins the attention of a step with what its losses were given, and gave."""
-
-    def __init__(self, share: float) -> None:
         super().__init__()
-        self._share = share
+        self.share = share
         self._readers = Readers()
         self._first: CallEvent | None = None
         self._found = 0
@@ -90,10 +74,21 @@ class CopiedLabels(SingleEvents):
         if not all(number(given(loss, "target"), "fed") for loss in step.losses):
             return []
         self._first = self._first or step.losses[0]
-        if not all(_is_low(loss, self._share) for loss in step.losses):
+        if not all(_is_low(loss, self.share) for loss in step.losses):
             return []
         self._found += 1
-        return [_violation(self._first, _mean(step.losses[0]))] if self._found == _PROOF else []
+        return (
+            [self._violation(self._first, _mean(step.losses[0]))] if self._found == _PROOF else []
+        )
+
+    def _violation(self, first: CallEvent, mean: float) -> Violation:
+        return loss_violation(
+            self.code,
+            first,
+            "the labels are the tokens that the model is given, each at its position",
+            expected="labels that are one token ahead of what the model is given",
+            observed=f"the same tokens as labels and as inputs; the loss falls to {mean:.2g}",
+        )
 
 
 def _is_causal(step: TrainingStep) -> bool:
@@ -116,13 +111,3 @@ def _is_low(loss: CallEvent, share: float) -> bool:
     if scores is None or len(scores.shape) < 2:  # noqa: PLR2004
         return False
     return _mean(loss) < share * log(max(scores.shape[1], 2))
-
-
-def _violation(first: CallEvent, mean: float) -> Violation:
-    return loss_violation(
-        "TC338",
-        first,
-        "the labels are the tokens that the model is given, each at its position",
-        expected="labels that are one token ahead of what the model is given",
-        observed=f"the same tokens as labels and as inputs; the loss falls to {mean:.2g}",
-    )

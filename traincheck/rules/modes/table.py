@@ -10,8 +10,10 @@ from traincheck.rules.modes.tc305_spectral_norm_before_training import SpectralN
 from traincheck.rules.modes.tc306_frozen_model_in_training_mode import FrozenModelInTrainingMode
 from traincheck.rules.modes.tc307_initial_norm_statistics import InitialNormStatistics
 from traincheck.rules.modes.tc308_stale_norm_statistics import StaleNormStatistics
-from traincheck.rules.modes.tc327_evaluated_on_another_scale import EvaluatedOnAnotherScale
-from traincheck.rules.modes.tc329_initialized_again import InitializedAgain
+from traincheck.rules.modes.tc327_train_eval_preprocessing_mismatch import (
+    TrainEvalPreprocessingMismatch,
+)
+from traincheck.rules.modes.tc329_initialized_repeatedly import InitializedRepeatedly
 from traincheck.schema.protocols import Rule
 
 RULES: tuple[Rule, ...] = (
@@ -23,6 +25,6 @@ RULES: tuple[Rule, ...] = (
     FrozenModelInTrainingMode(),
     InitialNormStatistics(),
     StaleNormStatistics(),
-    EvaluatedOnAnotherScale(),
-    InitializedAgain(),
+    TrainEvalPreprocessingMismatch(),
+    InitializedRepeatedly(),
 )

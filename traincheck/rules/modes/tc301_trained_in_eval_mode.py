@@ -1,4 +1,4 @@
-"""TC301: a model is trained while it is in evaluation mode."""
+"""A model is trained while it is in evaluation mode."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from dataclasses import replace
 from traincheck.facts.forwards import Forward
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, MODES, StepFacts
 from traincheck.rules.base.model_rule import MODELS
-from traincheck.rules.base.step_rule import StepMonitor, proof
+from traincheck.rules.base.step_rule import StepRule, proof
 from traincheck.rules.base.streak import Streak, extend
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import Families
 from traincheck.schema.words import joined
 
 _CONFIRMED = 2
 
 
-class TrainedInEvalMode:
-    """TC301 trained-in-eval-mode: forward passes that train a model run in evaluation mode.
+class TrainedInEvalMode(StepRule, code="TC301", severity="error"):
+    """trained-in-eval-mode: forward passes that train a model run in evaluation mode.
 
     What it checks:
         The forward passes whose gradients an optimizer step applies run in training mode, where
@@ -50,26 +50,13 @@ class TrainedInEvalMode:
         https://github.com/wkentaro/pytorch-fcn/issues/57, https://github.com/huggingface/trl/issues/1066
     """
 
-    info = CheckInfo(
-        check_id="TC301",
-        kind="rule",
-        code="TC301",
-        severity="error",
-        title="{subject} is trained in evaluation mode",
-        likely_cause=(
-            "eval(){where} was called on {subject}, and train() is not called before training goes "
-            "on: {observed}."
-        ),
-        fix="Call train() on {subject} after evaluation, before the next training step.",
+    title = "{subject} is trained in evaluation mode"
+    likely_cause = (
+        "eval(){where} was called on {subject}, and train() is not called before training goes "
+        "on: {observed}."
     )
+    fix = "Call train() on {subject} after evaluation, before the next training step."
     needs = DISCOVERY | GRADIENTS | MODES | MODELS | Needs(kinds=frozenset({"batch", "checkpoint"}))
-
-    def monitor(self) -> TrainingMode:
-        return TrainingMode()
-
-
-class TrainingMode(StepMonitor):
-    """Compares the modes of forward passes with what the optimizer steps then apply."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -83,7 +70,7 @@ class TrainingMode(StepMonitor):
         for moment in facts.moments:
             if moment.family == Families.EVAL and moment.call.module is not None:
                 self._eval[moment.call.module] = moment.call
-        if not facts.is_whole:
+        if not facts.is_complete:
             self._streaks.clear()
             self._others.clear()
             return []
@@ -144,7 +131,7 @@ class TrainingMode(StepMonitor):
         since = "" if path in self._was_training else ", and was never in training mode"
         last = self._eval.get(path) or self._eval.get(path.partition(".")[0])
         return proof(
-            ("TC301", Symptom.EVAL_MODE),
+            (self.code, Symptom.EVAL_MODE),
             facts,
             step=step,
             subject=Subject(module=path),

@@ -1,4 +1,4 @@
-"""TC302: a model is evaluated in training mode and never in evaluation mode."""
+"""A model is evaluated in training mode and never in evaluation mode."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 
 from traincheck.facts.forwards import Forward
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, MODES, StepFacts
-from traincheck.rules.base.step_rule import StepMonitor, proof
+from traincheck.rules.base.step_rule import StepRule, proof
 from traincheck.schema.claims import Needs
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.words import joined
 
 
-class EvaluatedInTrainingMode:
-    """TC302 evaluated-in-training-mode: evaluation runs with dropout and batch statistics on.
+class EvaluatedInTrainingMode(StepRule, code="TC302"):
+    """evaluated-in-training-mode: evaluation runs with dropout and batch statistics on.
 
     What it checks:
         Forward passes without gradients, over the batches of a DataLoader that is never trained
@@ -45,15 +45,9 @@ class EvaluatedInTrainingMode:
         https://discuss.pytorch.org/t/model-eval-vs-with-torch-no-grad/19615
     """
 
-    info = CheckInfo(
-        check_id="TC302",
-        kind="rule",
-        code="TC302",
-        severity="warning",
-        title="{subject} is evaluated in training mode",
-        likely_cause="eval() is not called on {subject} before evaluation: {observed}.",
-        fix="Call eval() on {subject} before evaluation, and train() after it.",
-    )
+    title = "{subject} is evaluated in training mode"
+    likely_cause = "eval() is not called on {subject} before evaluation: {observed}."
+    fix = "Call eval() on {subject} before evaluation, and train() after it."
     needs = (
         DISCOVERY
         | GRADIENTS
@@ -62,36 +56,9 @@ class EvaluatedInTrainingMode:
     )
 
     def __init__(self, batches: int = 2, rounds: int = 3) -> None:
+        super().__init__()
         self.batches = batches
         self.rounds = rounds
-
-    def monitor(self) -> EvaluationMode:
-        return EvaluationMode(self.batches, self.rounds)
-
-
-@dataclass(slots=True)
-class _Suspect:
-    """A model in training mode without gradients. rounds: steps that were followed by it."""
-
-    first: Violation
-    loaders: set[str] = field(default_factory=set)
-    batches: int = 0
-    rounds: int = 0
-    is_told: bool = False
-
-
-class EvaluationMode(StepMonitor):
-    """Remembers how each model is used without gradients.
-
-    Args:
-        batches: evaluated batches that prove it.
-        rounds: after how many evaluations it is told before the end.
-    """
-
-    def __init__(self, batches: int, rounds: int) -> None:
-        super().__init__()
-        self._batches = batches
-        self._rounds = rounds
         self._trained_on: set[str] = set()  # loaders
         self._evaluated: set[str] = set()  # models, in evaluation mode
         self._suspects: dict[str, _Suspect] = {}
@@ -105,7 +72,7 @@ class EvaluationMode(StepMonitor):
             elif not forward.is_training:
                 self.triggered += 1
                 self._evaluated.add(forward.path)
-        if not facts.is_whole:
+        if not facts.is_complete:
             return []
         for moment in facts.updates():
             for identity in moment.applied & self.ledger.parameters.keys():
@@ -113,7 +80,7 @@ class EvaluationMode(StepMonitor):
         for forward in facts.forwards:
             if not forward.call.grad_enabled and forward.is_training and forward.loaders:
                 self._suspect(forward, facts)
-        return self._sure(self._rounds)
+        return self._sure(self.rounds)
 
     def _is_model(self, forward: Forward) -> bool:
         """Whether it has parameters.
@@ -135,7 +102,7 @@ class EvaluationMode(StepMonitor):
                 not suspect.is_told
                 and path not in self._evaluated
                 and suspect.loaders.isdisjoint(self._trained_on)
-                and suspect.batches >= self._batches
+                and suspect.batches >= self.batches
                 and suspect.rounds >= rounds
             ):
                 suspect.is_told = True
@@ -159,12 +126,11 @@ class EvaluationMode(StepMonitor):
         suspect.batches += forward.count
         suspect.rounds += 1
 
-    @staticmethod
-    def _violation(forward: Forward, facts: StepFacts, active: list[str]) -> Violation:
+    def _violation(self, forward: Forward, facts: StepFacts, active: list[str]) -> Violation:
         path = forward.path
         where = joined(sorted(forward.loaders))
         return proof(
-            ("TC302", Symptom.TRAINING_MODE),
+            (self.code, Symptom.TRAINING_MODE),
             facts,
             subject=Subject(module=path),
             message=f"{path} is evaluated without gradients, but in training mode",
@@ -172,3 +138,14 @@ class EvaluationMode(StepMonitor):
             observed=f"working as in training: {joined(active)}",
             evidence=(forward.call,),
         )
+
+
+@dataclass(slots=True)
+class _Suspect:
+    """A model in training mode without gradients. rounds: steps that were followed by it."""
+
+    first: Violation
+    loaders: set[str] = field(default_factory=set)
+    batches: int = 0
+    rounds: int = 0
+    is_told: bool = False

@@ -1,16 +1,16 @@
-"""TC303: dropout is at work in a module that is in evaluation mode."""
+"""Dropout is at work in a module that is in evaluation mode."""
 
 from __future__ import annotations
 
 from traincheck.facts.forwards import Forward
 from traincheck.facts.step_facts import DISCOVERY, MODES, StepFacts
-from traincheck.rules.base.step_rule import StepMonitor, proof
+from traincheck.rules.base.step_rule import StepRule, proof
 from traincheck.schema.events import CallEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
 
 
-class DropoutInEvaluation:
-    """TC303 dropout-in-evaluation: functional dropout ignores the mode of its module.
+class DropoutInEvaluation(StepRule, code="TC303"):
+    """dropout-in-evaluation: functional dropout ignores the mode of its module.
 
     What it checks:
         Dropout functions, and the dropout of scaled_dot_product_attention, drop nothing while the
@@ -37,26 +37,13 @@ class DropoutInEvaluation:
         https://github.com/pytorch/pytorch/issues/26338, https://github.com/huggingface/transformers/pull/33844
     """
 
-    info = CheckInfo(
-        check_id="TC303",
-        kind="rule",
-        code="TC303",
-        severity="warning",
-        title="Dropout is on in evaluation mode in {subject}",
-        likely_cause="The call does not follow the mode of the model: {observed}.",
-        fix=(
-            "Pass training=self.training to F.dropout; pass dropout_p=p if self.training else 0.0 "
-            "to scaled_dot_product_attention; make nn.Dropout in __init__, not in forward."
-        ),
+    title = "Dropout is on in evaluation mode in {subject}"
+    likely_cause = "The call does not follow the mode of the model: {observed}."
+    fix = (
+        "Pass training=self.training to F.dropout; pass dropout_p=p if self.training else 0.0 "
+        "to scaled_dot_product_attention; make nn.Dropout in __init__, not in forward."
     )
     needs = DISCOVERY | MODES
-
-    def monitor(self) -> EvaluationDropout:
-        return EvaluationDropout()
-
-
-class EvaluationDropout(StepMonitor):
-    """Looks at forward passes in evaluation mode. One report for each module."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -90,10 +77,10 @@ class EvaluationDropout(StepMonitor):
         name = call.api.rpartition(".")[2]
         p = call.args.get("dropout_p", call.args.get("p"))
         # Of a module that hangs nowhere below the model: its own mode is known, its place is not
-        is_loose = call.module is None and call.training is True
-        by = ", in a layer that eval() does not reach: it is no part of the model" * is_loose
+        is_unowned = call.module is None and call.training is True
+        by = ", in a layer that eval() does not reach: it is no part of the model" * is_unowned
         return proof(
-            ("TC303", Symptom.WRONG_VALUE),
+            (self.code, Symptom.WRONG_VALUE),
             facts,
             subject=Subject(api=call.api, module=path),
             message=f"{path} is in evaluation mode and calls {name}() that drops with p={p}{by}",

@@ -1,19 +1,19 @@
-"""TC304: a part of a model stays in evaluation mode while it is trained on."""
+"""A part of a model stays in evaluation mode while it is trained on."""
 
 from __future__ import annotations
 
 from traincheck.facts.forwards import Forward
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, MODES, StepFacts
-from traincheck.rules.base.step_rule import StepMonitor, proof
+from traincheck.rules.base.step_rule import StepRule, proof
 from traincheck.rules.base.streak import Streak, extend
 from traincheck.schema.events import CallEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
 
 _CONFIRMED = 2
 
 
-class PartLeftInEvalMode:
-    """TC304 part-left-in-eval-mode: dropout of a trained part went off while training goes on.
+class PartLeftInEvalMode(StepRule, code="TC304"):
+    """part-left-in-eval-mode: dropout of a trained part went off while training goes on.
 
     What it checks:
         Dropout that was at work in training steps stays at work, as long as the model around it is
@@ -39,23 +39,10 @@ class PartLeftInEvalMode:
         https://github.com/joeynmt/joeynmt/issues/184
     """
 
-    info = CheckInfo(
-        check_id="TC304",
-        kind="rule",
-        code="TC304",
-        severity="warning",
-        title="{subject} stays in evaluation mode while it is trained",
-        likely_cause="eval() was called on this part, and train() afterwards on another one only.",
-        fix="Call train() on the whole model after evaluation.",
-    )
+    title = "{subject} stays in evaluation mode while it is trained"
+    likely_cause = "eval() was called on this part, and train() afterwards on another one only."
+    fix = "Call train() on the whole model after evaluation."
     needs = DISCOVERY | GRADIENTS | MODES
-
-    def monitor(self) -> PartModes:
-        return PartModes()
-
-
-class PartModes(StepMonitor):
-    """Knows which dropout was at work in training."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,7 +50,7 @@ class PartModes(StepMonitor):
         self._streaks: dict[str, Streak] = {}
 
     def judge(self, facts: StepFacts) -> list[Violation]:
-        if not facts.is_whole:
+        if not facts.is_complete:
             self._streaks.clear()
             return []
         applied = facts.applied
@@ -101,7 +88,7 @@ class PartModes(StepMonitor):
         self, path: str, call: CallEvent, streak: Streak, forward: Forward, facts: StepFacts
     ) -> Violation:
         return proof(
-            ("TC304", Symptom.EVAL_MODE),
+            (self.code, Symptom.EVAL_MODE),
             facts,
             step=streak.first,
             subject=Subject(module=path),

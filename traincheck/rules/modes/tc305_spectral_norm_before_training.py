@@ -1,15 +1,15 @@
-"""TC305: spectral normalization is used before its vectors were ever computed."""
+"""Spectral normalization is used before its vectors were ever computed."""
 
 from __future__ import annotations
 
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, MODES, StepFacts
-from traincheck.rules.base.step_rule import StepMonitor, proof
+from traincheck.rules.base.step_rule import StepRule, proof
 from traincheck.schema.claims import Needs
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
 
 
-class SpectralNormBeforeTraining:
-    """TC305 spectral-norm-before-training: a spectrally normalized layer is evaluated first.
+class SpectralNormBeforeTraining(StepRule, code="TC305"):
+    """spectral-norm-before-training: a spectrally normalized layer is evaluated first.
 
     What it checks:
         Layers made by torch.nn.utils.spectral_norm see a pass in training mode, or a loaded state,
@@ -33,17 +33,11 @@ class SpectralNormBeforeTraining:
         https://github.com/pytorch/pytorch/issues/51800
     """
 
-    info = CheckInfo(
-        check_id="TC305",
-        kind="rule",
-        code="TC305",
-        severity="warning",
-        title="Spectral normalization is used before it was computed: {variables}",
-        likely_cause="The model is evaluated before its first pass in training mode: {observed}.",
-        fix=(
-            "Use torch.nn.utils.parametrizations.spectral_norm, or run one pass in training mode "
-            "before the first evaluation."
-        ),
+    title = "Spectral normalization is used before it was computed: {variables}"
+    likely_cause = "The model is evaluated before its first pass in training mode: {observed}."
+    fix = (
+        "Use torch.nn.utils.parametrizations.spectral_norm, or run one pass in training mode "
+        "before the first evaluation."
     )
     needs = (
         DISCOVERY
@@ -51,13 +45,6 @@ class SpectralNormBeforeTraining:
         | MODES
         | Needs(states=frozenset({"buffer@new"}), kinds=frozenset({"checkpoint"}))
     )
-
-    def monitor(self) -> SpectralOrder:
-        return SpectralOrder()
-
-
-class SpectralOrder(StepMonitor):
-    """Knows which models were called in training mode."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -78,7 +65,7 @@ class SpectralOrder(StepMonitor):
                 self._early.setdefault(
                     root,
                     proof(
-                        ("TC305", Symptom.WRONG_ORDER),
+                        (self.code, Symptom.WRONG_ORDER),
                         facts,
                         subject=Subject(module=forward.path),
                         message="",

@@ -1,19 +1,19 @@
-"""TC306: a teacher or reference model, which is not trained, is used in training mode."""
+"""A teacher or reference model, which is not trained, is used in training mode."""
 
 from __future__ import annotations
 
 from traincheck.facts.auxiliary_models import AUXILIARY
 from traincheck.facts.forwards import Forward
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, MODES, StepFacts
-from traincheck.rules.base.step_rule import StepMonitor, proof
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.rules.base.step_rule import StepRule, proof
+from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.words import joined
 
 _LOOKS = 8
 
 
-class FrozenModelInTrainingMode:
-    """TC306 frozen-model-in-training-mode: a teacher drops units or normalizes by the batch.
+class FrozenModelInTrainingMode(StepRule, code="TC306"):
+    """frozen-model-in-training-mode: a teacher drops units or normalizes by the batch.
 
     What it checks:
         A model that serves the training of another, and that is itself not trained, runs in
@@ -42,33 +42,19 @@ class FrozenModelInTrainingMode:
         https://discuss.pytorch.org/t/model-eval-vs-with-torch-no-grad/19615
     """
 
-    info = CheckInfo(
-        check_id="TC306",
-        kind="rule",
-        code="TC306",
-        severity="warning",
-        title="{subject}, which is not being trained, is used in training mode",
-        likely_cause=(
-            "eval() is not called on it, or a train() of a module that holds it undid that: "
-            "{observed}."
-        ),
-        fix="Call {subject}.eval(), after every train() of a module that holds it.",
+    title = "{subject}, which is not being trained, is used in training mode"
+    likely_cause = (
+        "eval() is not called on it, or a train() of a module that holds it undid that: {observed}."
     )
+    fix = "Call {subject}.eval(), after every train() of a module that holds it."
     needs = DISCOVERY | GRADIENTS | MODES | AUXILIARY
-
-    def monitor(self) -> RestingModels:
-        return RestingModels()
-
-
-class RestingModels(StepMonitor):
-    """Looks at models whose weights stay the same in the steps that update others."""
 
     def __init__(self) -> None:
         super().__init__()
         self._told: set[str] = set()
 
     def judge(self, facts: StepFacts) -> list[Violation]:
-        if not facts.is_whole or not facts.updates():
+        if not facts.is_complete or not facts.updates():
             return []
         found = []
         for forward in facts.forwards:
@@ -86,21 +72,20 @@ class RestingModels(StepMonitor):
             active = forward.active
             if active:
                 self._told.add(forward.path)
-                found.append(_violation(forward, active, model.first, facts))
+                found.append(self._violation(forward, active, model.first, facts))
         return found
 
-
-def _violation(
-    forward: Forward, active: list[str], first: int | None, facts: StepFacts
-) -> Violation:
-    path = forward.path
-    return proof(
-        ("TC306", Symptom.TRAINING_MODE),
-        facts,
-        step=first,
-        subject=Subject(module=path),
-        message=f"{path} is not being trained, and is used without gradients, in training mode",
-        expected=f"{path} in evaluation mode, as no optimizer holds any of it",
-        observed=f"working as in training: {joined(active)}",
-        evidence=(forward.call,),
-    )
+    def _violation(
+        self, forward: Forward, active: list[str], first: int | None, facts: StepFacts
+    ) -> Violation:
+        path = forward.path
+        return proof(
+            (self.code, Symptom.TRAINING_MODE),
+            facts,
+            step=first,
+            subject=Subject(module=path),
+            message=f"{path} is not being trained, and is used without gradients, in training mode",
+            expected=f"{path} in evaluation mode, as no optimizer holds any of it",
+            observed=f"working as in training: {joined(active)}",
+            evidence=(forward.call,),
+        )

@@ -1,18 +1,19 @@
-"""TC307: batch norms of a copied or averaged model that is evaluated never saw a batch."""
+"""Batch norms of a copied or averaged model that is evaluated never saw a batch."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 
 from traincheck.facts.auxiliary_models import AUXILIARY, AuxiliaryModels
-from traincheck.rules.base.event_rule import SingleEvents
-from traincheck.schema.apis import Marks
-from traincheck.schema.events import Event, MarkEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.rules.base.event_rule import EventRule
+from traincheck.schema.events import Event
+from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.observations.auxiliary_models import AuxiliaryInitialNorms
+from traincheck.schema.observations.reading import observed
 
 
-class InitialNormStatistics:
-    """TC307 initial-norm-statistics: an average of weights is evaluated with a blank batch norm.
+class InitialNormStatistics(EventRule, code="TC307"):
+    """initial-norm-statistics: an average of weights is evaluated with a blank batch norm.
 
     What it checks:
         When a model that no optimizer holds is evaluated, the running mean and variance of its
@@ -39,29 +40,16 @@ class InitialNormStatistics:
         https://github.com/DLR-RM/stable-baselines3/issues/996
     """
 
-    info = CheckInfo(
-        check_id="TC307",
-        kind="rule",
-        code="TC307",
-        severity="warning",
-        title="{subject} is evaluated with batch norms that never saw a batch",
-        likely_cause=(
-            "Its weights are those of another model, or their average; the statistics of its batch "
-            "norms are buffers, and were left behind."
-        ),
-        fix=(
-            "Copy buffers along with parameters, or call torch.optim.swa_utils.update_bn before "
-            "the evaluation."
-        ),
+    title = "{subject} is evaluated with batch norms that never saw a batch"
+    likely_cause = (
+        "Its weights are those of another model, or their average; the statistics of its batch "
+        "norms are buffers, and were left behind."
+    )
+    fix = (
+        "Copy buffers along with parameters, or call torch.optim.swa_utils.update_bn before "
+        "the evaluation."
     )
     needs = AUXILIARY
-
-    def monitor(self) -> BlankNorms:
-        return BlankNorms()
-
-
-class BlankNorms(SingleEvents):
-    """Follows the weights with which each model was evaluated so, by rank."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -69,26 +57,26 @@ class BlankNorms(SingleEvents):
         self._told: set[str] = set()
 
     def judge(self, event: Event) -> list[Violation]:
-        if not isinstance(event, MarkEvent) or event.text != Marks.NORMS or not event.step:
+        call = observed(event, AuxiliaryInitialNorms)
+        if call is None or not event.step:
             return []
         self.triggered += 1
-        model = self._models[event.rank].look(event)
+        model = self._models[event.rank].look(call, event.step)
         if not model.has_moved or model.name in self._told:
             return []
         self._told.add(model.name)
-        return [_violation(event, model.name)]
+        return [self._violation(event, model.name)]
 
-
-def _violation(event: MarkEvent, model: str) -> Violation:
-    return Violation(
-        check_id="TC307",
-        step=event.step,
-        rank=event.rank,
-        stage="eval",
-        subject=Subject(module=model),
-        symptom=Symptom.STATE_UNCHANGED,
-        message=f"{model} is evaluated; its weights have changed, its batch norms have not",
-        expected="running statistics that were updated, or copied, as the weights were",
-        observed="running_mean is 0 and running_var is 1, of no batch",
-        evidence=(event,),
-    )
+    def _violation(self, event: Event, model: str) -> Violation:
+        return Violation(
+            check_id=self.code,
+            step=event.step,
+            rank=event.rank,
+            stage="eval",
+            subject=Subject(module=model),
+            symptom=Symptom.STATE_UNCHANGED,
+            message=f"{model} is evaluated; its weights have changed, its batch norms have not",
+            expected="running statistics that were updated, or copied, as the weights were",
+            observed="running_mean is 0 and running_var is 1, of no batch",
+            evidence=(event,),
+        )

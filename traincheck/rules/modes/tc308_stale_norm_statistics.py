@@ -1,16 +1,22 @@
-"""TC308: a mean of weights is evaluated with the batch norm statistics of the last of them."""
+"""A mean of weights is evaluated with the batch norm statistics of the last of them."""
 
 from __future__ import annotations
 
 from traincheck.facts.auxiliary_models import AUXILIARY
-from traincheck.schema.apis import Marks
+from traincheck.rules.base.rule import BuiltInRule
 from traincheck.schema.claims import Needs
-from traincheck.schema.events import Event, MarkEvent, StepEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.events import Event, StepEvent
+from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.observations.auxiliary_models import (
+    AuxiliaryEval,
+    AuxiliaryInitialNorms,
+    AuxiliaryTraining,
+)
+from traincheck.schema.observations.reading import observed
 
 
-class StaleNormStatistics:
-    """TC308 stale-norm-statistics: averaged weights, and batch norms of the last weights.
+class StaleNormStatistics(BuiltInRule, code="TC308"):
+    """stale-norm-statistics: averaged weights, and batch norms of the last weights.
 
     What it checks:
         Before a stochastic weight average is evaluated, its batch norms see the training data.
@@ -37,27 +43,14 @@ class StaleNormStatistics:
         https://docs.pytorch.org/docs/stable/optim.html#taking-care-of-batch-normalization
     """
 
-    info = CheckInfo(
-        check_id="TC308",
-        kind="rule",
-        code="TC308",
-        severity="warning",
-        title="{subject} is evaluated with batch norms of the last weights, not of their mean",
-        likely_cause="update_bn was not called: running statistics are copied, not averaged.",
-        fix="Call torch.optim.swa_utils.update_bn(loader, {subject}) before the evaluation.",
-    )
+    title = "{subject} is evaluated with batch norms of the last weights, not of their mean"
+    likely_cause = "update_bn was not called: running statistics are copied, not averaged."
+    fix = "Call torch.optim.swa_utils.update_bn(loader, {subject}) before the evaluation."
     needs = AUXILIARY | Needs(kinds=frozenset({"step"}))
 
-    def monitor(self) -> Means:
-        return Means()
-
-
-class Means:
-    """The first evaluation of each mean whose batch norms were not updated so far."""
-
     def __init__(self) -> None:
-        self.triggered = 0
-        self._evaluated: dict[tuple[int, str], MarkEvent] = {}
+        super().__init__()
+        self._evaluated: dict[tuple[int, str], Event] = {}
         self._updated: set[tuple[int, str]] = set()
         self._is_sampled = False
 
@@ -65,34 +58,34 @@ class Means:
         """Nothing yet: a last evaluation may come after an update."""
         if isinstance(event, StepEvent):
             self._is_sampled |= not event.recorded
-        elif isinstance(event, MarkEvent) and event.text == Marks.UNTRAINED:
-            self._updated.add((event.rank, event.model))
-        elif (
-            isinstance(event, MarkEvent)
-            and event.text in (Marks.NORMS, Marks.SERVES)
-            and event.data.get("statistics") == "copied"
-        ):
+        elif (call := observed(event, AuxiliaryTraining)) is not None:
+            self._updated.add((event.rank, call.model))
+        mean = observed(event, AuxiliaryInitialNorms, AuxiliaryEval)
+        if mean is not None and mean.statistics == "copied":
             self.triggered += 1
-            self._evaluated.setdefault((event.rank, event.model), event)
+            self._evaluated.setdefault((event.rank, mean.model), event)
         return []
 
     def finish(self) -> list[Violation]:
         """Now it is known that no update came."""
         if self._is_sampled:
             return []
-        return [_violation(e) for key, e in self._evaluated.items() if key not in self._updated]
+        return [
+            self._violation(event, model)
+            for (rank, model), event in self._evaluated.items()
+            if (rank, model) not in self._updated
+        ]
 
-
-def _violation(event: MarkEvent) -> Violation:
-    return Violation(
-        check_id="TC308",
-        step=event.step,
-        rank=event.rank,
-        stage="eval",
-        subject=Subject(module=event.model),
-        symptom=Symptom.STATE_UNCHANGED,
-        message=f"{event.model} is a mean of weights; its batch norms were never updated for it",
-        expected="a pass over training data in training mode (update_bn) before the evaluation",
-        observed="running statistics copied from the last model that was averaged",
-        evidence=(event,),
-    )
+    def _violation(self, event: Event, model: str) -> Violation:
+        return Violation(
+            check_id=self.code,
+            step=event.step,
+            rank=event.rank,
+            stage="eval",
+            subject=Subject(module=model),
+            symptom=Symptom.STATE_UNCHANGED,
+            message=f"{model} is a mean of weights; its batch norms were never updated for it",
+            expected="a pass over training data in training mode (update_bn) before the evaluation",
+            observed="running statistics copied from the last model that was averaged",
+            evidence=(event,),
+        )

@@ -1,4 +1,4 @@
-"""TC701: NaN or infinity reaches the parameters. Names where it was seen first."""
+"""NaN or infinity reaches the parameters. Names where it was seen first."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS
+from traincheck.rules.base.rule import BuiltInRule
 from traincheck.rules.shared.numbers import is_broken, loss_of
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, CallEvent, Event, StateEvent, StepEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import Families
 from traincheck.schema.values import tensor_summary
 
 _LOSSES = 3  # steps in a row with a loss that is not finite
@@ -18,8 +19,8 @@ _BY_HAND = "{observed}; the program's own update applied it."
 _CONFIRMED = 2  # steps with broken gradients, where the parameters are not looked at after each
 
 
-class NonFiniteValue:
-    """TC701 non-finite-value: NaN or infinity reaches the parameters.
+class NonFiniteValue(BuiltInRule, code="TC701", severity="error"):
+    """non-finite-value: NaN or infinity reaches the parameters.
 
     What it checks:
         After an update, parameters are finite. Where they are not, the batch, the results of
@@ -45,18 +46,12 @@ class NonFiniteValue:
         https://github.com/irfanICMLL/structure_knowledge_distillation/issues/21
     """
 
-    info = CheckInfo(
-        check_id="TC701",
-        kind="rule",
-        code="TC701",
-        severity="error",
-        title="NaN or infinity from step {step} on",
-        likely_cause="{observed}; the optimizer step{where} applied it.",
-        fix=(
-            "Begin with the first place that is named: clean the data, lower the learning rate, or "
-            "keep logarithms, roots and divisions away from zero; "
-            "torch.autograd.set_detect_anomaly(True) finds the operation."
-        ),
+    title = "NaN or infinity from step {step} on"
+    likely_cause = "{observed}; the optimizer step{where} applied it."
+    fix = (
+        "Begin with the first place that is named: clean the data, lower the learning rate, or "
+        "keep logarithms, roots and divisions away from zero; "
+        "torch.autograd.set_detect_anomaly(True) finds the operation."
     )
     needs = (
         DISCOVERY
@@ -69,23 +64,8 @@ class NonFiniteValue:
         )
     )
 
-    def monitor(self) -> FirstBroken:
-        return FirstBroken()
-
-
-class _Place(NamedTuple):
-    """What is not finite, in words, and what it is about."""
-
-    words: str
-    subject: Subject
-    event: Event
-
-
-class FirstBroken:
-    """Keeps what was broken first in a step, and waits for the parameters to show it."""
-
     def __init__(self) -> None:
-        self.triggered = 0
+        super().__init__()
         self._broken_parameters: dict[str, _Place] = {}  # by name, of the steps before
         self._places: dict[str, _Place] = {}  # first of each kind in this step
         self._gradients: dict[str, StateEvent] = {}  # broken now, by name
@@ -115,9 +95,6 @@ class FirstBroken:
                     self._note("batch", words, Subject(variable=path), event)
         elif isinstance(event, StepEvent):
             return self._end(event)
-        return ()
-
-    def finish(self) -> Sequence[Violation]:
         return ()
 
     def _note(self, kind: str, words: str, subject: Subject, event: Event) -> None:
@@ -231,7 +208,7 @@ class FirstBroken:
         subject = place.subject if place.subject != Subject() else Subject(api=Families.BACKWARD)
         observed = place.words if place.words == shown else f"{place.words}, then {shown}"
         return Violation(
-            check_id="TC701",
+            check_id=self.code,
             step=step,
             rank=event.rank,
             stage="train",
@@ -243,6 +220,14 @@ class FirstBroken:
             evidence=(place.event, *filter(None, [self._stepped])),
             likely_cause="" if self._has_stepped else _BY_HAND,
         )
+
+
+class _Place(NamedTuple):
+    """What is not finite, in words, and what it is about."""
+
+    words: str
+    subject: Subject
+    event: Event
 
 
 def _many(stats: dict[str, float] | None) -> str:

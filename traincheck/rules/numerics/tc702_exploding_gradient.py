@@ -1,4 +1,4 @@
-"""TC702: gradients grow far beyond all that this run has seen. Looks before clipping."""
+"""Gradients grow far beyond all that this run has seen. Looks before clipping."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 from traincheck.facts.optimizers import Holder
 from traincheck.facts.step_facts import StepFacts
-from traincheck.rules.base.step_rule import StepMonitor, proof
+from traincheck.rules.base.step_rule import StepRule, proof
 from traincheck.rules.numerics.updaters import updaters
 from traincheck.rules.shared.numbers import NORMS, History, applied_norms
 from traincheck.schema.claims import Needs
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
 
 _ENOUGH = 4  # steps that make a history
 _OVER_MOST = 10.0  # times the largest norm of the history
@@ -19,8 +19,8 @@ _WITHIN = 3  # steps, of which two must stand out: one may be a batch
 _GROWTH, _GROWING = 3.0, 4  # times as large as the step before, for so many steps in a row
 
 
-class ExplodingGradient:
-    """TC702 exploding-gradient: the norm of the gradient leaves the range of its own history.
+class ExplodingGradient(StepRule, code="TC702"):
+    """exploding-gradient: the norm of the gradient leaves the range of its own history.
 
     What it checks:
         The norm of all gradients that an optimizer applies stays near those of the steps before.
@@ -55,52 +55,19 @@ class ExplodingGradient:
         https://docs.aws.amazon.com/sagemaker/latest/dg/debugger-built-in-rules.html
     """
 
-    info = CheckInfo(
-        check_id="TC702",
-        kind="rule",
-        code="TC702",
-        severity="warning",
-        title="Gradients explode at step {step}",
-        likely_cause=(
-            "{observed}. The learning rate is too high, the inputs are not normalized, or a batch "
-            "holds extreme values."
-        ),
-        fix="Lower the learning rate or warm it up, clip gradients, and normalize the inputs.",
+    title = "Gradients explode at step {step}"
+    likely_cause = (
+        "{observed}. The learning rate is too high, the inputs are not normalized, or a batch "
+        "holds extreme values."
     )
+    fix = "Lower the learning rate or warm it up, clip gradients, and normalize the inputs."
     needs: Needs = NORMS
 
     def __init__(self, ratio: float = 100.0, floor: float = 100.0, threshold: float = 0.0) -> None:
+        super().__init__()
         self.ratio = ratio
         self.floor = floor
         self.threshold = threshold
-
-    def monitor(self) -> Explosions:
-        return Explosions(self.ratio, self.floor, self.threshold)
-
-
-@dataclass(slots=True)
-class _Series:
-    """Norms of one optimizer.
-
-    flagged: number and step of those that stood out. grown: steps of steep growth in a row.
-    """
-
-    history: History = field(default_factory=History)
-    flagged: list[tuple[int, int | None]] = field(default_factory=list)
-    last: float = 0.0
-    grown: int = 0
-    first_growth: int | None = None
-    count: int = 0
-
-
-class Explosions(StepMonitor):
-    """Compares each norm with those before that did not stand out."""
-
-    def __init__(self, ratio: float, floor: float, threshold: float) -> None:
-        super().__init__()
-        self._ratio = ratio
-        self._floor = floor
-        self._threshold = threshold
         self._series: dict[str, _Series] = {}
 
     def judge(self, facts: StepFacts) -> list[Violation]:
@@ -123,7 +90,7 @@ class Explosions(StepMonitor):
         step, history = facts.event.step, series.history
         usual = history.median if len(history) else total
         shown = f"norm {total:.3g}, usually {usual:.3g}"
-        if self._threshold and total > self._threshold:
+        if self.threshold and total > self.threshold:
             return [self._violation(step, holder, norms, shown, facts)]
         is_scaled = facts.event.counters.get("scaler_step", 0) > 0
         grows = total > _GROWTH * series.last > 0 and not is_scaled
@@ -133,8 +100,8 @@ class Explosions(StepMonitor):
         series.last = total
         if (
             len(history) >= _ENOUGH
-            and total > self._floor
-            and total > self._ratio * usual
+            and total > self.floor
+            and total > self.ratio * usual
             and total > _OVER_MOST * max(history.numbers)
         ):
             series.flagged = [at for at in series.flagged if at[0] > series.count - _WITHIN]
@@ -142,7 +109,7 @@ class Explosions(StepMonitor):
             if len(series.flagged) > 1:
                 return [self._violation(series.flagged[0][1], holder, norms, shown, facts)]
             return []
-        if series.grown >= _GROWING and total > 10 * self._floor:
+        if series.grown >= _GROWING and total > 10 * self.floor:
             return [self._violation(series.first_growth, holder, norms, shown, facts)]
         history.add(total)
         return []
@@ -158,7 +125,7 @@ class Explosions(StepMonitor):
         worst = max(norms, key=lambda identity: norms[identity])
         name = self.ledger.name(worst)
         return proof(
-            ("TC702", Symptom.GRADIENT_SIZE),
+            (self.code, Symptom.GRADIENT_SIZE),
             facts,
             step=step,
             subject=Subject(variable=name),
@@ -169,3 +136,18 @@ class Explosions(StepMonitor):
             expected="the norm of the gradient stays near that of the steps before",
             observed=shown,
         )
+
+
+@dataclass(slots=True)
+class _Series:
+    """Norms of one optimizer.
+
+    flagged: number and step of those that stood out. grown: steps of steep growth in a row.
+    """
+
+    history: History = field(default_factory=History)
+    flagged: list[tuple[int, int | None]] = field(default_factory=list)
+    last: float = 0.0
+    grown: int = 0
+    first_growth: int | None = None
+    count: int = 0

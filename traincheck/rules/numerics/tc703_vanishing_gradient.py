@@ -1,4 +1,4 @@
-"""TC703: hardly any gradient reaches some weights, while others of the same model learn."""
+"""Hardly any gradient reaches some weights, while others of the same model learn."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 from traincheck.facts.small_samples import has_few
 from traincheck.facts.step_facts import Parameter, StepFacts
-from traincheck.rules.base.step_rule import StepMonitor, proof
+from traincheck.rules.base.step_rule import StepRule, proof
 from traincheck.rules.numerics.updaters import updaters
 from traincheck.rules.shared.numbers import MATRIX, NORMS, applied_norms
 from traincheck.schema.claims import Needs
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
 
 _FEWEST = 4  # weights of a model that can be compared
 _DEEP = 6  # weights among which depth shows
@@ -23,8 +23,8 @@ _GROWN = 10.0  # times what it was at first: what grows like this comes by itsel
 _FACTOR = re.compile(r"\.lora_(?:embedding_)?A(?:\.|\Z)")  # of a product with one that begins at 0
 
 
-class VanishingGradient:
-    """TC703 vanishing-gradient: the gradient of some weights is lost on its way back.
+class VanishingGradient(StepRule, code="TC703"):
+    """vanishing-gradient: the gradient of some weights is lost on its way back.
 
     What it checks:
         The gradients of the weights of one model differ by their depth, but not by many orders of
@@ -59,54 +59,27 @@ class VanishingGradient:
         https://docs.aws.amazon.com/sagemaker/latest/dg/debugger-built-in-rules.html
     """
 
-    info = CheckInfo(
-        check_id="TC703",
-        kind="rule",
-        code="TC703",
-        severity="warning",
-        title="The gradient vanishes before it reaches {variables}",
-        likely_cause=(
-            "{observed}. Saturating activations or an initialization that shrinks the signal, in "
-            "many layers one after another."
-        ),
-        fix=(
-            "Use ReLU-like activations, normalization or residual connections, and an "
-            "initialization that keeps the scale."
-        ),
+    title = "The gradient vanishes before it reaches {variables}"
+    likely_cause = (
+        "{observed}. Saturating activations or an initialization that shrinks the signal, in "
+        "many layers one after another."
+    )
+    fix = (
+        "Use ReLU-like activations, normalization or residual connections, and an "
+        "initialization that keeps the scale."
     )
     needs: Needs = NORMS
 
     def __init__(self, ratio: float = 1e-8, ratio_by_depth: float = 1e-5, steps: int = 10) -> None:
+        super().__init__()
         self.ratio = ratio
         self.ratio_by_depth = ratio_by_depth
         self.steps = steps
-
-    def monitor(self) -> Depths:
-        return Depths(self.ratio, self.ratio_by_depth, self.steps)
-
-
-@dataclass(slots=True)
-class _Streak:
-    """Steps in a row. share: of the largest gradient, at the first of them."""
-
-    count: int
-    first: int | None
-    share: float
-
-
-class Depths(StepMonitor):
-    """Compares the weights of each model with each other."""
-
-    def __init__(self, ratio: float, ratio_by_depth: float, steps: int) -> None:
-        super().__init__()
-        self._ratio = ratio
-        self._ratio_by_depth = ratio_by_depth
-        self._steps = steps
         self._streaks: dict[int, _Streak] = {}
         self._began_zero: dict[int, bool] = {}  # by parameter, whether its first gradient was
 
     def judge(self, facts: StepFacts) -> list[Violation]:
-        if not facts.is_whole:
+        if not facts.is_complete:
             self._streaks.clear()
             return []
         models: dict[str, dict[int, float]] = defaultdict(dict)
@@ -136,7 +109,7 @@ class Depths(StepMonitor):
 
     def _compare(self, sizes: dict[int, float], facts: StepFacts) -> list[Violation]:
         largest = max(sizes.values())
-        least = self._ratio_by_depth if _shrink_by_depth(list(sizes.values())) else self._ratio
+        least = self.ratio_by_depth if _shrink_by_depth(list(sizes.values())) else self.ratio
         found = []
         for identity, size in sizes.items():
             share = size / largest
@@ -148,14 +121,14 @@ class Depths(StepMonitor):
                 self._streaks[identity] = _Streak(1, facts.event.step, share)
                 continue
             streak.count += 1
-            if streak.count == self._steps:
+            if streak.count == self.steps:
                 found.append(self._violation(identity, streak, facts))
         return found
 
     def _violation(self, identity: int, streak: _Streak, facts: StepFacts) -> Violation:
         name = self.ledger.name(identity)
         return proof(
-            ("TC703", Symptom.GRADIENT_SIZE),
+            (self.code, Symptom.GRADIENT_SIZE),
             facts,
             step=streak.first,
             subject=Subject(variable=name),
@@ -164,6 +137,15 @@ class Depths(StepMonitor):
             observed=f"{streak.share:.1e} of the largest gradient of the model",
             evidence=(facts.gradients[identity],),
         )
+
+
+@dataclass(slots=True)
+class _Streak:
+    """Steps in a row. share: of the largest gradient, at the first of them."""
+
+    count: int
+    first: int | None
+    share: float
 
 
 def _shrink_by_depth(sizes: list[float]) -> bool:

@@ -1,21 +1,21 @@
-"""TC704: every gradient that an optimizer applies is exactly zero, though the loss is not."""
+"""Every gradient that an optimizer applies is exactly zero, though the loss is not."""
 
 from __future__ import annotations
 
 from traincheck.facts.optimizers import Holder
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, StepFacts
-from traincheck.rules.base.step_rule import StepMonitor, proof
+from traincheck.rules.base.step_rule import StepRule, proof
 from traincheck.rules.base.streak import Streak, extend
 from traincheck.rules.shared.numbers import losses
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import Families
 
 _UNKNOWN = 4  # times as many steps where the loss cannot be read
 
 
-class GradientAllZero:
-    """TC704 gradient-all-zero: the loss is flat, so that nothing can be learned from it.
+class GradientAllZero(StepRule, code="TC704"):
+    """gradient-all-zero: the loss is flat, so that nothing can be learned from it.
 
     What it checks:
         While the loss is not zero, backward() gives some parameter of an optimizer a gradient that
@@ -46,37 +46,21 @@ class GradientAllZero:
         https://docs.aws.amazon.com/sagemaker/latest/dg/debugger-built-in-rules.html
     """
 
-    info = CheckInfo(
-        check_id="TC704",
-        kind="rule",
-        code="TC704",
-        severity="warning",
-        title="All gradients are zero while the loss is not",
-        likely_cause=(
-            "{observed}. Something between the parameters and the loss is flat: rounding, argmax, "
-            "a comparison, clamping, or units that are all dead."
-        ),
-        fix="Replace what is flat, or clamp less; check the activations of the last layers.",
+    title = "All gradients are zero while the loss is not"
+    likely_cause = (
+        "{observed}. Something between the parameters and the loss is flat: rounding, argmax, "
+        "a comparison, clamping, or units that are all dead."
     )
+    fix = "Replace what is flat, or clamp less; check the activations of the last layers."
     needs: Needs = DISCOVERY | GRADIENTS
 
     def __init__(self, steps: int = 5) -> None:
-        self.steps = steps
-
-    def monitor(self) -> FlatSteps:
-        return FlatSteps(self.steps)
-
-
-class FlatSteps(StepMonitor):
-    """Counts for each optimizer the steps in a row that had only zeros to apply."""
-
-    def __init__(self, steps: int) -> None:
         super().__init__()
-        self._steps = steps
+        self.steps = steps
         self._streaks: dict[str, Streak] = {}
 
     def judge(self, facts: StepFacts) -> list[Violation]:
-        if not facts.is_whole:
+        if not facts.is_complete:
             self._streaks.clear()
             return []
         found: list[Violation] = []
@@ -96,12 +80,12 @@ class FlatSteps(StepMonitor):
         self, holder: Holder, values: list[float] | None, facts: StepFacts
     ) -> list[Violation]:
         streak = extend(self._streaks, holder.event.id, facts.event.step)
-        if streak.count != (self._steps if values else _UNKNOWN * self._steps):
+        if streak.count != (self.steps if values else _UNKNOWN * self.steps):
             return []
         loss = f"the loss is {values[-1]:.4g}, " if values else ""
         return [
             proof(
-                ("TC704", Symptom.NOT_LEARNING),
+                (self.code, Symptom.NOT_LEARNING),
                 facts,
                 step=streak.first,
                 subject=Subject(api=Families.BACKWARD),

@@ -1,13 +1,13 @@
-"""TC705: units of an activation that pass nothing on, whatever the sample."""
+"""Units of an activation that pass nothing on, whatever the sample."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from traincheck.facts.small_samples import may_be_chance
-from traincheck.rules.shared.activations import ACTIVATIONS, ActivationMonitor, Look, Place, Streak
+from traincheck.rules.shared.activations import ACTIVATIONS, ActivationRule, Look, Place, Streak
 from traincheck.schema.claims import Needs
-from traincheck.schema.findings import CheckInfo, Symptom, Violation
+from traincheck.schema.findings import Symptom, Violation
 
 _SAMPLES = 32  # a look at fewer says nothing
 _SAMPLES_OF_ALL = 128  # over all looks
@@ -16,8 +16,8 @@ _LEAKING = 0.95  # share of units, where a slope is left on the other side
 _HARD = frozenset({"relu", "relu6", "threshold"})
 
 
-class DeadUnits:
-    """TC705 dead-units: most units of an activation are off for every sample.
+class DeadUnits(ActivationRule, code="TC705"):
+    """dead-units: most units of an activation are off for every sample.
 
     What it checks:
         In the steps in which activations are looked at (the first four, then each tenth), most
@@ -51,38 +51,21 @@ class DeadUnits:
         https://docs.aws.amazon.com/sagemaker/latest/dg/debugger-built-in-rules.html
     """
 
-    info = CheckInfo(
-        check_id="TC705",
-        kind="rule",
-        code="TC705",
-        severity="warning",
-        title="Most units of {subject} are dead",
-        likely_cause=(
-            "{observed}. A step with too high a learning rate, an initialization with large "
-            "weights or negative biases, or inputs that are not normalized push them there."
-        ),
-        fix=(
-            "Lower the learning rate, use the default initialization, normalize the inputs; "
-            "LeakyReLU or GELU lets units come back."
-        ),
+    title = "Most units of {subject} are dead"
+    likely_cause = (
+        "{observed}. A step with too high a learning rate, an initialization with large "
+        "weights or negative biases, or inputs that are not normalized push them there."
+    )
+    fix = (
+        "Lower the learning rate, use the default initialization, normalize the inputs; "
+        "LeakyReLU or GELU lets units come back."
     )
     needs: Needs = ACTIVATIONS
 
     def __init__(self, share: float = 0.7, looks: int = 3) -> None:
+        super().__init__()
         self.share = share
         self.looks = looks
-
-    def monitor(self) -> Units:
-        return Units(self.share, self.looks)
-
-
-class Units(ActivationMonitor):
-    """Counts for each place the looks in a row at which most units were off."""
-
-    def __init__(self, share: float, looks: int) -> None:
-        super().__init__()
-        self._share = share
-        self._looks = looks
         self._streaks: dict[Place, Streak] = {}
 
     def judge(self, look: Look) -> Sequence[Violation]:
@@ -94,7 +77,7 @@ class Units(ActivationMonitor):
             return ()
         streak = self._streaks.setdefault(look.place, Streak())
         streak.add(look)
-        if streak.is_told or streak.steps < self._looks or streak.samples < _SAMPLES_OF_ALL:
+        if streak.is_told or streak.steps < self.looks or streak.samples < _SAMPLES_OF_ALL:
             return ()
         streak.is_told = True
         return [self._violation(look, dead, streak)]
@@ -105,12 +88,12 @@ class Units(ActivationMonitor):
         if dead == 1.0:
             return True
         on = (1 - look.stats.get("zeros", 1.0)) / (1 - dead)
-        return dead >= self._share and on >= _RARE
+        return dead >= self.share and on >= _RARE
 
     def _violation(self, look: Look, dead: float, streak: Streak) -> Violation:
         seen = f"{dead:.0%} of the units off for all {look.samples} samples of a batch"
         return Violation(
-            check_id="TC705",
+            check_id=self.code,
             step=streak.first,
             rank=look.event.rank,
             stage="train",

@@ -1,4 +1,4 @@
-"""TC706: a hidden tanh or sigmoid that sits at its limits, where it has no slope."""
+"""A hidden tanh or sigmoid that sits at its limits, where it has no slope."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from math import prod
 
 from traincheck.facts.small_samples import FEWEST_UNITS
-from traincheck.rules.shared.activations import ACTIVATIONS, ActivationMonitor, Look, Place, Streak
+from traincheck.rules.shared.activations import ACTIVATIONS, ActivationRule, Look, Place, Streak
 from traincheck.schema.claims import Needs
-from traincheck.schema.findings import CheckInfo, Symptom, Violation
+from traincheck.schema.findings import Symptom, Violation
 
 _ELEMENTS = 256  # a look at fewer says nothing
 _KINDS = frozenset({"tanh", "sigmoid"})
 
 
-class SaturatedActivation:
-    """TC706 saturated-activation: nearly all results of a hidden tanh or sigmoid are at a limit.
+class SaturatedActivation(ActivationRule, code="TC706"):
+    """saturated-activation: nearly all results of a hidden tanh or sigmoid are at a limit.
 
     What it checks:
         In the steps in which activations are looked at (the first four, then each tenth), the
@@ -46,35 +46,18 @@ class SaturatedActivation:
         https://docs.aws.amazon.com/sagemaker/latest/dg/debugger-built-in-rules.html
     """
 
-    info = CheckInfo(
-        check_id="TC706",
-        kind="rule",
-        code="TC706",
-        severity="warning",
-        title="The activation {subject} is saturated",
-        likely_cause=(
-            "{observed}. What comes in is far too large: inputs that are not normalized, or an "
-            "initialization with large weights."
-        ),
-        fix="Normalize the inputs and use an initialization that keeps the scale, or a ReLU.",
+    title = "The activation {subject} is saturated"
+    likely_cause = (
+        "{observed}. What comes in is far too large: inputs that are not normalized, or an "
+        "initialization with large weights."
     )
+    fix = "Normalize the inputs and use an initialization that keeps the scale, or a ReLU."
     needs: Needs = ACTIVATIONS
 
     def __init__(self, share: float = 0.95, looks: int = 3) -> None:
+        super().__init__()
         self.share = share
         self.looks = looks
-
-    def monitor(self) -> Limits:
-        return Limits(self.share, self.looks)
-
-
-class Limits(ActivationMonitor):
-    """Counts for each place the looks in a row, from its first on."""
-
-    def __init__(self, share: float, looks: int) -> None:
-        super().__init__()
-        self._share = share
-        self._looks = looks
         self._streaks: dict[Place, Streak] = {}
 
     def judge(self, look: Look) -> Sequence[Violation]:
@@ -86,17 +69,17 @@ class Limits(ActivationMonitor):
         streak = self._streaks.setdefault(look.place, Streak())
         if streak.is_told:
             return ()
-        if share < self._share:
+        if share < self.share:
             streak.is_told = True  # it was good once: what comes later may be meant
             return ()
         streak.add(look)
-        if streak.steps < self._looks:
+        if streak.steps < self.looks:
             return ()
         streak.is_told = True
         seen = f"{share:.0%} of its results at a limit, at {streak.steps} steps"
         return [
             Violation(
-                check_id="TC706",
+                check_id=self.code,
                 step=streak.first,
                 rank=look.event.rank,
                 stage="train",

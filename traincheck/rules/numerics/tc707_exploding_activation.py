@@ -1,20 +1,20 @@
-"""TC707: results of an activation grow far beyond what they were."""
+"""Results of an activation grow far beyond what they were."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from traincheck.rules.shared.activations import ACTIVATIONS, ActivationMonitor, Look, Place, Streak
+from traincheck.rules.shared.activations import ACTIVATIONS, ActivationRule, Look, Place, Streak
 from traincheck.rules.shared.numbers import History
 from traincheck.schema.claims import Needs
-from traincheck.schema.findings import CheckInfo, Symptom, Violation
+from traincheck.schema.findings import Symptom, Violation
 
 _ENOUGH = 2  # looks that make a history
 _CONFIRMED = 2  # steps
 
 
-class ExplodingActivation:
-    """TC707 exploding-activation: results of an activation leave the range of their own history.
+class ExplodingActivation(ActivationRule, code="TC707"):
+    """exploding-activation: results of an activation leave the range of their own history.
 
     What it checks:
         The largest result of each activation stays near what it was at the first steps.
@@ -40,32 +40,15 @@ class ExplodingActivation:
         https://docs.aws.amazon.com/sagemaker/latest/dg/debugger-built-in-rules.html
     """
 
-    info = CheckInfo(
-        check_id="TC707",
-        kind="rule",
-        code="TC707",
-        severity="warning",
-        title="The results of {subject} explode",
-        likely_cause="{observed}. The learning rate is too high for this model.",
-        fix="Lower the learning rate or warm it up, and normalize inputs and layers.",
-    )
+    title = "The results of {subject} explode"
+    likely_cause = "{observed}. The learning rate is too high for this model."
+    fix = "Lower the learning rate or warm it up, and normalize inputs and layers."
     needs: Needs = ACTIVATIONS
 
     def __init__(self, ratio: float = 1000.0, floor: float = 10000.0) -> None:
+        super().__init__()
         self.ratio = ratio
         self.floor = floor
-
-    def monitor(self) -> Extremes:
-        return Extremes(self.ratio, self.floor)
-
-
-class Extremes(ActivationMonitor):
-    """Compares each look with those before that did not stand out."""
-
-    def __init__(self, ratio: float, floor: float) -> None:
-        super().__init__()
-        self._ratio = ratio
-        self._floor = floor
         self._histories: dict[Place, History] = {}
         self._streaks: dict[Place, Streak] = {}
 
@@ -76,7 +59,7 @@ class Extremes(ActivationMonitor):
         largest = max(abs(stats["min"]), abs(stats["max"]))
         history = self._histories.setdefault(look.place, History(16))
         usual = history.median if len(history) >= _ENOUGH else largest
-        if largest <= self._floor or largest <= self._ratio * usual:
+        if largest <= self.floor or largest <= self.ratio * usual:
             history.add(largest)
             self._streaks.pop(look.place, None)
             return ()
@@ -87,7 +70,7 @@ class Extremes(ActivationMonitor):
         streak.is_told = True
         return [
             Violation(
-                check_id="TC707",
+                check_id=self.code,
                 step=streak.first,
                 rank=look.event.rank,
                 stage="train",

@@ -1,4 +1,4 @@
-"""TC708: a model begins with weights from which it cannot learn. Looks at the first step only."""
+"""A model begins with weights from which it cannot learn. Looks at the first step only."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from traincheck.facts.resumptions import brings_back
+from traincheck.rules.base.rule import BuiltInRule
 from traincheck.rules.shared.numbers import MATRIX, is_kernel
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, CheckpointEvent, Event, StateEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import Families
 from traincheck.schema.words import joined
 
 _FEWEST = 2  # weights: of a single one a constant start is as good as any
@@ -21,8 +22,8 @@ _USUAL_GAIN = 1.5  # of one layer with an activation behind it
 _NORMALIZING = "Norm"  # in the class name of a module that takes the scale out again
 
 
-class PoorInitialization:
-    """TC708 poor-initialization: weights begin constant, or so large that the signal explodes.
+class PoorInitialization(BuiltInRule, code="TC708"):
+    """poor-initialization: weights begin constant, or so large that the signal explodes.
 
     What it checks:
         When training begins, the weights of linear and convolutional layers differ from each other,
@@ -54,17 +55,11 @@ class PoorInitialization:
         https://docs.aws.amazon.com/sagemaker/latest/dg/debugger-built-in-rules.html
     """
 
-    info = CheckInfo(
-        check_id="TC708",
-        kind="rule",
-        code="TC708",
-        severity="warning",
-        title="Nothing can be learned with the initial values of {variables}",
-        likely_cause="{observed} when training begins.",
-        fix=(
-            "Keep the initialization that torch gives, or use torch.nn.init.kaiming_normal_ "
-            "(xavier_uniform_ with tanh)."
-        ),
+    title = "Nothing can be learned with the initial values of {variables}"
+    likely_cause = "{observed} when training begins."
+    fix = (
+        "Keep the initialization that torch gives, or use torch.nn.init.kaiming_normal_ "
+        "(xavier_uniform_ with tanh)."
     )
     needs = Needs(
         calls=frozenset({Families.OPTIMIZER_STEP}),
@@ -74,29 +69,9 @@ class PoorInitialization:
     )
 
     def __init__(self, gain: float = 5.0, product: float = 50.0) -> None:
+        super().__init__()
         self.gain = gain
         self.product = product
-
-    def monitor(self) -> Beginnings:
-        return Beginnings(self.gain, self.product)
-
-
-@dataclass(slots=True)
-class _Weight:
-    """A weight as it was found. value: of all elements, None if they differ."""
-
-    event: StateEvent
-    value: float | None
-    gain: float
-
-
-class Beginnings:
-    """Keeps what the weights are when they are found, until the first optimizer step."""
-
-    def __init__(self, gain: float, product: float) -> None:
-        self.triggered = 0
-        self._gain = gain
-        self._product = product
         self._models: dict[str, dict[str, _Weight]] = defaultdict(dict)
         self._normalized: set[str] = set()
         self._changed: dict[str, int | None] = {}
@@ -116,9 +91,6 @@ class Beginnings:
                 if after != event.span:  # not by this step: what was found is not what is trained
                     self._models[_root(name)].pop(name, None)
             return [v for weights in self._models.values() for v in self._judge(weights, event)]
-        return ()
-
-    def finish(self) -> Sequence[Violation]:
         return ()
 
     def _state(self, event: StateEvent) -> None:
@@ -155,11 +127,11 @@ class Beginnings:
             values = sorted({f"{w.value:.4g}" for w in constant.values()})
             observed = f"{joined(sorted(trained))} hold nothing but {', '.join(values[:3])}"
             return [self._violation(trained, constant, observed, step)]
-        large = {name: w for name, w in weights.items() if w.gain > self._gain}
+        large = {name: w for name, w in weights.items() if w.gain > self.gain}
         if len(large) < _FEWEST or self._normalized & {_root(name) for name in large}:
             return []
         product = math.prod(w.gain / _USUAL_GAIN for w in large.values())
-        if product <= self._product:
+        if product <= self.product:
             return []
         largest = max(large, key=lambda name: large[name].gain)
         observed = (
@@ -175,7 +147,7 @@ class Beginnings:
         step: CallEvent,
     ) -> Violation:
         return Violation(
-            check_id="TC708",
+            check_id=self.code,
             step=step.step,
             rank=step.rank,
             stage="init",
@@ -186,6 +158,15 @@ class Beginnings:
             observed=observed,
             evidence=(weights[names[0]].event,),
         )
+
+
+@dataclass(slots=True)
+class _Weight:
+    """A weight as it was found. value: of all elements, None if they differ."""
+
+    event: StateEvent
+    value: float | None
+    gain: float
 
 
 def _root(name: str) -> str:

@@ -1,4 +1,4 @@
-"""TC709: optimizer steps that change a weight by as much as the weight itself."""
+"""Optimizer steps that change a weight by as much as the weight itself."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 
 from traincheck.facts.small_samples import has_few
 from traincheck.facts.step_facts import DISCOVERY, Moment, StepFacts
-from traincheck.rules.base.step_rule import StepMonitor, proof
+from traincheck.rules.base.step_rule import StepRule, proof
 from traincheck.rules.shared.numbers import MATRIX, number
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import Families
 
 
-class UpdateRatio:
-    """TC709 update-ratio: an optimizer changes weights by a large part of their size at each step.
+class UpdateRatio(StepRule, code="TC709"):
+    """update-ratio: an optimizer changes weights by a large part of their size at each step.
 
     What it checks:
         From one step to the next, the norm of each weight changes by a fraction of itself. (The
@@ -47,15 +47,9 @@ class UpdateRatio:
         https://docs.aws.amazon.com/sagemaker/latest/dg/debugger-built-in-rules.html
     """
 
-    info = CheckInfo(
-        check_id="TC709",
-        kind="rule",
-        code="TC709",
-        severity="warning",
-        title="Optimizer steps are as large as what they change: {variables}",
-        likely_cause="{observed}. The learning rate is far too high{where}.",
-        fix="Lower the learning rate by a factor of ten, or warm it up.",
-    )
+    title = "Optimizer steps are as large as what they change: {variables}"
+    likely_cause = "{observed}. The learning rate is far too high{where}."
+    fix = "Lower the learning rate by a factor of ten, or warm it up."
     needs = DISCOVERY | Needs(
         calls=frozenset({Families.OPTIMIZER_STEP}),
         states=frozenset({"parameter@step"}),
@@ -63,38 +57,9 @@ class UpdateRatio:
     )
 
     def __init__(self, ratio: float = 0.5, steps: int = 3) -> None:
+        super().__init__()
         self.ratio = ratio
         self.steps = steps
-
-    def monitor(self) -> Sizes:
-        return Sizes(self.ratio, self.steps)
-
-
-_LEAP = 1.15  # a range test of a hundred steps from 1e-7 to 10 takes a fifth more each time
-_NOTHING = 1.01e-4  # root mean square of weights that begin as good as zero
-
-
-@dataclass(slots=True)
-class _Size:
-    """Norm of a weight after a step. count: large changes in a row, since step ``first``.
-
-    growth: of a weight that began as good as zero, the last change; 0 once it does not become less.
-    """
-
-    norm: float
-    step: int
-    count: int = 0
-    first: int = 0
-    growth: float = 0.0
-
-
-class Sizes(StepMonitor):
-    """Compares the norm of each weight with that after the step before."""
-
-    def __init__(self, ratio: float, steps: int) -> None:
-        super().__init__()
-        self._ratio = ratio
-        self._steps = steps
         self._sizes: dict[int, _Size] = {}
         self._rates: Mapping[str, Sequence[Any]] = {}
         self._is_rising = False  # a learning rate did in this step, or before it
@@ -105,7 +70,7 @@ class Sizes(StepMonitor):
         self._is_rising = _rises(self._rates, facts.event.lr)
         self._is_searched = _rises(self._rates, facts.event.lr, by=_LEAP)
         self._rates = facts.event.lr
-        if not facts.is_whole or step is None or not updates:
+        if not facts.is_complete or step is None or not updates:
             return []
         found: list[Violation] = []
         for identity, look in facts.numbers.items():
@@ -134,7 +99,7 @@ class Sizes(StepMonitor):
             return []
         self.triggered += 1
         change = abs(norm - known.norm) / known.norm
-        if change <= self._ratio:
+        if change <= self.ratio:
             return []
         # From zero by steps of one size: 100 %, 50 %, 33 %; by larger ones while the rate warms up
         if change < known.growth or (known.growth and self._is_rising):
@@ -144,12 +109,12 @@ class Sizes(StepMonitor):
             return []
         size.count = known.count + 1
         size.first = known.first if known.count else step
-        if size.count != self._steps:
+        if size.count != self.steps:
             return []
         name = self.ledger.name(identity)
         return [
             proof(
-                ("TC709", Symptom.GRADIENT_SIZE),
+                (self.code, Symptom.GRADIENT_SIZE),
                 facts,
                 step=size.first,
                 subject=Subject(variable=name),
@@ -159,6 +124,24 @@ class Sizes(StepMonitor):
                 evidence=(updates[-1].call,),
             )
         ]
+
+
+_LEAP = 1.15  # a range test of a hundred steps from 1e-7 to 10 takes a fifth more each time
+_NOTHING = 1.01e-4  # root mean square of weights that begin as good as zero
+
+
+@dataclass(slots=True)
+class _Size:
+    """Norm of a weight after a step. count: large changes in a row, since step ``first``.
+
+    growth: of a weight that began as good as zero, the last change; 0 once it does not become less.
+    """
+
+    norm: float
+    step: int
+    count: int = 0
+    first: int = 0
+    growth: float = 0.0
 
 
 def _rises(

@@ -1,4 +1,4 @@
-"""TC710: the loss is no better after hundreds of steps. Advice only: a loss may mean anything."""
+"""The loss is no better after hundreds of steps. Advice only: a loss may mean anything."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import statistics
 from collections import deque
 
 from traincheck.facts.step_facts import DISCOVERY, StepFacts
-from traincheck.rules.base.step_rule import StepMonitor, proof
+from traincheck.rules.base.step_rule import StepRule, proof
 from traincheck.rules.shared.numbers import losses
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import Families
 
 _PART = 4  # the first and the last of so many parts of the window are compared
 
 
-class LossNotDecreasing:
-    """TC710 loss-not-decreasing: training goes on and the loss does not get better.
+class LossNotDecreasing(StepRule, code="TC710", severity="info"):
+    """loss-not-decreasing: training goes on and the loss does not get better.
 
     What it checks:
         Over the first 400 optimizer steps, the median of the loss falls.
@@ -43,36 +43,20 @@ class LossNotDecreasing:
         https://docs.aws.amazon.com/sagemaker/latest/dg/debugger-built-in-rules.html
     """
 
-    info = CheckInfo(
-        check_id="TC710",
-        kind="rule",
-        code="TC710",
-        severity="info",
-        title="The loss has not decreased since step {step}",
-        likely_cause=(
-            "{observed}: labels that do not belong to their samples, a learning rate that is too "
-            "high or too low, or parameters that the gradient does not reach."
-        ),
-        fix="Try to overfit a single batch; check the labels and the learning rate.",
+    title = "The loss has not decreased since step {step}"
+    likely_cause = (
+        "{observed}: labels that do not belong to their samples, a learning rate that is too "
+        "high or too low, or parameters that the gradient does not reach."
     )
+    fix = "Try to overfit a single batch; check the labels and the learning rate."
     needs: Needs = DISCOVERY | Needs(
         calls=frozenset({Families.BACKWARD, Families.OPTIMIZER_STEP, Families.SCALER_STEP})
     )
 
     def __init__(self, window: int = 400) -> None:
-        self.window = window
-
-    def monitor(self) -> Trend:
-        return Trend(self.window)
-
-
-class Trend(StepMonitor):
-    """Keeps the losses of the first steps, once."""
-
-    def __init__(self, window: int) -> None:
         super().__init__()
-        self._values: deque[float] = deque(maxlen=window)
-        self._window = window
+        self.window = window
+        self._values: deque[float] = deque(maxlen=self.window)
         self._first: int | None = None
         self._is_over = False
 
@@ -91,25 +75,25 @@ class Trend(StepMonitor):
         if not self._values:
             self._first = facts.event.step
         self._values.append(sum(values) / len(values))
-        if len(self._values) < self._window:
+        if len(self._values) < self.window:
             return []
         self._is_over = True
         self.triggered += 1
         return self._compare(facts)
 
     def _compare(self, facts: StepFacts) -> list[Violation]:
-        part = max(1, self._window // _PART)
+        part = max(1, self.window // _PART)
         values = list(self._values)
         before, after = statistics.median(values[:part]), statistics.median(values[-part:])
         if after < before or min(values) < 0:
             return []
         return [
             proof(
-                ("TC710", Symptom.NOT_LEARNING),
+                (self.code, Symptom.NOT_LEARNING),
                 facts,
                 step=self._first,
                 subject=Subject(api=Families.BACKWARD),
-                message=f"the loss is no better after {self._window} optimizer steps",
+                message=f"the loss is no better after {self.window} optimizer steps",
                 expected="a median loss that falls",
                 observed=f"a median loss of {before:.4g} at first, and of {after:.4g} at last",
             )

@@ -1,17 +1,17 @@
-"""TC711: the loss is the same number, to the last bit, from the first step on."""
+"""The loss is the same number, to the last bit, from the first step on."""
 
 from __future__ import annotations
 
 from traincheck.facts.step_facts import DISCOVERY, StepFacts
-from traincheck.rules.base.step_rule import StepMonitor, proof
+from traincheck.rules.base.step_rule import StepRule, proof
 from traincheck.rules.shared.numbers import losses
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import Families
 
 
-class ConstantLoss:
-    """TC711 constant-loss: the loss does not change at all, from the first step on.
+class ConstantLoss(StepRule, code="TC711"):
+    """constant-loss: the loss does not change at all, from the first step on.
 
     What it checks:
         The loss differs between steps: by what is learned, or at least by the batch.
@@ -39,36 +39,20 @@ class ConstantLoss:
         https://docs.aws.amazon.com/sagemaker/latest/dg/debugger-built-in-rules.html
     """
 
-    info = CheckInfo(
-        check_id="TC711",
-        kind="rule",
-        code="TC711",
-        severity="warning",
-        title="The loss is the same at every step",
-        likely_cause=(
-            "{observed}: the output of the model is constant (dead units, clamping), or the loss "
-            "does not look at it."
-        ),
-        fix="Compare the model's outputs for two batches, then what the loss is given.",
+    title = "The loss is the same at every step"
+    likely_cause = (
+        "{observed}: the output of the model is constant (dead units, clamping), or the loss "
+        "does not look at it."
     )
+    fix = "Compare the model's outputs for two batches, then what the loss is given."
     needs: Needs = DISCOVERY | Needs(
         calls=frozenset({Families.BACKWARD, Families.OPTIMIZER_STEP}),
         states=frozenset({"parameter@hand"}),
     )
 
     def __init__(self, steps: int = 20) -> None:
-        self.steps = steps
-
-    def monitor(self) -> SameNumber:
-        return SameNumber(self.steps)
-
-
-class SameNumber(StepMonitor):
-    """Counts from the first step on, and stops at the first difference."""
-
-    def __init__(self, steps: int) -> None:
         super().__init__()
-        self._steps = steps
+        self.steps = steps
         self._count = 0
         self._first: int | None = None
         self._values: list[float] = []
@@ -88,13 +72,13 @@ class SameNumber(StepMonitor):
         if self._count == 0:
             self._first, self._values = facts.event.step, values
         self._count += 1
-        if self._count < self._steps:
+        if self._count < self.steps:
             return []
         self._is_over = True
         self.triggered += 1
         return [
             proof(
-                ("TC711", Symptom.NOT_LEARNING),
+                (self.code, Symptom.NOT_LEARNING),
                 facts,
                 step=self._first,
                 subject=Subject(api=Families.BACKWARD),

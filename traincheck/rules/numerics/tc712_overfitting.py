@@ -1,4 +1,4 @@
-"""TC712: the loss of evaluation rises while that of training falls. Advice only."""
+"""The loss of evaluation rises while that of training falls. Advice only."""
 
 from __future__ import annotations
 
@@ -7,28 +7,19 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from traincheck.rules.base.rule import BuiltInRule
 from traincheck.rules.shared.numbers import value_of
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, StepEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import HUBER, TARGETED
 
-_LOSSES = frozenset(
-    f"torch.nn.functional.{name}"
-    for name in (
-        "cross_entropy",
-        "nll_loss",
-        "binary_cross_entropy",
-        "binary_cross_entropy_with_logits",
-        "mse_loss",
-        "l1_loss",
-        "smooth_l1_loss",
-    )
-)
+_LOSSES = TARGETED - {HUBER}
 _FEWEST = 6  # evaluations
 
 
-class Overfitting:
-    """TC712 overfitting: evaluation gets worse, evaluation after evaluation, as training improves.
+class Overfitting(BuiltInRule, code="TC712", severity="info"):
+    """overfitting: evaluation gets worse, evaluation after evaluation, as training improves.
 
     What it checks:
         The mean loss of the evaluations follows that of the training between them.
@@ -55,23 +46,67 @@ class Overfitting:
         https://docs.aws.amazon.com/sagemaker/latest/dg/debugger-built-in-rules.html
     """
 
-    info = CheckInfo(
-        check_id="TC712",
-        kind="rule",
-        code="TC712",
-        severity="info",
-        title="The model overfits: evaluation has become worse since step {step}",
-        likely_cause="{observed}.",
-        fix="Stop at the best evaluation; more data, augmentation, weight decay or dropout help.",
-    )
+    title = "The model overfits: evaluation has become worse since step {step}"
+    likely_cause = "{observed}."
+    fix = "Stop at the best evaluation; more data, augmentation, weight decay or dropout help."
     needs = Needs(calls=_LOSSES, kinds=frozenset({"step"}))
 
     def __init__(self, worse: int = 4, margin: float = 0.1) -> None:
+        super().__init__()
         self.worse = worse
         self.margin = margin
+        self._series: dict[str, _Series] = {}
+        self._is_told = False
 
-    def monitor(self) -> Evaluations:
-        return Evaluations(self.worse, self.margin)
+    def observe(self, event: Event) -> Sequence[Violation]:
+        if self._is_told or isinstance(event, StepEvent) or not isinstance(event, CallEvent):
+            return ()
+        value = value_of(event.result)
+        if value is None or not math.isfinite(value):
+            return ()
+        series = self._series.setdefault(event.api, _Series())
+        if not event.grad_enabled:
+            series.evaluation.add(value)
+            series.step = event.step
+            return ()
+        found = self._close(series, event) if series.evaluation.count else ()
+        series.train.add(value)
+        return found
+
+    def _close(self, series: _Series, event: CallEvent) -> Sequence[Violation]:
+        if series.train.count:
+            point = (series.step, series.train.value, series.evaluation.value)
+            series.past = [*series.past[-64:], point]
+        series.train, series.evaluation = _Mean(), _Mean()
+        past = series.past
+        if len(past) < _FEWEST:
+            return ()
+        self.triggered += 1
+        last = past[-self.worse - 1 :]
+        pairs = list(itertools.pairwise(last))
+        best = min(past, key=lambda point: point[2])
+        rises = all(after[2] > before[2] > 0 for before, after in pairs)
+        falls = all(after[1] < before[1] for before, after in pairs)
+        if not (rises and falls and past[-1][2] > (1 + self.margin) * best[2]):
+            return ()
+        self._is_told = True
+        return [
+            Violation(
+                check_id=self.code,
+                step=best[0],
+                rank=event.rank,
+                stage="eval",
+                subject=Subject(api=event.api),
+                symptom=Symptom.NOT_LEARNING,
+                message="evaluation becomes worse while the training loss falls",
+                expected="a loss in evaluation that follows that in training",
+                observed=(
+                    f"the loss in evaluation rose from {best[2]:.4g} to {past[-1][2]:.4g} since "
+                    f"step {best[0]}, that in training fell to {past[-1][1]:.4g}"
+                ),
+                evidence=(event,),
+            )
+        ]
 
 
 @dataclass(slots=True)
@@ -96,67 +131,3 @@ class _Series:
     evaluation: _Mean = field(default_factory=_Mean)
     step: int | None = None
     past: list[tuple[int | None, float, float]] = field(default_factory=list)
-
-
-class Evaluations:
-    """Compares the mean losses of evaluations, which training steps separate."""
-
-    def __init__(self, worse: int, margin: float) -> None:
-        self.triggered = 0
-        self._worse = worse
-        self._margin = margin
-        self._series: dict[str, _Series] = {}
-        self._is_told = False
-
-    def observe(self, event: Event) -> Sequence[Violation]:
-        if self._is_told or isinstance(event, StepEvent) or not isinstance(event, CallEvent):
-            return ()
-        value = value_of(event.result)
-        if value is None or not math.isfinite(value):
-            return ()
-        series = self._series.setdefault(event.api, _Series())
-        if not event.grad_enabled:
-            series.evaluation.add(value)
-            series.step = event.step
-            return ()
-        found = self._close(series, event) if series.evaluation.count else ()
-        series.train.add(value)
-        return found
-
-    def finish(self) -> Sequence[Violation]:
-        return ()
-
-    def _close(self, series: _Series, event: CallEvent) -> Sequence[Violation]:
-        if series.train.count:
-            point = (series.step, series.train.value, series.evaluation.value)
-            series.past = [*series.past[-64:], point]
-        series.train, series.evaluation = _Mean(), _Mean()
-        past = series.past
-        if len(past) < _FEWEST:
-            return ()
-        self.triggered += 1
-        last = past[-self._worse - 1 :]
-        pairs = list(itertools.pairwise(last))
-        best = min(past, key=lambda point: point[2])
-        rises = all(after[2] > before[2] > 0 for before, after in pairs)
-        falls = all(after[1] < before[1] for before, after in pairs)
-        if not (rises and falls and past[-1][2] > (1 + self._margin) * best[2]):
-            return ()
-        self._is_told = True
-        return [
-            Violation(
-                check_id="TC712",
-                step=best[0],
-                rank=event.rank,
-                stage="eval",
-                subject=Subject(api=event.api),
-                symptom=Symptom.NOT_LEARNING,
-                message="evaluation becomes worse while the training loss falls",
-                expected="a loss in evaluation that follows that in training",
-                observed=(
-                    f"the loss in evaluation rose from {best[2]:.4g} to {past[-1][2]:.4g} since "
-                    f"step {best[0]}, that in training fell to {past[-1][1]:.4g}"
-                ),
-                evidence=(event,),
-            )
-        ]

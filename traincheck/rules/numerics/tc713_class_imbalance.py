@@ -1,18 +1,19 @@
-"""TC713: nearly all labels of the batches are one and the same. Advice only."""
+"""Nearly all labels of the batches are one and the same. Advice only."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from traincheck.rules.base.rule import BuiltInRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, Event
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.values import tensor_summary
 
 
-class ClassImbalance:
-    """TC713 class-imbalance: one class makes up nearly all of the training labels.
+class ClassImbalance(BuiltInRule, code="TC713", severity="info"):
+    """class-imbalance: one class makes up nearly all of the training labels.
 
     What it checks:
         Among the whole-number labels of a batch (one a sample), no value is nearly all of them.
@@ -40,43 +41,15 @@ class ClassImbalance:
         https://docs.aws.amazon.com/sagemaker/latest/dg/debugger-built-in-rules.html
     """
 
-    info = CheckInfo(
-        check_id="TC713",
-        kind="rule",
-        code="TC713",
-        severity="info",
-        title="Nearly all labels in {variables} are of one class",
-        likely_cause="{observed}.",
-        fix="Weigh the classes in the loss, or draw them evenly with WeightedRandomSampler.",
-    )
+    title = "Nearly all labels in {variables} are of one class"
+    likely_cause = "{observed}."
+    fix = "Weigh the classes in the loss, or draw them evenly with WeightedRandomSampler."
     needs = Needs(kinds=frozenset({"batch"}), stats=frozenset({"batch"}))
 
     def __init__(self, share: float = 0.9, batches: int = 50) -> None:
+        super().__init__()
         self.share = share
         self.batches = batches
-
-    def monitor(self) -> Labels:
-        return Labels(self.share, self.batches)
-
-
-_SAMPLES = 8
-
-
-@dataclass(slots=True)
-class _Column:
-    total: float = 0.0
-    count: int = 0
-    low: float = float("inf")
-    high: float = float("-inf")
-
-
-class Labels:
-    """Averages over the first batches of each loader."""
-
-    def __init__(self, share: float, batches: int) -> None:
-        self.triggered = 0
-        self._share = share
-        self._batches = batches
         self._columns: dict[tuple[str, str], _Column] = {}
 
     def observe(self, event: Event) -> Sequence[Violation]:
@@ -91,27 +64,24 @@ class Labels:
             if summary.shape[0] < _SAMPLES:
                 continue
             column = self._columns.setdefault((event.loader, path), _Column())
-            if column.count >= self._batches:
+            if column.count >= self.batches:
                 continue
             column.total += stats["top"]
             column.count += 1
             column.low = min(column.low, stats["min"])
             column.high = max(column.high, stats["max"])
-            if column.count == self._batches:
+            if column.count == self.batches:
                 self.triggered += 1
                 found += self._judge(path, column, event)
         return found
 
-    def finish(self) -> Sequence[Violation]:
-        return ()
-
     def _judge(self, path: str, column: _Column, event: BatchEvent) -> list[Violation]:
         share = column.total / column.count
-        if share <= self._share or column.low == column.high:
+        if share <= self.share or column.low == column.high:
             return []
         return [
             Violation(
-                check_id="TC713",
+                check_id=self.code,
                 step=event.step,
                 rank=event.rank,
                 stage="train",
@@ -123,3 +93,14 @@ class Labels:
                 evidence=(event,),
             )
         ]
+
+
+_SAMPLES = 8
+
+
+@dataclass(slots=True)
+class _Column:
+    total: float = 0.0
+    count: int = 0
+    low: float = float("inf")
+    high: float = float("-inf")

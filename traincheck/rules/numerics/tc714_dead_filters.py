@@ -1,18 +1,19 @@
-"""TC714: some filters of a convolution are zero when it is found. Advice only: it may be pruned."""
+"""Some filters of a convolution are zero when it is found. Advice only: it may be pruned."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
+from traincheck.rules.base.rule import BuiltInRule
 from traincheck.rules.shared.numbers import MATRIX, is_kernel, number
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event, StateEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
 
 
-class DeadFilters:
-    """TC714 dead-filters: filters of a layer are zero, and others of it are not.
+class DeadFilters(BuiltInRule, code="TC714", severity="info"):
+    """dead-filters: filters of a layer are zero, and others of it are not.
 
     What it checks:
         When a layer is found, none of its filters (rows of a linear layer) has a norm below 1e-6.
@@ -40,30 +41,14 @@ class DeadFilters:
         https://docs.aws.amazon.com/sagemaker/latest/dg/debugger-built-in-rules.html
     """
 
-    info = CheckInfo(
-        check_id="TC714",
-        kind="rule",
-        code="TC714",
-        severity="info",
-        title="Some filters of {variables} are zero",
-        likely_cause="{observed}: pruned, or never initialized.",
-        fix="Initialize these filters, or remove them if they were pruned.",
-    )
+    title = "Some filters of {variables} are zero"
+    likely_cause = "{observed}: pruned, or never initialized."
+    fix = "Initialize these filters, or remove them if they were pruned."
     needs = Needs(states=frozenset({"parameter@new"}), stats=frozenset({"parameter"}))
 
     def __init__(self, share: float = 0.0) -> None:
+        super().__init__()
         self.share = share
-
-    def monitor(self) -> Filters:
-        return Filters(self.share)
-
-
-class Filters:
-    """Looks at each weight when it is found."""
-
-    def __init__(self, share: float) -> None:
-        self.triggered = 0
-        self._share = share
         self._found: dict[int, Violation] = {}  # by identity of the weight
         self._embedded: set[int] = set()
 
@@ -78,21 +63,17 @@ class Filters:
         if len(event.summary.shape) < MATRIX or event.summary.shape[0] <= 1:
             return ()
         self.triggered += 1
-        if dead <= self._share or dead >= 1:
+        if dead <= self.share or dead >= 1:
             return ()
         count = math.floor(dead * event.summary.shape[0] + 0.5)
         observed = f"{count} of {event.summary.shape[0]} filters of {event.name} are zero"
-        self._found[event.identity] = Violation(
-            check_id="TC714",
-            step=event.step,
-            rank=event.rank,
-            stage=event.stage,
+        self._found[event.identity] = self.violation(
+            event,
             subject=Subject(variable=event.name),
             symptom=Symptom.INITIALIZATION,
             message=observed,
             expected="filters that are not zero",
             observed=observed,
-            evidence=(event,),
         )
         return ()
 

@@ -1,18 +1,18 @@
-"""TC715: a parameter whose gradient is exactly zero, step after step. Advice only."""
+"""A parameter whose gradient is exactly zero, step after step. Advice only."""
 
 from __future__ import annotations
 
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, Parameter, StepFacts
-from traincheck.rules.base.step_rule import StepMonitor, proof
+from traincheck.rules.base.step_rule import StepRule, proof
 from traincheck.rules.base.streak import Streak, extend
 from traincheck.rules.shared.numbers import MATRIX
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import StateEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
 
 
-class ParameterGradientZero:
-    """TC715 parameter-gradient-zero: backward() reaches a parameter, but with nothing but zeros.
+class ParameterGradientZero(StepRule, code="TC715", severity="info"):
+    """parameter-gradient-zero: backward() reaches a parameter, but with nothing but zeros.
 
     What it checks:
         The gradients of the parameters that an optimizer holds are not exactly zero for many steps,
@@ -40,40 +40,24 @@ class ParameterGradientZero:
         https://docs.aws.amazon.com/sagemaker/latest/dg/debugger-built-in-rules.html
     """
 
-    info = CheckInfo(
-        check_id="TC715",
-        kind="rule",
-        code="TC715",
-        severity="info",
-        title="The gradient of {variables} is zero at every step",
-        likely_cause=(
-            "{observed}: what is behind it is off, clamped, multiplied by zero, or in a branch "
-            "that is never taken."
-        ),
-        fix=(
-            "Print what the module of {variables} returns in forward, find the mask, clamp, factor "
-            "of zero or branch behind it, and remove it; or set requires_grad=False."
-        ),
+    title = "The gradient of {variables} is zero at every step"
+    likely_cause = (
+        "{observed}: what is behind it is off, clamped, multiplied by zero, or in a branch "
+        "that is never taken."
+    )
+    fix = (
+        "Print what the module of {variables} returns in forward, find the mask, clamp, factor "
+        "of zero or branch behind it, and remove it; or set requires_grad=False."
     )
     needs: Needs = DISCOVERY | GRADIENTS
 
     def __init__(self, steps: int = 10) -> None:
-        self.steps = steps
-
-    def monitor(self) -> Zeros:
-        return Zeros(self.steps)
-
-
-class Zeros(StepMonitor):
-    """Counts for each parameter the optimizer steps in a row that had only zeros for it."""
-
-    def __init__(self, steps: int) -> None:
         super().__init__()
-        self._steps = steps
+        self.steps = steps
         self._streaks: dict[int, Streak] = {}
 
     def judge(self, facts: StepFacts) -> list[Violation]:
-        if not facts.is_whole:
+        if not facts.is_complete:
             self._streaks.clear()
             return []
         found: list[Violation] = []
@@ -106,12 +90,12 @@ class Zeros(StepMonitor):
         if parameter is None or not _is_judged(parameter, look):
             return []
         streak = extend(self._streaks, identity, facts.event.step)
-        if streak.count != self._steps:
+        if streak.count != self.steps:
             return []
         name = self.ledger.name(identity)
         return [
             proof(
-                ("TC715", Symptom.NOT_LEARNING),
+                (self.code, Symptom.NOT_LEARNING),
                 facts,
                 step=streak.first,
                 subject=Subject(variable=name),

@@ -1,27 +1,24 @@
-"""TC716: evaluation after evaluation gives no number, while training does. Looks at losses."""
+"""Evaluation after evaluation gives no number, while training does. Looks at losses."""
 
 from __future__ import annotations
 
 import math
 
-from traincheck.facts.losses import BCE_LOGITS, CROSS_ENTROPY, NLL, F, loss_needs
-from traincheck.rules.base.event_rule import SingleEvents
+from traincheck.facts.losses import F, loss_needs
+from traincheck.rules.base.event_rule import EventRule
 from traincheck.rules.shared.numbers import value_of
-from traincheck.schema.apis import EVAL_STAGE
 from traincheck.schema.events import CallEvent, Event, StepEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import TARGETED, losses
+from traincheck.schema.trace_terms import EVAL_STAGE
 
 # Without ctc_loss: it is infinite where the target is longer than what is heard
-_LOSSES = frozenset(
-    {CROSS_ENTROPY, NLL, BCE_LOGITS}
-    | {f"{F}{name}" for name in ("binary_cross_entropy", "kl_div", "mse_loss", "l1_loss")}
-    | {f"{F}{name}" for name in ("smooth_l1_loss", "huber_loss")}
-)
+_LOSSES = TARGETED | losses("distribution")
 _IN_A_ROW = 2  # evaluations
 
 
-class EvaluationNotFinite:
-    """TC716 evaluation-not-finite: the losses of evaluations are NaN or infinite, time and again.
+class EvaluationNotFinite(EventRule, code="TC716"):
+    """evaluation-not-finite: the losses of evaluations are NaN or infinite, time and again.
 
     What it checks:
         Of two evaluations in a row, with training between them whose losses are finite, at least
@@ -48,29 +45,16 @@ class EvaluationNotFinite:
         https://github.com/pytorch/pytorch/issues/70348
     """
 
-    info = CheckInfo(
-        check_id="TC716",
-        kind="rule",
-        code="TC716",
-        severity="warning",
-        title="The loss is NaN or infinite in evaluation",
-        likely_cause=(
-            "What the evaluation gives the model or {subject}{where} leaves nothing to compute "
-            "with: a mask that hides all, a batch without a valid label, a count of zero."
-        ),
-        fix=(
-            "Compare what evaluation gives the model with what training gives it: masks, "
-            "labels, and the last batch, which may be shorter."
-        ),
+    title = "The loss is NaN or infinite in evaluation"
+    likely_cause = (
+        "What the evaluation gives the model or {subject}{where} leaves nothing to compute "
+        "with: a mask that hides all, a batch without a valid label, a count of zero."
+    )
+    fix = (
+        "Compare what evaluation gives the model with what training gives it: masks, "
+        "labels, and the last batch, which may be shorter."
     )
     needs = loss_needs(*sorted(_LOSSES), numbers=False)
-
-    def monitor(self) -> Evaluations:
-        return Evaluations()
-
-
-class Evaluations(SingleEvents):
-    """Counts evaluations in a row with a loss that is not finite."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -110,20 +94,16 @@ class Evaluations(SingleEvents):
         if self._count < _IN_A_ROW or self._is_told or self._first is None:
             return []
         self._is_told = True
-        return [_violation(self._first, broken)]
+        return [self._violation(self._first, broken)]
 
-
-def _violation(first: CallEvent, last: CallEvent) -> Violation:
-    name = first.api.removeprefix(F)
-    return Violation(
-        check_id="TC716",
-        step=first.step,
-        rank=first.rank,
-        stage=first.stage,
-        subject=Subject(api=first.api),
-        symptom=Symptom.NON_FINITE,
-        message=f"{name} gives no number in two evaluations in a row, and does in training",
-        expected="finite losses in evaluations, as in training",
-        observed=f"{name} gives NaN or infinity",
-        evidence=(first, last),
-    )
+    def _violation(self, first: CallEvent, last: CallEvent) -> Violation:
+        name = first.api.removeprefix(F)
+        return self.violation(
+            first,
+            subject=Subject(api=first.api),
+            symptom=Symptom.NON_FINITE,
+            message=f"{name} gives no number in two evaluations in a row, and does in training",
+            expected="finite losses in evaluations, as in training",
+            observed=f"{name} gives NaN or infinity",
+            evidence=(first, last),
+        )

@@ -1,4 +1,4 @@
-"""TC101: a parameter is trained but no optimizer holds it. Goes by identity, never by name."""
+"""A parameter is trained but no optimizer holds it. Goes by identity, never by name."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from dataclasses import replace
 from traincheck.facts.manual_updates import ByHand
 from traincheck.facts.optimizers import Holder
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, StepFacts
-from traincheck.rules.base.step_rule import StepMonitor
+from traincheck.rules.base.step_rule import StepRule
 from traincheck.rules.base.streak import Streak, extend
 from traincheck.rules.parameters.wrong_model_optimizer import Misheld
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.words import joined
 
 _THAWED = 20  # steps with a gradient, since it was unfrozen, of which none is one of its optimizer
 
 
-class ParameterNotInOptimizer:
-    """TC101 parameter-not-in-optimizer: a parameter gets gradients but no optimizer holds it.
+class ParameterNotInOptimizer(StepRule, code="TC101", severity="error"):
+    """parameter-not-in-optimizer: a parameter gets gradients but no optimizer holds it.
 
     What it checks:
         At the end of every step in which an optimizer stepped: each parameter that requires grad
@@ -59,28 +59,15 @@ class ParameterNotInOptimizer:
         https://github.com/pytorch/pytorch/issues/14467
     """
 
-    info = CheckInfo(
-        check_id="TC101",
-        kind="rule",
-        code="TC101",
-        severity="error",
-        title="No optimizer holds {variables}",
-        likely_cause=(
-            "The optimizer{where} was not built from the parameters being trained: {observed}."
-        ),
-        fix=(
-            "Build the optimizer when the model is final, from all parameters that are to be "
-            "trained (here also {variables}), or set requires_grad=False for them."
-        ),
+    title = "No optimizer holds {variables}"
+    likely_cause = (
+        "The optimizer{where} was not built from the parameters being trained: {observed}."
+    )
+    fix = (
+        "Build the optimizer when the model is final, from all parameters that are to be "
+        "trained (here also {variables}), or set requires_grad=False for them."
     )
     needs = DISCOVERY | GRADIENTS | Needs(states=frozenset({"parameter@step"}))
-
-    def monitor(self) -> Membership:
-        return Membership()
-
-
-class Membership(StepMonitor):
-    """Compares what got gradients with what optimizers hold, step by step."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -91,7 +78,7 @@ class Membership(StepMonitor):
     def judge(self, facts: StepFacts) -> list[Violation]:
         ledger = self.ledger
         self._by_hand.note(facts.changed)
-        if not facts.is_whole or ledger.has_gap:
+        if not facts.is_complete or ledger.has_gap:
             self._misheld.clear()
             self._thawed.clear()
             return []
@@ -169,7 +156,7 @@ class Membership(StepMonitor):
             for holder in stepped
             if holder.names
             and (ledger.ever_reached.isdisjoint(holder.names) or self._misheld.is_dry(holder))
-            and not any(i not in ledger.parameters and holder.is_loose(i) for i in holder.names)
+            and not any(i not in ledger.parameters and holder.is_unowned(i) for i in holder.names)
         ]
         if len(idle) == len(stepped):
             return idle
@@ -200,7 +187,7 @@ class Membership(StepMonitor):
                 "optimizer what is replaced on purpose (add_param_group)."
             )
         return Violation(
-            check_id="TC101",
+            check_id=self.code,
             step=step,
             rank=event.rank,
             stage="train",

@@ -1,4 +1,4 @@
-"""TC102: an optimizer step leaves a parameter as it was. Looks at content, not at calls."""
+"""An optimizer step leaves a parameter as it was. Looks at content, not at calls."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from traincheck.facts.awaited import STUCK
 from traincheck.facts.fading import FadedGradients
 from traincheck.facts.optimizers import Holder
 from traincheck.facts.step_facts import Moment, StepFacts
-from traincheck.rules.base.step_rule import StepMonitor
+from traincheck.rules.base.step_rule import StepRule
 from traincheck.rules.base.streak import Streak, extend
 from traincheck.rules.shared.numbers import NORMS, number
-from traincheck.schema.apis import weights_beside
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import StepEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.parameter_names import paired_weights
 
 # One parameter may round to what it was now and then; a whole optimizer hardly does so twice.
 _STUCK_OPTIMIZER_STEPS = 2
@@ -24,8 +24,8 @@ _LOST = 1e-12  # norm of a gradient: Adam divides by its square root and 1e-8
 _FAINT = 1.2e-7  # resolution of float32 at 1: a schedule may begin below
 
 
-class ParameterNotUpdated:
-    """TC102 parameter-not-updated: a parameter does not change although it should.
+class ParameterNotUpdated(StepRule, code="TC102", severity="error"):
+    """parameter-not-updated: a parameter does not change although it should.
 
     What it checks:
         After an optimizer step, each parameter that the optimizer holds, that requires grad, has a
@@ -55,31 +55,18 @@ class ParameterNotUpdated:
         https://github.com/pytorch/pytorch/issues/118115, https://elanapearl.github.io/blog/2025/the-bug-that-taught-me-pytorch/
     """
 
-    info = CheckInfo(
-        check_id="TC102",
-        kind="rule",
-        code="TC102",
-        severity="error",
-        title="The optimizer step does not change {variables}",
-        likely_cause=(
-            "From step {step} on, the update of {variables} by optimizer.step(){where} is lost: "
-            "rounded away in a low-precision dtype, written to a copy, or not done by this "
-            "optimizer at all."
-        ),
-        fix=(
-            "Keep the parameters in float32, check that they are contiguous, and check what step() "
-            "of {optimizer} does."
-        ),
-        title_of_several="The step of {optimizer} does not change {variables}",
+    title = "The optimizer step does not change {variables}"
+    title_of_several = "The step of {optimizer} does not change {variables}"
+    likely_cause = (
+        "From step {step} on, the update of {variables} by optimizer.step(){where} is lost: "
+        "rounded away in a low-precision dtype, written to a copy, or not done by this "
+        "optimizer at all."
+    )
+    fix = (
+        "Keep the parameters in float32, check that they are contiguous, and check what step() "
+        "of {optimizer} does."
     )
     needs = NORMS | Needs(states=frozenset({"parameter@step"}), kinds=frozenset({"mark"}))
-
-    def monitor(self) -> UpdateEffect:
-        return UpdateEffect()
-
-
-class UpdateEffect(StepMonitor):
-    """Counts for each parameter and each optimizer the steps in a row that had no effect."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -95,7 +82,7 @@ class UpdateEffect(StepMonitor):
         if facts.is_gap:
             self._parameters.clear()
             self._optimizers.clear()
-        elif facts.is_whole:
+        elif facts.is_complete:
             found = self._compare(facts)
         self._rates = facts.event.lr
         return found
@@ -213,7 +200,7 @@ class UpdateEffect(StepMonitor):
             identity
             for identity in stuck
             for module, _, kind in (name.rpartition(".") for name in books[identity].names)
-            if not moved.isdisjoint(weights_beside(f"{module}.{kind}"))
+            if not moved.isdisjoint(paired_weights(f"{module}.{kind}"))
             or (kind == "weight" and f"{module}.bias" in moved and books[identity].is_fine_scale)
         }
 
@@ -229,7 +216,7 @@ class UpdateEffect(StepMonitor):
         name, owner = self.ledger.name(identity), str(moment.call.owner)
         label = self.ledger.holders[owner].label
         return Violation(
-            check_id="TC102",
+            check_id=self.code,
             step=streak.first if streak.count == confirmed else event.step,
             rank=event.rank,
             stage="train",

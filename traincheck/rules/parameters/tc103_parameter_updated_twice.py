@@ -1,18 +1,18 @@
-"""TC103: two optimizers apply the same gradient to one parameter."""
+"""Two optimizers apply the same gradient to one parameter."""
 
 from __future__ import annotations
 
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
-from traincheck.rules.base.step_rule import StepMonitor, proof
-from traincheck.schema.apis import Families
+from traincheck.rules.base.step_rule import StepRule, proof
 from traincheck.schema.events import CallEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import Families
 
 _CONFIRMED = 2
 
 
-class ParameterUpdatedTwice:
-    """TC103 parameter-updated-twice: two optimizers hold a parameter and both apply its gradient.
+class ParameterUpdatedTwice(StepRule, code="TC103"):
+    """parameter-updated-twice: two optimizers hold a parameter and both apply its gradient.
 
     What it checks:
         Between two changes of its gradient, a parameter is updated by one optimizer only.
@@ -36,30 +36,17 @@ class ParameterUpdatedTwice:
         https://pytorch.org/docs/stable/optim.html#per-parameter-options
     """
 
-    info = CheckInfo(
-        check_id="TC103",
-        kind="rule",
-        code="TC103",
-        severity="warning",
-        title="Two optimizers update {variables} with one gradient",
-        likely_cause="{observed}, and both step{where} after one backward().",
-        fix="Take {variables} out of one of the two optimizers.",
-    )
+    title = "Two optimizers update {variables} with one gradient"
+    likely_cause = "{observed}, and both step{where} after one backward()."
+    fix = "Take {variables} out of one of the two optimizers."
     needs = DISCOVERY | GRADIENTS
-
-    def monitor(self) -> DoubleUpdate:
-        return DoubleUpdate()
-
-
-class DoubleUpdate(StepMonitor):
-    """Remembers who applied the gradients that there are."""
 
     def __init__(self) -> None:
         super().__init__()
         self._streak: dict[int, tuple[int, int | None]] = {}  # how many in a row, the first
 
     def judge(self, facts: StepFacts) -> list[Violation]:
-        if not facts.is_whole:
+        if not facts.is_complete:
             self._streak.clear()
             return []
         twice = self._twice(facts)
@@ -100,7 +87,7 @@ class DoubleUpdate(StepMonitor):
         name = self.ledger.name(identity)
         first, second = (self.ledger.holders[str(call.owner)].label for call in calls)
         return proof(
-            ("TC103", Symptom.APPLIED_TWICE),
+            (self.code, Symptom.APPLIED_TWICE),
             facts,
             step=step,
             subject=Subject(variable=name),

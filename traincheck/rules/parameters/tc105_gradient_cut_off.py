@@ -1,4 +1,4 @@
-"""TC105: gradients stop inside the model before they reach its first layers."""
+"""Gradients stop inside the model before they reach its first layers."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from traincheck.facts.awaited import UNGRAPHED
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, StepFacts
-from traincheck.rules.base.step_rule import StepMonitor, proof
+from traincheck.rules.base.step_rule import StepRule, proof
 from traincheck.rules.shared.gradient_reach import LEAVES, Arrival, cut_off
-from traincheck.schema.apis import Families
 from traincheck.schema.events import CallEvent, Event
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import Families
 
 _CONFIRMED = 2
 _ENOUGH = 20  # updates of a run in which a model is called and gets no gradient at all
@@ -20,8 +20,8 @@ _LEFT_OUT = (
 )
 
 
-class GradientCutOff:
-    """TC105 gradient-cut-off: the first layers of a model are used but never get a gradient.
+class GradientCutOff(StepRule, code="TC105"):
+    """gradient-cut-off: the first layers of a model are used but never get a gradient.
 
     What it checks:
         Parameters that are to be trained (they require grad and the optimizer that steps holds
@@ -53,29 +53,16 @@ class GradientCutOff:
         https://github.com/huggingface/transformers/issues/26221, https://github.com/pytorch/pytorch/issues/60164
     """
 
-    info = CheckInfo(
-        check_id="TC105",
-        kind="rule",
-        code="TC105",
-        severity="warning",
-        title="No gradient reaches {variables}",
-        likely_cause=(
-            "The graph is cut between the loss and {variables}: by detach(), a no_grad() block, "
-            ".data, or a re-entrant checkpoint whose inputs do not require grad ({observed})."
-        ),
-        fix=(
-            "Remove what cuts the graph (for checkpoints: use_reentrant=False), or set "
-            "requires_grad=False for what is not to be trained."
-        ),
+    title = "No gradient reaches {variables}"
+    likely_cause = (
+        "The graph is cut between the loss and {variables}: by detach(), a no_grad() block, "
+        ".data, or a re-entrant checkpoint whose inputs do not require grad ({observed})."
+    )
+    fix = (
+        "Remove what cuts the graph (for checkpoints: use_reentrant=False), or set "
+        "requires_grad=False for what is not to be trained."
     )
     needs = DISCOVERY | GRADIENTS | LEAVES
-
-    def monitor(self) -> CutGradients:
-        return CutGradients()
-
-
-class CutGradients(StepMonitor):
-    """Waits for the first gradient of each parameter."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -86,7 +73,7 @@ class CutGradients(StepMonitor):
         self._apart: dict[int, tuple[int, Violation]] = {}  # of whole models: how often, and first
 
     def judge(self, facts: StepFacts) -> list[Violation]:
-        if not facts.is_whole:
+        if not facts.is_complete:
             self._streak.clear()
             self._held.clear()
             self._apart.clear()
@@ -150,7 +137,7 @@ class CutGradients(StepMonitor):
         backward = [m.call for m in facts.moments if m.family == Families.BACKWARD]
         evidence: list[Event] = [*backward[-1:], *([call] if call is not None else [])]
         return proof(
-            ("TC105", Symptom.NO_GRADIENT),
+            (self.code, Symptom.NO_GRADIENT),
             facts,
             step=step,
             subject=Subject(variable=name),

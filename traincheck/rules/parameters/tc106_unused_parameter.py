@@ -1,16 +1,16 @@
-"""TC106: a parameter is held by an optimizer and never gets a gradient."""
+"""A parameter is held by an optimizer and never gets a gradient."""
 
 from __future__ import annotations
 
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, StepFacts
-from traincheck.rules.base.step_rule import StepMonitor
+from traincheck.rules.base.step_rule import StepRule
 from traincheck.rules.shared.gradient_reach import LEAVES, Arrival, cut_off
 from traincheck.schema.events import StepEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
 
 
-class UnusedParameter:
-    """TC106 unused-parameter: a parameter is to be trained but takes no part in the loss.
+class UnusedParameter(StepRule, code="TC106", severity="info"):
+    """unused-parameter: a parameter is to be trained but takes no part in the loss.
 
     What it checks:
         Every parameter that requires grad and that an optimizer holds which steps has had a
@@ -38,37 +38,15 @@ class UnusedParameter:
         https://pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html
     """
 
-    info = CheckInfo(
-        check_id="TC106",
-        kind="rule",
-        code="TC106",
-        severity="info",
-        title="No step brings a gradient to {variables}",
-        likely_cause="The layer is not used in forward, or its result is not part of the loss.",
-        fix="Use the layer, remove it, or set requires_grad=False for its parameters.",
-    )
+    title = "No step brings a gradient to {variables}"
+    likely_cause = "The layer is not used in forward, or its result is not part of the loss."
+    fix = "Use the layer, remove it, or set requires_grad=False for its parameters."
     needs = DISCOVERY | GRADIENTS | LEAVES
 
     def __init__(self, steps: int = 3, certain: int = 200) -> None:
+        super().__init__()
         self.steps = steps
         self.certain = certain
-
-    def monitor(self) -> UnusedParameters:
-        return UnusedParameters(self.steps, self.certain)
-
-
-class UnusedParameters(StepMonitor):
-    """Waits for the first gradient of each parameter until the run ends.
-
-    Args:
-        steps: how many updates are enough to tell at the end.
-        certain: how many before it.
-    """
-
-    def __init__(self, steps: int, certain: int) -> None:
-        super().__init__()
-        self._steps = steps
-        self._certain = certain
         self._told: set[int] = set()
         self._arrival = Arrival()
         self._seen: dict[int, tuple[int, StepEvent]] = {}  # updates without, and the first
@@ -80,7 +58,7 @@ class UnusedParameters(StepMonitor):
             self._arrival.ever |= self.ledger.parameters.keys()
             return []
         missing = self._arrival.missing(self.ledger, facts)
-        if not facts.is_whole or not facts.updates():
+        if not facts.is_complete or not facts.updates():
             return []
         self.triggered += 1
         self._seen = {i: seen for i, seen in self._seen.items() if i in missing}
@@ -93,11 +71,11 @@ class UnusedParameters(StepMonitor):
             if books[identity].root in roots:
                 count, first = self._seen.get(identity, (0, facts.event))
                 self._seen[identity] = (count + 1, first)
-        return self._sure(self._certain)
+        return self._sure(self.certain)
 
     def finish(self) -> list[Violation]:
         """Only now is it known that none comes."""
-        return self._sure(self._steps)
+        return self._sure(self.steps)
 
     def _sure(self, steps: int) -> list[Violation]:
         sure = {
@@ -115,7 +93,7 @@ class UnusedParameters(StepMonitor):
         count, event = seen
         name = self.ledger.name(identity)
         return Violation(
-            check_id="TC106",
+            check_id=self.code,
             step=event.step,
             rank=event.rank,
             stage="train",

@@ -1,18 +1,18 @@
-"""TC107: an optimizer goes on updating a parameter that was frozen."""
+"""An optimizer goes on updating a parameter that was frozen."""
 
 from __future__ import annotations
 
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, StepFacts
-from traincheck.rules.base.step_rule import StepMonitor, proof
+from traincheck.rules.base.step_rule import StepRule, proof
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
 
 _CONFIRMED = 2
 
 
-class FrozenParameterUpdated:
-    """TC107 frozen-parameter-updated: a frozen parameter changes at every optimizer step.
+class FrozenParameterUpdated(StepRule, code="TC107", severity="error"):
+    """frozen-parameter-updated: a frozen parameter changes at every optimizer step.
 
     What it checks:
         A parameter whose requires_grad was switched off no longer changes in the steps of the
@@ -40,29 +40,16 @@ class FrozenParameterUpdated:
         https://discuss.pytorch.org/t/parameters-with-requires-grad-false-are-updated-during-training/90096
     """
 
-    info = CheckInfo(
-        check_id="TC107",
-        kind="rule",
-        code="TC107",
-        severity="error",
-        title="The optimizer still updates what is frozen: {variables}",
-        likely_cause=(
-            "requires_grad was set to False, but {variables} still {has a gradient|have gradients} "
-            "and the optimizer{where} still holds {it|them}: {observed}."
-        ),
-        fix=(
-            "Call zero_grad(set_to_none=True) after freezing, or build the optimizer again from "
-            "the parameters that are to be trained."
-        ),
+    title = "The optimizer still updates what is frozen: {variables}"
+    likely_cause = (
+        "requires_grad was set to False, but {variables} still {has a gradient|have gradients} "
+        "and the optimizer{where} still holds {it|them}: {observed}."
+    )
+    fix = (
+        "Call zero_grad(set_to_none=True) after freezing, or build the optimizer again from "
+        "the parameters that are to be trained."
     )
     needs = DISCOVERY | GRADIENTS | Needs(states=frozenset({"parameter@step"}))
-
-    def monitor(self) -> FrozenUpdates:
-        return FrozenUpdates()
-
-
-class FrozenUpdates(StepMonitor):
-    """Knows which parameters were trained before they were frozen."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,7 +57,7 @@ class FrozenUpdates(StepMonitor):
         self._streak: dict[int, tuple[int, int | None]] = {}
 
     def judge(self, facts: StepFacts) -> list[Violation]:
-        if not facts.is_whole:
+        if not facts.is_complete:
             self._streak.clear()
             return []
         books = self.ledger.parameters
@@ -99,7 +86,7 @@ class FrozenUpdates(StepMonitor):
         name = self.ledger.name(identity)
         label = self.ledger.holders[str(call.owner)].label
         return proof(
-            ("TC107", Symptom.SILENT_WRITE),
+            (self.code, Symptom.SILENT_WRITE),
             facts,
             step=step,
             subject=Subject(variable=name),

@@ -1,19 +1,19 @@
-"""TC108: a model has adapters, and every one of them is frozen while something else is trained."""
+"""A model has adapters, and every one of them is frozen while something else is trained."""
 
 from __future__ import annotations
 
 import re
 
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, StepFacts
-from traincheck.rules.base.step_rule import StepMonitor, proof
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.rules.base.step_rule import StepRule, proof
+from traincheck.schema.findings import Subject, Symptom, Violation
 
 _ADAPTER = re.compile(r"\.(?:lora_(?:embedding_)?[AB]|lora_magnitude_vector|ia3_l)(?:\.|\Z)")
 _CONFIRMED = 2
 
 
-class AdapterFrozen:
-    """TC108 adapter-frozen: adapters were loaded for inference and are not trained.
+class AdapterFrozen(StepRule, code="TC108"):
+    """adapter-frozen: adapters were loaded for inference and are not trained.
 
     What it checks:
         Where a model with adapters (LoRA, IA3) is trained, some adapter requires grad.
@@ -37,23 +37,10 @@ class AdapterFrozen:
         https://github.com/huggingface/peft/issues/282, https://github.com/huggingface/peft/issues/1410
     """
 
-    info = CheckInfo(
-        check_id="TC108",
-        kind="rule",
-        code="TC108",
-        severity="warning",
-        title="All adapters are frozen while the model is trained",
-        likely_cause="The adapter was loaded for inference: {variables} do not require grad.",
-        fix="Load the adapter with is_trainable=True, or set requires_grad=True for it.",
-    )
+    title = "All adapters are frozen while the model is trained"
+    likely_cause = "The adapter was loaded for inference: {variables} do not require grad."
+    fix = "Load the adapter with is_trainable=True, or set requires_grad=True for it."
     needs = DISCOVERY | GRADIENTS
-
-    def monitor(self) -> Adapters:
-        return Adapters()
-
-
-class Adapters(StepMonitor):
-    """Looks for adapters in the models that a step trains."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -61,7 +48,7 @@ class Adapters(StepMonitor):
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         applied = frozenset[int]().union(*(moment.applied for moment in facts.updates()))
-        if not facts.is_whole or not applied:
+        if not facts.is_complete or not applied:
             return []
         books = self.ledger.parameters
         roots = {books[i].root for i in applied & books.keys()}
@@ -81,7 +68,7 @@ class Adapters(StepMonitor):
 
     def _violation(self, name: str, root: str, step: int | None, facts: StepFacts) -> Violation:
         return proof(
-            ("TC108", Symptom.FROZEN),
+            (self.code, Symptom.FROZEN),
             facts,
             step=step,
             subject=Subject(variable=name),

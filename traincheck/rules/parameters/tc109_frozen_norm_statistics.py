@@ -1,19 +1,19 @@
-"""TC109: batch normalization of a frozen part goes on learning its statistics."""
+"""Batch normalization of a frozen part goes on learning its statistics."""
 
 from __future__ import annotations
 
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, MODES, StepFacts
-from traincheck.rules.base.step_rule import StepMonitor, proof
+from traincheck.rules.base.step_rule import StepRule, proof
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
 
 _CONFIRMED = 2
 _SOON = 16  # steps for which what was updated counts as moving: others may have their turn
 
 
-class FrozenNormStatistics:
-    """TC109 frozen-norm-statistics: a frozen batch normalization is in training mode.
+class FrozenNormStatistics(StepRule, code="TC109", severity="info"):
+    """frozen-norm-statistics: a frozen batch normalization is in training mode.
 
     What it checks:
         Batch normalization whose weight is frozen is in evaluation mode in training passes.
@@ -38,23 +38,10 @@ class FrozenNormStatistics:
         https://discuss.pytorch.org/t/freeze-batchnorm-layer-lead-to-nan/8385
     """
 
-    info = CheckInfo(
-        check_id="TC109",
-        kind="rule",
-        code="TC109",
-        severity="info",
-        title="Frozen batch normalization goes on learning its statistics",
-        likely_cause="{observed}: requires_grad=False does not stop running statistics.",
-        fix="Call eval() on the frozen part after every model.train().",
-    )
+    title = "Frozen batch normalization goes on learning its statistics"
+    likely_cause = "{observed}: requires_grad=False does not stop running statistics."
+    fix = "Call eval() on the frozen part after every model.train()."
     needs = DISCOVERY | GRADIENTS | MODES | Needs(states=frozenset({"parameter@step"}))
-
-    def monitor(self) -> FrozenNorms:
-        return FrozenNorms()
-
-
-class FrozenNorms(StepMonitor):
-    """Looks at batch normalization in training passes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,7 +50,7 @@ class FrozenNorms(StepMonitor):
         self._steps = 0
 
     def judge(self, facts: StepFacts) -> list[Violation]:
-        if not facts.is_whole or not facts.updates():
+        if not facts.is_complete or not facts.updates():
             return []
         self._steps += 1
         applied = (moment.applied for moment in facts.updates())
@@ -96,7 +83,7 @@ class FrozenNorms(StepMonitor):
     ) -> Violation:
         name = f"{path}.running_mean"
         return proof(
-            ("TC109", Symptom.SILENT_WRITE),
+            (self.code, Symptom.SILENT_WRITE),
             facts,
             step=step,
             subject=Subject(variable=name, module=path),

@@ -1,18 +1,18 @@
-"""TC110: names that shared one parameter no longer do. Goes by identity, never by content."""
+"""Names that shared one parameter no longer do. Goes by identity, never by content."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 
-from traincheck.rules.base.event_rule import SingleEvents
-from traincheck.schema.apis import Families
+from traincheck.rules.base.event_rule import EventRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CheckpointEvent, Event, StateEvent, StepEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import Families
 
 
-class WeightsUntied:
-    """TC110 weights-untied: two names that shared one parameter hold different ones.
+class WeightsUntied(EventRule, code="TC110", severity="error"):
+    """weights-untied: two names that shared one parameter hold different ones.
 
     What it checks:
         Names that stood for one parameter object when the model was found, or before a
@@ -37,30 +37,17 @@ class WeightsUntied:
         https://github.com/NVIDIA/Megatron-LM/issues/656, https://github.com/unslothai/unsloth/pull/3711
     """
 
-    info = CheckInfo(
-        check_id="TC110",
-        kind="rule",
-        code="TC110",
-        severity="error",
-        title="{variables} no longer share one parameter",
-        likely_cause=(
-            "Another tensor was assigned to one of {variables}{where}, for instance by "
-            "load_state_dict(assign=True) or a conversion."
-        ),
-        fix="Tie the weights again after that, before the optimizer is built.",
+    title = "{variables} no longer share one parameter"
+    likely_cause = (
+        "Another tensor was assigned to one of {variables}{where}, for instance by "
+        "load_state_dict(assign=True) or a conversion."
     )
+    fix = "Tie the weights again after that, before the optimizer is built."
     needs = Needs(
         calls=frozenset({Families.OPTIMIZER_STEP}),
         states=frozenset({"parameter@new"}),
         kinds=frozenset({"checkpoint", "step"}),
     )
-
-    def monitor(self) -> Ties:
-        return Ties()
-
-
-class Ties(SingleEvents):
-    """Follows which names stand for one object."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -119,7 +106,7 @@ class Ties(SingleEvents):
 
     def _violation(self, look: StateEvent, looks: list[StateEvent], event: StepEvent) -> Violation:
         return Violation(
-            check_id="TC110",
+            check_id=self.code,
             step=event.step,
             rank=event.rank,
             stage="train",

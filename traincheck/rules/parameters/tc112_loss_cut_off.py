@@ -1,4 +1,4 @@
-"""TC112: backward() from a loss that the model has no part in. Parts of a model are TC105's."""
+"""Backward() from a loss that the model has no part in. Parts of a model are TC105's."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 
 from traincheck.facts.optimizers import Holder
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, StepFacts
-from traincheck.rules.base.step_rule import StepMonitor, proof
-from traincheck.schema.apis import Families
+from traincheck.rules.base.step_rule import StepRule, proof
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import Families
 from traincheck.schema.words import joined
 
 _CONFIRMED = 2
@@ -21,8 +21,8 @@ _EMPTY = (
 _FILL = "Let what is to be trained require grad before the optimizer is made, and give it that."
 
 
-class LossCutOff:
-    """TC112 loss-cut-off: backward() runs, and reaches no parameter at all.
+class LossCutOff(StepRule, code="TC112", severity="error"):
+    """loss-cut-off: backward() runs, and reaches no parameter at all.
 
     What it checks:
         Where backward() runs and an optimizer steps, it has reached some parameter.
@@ -53,38 +53,16 @@ class LossCutOff:
         https://github.com/qianjinhao/circle-loss/issues/4
     """
 
-    info = CheckInfo(
-        check_id="TC112",
-        kind="rule",
-        code="TC112",
-        severity="error",
-        title="backward() reaches no parameter: the loss is cut off from the model",
-        likely_cause=(
-            "The loss{where} was wrapped by torch.tensor() or computed from detached results: "
-            "{observed}."
-        ),
-        fix=(
-            "Compute the loss from the model's results without detach(), .data, .item(), NumPy or "
-            "torch.tensor() on the way; take away the requires_grad_() that silenced an error."
-        ),
+    title = "backward() reaches no parameter: the loss is cut off from the model"
+    likely_cause = (
+        "The loss{where} was wrapped by torch.tensor() or computed from detached results: "
+        "{observed}."
+    )
+    fix = (
+        "Compute the loss from the model's results without detach(), .data, .item(), NumPy or "
+        "torch.tensor() on the way; take away the requires_grad_() that silenced an error."
     )
     needs = DISCOVERY | GRADIENTS | Needs(states=frozenset({"parameter@step"}))
-
-    def monitor(self) -> CutOff:
-        return CutOff()
-
-
-@dataclass(slots=True)
-class _Run:
-    """Steps in a row of one optimizer that never had a gradient. backward: of the first."""
-
-    first: int | None
-    backward: CallEvent
-    steps: int = 0
-
-
-class CutOff(StepMonitor):
-    """Follows optimizers that never had a gradient."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -92,7 +70,7 @@ class CutOff(StepMonitor):
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         backward = next((m.call for m in facts.moments if _went_back(m.call)), None)
-        if not facts.is_whole or backward is None:
+        if not facts.is_complete or backward is None:
             self._runs.clear()
             return []
         updates = {str(m.call.owner): m for m in facts.updates()}
@@ -117,7 +95,7 @@ class CutOff(StepMonitor):
             return not is_any and not self.ledger.has_gap
         if facts.reached or not touched.isdisjoint(holder.ids):
             return False
-        if not any(map(holder.is_loose, holder.ids)):
+        if not any(map(holder.is_unowned, holder.ids)):
             return True
         # Those may be others than at the last look: then some of a model must be waiting for one
         owned = self.ledger.parameters.keys() & holder.ids
@@ -129,7 +107,7 @@ class CutOff(StepMonitor):
         names = sorted(holder.names.values())
         held = f"no gradient ever reached {joined(names)} of {holder.label}"
         found = proof(
-            ("TC112", Symptom.STEP_WITHOUT_GRADIENT),
+            (self.code, Symptom.STEP_WITHOUT_GRADIENT),
             facts,
             step=step,
             subject=Subject(api=Families.BACKWARD),
@@ -139,6 +117,15 @@ class CutOff(StepMonitor):
             evidence=[run.backward],
         )
         return found if names else replace(found, likely_cause=_EMPTY, fix=_FILL)
+
+
+@dataclass(slots=True)
+class _Run:
+    """Steps in a row of one optimizer that never had a gradient. backward: of the first."""
+
+    first: int | None
+    backward: CallEvent
+    steps: int = 0
 
 
 def _went_back(call: CallEvent) -> bool:

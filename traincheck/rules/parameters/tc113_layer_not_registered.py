@@ -1,14 +1,16 @@
-"""TC113: layers that a model calls and does not own. That they get gradients nothing else tells."""
+"""Layers that a model calls and does not own. That they get gradients nothing else tells."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from traincheck.schema.apis import COMPILED, Families, is_loose
+from traincheck.rules.base.rule import BuiltInRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, OptimizerEvent, StepEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.parameter_names import is_unowned
+from traincheck.schema.torch_api import COMPILED, Families
 from traincheck.schema.values import tensor_summary
 from traincheck.schema.words import counted
 
@@ -20,8 +22,8 @@ _WITH_WEIGHTS = tuple(
 # Up to torch 2.5, what it runs for some backends are copies of the model's own layers.
 
 
-class LayerNotRegistered:
-    """TC113 layer-not-registered: a model calls layers that are not among its modules.
+class LayerNotRegistered(BuiltInRule, code="TC113"):
+    """layer-not-registered: a model calls layers that are not among its modules.
 
     What it checks:
         Linear, convolutional, recurrent and embedding layers that run within the forward of a model
@@ -48,44 +50,21 @@ class LayerNotRegistered:
         https://docs.pytorch.org/docs/stable/generated/torch.nn.ModuleList.html
     """
 
-    info = CheckInfo(
-        check_id="TC113",
-        kind="rule",
-        code="TC113",
-        severity="warning",
-        title="{subject} calls layers that it does not register",
-        likely_cause=(
-            "Layers are kept in a Python list, dict or tuple, or made in forward(): {observed}."
-        ),
-        fix=(
-            "Keep layers in nn.ModuleList or nn.ModuleDict, or as attributes, and make them in "
-            "__init__(); put parts that are not to be trained into evaluation mode."
-        ),
+    title = "{subject} calls layers that it does not register"
+    likely_cause = (
+        "Layers are kept in a Python list, dict or tuple, or made in forward(): {observed}."
+    )
+    fix = (
+        "Keep layers in nn.ModuleList or nn.ModuleDict, or as attributes, and make them in "
+        "__init__(); put parts that are not to be trained into evaluation mode."
     )
     needs = Needs(
         calls=frozenset({Families.MODULE, Families.OPTIMIZER_STEP}),
         kinds=frozenset({"optimizer", "step"}),
     )
 
-    def monitor(self) -> Unregistered:
-        return Unregistered()
-
-
-@dataclass(slots=True)
-class _Model:
-    """Of one outermost module. strangers: calls in its forward passes of this step."""
-
-    strangers: list[CallEvent] = field(default_factory=list)
-    steps: int = 0
-    first: int | None = None
-    is_told: bool = False
-
-
-class Unregistered:
-    """Puts nameless calls to the forward pass that they are part of."""
-
     def __init__(self) -> None:
-        self.triggered = 0
+        super().__init__()
         self._loose: set[str] = set()  # optimizers that hold tensors of no module
         self._has_stepped = False
         self._nameless: list[CallEvent] = []  # since the last outermost call ended
@@ -96,13 +75,10 @@ class Unregistered:
             self._call(event)
         elif isinstance(event, OptimizerEvent):
             names = (name for group in event.groups for name in group.params)
-            if any(map(is_loose, names)):
+            if any(map(is_unowned, names)):
                 self._loose.add(event.id)
         elif isinstance(event, StepEvent):
             return self._judge(event)
-        return ()
-
-    def finish(self) -> Sequence[Violation]:
         return ()
 
     def _call(self, event: CallEvent) -> None:
@@ -147,7 +123,7 @@ class Unregistered:
         kinds = sorted({call.api.removesuffix(".forward").rpartition(".")[2] for call in strangers})
         calls = f"{counted(len(strangers), 'call')} of {', '.join(kinds)} in a step"
         return Violation(
-            check_id="TC113",
+            check_id=self.code,
             step=step,
             rank=event.rank,
             stage="train",
@@ -158,6 +134,16 @@ class Unregistered:
             observed=f"it makes {calls} of layers that {name} does not own",
             evidence=tuple(strangers[:1]),
         )
+
+
+@dataclass(slots=True)
+class _Model:
+    """Of one outermost module. strangers: calls in its forward passes of this step."""
+
+    strangers: list[CallEvent] = field(default_factory=list)
+    steps: int = 0
+    first: int | None = None
+    is_told: bool = False
 
 
 def _is_trained(event: CallEvent) -> bool:

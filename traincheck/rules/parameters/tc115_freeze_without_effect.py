@@ -1,15 +1,15 @@
-"""TC115: requires_grad was set on a module, which has no such switch."""
+"""Requires_grad was set on a module, which has no such switch."""
 
 from __future__ import annotations
 
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, StepFacts
-from traincheck.rules.base.step_rule import StepMonitor, proof
+from traincheck.rules.base.step_rule import StepRule, proof
 from traincheck.schema.claims import Needs
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
 
 
-class FreezeWithoutEffect:
-    """TC115 freeze-without-effect: requires_grad is set to False on a module and trains on.
+class FreezeWithoutEffect(StepRule, code="TC115"):
+    """freeze-without-effect: requires_grad is set to False on a module and trains on.
 
     What it checks:
         No parameter below a module whose attribute requires_grad is False gets a gradient that its
@@ -33,25 +33,12 @@ class FreezeWithoutEffect:
         https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.requires_grad_
     """
 
-    info = CheckInfo(
-        check_id="TC115",
-        kind="rule",
-        code="TC115",
-        severity="warning",
-        title="{subject} was to be frozen and is trained",
-        likely_cause="requires_grad = False was set on {subject}, which is a module: it freezes "
-        "nothing.",
-        fix="Call {subject}.requires_grad_(False), with the underscore, before the optimizer is "
-        "made.",
+    title = "{subject} was to be frozen and is trained"
+    likely_cause = (
+        "requires_grad = False was set on {subject}, which is a module: it freezes nothing."
     )
+    fix = "Call {subject}.requires_grad_(False), with the underscore, before the optimizer is made."
     needs = DISCOVERY | GRADIENTS | Needs(kinds=frozenset({"mark"}))
-
-    def monitor(self) -> Switches:
-        return Switches()
-
-
-class Switches(StepMonitor):
-    """Asks of the modules that have the attribute which parameters each step applies."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -71,7 +58,7 @@ class Switches(StepMonitor):
                     self._told.add(module)
                     found.append(
                         proof(
-                            ("TC115", Symptom.UNFROZEN),
+                            (self.code, Symptom.UNFROZEN),
                             facts,
                             subject=Subject(module=module, variable=below[0]),
                             message=f"{module} has requires_grad = False, and its parameters are "

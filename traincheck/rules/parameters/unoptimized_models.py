@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import replace
+from typing import ClassVar
 
 from traincheck.facts.optimizers import Holder
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, StepFacts
-from traincheck.rules.base.step_rule import StepMonitor, proof
+from traincheck.rules.base.step_rule import StepRule, proof
 from traincheck.rules.base.streak import Streak
 from traincheck.rules.parameters.master_weights import are_masters
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import Families
 from traincheck.schema.words import joined
 
 UNHELD: Needs = (
@@ -28,25 +29,26 @@ _MASTERS = (
 _CLEAR = "Call zero_grad() of {root} once in every iteration, before backward()."
 
 
-class Unheld(StepMonitor):
-    """Counts the steps in a row in which all of a model got gradients for nothing.
+class UnoptimizedModelRule(StepRule):
+    """Counts the steps in a row in which all of a model gets unused gradients.
 
-    Args:
-        code: of the rule.
-        symptom: of what it finds.
-        is_given: whether it is of models whose weights may have been loaded, or of all others.
-        steps: how many prove it.
+    Attributes:
+        symptom: of a violation.
+        is_loaded: whether it is about models whose weights may have been loaded, or all others.
+        steps: steps in a row that prove it.
     """
 
-    def __init__(self, code: str, symptom: Symptom, *, is_given: bool, steps: int) -> None:
+    symptom: ClassVar[Symptom]
+    is_loaded: ClassVar[bool]
+    steps: ClassVar[int]
+    needs = UNHELD
+
+    def __init__(self) -> None:
         super().__init__()
-        self._what = code, symptom
-        self._is_given = is_given
-        self._needed = steps
         self._streaks: dict[str, Streak] = {}
 
     def judge(self, facts: StepFacts) -> list[Violation]:
-        if not facts.is_whole or self.ledger.has_gap:
+        if not facts.is_complete or self.ledger.has_gap:
             self._streaks.clear()
             return []
         if not facts.updates():
@@ -70,10 +72,10 @@ class Unheld(StepMonitor):
         return [
             self._violation(root, streak, facts)
             for root, streak in streaks.items()
-            if streak.count == self._needed and self._may_be_given(root) is self._is_given
+            if streak.count == self.steps and self._may_be_loaded(root) is self.is_loaded
         ]
 
-    def _may_be_given(self, root: str) -> bool:
+    def _may_be_loaded(self, root: str) -> bool:
         return self.ledger.has_read or root in self.ledger.loaded
 
     def _violation(self, root: str, streak: Streak, facts: StepFacts) -> Violation:
@@ -81,7 +83,7 @@ class Unheld(StepMonitor):
         names = [p.name for p in self.ledger.parameters.values() if p.root == root]
         held = ", ".join(holder.label for holder in self.ledger.holders.values())
         found = proof(
-            self._what,
+            (self.code, self.symptom),
             facts,
             step=streak.first,
             subject=Subject(module=root),

@@ -1,11 +1,12 @@
-"""TC801: a model runs under autocast, and its matrix products stay in float32."""
+"""A model runs under autocast, and its matrix products stay in float32."""
 
 from __future__ import annotations
 
-from traincheck.schema.apis import Families
+from traincheck.rules.base.rule import BuiltInRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import Families
 from traincheck.schema.values import tensor_summary
 
 _F = "torch.nn.functional."
@@ -17,8 +18,8 @@ PRODUCTS = frozenset(
 _FEW = 2  # a single product may be kept in float32 on purpose
 
 
-class AutocastWithoutEffect:
-    """TC801 autocast-without-effect: under autocast, no matrix product has the autocast dtype.
+class AutocastWithoutEffect(BuiltInRule, code="TC801"):
+    """autocast-without-effect: under autocast, no matrix product has the autocast dtype.
 
     What it checks:
         Within a training call of a model under autocast, at least one linear layer, convolution or
@@ -43,29 +44,16 @@ class AutocastWithoutEffect:
         https://github.com/Lightning-AI/lightning-thunder/issues/725
     """
 
-    info = CheckInfo(
-        check_id="TC801",
-        kind="rule",
-        code="TC801",
-        severity="warning",
-        title="Autocast has no effect in {subject}",
-        likely_cause=(
-            "Autocast is on around {subject}, but {observed}: its operations are run past "
-            "autocast, in a region that switches it off, or on another device."
-        ),
-        fix="Check autocast's device type, and what switches it off inside the model.",
+    title = "Autocast has no effect in {subject}"
+    likely_cause = (
+        "Autocast is on around {subject}, but {observed}: its operations are run past "
+        "autocast, in a region that switches it off, or on another device."
     )
+    fix = "Check autocast's device type, and what switches it off inside the model."
     needs = Needs(calls=PRODUCTS | {Families.MODULE}, kinds=frozenset({"step"}))
 
-    def monitor(self) -> Products:
-        return Products()
-
-
-class Products:
-    """Counts the dtypes that products inside each call of the model gave."""
-
     def __init__(self) -> None:
-        self.triggered = 0
+        super().__init__()
         self._dtypes: dict[str, int] = {}
         self._last: CallEvent | None = None
 
@@ -83,9 +71,6 @@ class Products:
         dtypes, self._dtypes = self._dtypes, {}
         return self._judge(event, dtypes)
 
-    def finish(self) -> list[Violation]:
-        return []
-
     def _judge(self, root: CallEvent, dtypes: dict[str, int]) -> list[Violation]:
         asked = root.autocast
         if asked is None or not root.grad_enabled or not dtypes or self._last is None:
@@ -95,11 +80,8 @@ class Products:
             return []
         observed = f"all {dtypes['float32']} matrix products are in float32, none in {asked}"
         return [
-            Violation(
-                check_id="TC801",
-                step=root.step,
-                rank=root.rank,
-                stage=root.stage,
+            self.violation(
+                root,
                 subject=Subject(api=self._last.api, module=root.module),
                 symptom=Symptom.PRECISION,
                 message=f"{root.module} runs under autocast to {asked}, but {observed}",

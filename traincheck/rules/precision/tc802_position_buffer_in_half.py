@@ -1,12 +1,13 @@
-"""TC802: frequencies or positions were cast to half precision with the rest of the model."""
+"""Frequencies or positions were cast to half precision with the rest of the model."""
 
 from __future__ import annotations
 
 import re
 
+from traincheck.rules.base.rule import BuiltInRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event, StateEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
 
 # Frequencies of rotary embeddings by their usual names, and tables of positions or time steps.
 _POSITIONS = re.compile(
@@ -16,8 +17,8 @@ _POSITIONS = re.compile(
 _HALF = ("bfloat16", "float16")
 
 
-class PositionBufferInHalf:
-    """TC802 position-buffer-in-half: a buffer of positions or frequencies has too few digits.
+class PositionBufferInHalf(BuiltInRule, code="TC802"):
+    """position-buffer-in-half: a buffer of positions or frequencies has too few digits.
 
     What it checks:
         Buffers that by their name hold rotary frequencies, positions or time steps are not in
@@ -41,32 +42,16 @@ class PositionBufferInHalf:
         https://github.com/huggingface/transformers/issues/25681, https://github.com/EleutherAI/gpt-neox/issues/1003
     """
 
-    info = CheckInfo(
-        check_id="TC802",
-        kind="rule",
-        code="TC802",
-        severity="warning",
-        title="{variables} {is|are} in half precision",
-        likely_cause=(
-            "The model was cast as a whole (.to(torch.bfloat16) or .half()), and {variables} with "
-            "it: positions or frequencies are rounded."
-        ),
-        fix=(
-            "Load or cast parameters only, or restore {variables} to float32 after the cast, "
-            "computed again."
-        ),
+    title = "{variables} {is|are} in half precision"
+    likely_cause = (
+        "The model was cast as a whole (.to(torch.bfloat16) or .half()), and {variables} with "
+        "it: positions or frequencies are rounded."
+    )
+    fix = (
+        "Load or cast parameters only, or restore {variables} to float32 after the cast, "
+        "computed again."
     )
     needs = Needs(states=frozenset({"buffer@new"}), kinds=frozenset({"step"}))
-
-    def monitor(self) -> PositionBuffers:
-        return PositionBuffers()
-
-
-class PositionBuffers:
-    """Looks at each buffer when it is found."""
-
-    def __init__(self) -> None:
-        self.triggered = 0
 
     def observe(self, event: Event) -> list[Violation]:
         if not isinstance(event, StateEvent) or event.summary is None:
@@ -78,19 +63,12 @@ class PositionBuffers:
         if dtype not in _HALF:
             return []
         return [
-            Violation(
-                check_id="TC802",
-                step=event.step,
-                rank=event.rank,
-                stage=event.stage,
+            self.violation(
+                event,
                 subject=Subject(variable=event.name),
                 symptom=Symptom.PRECISION,
                 message=f"a cast to {dtype} rounds the positions in {event.name}",
                 expected="float32",
                 observed=dtype,
-                evidence=(event,),
             )
         ]
-
-    def finish(self) -> list[Violation]:
-        return []

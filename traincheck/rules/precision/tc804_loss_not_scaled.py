@@ -1,19 +1,20 @@
-"""TC804: training under autocast to float16 without scaling the loss."""
+"""Training under autocast to float16 without scaling the loss."""
 
 from __future__ import annotations
 
-from traincheck.schema.apis import Families
+from traincheck.rules.base.rule import BuiltInRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, StepEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import Families
 
 _SCALER = frozenset(
     {"torch.amp.GradScaler.scale", Families.SCALER_STEP, Families.SCALER_UPDATE, Families.UNSCALE}
 )
 
 
-class LossNotScaled:
-    """TC804 loss-not-scaled: gradients in float16 are not kept from vanishing.
+class LossNotScaled(BuiltInRule, code="TC804"):
+    """loss-not-scaled: gradients in float16 are not kept from vanishing.
 
     What it checks:
         Where a model is trained under autocast to float16, the loss goes through a GradScaler.
@@ -34,32 +35,19 @@ class LossNotScaled:
         https://docs.pytorch.org/docs/stable/notes/amp_examples.html
     """
 
-    info = CheckInfo(
-        check_id="TC804",
-        kind="rule",
-        code="TC804",
-        severity="warning",
-        title="{subject} is trained in float16 without a GradScaler",
-        likely_cause=(
-            "Autocast gives float16, but the loss is not scaled before backward(), so that small "
-            "gradients are rounded to zero."
-        ),
-        fix="Scale the loss with torch.amp.GradScaler, or use dtype=torch.bfloat16.",
+    title = "{subject} is trained in float16 without a GradScaler"
+    likely_cause = (
+        "Autocast gives float16, but the loss is not scaled before backward(), so that small "
+        "gradients are rounded to zero."
     )
+    fix = "Scale the loss with torch.amp.GradScaler, or use dtype=torch.bfloat16."
     needs = Needs(
         calls=_SCALER | {Families.MODULE},
         kinds=frozenset({"step"}),
     )
 
-    def monitor(self) -> Unscaled:
-        return Unscaled()
-
-
-class Unscaled:
-    """Counts steps under float16 until a scaler is seen."""
-
     def __init__(self) -> None:
-        self.triggered = 0
+        super().__init__()
         self._is_scaled = False
         self._root: CallEvent | None = None  # of this step
         self._first: CallEvent | None = None
@@ -74,9 +62,6 @@ class Unscaled:
             return self._judge(event)
         return []
 
-    def finish(self) -> list[Violation]:
-        return []
-
     def _judge(self, step: StepEvent) -> list[Violation]:
         root, self._root = self._root, None
         if step.counters.get("scaler_step", 0):
@@ -89,7 +74,7 @@ class Unscaled:
             return []
         return [
             Violation(
-                check_id="TC804",
+                check_id=self.code,
                 step=first.step,
                 rank=first.rank,
                 stage="train",

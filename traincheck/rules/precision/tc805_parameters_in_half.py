@@ -1,17 +1,18 @@
-"""TC805: parameters are kept and updated in half precision."""
+"""Parameters are kept and updated in half precision."""
 
 from __future__ import annotations
 
 from traincheck.facts.step_facts import DISCOVERY
+from traincheck.rules.base.rule import BuiltInRule
 from traincheck.schema.events import Event, OptimizerEvent, StateEvent, StepEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
 
 _HALF = "bfloat16"  # of float16, TC803 speaks
 _NAMED = 8
 
 
-class ParametersInHalf:
-    """TC805 parameters-in-half: an optimizer updates half-precision parameters directly.
+class ParametersInHalf(BuiltInRule, code="TC805", severity="info"):
+    """parameters-in-half: an optimizer updates half-precision parameters directly.
 
     What it checks:
         Parameters that require grad and are held by an optimizer are not in bfloat16.
@@ -33,26 +34,13 @@ class ParametersInHalf:
         https://docs.pytorch.org/docs/stable/notes/amp_examples.html
     """
 
-    info = CheckInfo(
-        check_id="TC805",
-        kind="rule",
-        code="TC805",
-        severity="info",
-        title="{variables} {is|are} trained in half precision",
-        likely_cause="The model was cast to {observed} before the optimizer was built.",
-        fix="Keep parameters in float32 and use autocast, or an optimizer with float32 copies.",
-    )
+    title = "{variables} {is|are} trained in half precision"
+    likely_cause = "The model was cast to {observed} before the optimizer was built."
+    fix = "Keep parameters in float32 and use autocast, or an optimizer with float32 copies."
     needs = DISCOVERY
 
-    def monitor(self) -> HalfParameters:
-        return HalfParameters()
-
-
-class HalfParameters:
-    """Compares the dtypes of parameters with what optimizers hold, at the end of steps."""
-
     def __init__(self) -> None:
-        self.triggered = 0
+        super().__init__()
         self._half: dict[int, StateEvent] = {}
         self._held: set[int] = set()
         self._told: set[int] = set()
@@ -70,24 +58,20 @@ class HalfParameters:
             self.triggered += 1
             found = sorted(self._held & self._half.keys() - self._told)
             self._told.update(found)
-            return [_violation(self._half[identity], event) for identity in found[:_NAMED]]
+            return [self._violation(self._half[identity], event) for identity in found[:_NAMED]]
         return []
 
-    def finish(self) -> list[Violation]:
-        return []
-
-
-def _violation(state: StateEvent, step: StepEvent) -> Violation:
-    dtype = "half precision" if state.summary is None else state.summary.dtype
-    return Violation(
-        check_id="TC805",
-        step=step.step,
-        rank=step.rank,
-        stage="train",
-        subject=Subject(variable=state.name),
-        symptom=Symptom.PRECISION,
-        message=f"the optimizer updates {state.name} in {dtype}",
-        expected="float32 parameters, or float32 copies of them",
-        observed=dtype,
-        evidence=(state, step),
-    )
+    def _violation(self, state: StateEvent, step: StepEvent) -> Violation:
+        dtype = "half precision" if state.summary is None else state.summary.dtype
+        return Violation(
+            check_id=self.code,
+            step=step.step,
+            rank=step.rank,
+            stage="train",
+            subject=Subject(variable=state.name),
+            symptom=Symptom.PRECISION,
+            message=f"the optimizer updates {state.name} in {dtype}",
+            expected="float32 parameters, or float32 copies of them",
+            observed=dtype,
+            evidence=(state, step),
+        )

@@ -1,17 +1,18 @@
-"""TC806: a loss is computed in half precision."""
+"""A loss is computed in half precision."""
 
 from __future__ import annotations
 
 from traincheck.facts.losses import BCE_LOGITS, CROSS_ENTROPY, NLL, F, as_loss, given, loss_needs
+from traincheck.rules.base.rule import BuiltInRule
 from traincheck.schema.events import Event
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
 
 _LOSSES = (CROSS_ENTROPY, NLL, BCE_LOGITS, f"{F}mse_loss", f"{F}kl_div", f"{F}l1_loss")
 _HALF = ("bfloat16", "float16")
 
 
-class LossInHalf:
-    """TC806 loss-in-half: a loss is summed up in half precision.
+class LossInHalf(BuiltInRule, code="TC806", severity="info"):
+    """loss-in-half: a loss is summed up in half precision.
 
     What it checks:
         Losses are computed in float32.
@@ -33,26 +34,13 @@ class LossInHalf:
         https://docs.pytorch.org/docs/stable/amp.html
     """
 
-    info = CheckInfo(
-        check_id="TC806",
-        kind="rule",
-        code="TC806",
-        severity="info",
-        title="{subject} is computed in half precision",
-        likely_cause="The output of the model is in {observed}, and autocast is off at the loss.",
-        fix="Cast before the loss: loss(logits.float(), target).",
-    )
+    title = "{subject} is computed in half precision"
+    likely_cause = "The output of the model is in {observed}, and autocast is off at the loss."
+    fix = "Cast before the loss: loss(logits.float(), target)."
     needs = loss_needs(*_LOSSES, numbers=False)
 
-    def monitor(self) -> LossDtypes:
-        return LossDtypes()
-
-
-class LossDtypes:
-    """Looks at the dtype of the input of each loss."""
-
     def __init__(self) -> None:
-        self.triggered = 0
+        super().__init__()
         self._told: set[str] = set()
 
     def observe(self, event: Event) -> list[Violation]:
@@ -65,19 +53,12 @@ class LossDtypes:
             return []
         self._told.add(call.api)
         return [
-            Violation(
-                check_id="TC806",
-                step=call.step,
-                rank=call.rank,
-                stage=call.stage,
+            self.violation(
+                call,
                 subject=Subject(api=call.api, module=call.module),
                 symptom=Symptom.PRECISION,
                 message=f"{call.api.rpartition('.')[2]} is computed in {tensor.dtype}",
                 expected="float32",
                 observed=tensor.dtype,
-                evidence=(call,),
             )
         ]
-
-    def finish(self) -> list[Violation]:
-        return []

@@ -1,19 +1,19 @@
-"""TC807: moments of an optimizer have fewer digits than the weights. Judges single saves."""
+"""Moments of an optimizer have fewer digits than the weights. Judges single saves."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from traincheck.rules.base.event_rule import SingleEvents
+from traincheck.rules.base.event_rule import EventRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CheckpointEvent, Event, StateEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
 
 _HALF = frozenset({"float16", "bfloat16"})
 
 
-class OptimizerStateInHalf:
-    """TC807 optimizer-state-in-half: moments are kept in half precision, weights are not.
+class OptimizerStateInHalf(EventRule, code="TC807", severity="info"):
+    """optimizer-state-in-half: moments are kept in half precision, weights are not.
 
     What it checks:
         The optimizer state in a checkpoint has the precision of the parameters of the model.
@@ -36,23 +36,10 @@ class OptimizerStateInHalf:
         https://github.com/pytorch/pytorch/issues/40497
     """
 
-    info = CheckInfo(
-        check_id="TC807",
-        kind="rule",
-        code="TC807",
-        severity="info",
-        title="The state of the optimizer is in half precision",
-        likely_cause="The saved state was converted{where}, but the weights were not.",
-        fix="Keep moments in float32: save and load the optimizer's state as it is.",
-    )
+    title = "The state of the optimizer is in half precision"
+    likely_cause = "The saved state was converted{where}, but the weights were not."
+    fix = "Keep moments in float32: save and load the optimizer's state as it is."
     needs = Needs(states=frozenset({"parameter@new"}), kinds=frozenset({"checkpoint", "step"}))
-
-    def monitor(self) -> StateDtypes:
-        return StateDtypes()
-
-
-class StateDtypes(SingleEvents):
-    """Compares dtypes of parameters with those in files."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -78,20 +65,14 @@ class StateDtypes(SingleEvents):
                 continue
             self._is_told = True
             return [
-                Violation(
-                    check_id="TC807",
-                    step=event.step,
-                    rank=event.rank,
-                    stage=event.stage,
+                self.violation(
+                    event,
                     subject=Subject(api="torch.optim.Optimizer.state_dict"),
                     symptom=Symptom.ADVICE,
-                    message=(
-                        f"the optimizer state in {event.path or 'the file'} is {half[0]}, the "
-                        f"weights are {min(self._dtypes)}"
-                    ),
+                    message=f"the optimizer state in {event.path or 'the file'} is {half[0]}, the "
+                    f"weights are {min(self._dtypes)}",
                     expected=f"moments in {min(self._dtypes)}",
                     observed=f"moments in {', '.join(half)}",
-                    evidence=(event,),
                 )
             ]
         return []

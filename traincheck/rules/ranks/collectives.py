@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
+from enum import Enum
 from typing import ClassVar
 
 from traincheck.facts.collectives import Collectives, Meeting, Pair
 from traincheck.facts.provider import Fact, Facts
+from traincheck.rules.base.rule import BuiltInRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CollectiveEvent, Event
 from traincheck.schema.findings import Subject, Symptom, Violation
 
-ORDER = "TC410"
-SHAPE = "TC411"
+
+class Mismatch(Enum):
+    """How two calls differ that should be one, one rule each."""
+
+    ORDER = "collective"
+    SHAPE = "shape"
 
 
-class CollectiveMonitor(ABC):
+class CollectiveRule(BuiltInRule):
     """Judges calls that several ranks have made, until one is wrong: what follows is out of step.
 
     triggered: of how many calls two ranks could be compared.
@@ -26,7 +32,7 @@ class CollectiveMonitor(ABC):
     observes: ClassVar[Needs] = Needs(kinds=frozenset({"collective", "mark", "step"}))
 
     def __init__(self) -> None:
-        self.triggered = 0
+        super().__init__()
         self.is_over = False
 
     def bind(self, facts: Facts) -> None:
@@ -39,25 +45,16 @@ class CollectiveMonitor(ABC):
                 found += self.judge(meeting)
         return found
 
-    def finish(self) -> Sequence[Violation]:
-        """Nothing: a rank that made fewer calls may just have ended earlier."""
-        return ()
-
     @abstractmethod
     def judge(self, meeting: Meeting) -> Sequence[Violation]:
         """Violations that a call proves, as two ranks have made it."""
 
 
-class EnteredCalls(CollectiveMonitor):
-    """Compares what ranks enter.
+class EnteredCallRule(CollectiveRule):
+    """Compares the calls that ranks enter: operations and their tensors, or shapes."""
 
-    Args:
-        code: of the rule; one compares operations and what they are about, one their shapes.
-    """
-
-    def __init__(self, code: str) -> None:
-        super().__init__()
-        self._code = code
+    mismatch: ClassVar[Mismatch]
+    needs = Needs(kinds=frozenset({"collective", "mark", "step"}))
 
     def judge(self, meeting: Meeting) -> Sequence[Violation]:
         if meeting.is_back:
@@ -66,14 +63,13 @@ class EnteredCalls(CollectiveMonitor):
         first, other, _ = meeting.by_rank
         what = _difference(meeting.by_rank)
         self.is_over = what is not None
-        return [self._violation(first, other, what)] if what == self._code else ()
+        return [self._violation(first, other)] if what is self.mismatch else ()
 
-    def _violation(self, first: CollectiveEvent, other: CollectiveEvent, what: str) -> Violation:
+    def _violation(self, first: CollectiveEvent, other: CollectiveEvent) -> Violation:
         observed = f"rank {first.rank}: {_told(first)}; rank {other.rank}: {_told(other)}"
-        about = "shape" if what == SHAPE else "collective"
         steps = [step for step in (first.step, other.step) if step is not None]
         return Violation(
-            check_id=what,
+            check_id=self.code,
             step=min(steps, default=None),
             rank=other.rank,
             stage=other.stage,
@@ -81,7 +77,7 @@ class EnteredCalls(CollectiveMonitor):
             symptom=Symptom.OUT_OF_STEP,
             message=(
                 f"ranks {first.rank} and {other.rank} meet in call {first.number} of group "
-                f"{first.group} with another {about}: {observed}"
+                f"{first.group} with another {self.mismatch.value}: {observed}"
             ),
             expected="every rank makes the same collectives in the same order, with equal shapes",
             observed=observed,
@@ -89,15 +85,15 @@ class EnteredCalls(CollectiveMonitor):
         )
 
 
-def _difference(pair: Pair) -> str | None:
-    """The rule that tells how two calls differ that should be one."""
+def _difference(pair: Pair) -> Mismatch | None:
+    """How two calls differ that should be one."""
     first, other, _ = pair
     if first.op != other.op:
-        return ORDER
+        return Mismatch.ORDER
     if first.variable and other.variable and _are_others(first.variable, other.variable):
-        return ORDER
+        return Mismatch.ORDER
     shapes = pair.shapes
-    return None if shapes is None or shapes[0] == shapes[1] else SHAPE
+    return None if shapes is None or shapes[0] == shapes[1] else Mismatch.SHAPE
 
 
 def _are_others(name: str, other: str) -> bool:

@@ -6,28 +6,33 @@ told of once.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from enum import Enum
+from typing import ClassVar, NamedTuple
 
-from traincheck.facts.rank_steps import SYNC, RankStep, Wrap
+from traincheck.facts.rank_steps import REPLICAS, SYNC, RankStep, Wrap
 from traincheck.facts.ranks import RunStep
-from traincheck.rules.base.rank_rule import RankMonitor
-from traincheck.schema.apis import DDP_FORWARD, Families
+from traincheck.rules.base.rank_rule import RankRule
 from traincheck.schema.events import CallEvent, Event, StateEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import DDP_FORWARD, Families
 
-OUTSIDE = "TC405"
-BYPASSED = "TC403"
-UNSYNCHRONIZED = "TC404"
-RATES = "TC406"
+
+class Reason(Enum):
+    """Reasons why ranks differ, one rule each."""
+
+    OUTSIDE = "outside"  # not a parameter that the wrapper was built with
+    BYPASSED = "bypassed"  # the wrapper is not called
+    UNSYNCHRONIZED = "unsynchronized"  # the last micro-batch runs under no_sync()
+    RATES = "rates"  # ranks use different learning rates
 
 
 class Cause(NamedTuple):
-    """What keeps a parameter from being exchanged, and the rule that tells it.
+    """A reason with its evidence.
 
     message: half a sentence with the name of the parameter.
     """
 
-    code: str
+    reason: Reason
     rank: int
     module: str | None
     message: str
@@ -60,7 +65,7 @@ def _other_rates(step: RunStep) -> Cause | None:
             if calls and len(here) == len(there) and here != there:
                 own, other = next((a, b) for a, b in zip(here, there) if a != b)
                 return Cause(
-                    code=RATES,
+                    reason=Reason.RATES,
                     rank=number,
                     module=None,
                     message=f"rank {number} updates {{name}} with a learning rate of {own:.3g}, "
@@ -80,7 +85,7 @@ def _outside(name: str, look: StateEvent, wrap: Wrap, rank: int) -> Cause | None
     else:
         return None
     return Cause(
-        code=OUTSIDE,
+        reason=Reason.OUTSIDE,
         rank=rank,
         module=None,
         message=f"{{name}} {why}",
@@ -97,7 +102,7 @@ def _unarmed(page: RankStep, wrap: Wrap, rank: int) -> Cause | None:
     call = None if update is None else _bypass(page, wrap)
     if call is not None:
         return Cause(
-            code=BYPASSED,
+            reason=Reason.BYPASSED,
             rank=rank,
             module=call.module,
             message=(
@@ -111,7 +116,7 @@ def _unarmed(page: RankStep, wrap: Wrap, rank: int) -> Cause | None:
     forward = _last_forward(page, wrap)
     if forward is not None and update is not None and forward.args.get(SYNC) is False:
         return Cause(
-            code=UNSYNCHRONIZED,
+            reason=Reason.UNSYNCHRONIZED,
             rank=rank,
             module=wrap.module,
             message=(
@@ -149,41 +154,38 @@ def _last_forward(page: RankStep, wrap: Wrap) -> CallEvent | None:
     return last
 
 
-class CauseMonitor(RankMonitor):
-    """Tells one cause, once for each parameter.
+class CauseRule(RankRule):
+    """Reports the parameters that differ for one reason, each once."""
 
-    Args:
-        code: of the rule.
-    """
+    reason: ClassVar[Reason]
+    needs = REPLICAS
 
-    def __init__(self, code: str) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._code = code
         self._told: set[str] = set()
 
     def judge(self, step: RunStep) -> list[Violation]:
-        if not step.is_whole or not all(rank.wraps for rank in step.ranks.values()):
+        if not step.is_complete or not all(rank.wraps for rank in step.ranks.values()):
             return []
         self.triggered += 1
         found = []
         for name in step.different():
             cause = None if name in self._told else cause_of(name, step)
-            if cause is not None and cause.code == self._code:
+            if cause is not None and cause.reason is self.reason:
                 self._told.add(name)
-                found.append(_violation(name, cause, step))
+                found.append(self._violation(name, cause, step))
         return found
 
-
-def _violation(name: str, cause: Cause, step: RunStep) -> Violation:
-    return Violation(
-        check_id=cause.code,
-        step=step.step,
-        rank=cause.rank,
-        stage="train",
-        subject=Subject(variable=name, module=cause.module),
-        symptom=Symptom.NOT_SYNCHRONIZED,
-        message=f"{cause.message.format(name=name)}; ranks differ there after the step",
-        expected=cause.expected,
-        observed=cause.observed,
-        evidence=cause.evidence,
-    )
+    def _violation(self, name: str, cause: Cause, step: RunStep) -> Violation:
+        return Violation(
+            check_id=self.code,
+            step=step.step,
+            rank=cause.rank,
+            stage="train",
+            subject=Subject(variable=name, module=cause.module),
+            symptom=Symptom.NOT_SYNCHRONIZED,
+            message=f"{cause.message.format(name=name)}; ranks differ there after the step",
+            expected=cause.expected,
+            observed=cause.observed,
+            evidence=cause.evidence,
+        )

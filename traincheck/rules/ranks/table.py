@@ -7,12 +7,14 @@ from traincheck.rules.ranks.tc402_ranks_step_unequally import RanksStepUnequally
 from traincheck.rules.ranks.tc403_ddp_bypassed import DdpBypassed
 from traincheck.rules.ranks.tc404_step_without_sync import StepWithoutSync
 from traincheck.rules.ranks.tc405_parameter_outside_ddp import ParameterOutsideDdp
-from traincheck.rules.ranks.tc406_ranks_use_other_rates import RanksUseOtherRates
+from traincheck.rules.ranks.tc406_ranks_use_different_learning_rates import (
+    RanksUseDifferentLearningRates,
+)
 from traincheck.rules.ranks.tc410_collectives_out_of_order import CollectivesOutOfOrder
 from traincheck.rules.ranks.tc411_collective_shapes_differ import CollectiveShapesDiffer
 from traincheck.rules.ranks.tc412_clip_norms_differ import ClipNormsDiffer
-from traincheck.rules.ranks.tc413_received_differs import ReceivedDiffers
-from traincheck.rules.ranks.tc414_ranks_start_apart import RanksStartApart
+from traincheck.rules.ranks.tc413_collective_result_differs import CollectiveResultDiffers
+from traincheck.rules.ranks.tc414_ranks_initialized_differently import RanksInitializedDifferently
 from traincheck.rules.ranks.tc415_ranks_left_waiting import RanksLeftWaiting
 from traincheck.schema.protocols import Rule
 
@@ -22,11 +24,11 @@ RULES: tuple[Rule, ...] = (
     DdpBypassed(),
     StepWithoutSync(),
     ParameterOutsideDdp(),
-    RanksUseOtherRates(),
+    RanksUseDifferentLearningRates(),
     CollectivesOutOfOrder(),
     CollectiveShapesDiffer(),
     ClipNormsDiffer(),
-    ReceivedDiffers(),
-    RanksStartApart(),
+    CollectiveResultDiffers(),
+    RanksInitializedDifferently(),
     RanksLeftWaiting(),
 )

@@ -1,4 +1,4 @@
-"""TC401: a parameter that all ranks should share is not the same on them. Compares content only."""
+"""A parameter that all ranks should share is not the same on them. Compares content only."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from collections import Counter
 
 from traincheck.facts.rank_steps import REPLICAS
 from traincheck.facts.ranks import RunStep
-from traincheck.rules.base.rank_rule import RankMonitor
+from traincheck.rules.base.rank_rule import RankRule
 from traincheck.rules.ranks.replicas import cause_of
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event, StateEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import Families
 
 _AGREED = 3  # the first step of Adam moves weights by their rate, whatever the gradient
 
 
-class ReplicasDiffer:
-    """TC401 replicas-differ: a replicated parameter differs between ranks after the step.
+class ReplicasDiffer(RankRule, code="TC401", severity="error"):
+    """replicas-differ: a replicated parameter differs between ranks after the step.
 
     What it checks:
         At the end of every step, each parameter that changed has the same bits on all ranks, if it
@@ -52,31 +52,18 @@ class ReplicasDiffer:
         https://github.com/pytorch/pytorch/issues/84803
     """
 
-    info = CheckInfo(
-        check_id="TC401",
-        kind="rule",
-        code="TC401",
-        severity="error",
-        title="Ranks no longer agree on {variables}",
-        likely_cause=(
-            "Gradients or updates of {variables} are no longer exchanged between ranks from step "
-            "{step} on: the wrapped model was converted or changed, one rank does something by "
-            "itself, or a collective is missing or lost data."
-        ),
-        fix=(
-            "Do nothing to parameters or gradients on one rank only; with DistributedDataParallel, "
-            "wrap the model last, and call the wrapper and not the model inside it."
-        ),
+    title = "Ranks no longer agree on {variables}"
+    likely_cause = (
+        "Gradients or updates of {variables} are no longer exchanged between ranks from step "
+        "{step} on: the wrapped model was converted or changed, one rank does something by "
+        "itself, or a collective is missing or lost data."
+    )
+    fix = (
+        "Do nothing to parameters or gradients on one rank only; with DistributedDataParallel, "
+        "wrap the model last, and call the wrapper and not the model inside it."
     )
     needs = REPLICAS | Needs(calls=frozenset({Families.BACKWARD}))
     scope = "run"
-
-    def monitor(self) -> Replicas:
-        return Replicas()
-
-
-class Replicas(RankMonitor):
-    """Compares what each step left on every rank."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -88,7 +75,7 @@ class Replicas(RankMonitor):
 
     def judge(self, step: RunStep) -> list[Violation]:
         self._exchanged |= all(page.collectives for page in step.pages.values())
-        if not step.is_whole:
+        if not step.is_complete:
             return []
         self._begin_phase(step)
         agree = step.agree()
@@ -132,7 +119,7 @@ class Replicas(RankMonitor):
         made = () if wrap is None else (wrap.event,)
         evidence: tuple[Event, ...] = (looks[first], looks[odd], *backward, *made)
         return Violation(
-            check_id="TC401",
+            check_id=self.code,
             step=step.step,
             rank=odd,
             stage="train",

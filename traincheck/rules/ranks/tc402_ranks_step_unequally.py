@@ -1,4 +1,4 @@
-"""TC402: one rank steps more or less often than the others. Counts calls, compares no content."""
+"""One rank steps more or less often than the others. Counts calls, compares no content."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections import Counter
 
 from traincheck.facts.rank_steps import REPLICAS, SYNC
 from traincheck.facts.ranks import RunStep
-from traincheck.rules.base.rank_rule import RankMonitor
+from traincheck.rules.base.rank_rule import RankRule
 from traincheck.schema.events import CallEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.words import counted
 
 
-class RanksStepUnequally:
-    """TC402 ranks-step-unequally: ranks of one model do not step equally often.
+class RanksStepUnequally(RankRule, code="TC402", severity="error"):
+    """ranks-step-unequally: ranks of one model do not step equally often.
 
     What it checks:
         In every step of a model in DistributedDataParallel, all ranks make the same number of
@@ -38,30 +38,17 @@ class RanksStepUnequally:
         https://github.com/NVIDIA-NeMo/Automodel/pull/2468
     """
 
-    info = CheckInfo(
-        check_id="TC402",
-        kind="rule",
-        code="TC402",
-        severity="error",
-        title="Ranks do not step equally often",
-        likely_cause=(
-            "A condition that depends on the rank or on its data lets one rank skip "
-            "optimizer.step() or a batch: {observed}."
-        ),
-        fix=(
-            "Let all ranks decide alike: all_reduce the condition and skip the step on all of "
-            "them or on none."
-        ),
+    title = "Ranks do not step equally often"
+    likely_cause = (
+        "A condition that depends on the rank or on its data lets one rank skip "
+        "optimizer.step() or a batch: {observed}."
+    )
+    fix = (
+        "Let all ranks decide alike: all_reduce the condition and skip the step on all of "
+        "them or on none."
     )
     needs = REPLICAS
     scope = "run"
-
-    def monitor(self) -> EqualSteps:
-        return EqualSteps()
-
-
-class EqualSteps(RankMonitor):
-    """Counts until ranks are out of step once: afterwards their numbers mean nothing."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -69,7 +56,7 @@ class EqualSteps(RankMonitor):
 
     def judge(self, step: RunStep) -> list[Violation]:
         wrapped = all(rank.wraps and not rank.is_local for rank in step.ranks.values())
-        if self._is_lost or not wrapped or not step.is_whole:
+        if self._is_lost or not wrapped or not step.is_complete:
             return []
         self.triggered += 1
         updates = {
@@ -109,7 +96,7 @@ class EqualSteps(RankMonitor):
             f"rank {r} makes {counted(counts[r], what[0])}{what[1]}" for r in (first, rank)
         )
         return Violation(
-            check_id="TC402",
+            check_id=self.code,
             step=step.step,
             rank=rank,
             stage="train",

@@ -1,14 +1,12 @@
-"""TC403: a step is trained past the DDP wrapper. Names the call; TC401 tells what comes of it."""
+"""A step is trained past the DDP wrapper. Names the call; TC401 tells what comes of it."""
 
 from __future__ import annotations
 
-from traincheck.facts.rank_steps import REPLICAS
-from traincheck.rules.ranks.replicas import BYPASSED, CauseMonitor
-from traincheck.schema.findings import CheckInfo
+from traincheck.rules.ranks.replicas import CauseRule, Reason
 
 
-class DdpBypassed:
-    """TC403 ddp-bypassed: the model inside DistributedDataParallel is trained past the wrapper.
+class DdpBypassed(CauseRule, code="TC403", severity="error"):
+    """ddp-bypassed: the model inside DistributedDataParallel is trained past the wrapper.
 
     What it checks:
         In a step whose parameters differ between ranks afterwards: the wrapper, not only the model
@@ -35,20 +33,11 @@ class DdpBypassed:
         https://x.com/jxmnop/status/1778520637193240892
     """
 
-    info = CheckInfo(
-        check_id="TC403",
-        kind="rule",
-        code="TC403",
-        severity="error",
-        title="{subject} is trained past its DistributedDataParallel wrapper",
-        likely_cause=(
-            "The loss of step {step} comes from {subject} itself, not from the wrapper{where}, so "
-            "backward() does not exchange its gradients: {variables}."
-        ),
-        fix="Call the DistributedDataParallel object, not its .module, wherever gradients follow.",
+    title = "{subject} is trained past its DistributedDataParallel wrapper"
+    likely_cause = (
+        "The loss of step {step} comes from {subject} itself, not from the wrapper{where}, so "
+        "backward() does not exchange its gradients: {variables}."
     )
-    needs = REPLICAS
+    fix = "Call the DistributedDataParallel object, not its .module, wherever gradients follow."
     scope = "run"
-
-    def monitor(self) -> CauseMonitor:
-        return CauseMonitor(BYPASSED)
+    reason = Reason.BYPASSED

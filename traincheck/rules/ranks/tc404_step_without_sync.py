@@ -1,14 +1,12 @@
-"""TC404: the last micro-batch before a step was not to be synchronized. Goes by DDP's own flag."""
+"""The last micro-batch before a step was not to be synchronized. Goes by DDP's own flag."""
 
 from __future__ import annotations
 
-from traincheck.facts.rank_steps import REPLICAS
-from traincheck.rules.ranks.replicas import UNSYNCHRONIZED, CauseMonitor
-from traincheck.schema.findings import CheckInfo
+from traincheck.rules.ranks.replicas import CauseRule, Reason
 
 
-class StepWithoutSync:
-    """TC404 step-without-sync: an optimizer steps on gradients that no_sync() kept local.
+class StepWithoutSync(CauseRule, code="TC404", severity="error"):
+    """step-without-sync: an optimizer steps on gradients that no_sync() kept local.
 
     What it checks:
         In a step whose parameters differ between ranks afterwards: the last forward of the wrapper
@@ -34,24 +32,15 @@ class StepWithoutSync:
         https://github.com/karpathy/build-nanogpt/pull/30
     """
 
-    info = CheckInfo(
-        check_id="TC404",
-        kind="rule",
-        code="TC404",
-        severity="error",
-        title="optimizer.step() applies gradients that no_sync() kept local",
-        likely_cause=(
-            "The last forward of {subject} before optimizer.step(){where} at step {step} ran with "
-            "require_backward_grad_sync=False, so backward() did not average the gradients of "
-            "{variables} over ranks."
-        ),
-        fix=(
-            "Synchronize the last micro-batch of each window, forward and backward: use "
-            "model.no_sync() only when (i + 1) % accumulation_steps != 0."
-        ),
+    title = "optimizer.step() applies gradients that no_sync() kept local"
+    likely_cause = (
+        "The last forward of {subject} before optimizer.step(){where} at step {step} ran with "
+        "require_backward_grad_sync=False, so backward() did not average the gradients of "
+        "{variables} over ranks."
     )
-    needs = REPLICAS
+    fix = (
+        "Synchronize the last micro-batch of each window, forward and backward: use "
+        "model.no_sync() only when (i + 1) % accumulation_steps != 0."
+    )
     scope = "run"
-
-    def monitor(self) -> CauseMonitor:
-        return CauseMonitor(UNSYNCHRONIZED)
+    reason = Reason.UNSYNCHRONIZED

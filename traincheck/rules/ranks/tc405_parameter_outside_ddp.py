@@ -1,14 +1,12 @@
-"""TC405: a trained parameter that DDP does not know. Goes by what it was built with."""
+"""A trained parameter that DDP does not know. Goes by what it was built with."""
 
 from __future__ import annotations
 
-from traincheck.facts.rank_steps import REPLICAS
-from traincheck.rules.ranks.replicas import OUTSIDE, CauseMonitor
-from traincheck.schema.findings import CheckInfo
+from traincheck.rules.ranks.replicas import CauseRule, Reason
 
 
-class ParameterOutsideDdp:
-    """TC405 parameter-outside-ddp: a parameter became trainable after DDP was built.
+class ParameterOutsideDdp(CauseRule, code="TC405", severity="error"):
+    """parameter-outside-ddp: a parameter became trainable after DDP was built.
 
     What it checks:
         A parameter of a wrapped model that differs between ranks after a step is one whose gradient
@@ -35,23 +33,14 @@ class ParameterOutsideDdp:
         https://github.com/pytorch/pytorch/issues/12603
     """
 
-    info = CheckInfo(
-        check_id="TC405",
-        kind="rule",
-        code="TC405",
-        severity="error",
-        title="DistributedDataParallel does not exchange gradients of {variables}",
-        likely_cause=(
-            "{variables} did not require grad, or {was another object|were other objects}, when "
-            "DistributedDataParallel was built{where}."
-        ),
-        fix=(
-            "Unfreeze and replace layers before DistributedDataParallel is built, or build it "
-            "again afterwards."
-        ),
+    title = "DistributedDataParallel does not exchange gradients of {variables}"
+    likely_cause = (
+        "{variables} did not require grad, or {was another object|were other objects}, when "
+        "DistributedDataParallel was built{where}."
     )
-    needs = REPLICAS
+    fix = (
+        "Unfreeze and replace layers before DistributedDataParallel is built, or build it "
+        "again afterwards."
+    )
     scope = "run"
-
-    def monitor(self) -> CauseMonitor:
-        return CauseMonitor(OUTSIDE)
+    reason = Reason.OUTSIDE

@@ -1,14 +1,12 @@
-"""TC410: ranks do not make the same collectives in the same order. Shapes are TC411's."""
+"""Ranks do not make the same collectives in the same order. Shapes are TC411's."""
 
 from __future__ import annotations
 
-from traincheck.rules.ranks.collectives import ORDER, EnteredCalls
-from traincheck.schema.claims import Needs
-from traincheck.schema.findings import CheckInfo
+from traincheck.rules.ranks.collectives import EnteredCallRule, Mismatch
 
 
-class CollectivesOutOfOrder:
-    """TC410 collectives-out-of-order: ranks meet in different collectives.
+class CollectivesOutOfOrder(EnteredCallRule, code="TC410", severity="error"):
+    """collectives-out-of-order: ranks meet in different collectives.
 
     What it checks:
         The k-th collective that each rank makes in a process group is the same operation, and about
@@ -32,20 +30,11 @@ class CollectivesOutOfOrder:
         https://github.com/deepspeedai/DeepSpeed/issues/6714
     """
 
-    info = CheckInfo(
-        check_id="TC410",
-        kind="rule",
-        code="TC410",
-        severity="error",
-        title="Ranks meet in different collectives",
-        likely_cause=(
-            "A condition or an order that depends on the rank decides which collective comes "
-            "next: {observed}."
-        ),
-        fix="Issue the same collectives in the same order on every rank of the group.",
+    title = "Ranks meet in different collectives"
+    likely_cause = (
+        "A condition or an order that depends on the rank decides which collective comes "
+        "next: {observed}."
     )
-    needs = Needs(kinds=frozenset({"collective", "mark", "step"}))
+    fix = "Issue the same collectives in the same order on every rank of the group."
     scope = "run"
-
-    def monitor(self) -> EnteredCalls:
-        return EnteredCalls(ORDER)
+    mismatch = Mismatch.ORDER

@@ -1,14 +1,12 @@
-"""TC411: ranks enter one collective with different shapes or dtypes."""
+"""Ranks enter one collective with different shapes or dtypes."""
 
 from __future__ import annotations
 
-from traincheck.rules.ranks.collectives import SHAPE, EnteredCalls
-from traincheck.schema.claims import Needs
-from traincheck.schema.findings import CheckInfo
+from traincheck.rules.ranks.collectives import EnteredCallRule, Mismatch
 
 
-class CollectiveShapesDiffer:
-    """TC411 collective-shapes-differ: ranks enter a collective with unequal tensors.
+class CollectiveShapesDiffer(EnteredCallRule, code="TC411", severity="error"):
+    """collective-shapes-differ: ranks enter a collective with unequal tensors.
 
     What it checks:
         The k-th collective that each rank makes in a process group has the same shape and dtype on
@@ -33,17 +31,8 @@ class CollectiveShapesDiffer:
         https://github.com/deepspeedai/DeepSpeed/issues/6809
     """
 
-    info = CheckInfo(
-        check_id="TC411",
-        kind="rule",
-        code="TC411",
-        severity="error",
-        title="Ranks enter {subject} with different shapes",
-        likely_cause="Each rank computes the size from its own data: {observed}.",
-        fix="Agree on the size first (all_reduce it with MAX) and pad the tensor to it.",
-    )
-    needs = Needs(kinds=frozenset({"collective", "mark", "step"}))
+    title = "Ranks enter {subject} with different shapes"
+    likely_cause = "Each rank computes the size from its own data: {observed}."
+    fix = "Agree on the size first (all_reduce it with MAX) and pad the tensor to it."
     scope = "run"
-
-    def monitor(self) -> EnteredCalls:
-        return EnteredCalls(SHAPE)
+    mismatch = Mismatch.SHAPE

@@ -1,19 +1,19 @@
-"""TC412: each rank of a sharded model clips by a norm of its own. Compares results of clipping."""
+"""Each rank of a sharded model clips by a norm of its own. Compares results of clipping."""
 
 from __future__ import annotations
 
 from traincheck.facts.rank_steps import FSDP_FORWARD
 from traincheck.facts.ranks import RunStep
-from traincheck.rules.base.rank_rule import RankMonitor
-from traincheck.schema.apis import Families
+from traincheck.rules.base.rank_rule import RankRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import Families
 from traincheck.schema.values import tensor_summary
 
 
-class ClipNormsDiffer:
-    """TC412 clip-norms-differ: ranks of a sharded model clip gradients by different norms.
+class ClipNormsDiffer(RankRule, code="TC412", severity="error"):
+    """clip-norms-differ: ranks of a sharded model clip gradients by different norms.
 
     What it checks:
         In a step that trains a model in FullyShardedDataParallel, torch.nn.utils.clip_grad_norm_
@@ -38,29 +38,16 @@ class ClipNormsDiffer:
         https://github.com/areal-project/AReaL/issues/312
     """
 
-    info = CheckInfo(
-        check_id="TC412",
-        kind="rule",
-        code="TC412",
-        severity="error",
-        title="Ranks of a sharded model clip gradients by different norms",
-        likely_cause=(
-            "torch.nn.utils.clip_grad_norm_{where} sees only the shard of each rank: {observed}."
-        ),
-        fix="Use the clip_grad_norm_ method of the FullyShardedDataParallel model instead.",
+    title = "Ranks of a sharded model clip gradients by different norms"
+    likely_cause = (
+        "torch.nn.utils.clip_grad_norm_{where} sees only the shard of each rank: {observed}."
     )
+    fix = "Use the clip_grad_norm_ method of the FullyShardedDataParallel model instead."
     needs = Needs(
         calls=frozenset({Families.CLIP_NORM, FSDP_FORWARD}),
         kinds=frozenset({"mark", "step"}),
     )
     scope = "run"
-
-    def monitor(self) -> ClipNorms:
-        return ClipNorms()
-
-
-class ClipNorms(RankMonitor):
-    """Compares what clipping returned on each rank, once."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,7 +55,7 @@ class ClipNorms(RankMonitor):
 
     def judge(self, step: RunStep) -> list[Violation]:
         sharded = all(rank.is_sharded for rank in step.ranks.values())
-        if self._is_told or not sharded or not step.is_whole:
+        if self._is_told or not sharded or not step.is_complete:
             return []
         calls = {n: page.family(Families.CLIP_NORM) for n, page in step.pages.items()}
         first = step.first_rank
@@ -88,7 +75,7 @@ class ClipNorms(RankMonitor):
     def _violation(self, step: RunStep, call: CallEvent, other: CallEvent, rank: int) -> Violation:
         observed = f"rank {step.first_rank}: {_norm(call):.6g}, rank {rank}: {_norm(other):.6g}"
         return Violation(
-            check_id="TC412",
+            check_id=self.code,
             step=step.step,
             rank=rank,
             stage="train",

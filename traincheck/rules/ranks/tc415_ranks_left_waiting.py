@@ -1,16 +1,18 @@
-"""TC415: a rank died, hung or skipped a collective, and the others wait for it."""
+"""A rank died, hung or skipped a collective, and the others wait for it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 
+from traincheck.rules.base.rule import BuiltInRule
 from traincheck.rules.ranks.waiting import Member, Wait, missing_in, place_of, waits
 from traincheck.rules.ranks.waiting_text import told
-from traincheck.schema.apis import DDP_INIT, Families, Marks
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, CollectiveEvent, Event, MarkEvent, StepEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.marks import Marks
+from traincheck.schema.torch_api import DDP_INIT, Families
 from traincheck.schema.words import listed
 
 _SECOND_NS = 1e9
@@ -19,8 +21,8 @@ _DDP = "torch.nn.parallel.DistributedDataParallel"
 _BY_USER = frozenset({"KeyboardInterrupt", "SystemExit", "SignalException"})
 
 
-class RanksLeftWaiting:
-    """TC415 ranks-left-waiting: a rank died, hung or skipped a collective that others wait in.
+class RanksLeftWaiting(BuiltInRule, code="TC415", severity="error"):
+    """ranks-left-waiting: a rank died, hung or skipped a collective that others wait in.
 
     What it checks:
         Every rank of a process group enters the collectives that the other ranks enter. The check
@@ -49,38 +51,24 @@ class RanksLeftWaiting:
         https://github.com/pytorch/pytorch/issues/76287
     """
 
-    info = CheckInfo(
-        check_id="TC415",
-        kind="rule",
-        code="TC415",
-        severity="error",
-        title="Ranks wait for a rank that does not come",
-        likely_cause="A rank died, hung or took a branch without the collective: {observed}.",
-        fix="Correct the rank that is named, and issue collectives on all ranks or on none.",
-    )
+    title = "Ranks wait for a rank that does not come"
+    likely_cause = "A rank died, hung or took a branch without the collective: {observed}."
+    fix = "Correct the rank that is named, and issue collectives on all ranks or on none."
     needs = Needs(
         calls=frozenset({DDP_INIT, Families.BACKWARD, Families.OPTIMIZER_STEP}),
         kinds=frozenset({"collective", "mark", "step"}),
     )
     scope = "run"
 
-    def monitor(self) -> Waiting:
-        return Waiting()
-
-
-class Waiting:
-    """Follows each rank, and judges once: what comes after a hang follows from it.
-
-    A rank that is silent may only be slow: that violation is withdrawn when the rank goes on.
-    """
-
     def __init__(self) -> None:
-        self.triggered = 0
+        super().__init__()
         self._members: dict[int, Member] = {}
         self._is_over = False
         self._stall: Violation | None = None
         self._stalled_until_ns = 0.0
 
+    # One verdict a run: everything after a hang follows from it. A silent rank may only be slow, so
+    # that violation is withdrawn when the rank goes on.
     def observe(self, event: Event) -> Sequence[Violation]:
         if self._is_over:
             return ()
@@ -109,10 +97,6 @@ class Waiting:
             isinstance(event, MarkEvent) and event.text == Marks.ENDED
         )
         return not (is_end or getattr(event, "raised", None) or getattr(event, "exception", None))
-
-    def finish(self) -> Sequence[Violation]:
-        """Nothing: `Marks.RUN_ENDED` tells how the run ended. Without it, ranks may go on."""
-        return ()
 
     def _member(self, event: Event) -> Member | None:
         """The process of the rank; None for one that takes no part, as a DataLoader worker."""
@@ -200,7 +184,7 @@ class Waiting:
         api = event.op if isinstance(event, CollectiveEvent) else ""
         evidence = [event] if culprit is None else [_place(culprit), event]
         return Violation(
-            check_id="TC415",
+            check_id=self.code,
             step=event.step,
             rank=wait.ranks[0] if culprit is None else culprit.rank,
             stage=event.stage,

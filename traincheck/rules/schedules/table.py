@@ -11,10 +11,10 @@ from traincheck.rules.schedules.tc213_scheduler_stepped_by_batch_and_epoch impor
 from traincheck.rules.schedules.tc216_scheduler_of_another_optimizer import (
     SchedulerOfAnotherOptimizer,
 )
-from traincheck.rules.schedules.tc217_cosine_turns_back import CosineTurnsBack
-from traincheck.rules.schedules.tc220_plateau_of_the_wrong_kind import PlateauOfTheWrongKind
-from traincheck.rules.schedules.tc221_schedule_in_another_unit import ScheduleInAnotherUnit
-from traincheck.rules.schedules.tc222_rate_multiplied_twice import RateMultipliedTwice
+from traincheck.rules.schedules.tc217_cosine_past_t_max import CosinePastTMax
+from traincheck.rules.schedules.tc220_plateau_mode_mismatch import PlateauModeMismatch
+from traincheck.rules.schedules.tc221_scheduler_stepped_per_epoch import SchedulerSteppedPerEpoch
+from traincheck.rules.schedules.tc222_lambda_lr_returns_rate import LambdaLrReturnsRate
 from traincheck.schema.protocols import Rule
 
 RULES: tuple[Rule, ...] = (
@@ -23,8 +23,8 @@ RULES: tuple[Rule, ...] = (
     SchedulerNeverStepped(),
     SchedulerSteppedByBatchAndEpoch(),
     SchedulerOfAnotherOptimizer(),
-    CosineTurnsBack(),
-    PlateauOfTheWrongKind(),
-    ScheduleInAnotherUnit(),
-    RateMultipliedTwice(),
+    CosinePastTMax(),
+    PlateauModeMismatch(),
+    SchedulerSteppedPerEpoch(),
+    LambdaLrReturnsRate(),
 )

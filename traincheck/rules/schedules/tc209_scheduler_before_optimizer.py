@@ -1,21 +1,21 @@
-"""TC209: the scheduler steps between backward() and the optimizer step."""
+"""The scheduler steps between backward() and the optimizer step."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
-from traincheck.rules.base.step_rule import StepMonitor, proof
-from traincheck.schema.apis import Families
+from traincheck.rules.base.step_rule import StepRule, proof
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import Families
 
 _CONFIRMED = 2
 
 
-class SchedulerBeforeOptimizer:
-    """TC209 scheduler-before-optimizer: scheduler.step() comes before optimizer.step().
+class SchedulerBeforeOptimizer(StepRule, code="TC209"):
+    """scheduler-before-optimizer: scheduler.step() comes before optimizer.step().
 
     What it checks:
         The first steps of an optimizer come before those of its scheduler.
@@ -38,37 +38,16 @@ class SchedulerBeforeOptimizer:
         https://pytorch.org/docs/stable/optim.html#how-to-adjust-learning-rate
     """
 
-    info = CheckInfo(
-        check_id="TC209",
-        kind="rule",
-        code="TC209",
-        severity="warning",
-        title="The scheduler steps before its optimizer",
-        likely_cause="scheduler.step(){where} stands between backward() and optimizer.step().",
-        fix="Call scheduler.step() after optimizer.step().",
-        title_of_several="The scheduler of {optimizer} steps before it",
-        fix_of_several="Call step() of the scheduler after step() of {optimizer}.",
-    )
+    title = "The scheduler steps before its optimizer"
+    title_of_several = "The scheduler of {optimizer} steps before it"
+    likely_cause = "scheduler.step(){where} stands between backward() and optimizer.step()."
+    fix = "Call scheduler.step() after optimizer.step()."
+    fix_of_several = "Call step() of the scheduler after step() of {optimizer}."
     needs = (
         DISCOVERY
         | GRADIENTS
         | Needs(calls=frozenset({Families.SCALER_STEP, Families.SCHEDULER_STEP}))
     )
-
-    def monitor(self) -> ScheduleOrder:
-        return ScheduleOrder()
-
-
-@dataclass(slots=True)
-class _Window:
-    """Since the last step of an optimizer, made or skipped."""
-
-    backwards: int = 0
-    early: CallEvent | None = None
-
-
-class ScheduleOrder(StepMonitor):
-    """Watches the first steps of each optimizer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -77,7 +56,7 @@ class ScheduleOrder(StepMonitor):
         self._settled: set[str] = set()
 
     def judge(self, facts: StepFacts) -> list[Violation]:
-        if not facts.is_whole:
+        if not facts.is_complete:
             self._settled |= self.ledger.holders.keys()  # the beginning is over
             return []
         found: list[Violation] = []
@@ -120,7 +99,7 @@ class ScheduleOrder(StepMonitor):
         name = window.early.api.split(".")[-2]
         return [
             proof(
-                ("TC209", Symptom.WRONG_ORDER, self.ledger.one_of_several(owner)),
+                (self.code, Symptom.WRONG_ORDER, self.ledger.one_of_several(owner)),
                 facts,
                 step=first,
                 subject=Subject(api=Families.SCHEDULER_STEP),
@@ -130,3 +109,11 @@ class ScheduleOrder(StepMonitor):
                 evidence=(window.early, moment.call),
             )
         ]
+
+
+@dataclass(slots=True)
+class _Window:
+    """Since the last step of an optimizer, made or skipped."""
+
+    backwards: int = 0
+    early: CallEvent | None = None

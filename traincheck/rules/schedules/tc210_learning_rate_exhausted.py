@@ -1,4 +1,4 @@
-"""TC210: training goes on after the schedule has brought the learning rate to zero."""
+"""Training goes on after the schedule has brought the learning rate to zero."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
-from traincheck.rules.base.step_rule import StepMonitor, proof
+from traincheck.rules.base.step_rule import StepRule, proof
 from traincheck.rules.schedules.fading_rates import SCHEDULING, Rate
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import Families
 
 _IDLE = 10  # steps of a run without any other rate
 _KEPT = 10  # times that a scheduler may leave a first rate at zero, or updates before its step
 
 
-class LearningRateExhausted:
-    """TC210 learning-rate-exhausted: the learning rate is zero and training goes on.
+class LearningRateExhausted(StepRule, code="TC210"):
+    """learning-rate-exhausted: the learning rate is zero and training goes on.
 
     What it checks:
         Once the learning rate of an optimizer has been above zero, it steps no more than a few
@@ -55,38 +55,18 @@ class LearningRateExhausted:
         https://github.com/huggingface/accelerate/issues/2142, https://github.com/huggingface/transformers/pull/24088
     """
 
-    info = CheckInfo(
-        check_id="TC210",
-        kind="rule",
-        code="TC210",
-        severity="warning",
-        title="The learning rate is zero while training goes on",
-        title_of_several="The learning rate of {optimizer} is zero while training goes on",
-        likely_cause="The schedule{where} ends before training does: {observed}.",
-        fix=(
-            "Build the schedule for as many steps as the scheduler is stepped, or step it once for "
-            "each optimizer step."
-        ),
+    title = "The learning rate is zero while training goes on"
+    title_of_several = "The learning rate of {optimizer} is zero while training goes on"
+    likely_cause = "The schedule{where} ends before training does: {observed}."
+    fix = (
+        "Build the schedule for as many steps as the scheduler is stepped, or step it once for "
+        "each optimizer step."
     )
     needs = DISCOVERY | GRADIENTS | Needs(calls=SCHEDULING)
 
     def __init__(self, steps: int = 3) -> None:
-        self.steps = steps
-
-    def monitor(self) -> Exhaustion:
-        return Exhaustion(self.steps)
-
-
-class Exhaustion(StepMonitor):
-    """Follows the rate of each optimizer.
-
-    Args:
-        steps: steps in a row with a rate of zero.
-    """
-
-    def __init__(self, steps: int) -> None:
         super().__init__()
-        self._steps = steps
+        self.steps = steps
         self._rates: dict[str, Rate] = {}
         self._before: Mapping[str, Sequence[float]] = {}
         self._has_scheduler = False
@@ -94,7 +74,7 @@ class Exhaustion(StepMonitor):
     def judge(self, facts: StepFacts) -> list[Violation]:
         found: list[Violation] = []
         before, self._before = self._before, facts.event.lr
-        if not facts.is_whole:
+        if not facts.is_complete:
             for rate in self._rates.values():
                 rate.waits = 0  # its scheduler may have been stepped
             return []
@@ -135,7 +115,7 @@ class Exhaustion(StepMonitor):
         self.triggered += 1
         rate.first_zero = facts.event.step if rate.zeros == 0 else rate.first_zero
         rate.zeros += 1
-        if rate.zeros != self._steps:
+        if rate.zeros != self.steps:
             return []
         rate.is_told = True
         return [self._violation(owner, rate, moment, facts)]
@@ -221,7 +201,7 @@ class Exhaustion(StepMonitor):
         )
         calls = [call for call in (rate.call, moment.call) if call is not None]
         return proof(
-            ("TC210", Symptom.SCHEDULE, self.ledger.one_of_several(owner)),
+            (self.code, Symptom.SCHEDULE, self.ledger.one_of_several(owner)),
             facts,
             step=rate.often_since if rate.often else rate.first_zero,
             subject=Subject(api=Families.SCHEDULER_STEP),

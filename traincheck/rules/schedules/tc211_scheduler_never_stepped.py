@@ -1,15 +1,15 @@
-"""TC211: a scheduler was made and is never stepped."""
+"""A scheduler was made and is never stepped."""
 
 from __future__ import annotations
 
 from collections import Counter
 
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
-from traincheck.rules.base.step_rule import StepMonitor, proof
-from traincheck.schema.apis import Families
+from traincheck.rules.base.step_rule import StepRule, proof
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import Families
 from traincheck.schema.words import counted
 
 # Made beside another one, and stepped in the last epochs only
@@ -18,8 +18,8 @@ _SURE = 10  # times as many epochs: told although the run goes on
 _AS_MANY = 2  # times fewer batches than of another loader, at most: not a probe or an evaluation
 
 
-class SchedulerNeverStepped:
-    """TC211 scheduler-never-stepped: a scheduler is made but scheduler.step() is never called.
+class SchedulerNeverStepped(StepRule, code="TC211"):
+    """scheduler-never-stepped: a scheduler is made but scheduler.step() is never called.
 
     What it checks:
         An optimizer for which a scheduler was made sees a step of it before several epochs are
@@ -49,19 +49,13 @@ class SchedulerNeverStepped:
         https://pytorch.org/docs/stable/optim.html#how-to-adjust-learning-rate
     """
 
-    info = CheckInfo(
-        check_id="TC211",
-        kind="rule",
-        code="TC211",
-        severity="warning",
-        title="A scheduler is made and never stepped",
-        title_of_several="The scheduler of {optimizer} is never stepped",
-        fix_of_several=(
-            "Call step() of the scheduler of {optimizer} after each epoch or step, whichever its "
-            "schedule counts."
-        ),
-        likely_cause="scheduler.step() is missing from the loop: {observed}{where}.",
-        fix="Call scheduler.step() after each epoch or step, whichever the schedule counts.",
+    title = "A scheduler is made and never stepped"
+    title_of_several = "The scheduler of {optimizer} is never stepped"
+    likely_cause = "scheduler.step() is missing from the loop: {observed}{where}."
+    fix = "Call scheduler.step() after each epoch or step, whichever the schedule counts."
+    fix_of_several = (
+        "Call step() of the scheduler of {optimizer} after each epoch or step, whichever its "
+        "schedule counts."
     )
     needs = (
         DISCOVERY
@@ -73,22 +67,8 @@ class SchedulerNeverStepped:
     )
 
     def __init__(self, epochs: int = 3) -> None:
-        self.epochs = epochs
-
-    def monitor(self) -> UnusedSchedule:
-        return UnusedSchedule(self.epochs)
-
-
-class UnusedSchedule(StepMonitor):
-    """Waits for the first step of a scheduler of each optimizer.
-
-    Args:
-        epochs: how long.
-    """
-
-    def __init__(self, epochs: int) -> None:
         super().__init__()
-        self._epochs = epochs
+        self.epochs = epochs
         self._made: dict[str, CallEvent] = {}
         self._before: dict[str, tuple[Counter[str], Counter[str]]] = {}  # passes and batches
         self._first_step: dict[str, int | None] = {}
@@ -127,11 +107,11 @@ class UnusedSchedule(StepMonitor):
         epochs = self._epochs_of(owner)
         if epochs:
             self._first_step.setdefault(owner, facts.event.step)
-        if epochs < self._epochs:
+        if epochs < self.epochs:
             return []
         if self._waiting.get(owner, (0,))[0] != epochs:
             self._waiting[owner] = epochs, self._violation(owner, epochs, moment, facts)
-        if epochs < _SURE * self._epochs:
+        if epochs < _SURE * self.epochs:
             return []
         self.triggered += 1
         del self._made[owner]
@@ -146,7 +126,7 @@ class UnusedSchedule(StepMonitor):
         label = self.ledger.holders[owner].label
         passes = counted(epochs, "epoch")
         return proof(
-            ("TC211", Symptom.SCHEDULE, self.ledger.one_of_several(owner)),
+            (self.code, Symptom.SCHEDULE, self.ledger.one_of_several(owner)),
             facts,
             step=self._first_step.get(owner),
             subject=Subject(api=Families.SCHEDULER_STEP),

@@ -1,21 +1,21 @@
-"""TC213: one scheduler is stepped both for every batch and for every epoch."""
+"""One scheduler is stepped both for every batch and for every epoch."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, StepFacts
-from traincheck.rules.base.step_rule import StepMonitor, proof
-from traincheck.schema.apis import Families
+from traincheck.rules.base.step_rule import StepRule, proof
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import Families
 
 _CONFIRMED = 2
 
 
-class SchedulerSteppedByBatchAndEpoch:
-    """TC213 scheduler-stepped-by-batch-and-epoch: two lines advance the same schedule.
+class SchedulerSteppedByBatchAndEpoch(StepRule, code="TC213"):
+    """scheduler-stepped-by-batch-and-epoch: two lines advance the same schedule.
 
     What it checks:
         Between two updates a schedule is not advanced from two places, if after other updates it is
@@ -40,44 +40,17 @@ class SchedulerSteppedByBatchAndEpoch:
         https://pytorch.org/docs/stable/optim.html#how-to-adjust-learning-rate
     """
 
-    info = CheckInfo(
-        check_id="TC213",
-        kind="rule",
-        code="TC213",
-        severity="warning",
-        title="A scheduler is stepped by batch and by epoch",
-        likely_cause="scheduler.step(){where} advances what another line advances too: {observed}.",
-        fix="Call scheduler.step() in one place, for what its schedule counts.",
-    )
+    title = "A scheduler is stepped by batch and by epoch"
+    likely_cause = "scheduler.step(){where} advances what another line advances too: {observed}."
+    fix = "Call scheduler.step() in one place, for what its schedule counts."
     needs = DISCOVERY | GRADIENTS | Needs(calls=frozenset({Families.SCHEDULER_STEP}))
-
-    def monitor(self) -> SchedulePlaces:
-        return SchedulePlaces()
-
-
-@dataclass(slots=True)
-class _Schedule:
-    """Of one class and optimizer.
-
-    places: since the last update, where it was advanced; alone: places that were the only one after
-    some update; mixed: how often there were two, since which step.
-    """
-
-    places: dict[str, CallEvent] = field(default_factory=dict)
-    alone: set[str] = field(default_factory=set)
-    mixed: int = 0
-    first: int | None = None
-
-
-class SchedulePlaces(StepMonitor):
-    """Remembers from which lines each schedule is advanced."""
 
     def __init__(self) -> None:
         super().__init__()
         self._schedules: dict[tuple[str, str], _Schedule] = {}
 
     def judge(self, facts: StepFacts) -> list[Violation]:
-        if not facts.is_whole:
+        if not facts.is_complete:
             for schedule in self._schedules.values():
                 schedule.places.clear()
             return []
@@ -111,7 +84,7 @@ class SchedulePlaces(StepMonitor):
         lines = " and ".join(str(call.where).rpartition("/")[2] for call in (often, rare))
         return [
             proof(
-                ("TC213", Symptom.SCHEDULE),
+                (self.code, Symptom.SCHEDULE),
                 facts,
                 step=schedule.first,
                 subject=Subject(api=Families.SCHEDULER_STEP),
@@ -121,3 +94,17 @@ class SchedulePlaces(StepMonitor):
                 evidence=(rare, often),
             )
         ]
+
+
+@dataclass(slots=True)
+class _Schedule:
+    """Of one class and optimizer.
+
+    places: since the last update, where it was advanced; alone: places that were the only one after
+    some update; mixed: how often there were two, since which step.
+    """
+
+    places: dict[str, CallEvent] = field(default_factory=dict)
+    alone: set[str] = field(default_factory=set)
+    mixed: int = 0
+    first: int | None = None

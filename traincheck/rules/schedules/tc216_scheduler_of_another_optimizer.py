@@ -1,4 +1,4 @@
-"""TC216: the optimizer that a scheduler was made for is not the one that trains any more."""
+"""The optimizer that a scheduler was made for is not the one that trains any more."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, StepFacts
-from traincheck.rules.base.step_rule import StepMonitor, proof
-from traincheck.schema.apis import Families
+from traincheck.rules.base.step_rule import StepRule, proof
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import Families
 
 _CONFIRMED = 2
 _MANY = 20  # steps of the optimizer that trains
 
 
-class SchedulerOfAnotherOptimizer:
-    """TC216 scheduler-of-another-optimizer: a schedule changes the rate of an idle optimizer.
+class SchedulerOfAnotherOptimizer(StepRule, code="TC216"):
+    """scheduler-of-another-optimizer: a schedule changes the rate of an idle optimizer.
 
     What it checks:
         Between two steps of a scheduler, its optimizer steps, unless none of the same parameters
@@ -48,43 +48,13 @@ class SchedulerOfAnotherOptimizer:
         https://docs.pytorch.org/docs/stable/optim.html#how-to-adjust-learning-rate
     """
 
-    info = CheckInfo(
-        check_id="TC216",
-        kind="rule",
-        code="TC216",
-        severity="warning",
-        title="A scheduler is stepped whose optimizer does not train",
-        likely_cause="The optimizer was built again after the scheduler: {observed}.",
-        fix=(
-            "Build the optimizer once, before the scheduler; where it must be built again, build "
-            "the scheduler with it."
-        ),
+    title = "A scheduler is stepped whose optimizer does not train"
+    likely_cause = "The optimizer was built again after the scheduler: {observed}."
+    fix = (
+        "Build the optimizer once, before the scheduler; where it must be built again, build "
+        "the scheduler with it."
     )
     needs = DISCOVERY | GRADIENTS | Needs(calls=frozenset({Families.SCHEDULER_STEP}))
-
-    def monitor(self) -> Idle:
-        return Idle()
-
-
-@dataclass(slots=True)
-class _Schedule:
-    """Of the schedulers of one optimizer.
-
-    stepped: optimizers that did since its step before, and in which step first. in_vain: such steps
-    in a row; first: since when another optimizer trains. others: in how many turns they stepped;
-    call: the first step in such a turn.
-    """
-
-    stepped: dict[str, int | None] = field(default_factory=dict)
-    has_begun: bool = False
-    in_vain: int = 0
-    first: int | None = None
-    others: Counter[str] = field(default_factory=Counter)
-    call: CallEvent | None = None
-
-
-class Idle(StepMonitor):
-    """Follows which optimizers step from one step of a scheduler to the next."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -181,7 +151,7 @@ class Idle(StepMonitor):
     ) -> Violation:
         idle, active = (self.ledger.holders[name] for name in (owner, other))
         found = proof(
-            ("TC216", Symptom.SCHEDULE),
+            (self.code, Symptom.SCHEDULE),
             facts,
             step=step,
             subject=Subject(api=Families.SCHEDULER_STEP),
@@ -198,3 +168,20 @@ class Idle(StepMonitor):
         place = active.made.where.rpartition("/")[2]
         cause = f"The optimizer was built again after the scheduler ({place}): {found.observed}."
         return replace(found, likely_cause=cause)
+
+
+@dataclass(slots=True)
+class _Schedule:
+    """Of the schedulers of one optimizer.
+
+    stepped: optimizers that did since its step before, and in which step first. in_vain: such steps
+    in a row; first: since when another optimizer trains. others: in how many turns they stepped;
+    call: the first step in such a turn.
+    """
+
+    stepped: dict[str, int | None] = field(default_factory=dict)
+    has_begun: bool = False
+    in_vain: int = 0
+    first: int | None = None
+    others: Counter[str] = field(default_factory=Counter)
+    call: CallEvent | None = None

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from traincheck.rules.shapes.tc323_batch_read_as_sequence import BatchReadAsSequence
+from traincheck.rules.shapes.tc323_batch_first_mismatch import BatchFirstMismatch
 from traincheck.rules.shapes.tc326_batch_dims_mixed import BatchDimsMixed
 from traincheck.rules.shapes.tc328_view_for_transpose import ViewForTranspose
 from traincheck.schema.protocols import Rule
 
 RULES: tuple[Rule, ...] = (
-    BatchReadAsSequence(),
+    BatchFirstMismatch(),
     BatchDimsMixed(),
     ViewForTranspose(),
 )

@@ -1,16 +1,16 @@
-"""TC326: sequence layers of one model take different dims for the batch."""
+"""Sequence layers of one model take different dims for the batch."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from traincheck.rules.base.event_rule import SingleEvents
+from traincheck.rules.base.event_rule import EventRule
 from traincheck.rules.base.model_rule import MODELS, model_of
-from traincheck.schema.apis import MULTI_HEAD_MODULE, RECURRENT
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, StepEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import MULTI_HEAD_MODULE, RECURRENT
 from traincheck.schema.values import tensor_summary
 
 _LAYERS = RECURRENT | {MULTI_HEAD_MODULE}
@@ -18,8 +18,8 @@ _NDIM = 3
 _ENOUGH = 3  # steps; two sizes may be equal by chance in one or two
 
 
-class BatchDimsMixed:
-    """TC326 batch-dims-mixed: one layer takes for time what another takes for the batch.
+class BatchDimsMixed(EventRule, code="TC326"):
+    """batch-dims-mixed: one layer takes for time what another takes for the batch.
 
     What it checks:
         Recurrent layers and attention of one model, of which some are made with batch_first=True
@@ -46,34 +46,13 @@ class BatchDimsMixed:
         https://docs.pytorch.org/docs/stable/generated/torch.nn.MultiheadAttention.html
     """
 
-    info = CheckInfo(
-        check_id="TC326",
-        kind="rule",
-        code="TC326",
-        severity="warning",
-        title="{subject}, unlike other layers, reads the samples of a batch as one sequence",
-        likely_cause=(
-            "{subject} was made without batch_first=True, unlike other layers of the model, and is "
-            "given (batch, time, features)."
-        ),
-        fix="Make {subject} with batch_first=True, or give it (time, batch, features).",
+    title = "{subject}, unlike other layers, reads the samples of a batch as one sequence"
+    likely_cause = (
+        "{subject} was made without batch_first=True, unlike other layers of the model, and is "
+        "given (batch, time, features)."
     )
+    fix = "Make {subject} with batch_first=True, or give it (time, batch, features)."
     needs = MODELS | Needs(calls=_LAYERS, kinds=frozenset({"step"}))
-
-    def monitor(self) -> BatchDims:
-        return BatchDims()
-
-
-@dataclass(slots=True)
-class _Step:
-    """Of one step of one model. batches: of layers that have them first. others: first two dims."""
-
-    batches: set[int] = field(default_factory=set)
-    others: list[tuple[int, int, CallEvent]] = field(default_factory=list)
-
-
-class BatchDims(SingleEvents):
-    """Compares what layers of a model are given in each step."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -119,20 +98,25 @@ class BatchDims(SingleEvents):
             self._found[path] += 1
             if self._found[path] == _ENOUGH:
                 self._told.add(path)
-                found.append(_violation(*dims[0]))
+                found.append(self._violation(*dims[0]))
         return found
 
+    def _violation(self, batch: int, columns: int, call: CallEvent) -> Violation:
+        return self.violation(
+            call,
+            subject=Subject(api=call.api, module=call.module),
+            symptom=Symptom.LOSS_INPUT,
+            message=f"{call.module} reads the {batch} samples of a batch as one sequence",
+            expected=(
+                f"{batch} sequences of {columns} steps, as other layers of the model read them"
+            ),
+            observed=f"{columns} sequences of {batch} steps",
+        )
 
-def _violation(batch: int, columns: int, call: CallEvent) -> Violation:
-    return Violation(
-        check_id="TC326",
-        step=call.step,
-        rank=call.rank,
-        stage=call.stage,
-        subject=Subject(api=call.api, module=call.module),
-        symptom=Symptom.LOSS_INPUT,
-        message=f"{call.module} reads the {batch} samples of a batch as one sequence",
-        expected=f"{batch} sequences of {columns} steps, as other layers of the model read them",
-        observed=f"{columns} sequences of {batch} steps",
-        evidence=(call,),
-    )
+
+@dataclass(slots=True)
+class _Step:
+    """Of one step of one model. batches: of layers that have them first. others: first two dims."""
+
+    batches: set[int] = field(default_factory=set)
+    others: list[tuple[int, int, CallEvent]] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""TC328: view() where dims are to be exchanged. Knows sizes of dims only."""
+"""View() where dims are to be exchanged. Knows sizes of dims only."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from itertools import permutations
 from math import prod
 
 from traincheck.facts.losses import CROSS_ENTROPY, NLL, as_loss, given
-from traincheck.rules.base.event_rule import SingleEvents
-from traincheck.schema.apis import RESHAPES, Families
+from traincheck.rules.base.event_rule import EventRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, CallEvent, Event, StepEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.shapes import cuts_heads, loses_classes, torn
+from traincheck.schema.torch_api import RESHAPES, Families
 from traincheck.schema.values import TensorSummary, tensor_summary, tensors_in
 
 _ENOUGH = 2  # steps; sizes may be equal by chance in one
@@ -24,8 +24,8 @@ _OF_CLASSES = (CROSS_ENTROPY, NLL)
 Place = tuple[str, str | None, str | None]
 
 
-class ViewForTranspose:
-    """TC328 view-for-transpose: view() or reshape() is used where dims are to be exchanged.
+class ViewForTranspose(EventRule, code="TC328"):
+    """view-for-transpose: view() or reshape() is used where dims are to be exchanged.
 
     What it checks:
         A tensor that is given other dims by view() or reshape() has the same slices afterwards: in
@@ -60,25 +60,12 @@ class ViewForTranspose:
         https://karpathy.github.io/2019/04/25/recipe/
     """
 
-    info = CheckInfo(
-        check_id="TC328",
-        kind="rule",
-        code="TC328",
-        severity="warning",
-        title="A view mixes {subject}",
-        likely_cause="view() or reshape() is used to exchange dims: {observed}.",
-        fix="Exchange the dims with transpose() or permute(), then reshape().",
-    )
+    title = "A view mixes {subject}"
+    likely_cause = "view() or reshape() is used to exchange dims: {observed}."
+    fix = "Exchange the dims with transpose() or permute(), then reshape()."
     needs = Needs(
         calls=RESHAPES | {Families.MODULE, *_OF_CLASSES}, kinds=frozenset({"batch", "step"})
     )
-
-    def monitor(self) -> Views:
-        return Views()
-
-
-class Views(SingleEvents):
-    """Compares the views of each step with the size of its batches."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -122,10 +109,28 @@ class Views(SingleEvents):
                 mixed = f"the scores of {after.shape[1]} classes"
             if mixed is not None:
                 place = call.api, call.module, call.where
-                found.setdefault(place, _violation(call, mixed, before.shape, after.shape))
+                found.setdefault(place, self._violation(call, mixed, before.shape, after.shape))
         self._steps.update(found.keys())
         self._first = {**found, **self._first}
         return [self._first[place] for place in found if self._steps[place] == _ENOUGH]
+
+    def _violation(
+        self, call: CallEvent, mixed: str, before: Sequence[int], after: Sequence[int]
+    ) -> Violation:
+        name = call.api.rpartition(".")[2]
+        return Violation(
+            check_id=self.code,
+            step=call.step,
+            rank=call.rank,
+            stage=call.stage,
+            subject=Subject(api=call.api, module=call.module),
+            symptom=Symptom.LOSS_INPUT,
+            message=f"{name}() tears {mixed} apart",
+            expected=f"{mixed} that stay whole, as transpose() or permute() leaves them",
+            observed=f"{name}() gives {tuple(before)} the shape {tuple(after)}",
+            title=f"A view mixes {mixed}" + (f" in {call.module}" if call.module else ""),
+            evidence=(call,),
+        )
 
 
 def _rows(tensors: Iterable[TensorSummary]) -> int | None:
@@ -163,22 +168,3 @@ def _is_merged(order: Sequence[int], new: Sequence[int]) -> bool:
             return False
         start = end
     return start == len(order)
-
-
-def _violation(
-    call: CallEvent, mixed: str, before: Sequence[int], after: Sequence[int]
-) -> Violation:
-    name = call.api.rpartition(".")[2]
-    return Violation(
-        check_id="TC328",
-        step=call.step,
-        rank=call.rank,
-        stage=call.stage,
-        subject=Subject(api=call.api, module=call.module),
-        symptom=Symptom.LOSS_INPUT,
-        message=f"{name}() tears {mixed} apart",
-        expected=f"{mixed} that stay whole, as transpose() or permute() leaves them",
-        observed=f"{name}() gives {tuple(before)} the shape {tuple(after)}",
-        title=f"A view mixes {mixed}" + (f" in {call.module}" if call.module else ""),
-        evidence=(call,),
-    )

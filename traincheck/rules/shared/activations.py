@@ -5,7 +5,7 @@ Judges nothing.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,10 +13,11 @@ from math import prod
 from typing import Any, NamedTuple
 
 from traincheck.facts.small_samples import units_of
-from traincheck.schema.apis import Families
+from traincheck.rules.base.rule import BuiltInRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event
 from traincheck.schema.findings import Subject, Violation
+from traincheck.schema.torch_api import Families
 from traincheck.schema.values import TensorSummary, tensor_summary
 
 ACTIVATIONS = Needs(calls=frozenset({Families.MODULE}), stats=frozenset({"activation"}))
@@ -69,11 +70,11 @@ class Look:
         return units_of(self.summary.shape)
 
 
-class ActivationMonitor(ABC):
+class ActivationRule(BuiltInRule):
     """Gathers the activations of each call of a model and has them judged when it ends."""
 
     def __init__(self) -> None:
-        self.triggered = 0
+        super().__init__()
         self._inside: dict[int, list[CallEvent]] = {}  # functions, by the span they are called in
         self._waiting: list[tuple[Place, CallEvent]] = []
         self._calls: Counter[tuple[str, str]] = Counter()
@@ -93,9 +94,6 @@ class ActivationMonitor(ABC):
                 for call in inside or ():
                     self._wait(event.module, kind_of(call.api), call)
         return self._judge_all(event) if event.root else ()
-
-    def finish(self) -> Sequence[Violation]:
-        return ()
 
     @abstractmethod
     def judge(self, look: Look) -> Sequence[Violation]:

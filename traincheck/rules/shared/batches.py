@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 
 from traincheck.rules.base.model_rule import about
+from traincheck.rules.base.rule import BuiltInRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, Event
-from traincheck.schema.findings import CheckInfo, Subject, Violation
+from traincheck.schema.findings import Subject, Violation
 from traincheck.schema.values import TensorSummary, tensor_summary
 
 BATCHES = Needs(kinds=frozenset({"batch"}), stats=frozenset({"batch"}))
@@ -17,12 +18,11 @@ _IN_A_ROW = 3  # so many batches of a loader, for one may be odd
 _DIMS, _COLOURS, _SMALLEST = 4, frozenset({1, 3, 4}), 8
 
 
-class Leaves(ABC):
+class BatchLeafRule(BuiltInRule):
     """Tells of a leaf when the same was seen in several batches in a row."""
 
-    def __init__(self, info: CheckInfo) -> None:
-        self.triggered = 0
-        self._info = info
+    def __init__(self) -> None:
+        super().__init__()
         self._seen: dict[tuple[str, str], int] = {}
         self._told: set[tuple[str, str]] = set()
         self._is_odd = False
@@ -40,9 +40,6 @@ class Leaves(ABC):
                     self._seen.pop((event.loader, path), None)
         return found
 
-    def finish(self) -> Sequence[Violation]:
-        return ()
-
     @abstractmethod
     def judge(self, event: BatchEvent, path: str, tensor: TensorSummary) -> Sequence[Violation]:
         """What is to be said about a tensor of a batch; see `again`."""
@@ -58,7 +55,7 @@ class Leaves(ABC):
             return ()
         self._told.add(key)
         where = f"{event.loader} {path}"
-        violation = about(self._info, event, [where], expected=expected, observed=observed)
+        violation = about(self.info, event, [where], expected=expected, observed=observed)
         return [replace(violation, subject=Subject(variable=where))]
 
 

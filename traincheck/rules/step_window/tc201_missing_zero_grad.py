@@ -1,4 +1,4 @@
-"""TC201: a step applies gradients of the step before once more.
+"""A step applies gradients of the step before once more.
 
 Follows gradients, not only calls.
 """
@@ -8,12 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
-from traincheck.rules.base.step_rule import StepMonitor, proof
+from traincheck.rules.base.step_rule import StepRule, proof
 from traincheck.rules.step_window.accumulated_gradients import Pile, Piling
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import Families
 
 _APPLIED = (
     "optimizer.step(){where} at step {step} applies gradients of {variables} that still contain "
@@ -26,8 +26,8 @@ _BY_HAND = (
 _CLEAR = "Call model.zero_grad(), or set p.grad = None for each parameter, after every update."
 
 
-class MissingZeroGrad:
-    """TC201 missing-zero-grad: gradients are not cleared between two steps of an optimizer.
+class MissingZeroGrad(StepRule, code="TC201", severity="error"):
+    """missing-zero-grad: gradients are not cleared between two steps of an optimizer.
 
     What it checks:
         Between two steps of the same optimizer, gradients that the first has applied are cleared
@@ -62,40 +62,15 @@ class MissingZeroGrad:
         https://stackoverflow.com/questions/60335387
     """
 
-    info = CheckInfo(
-        check_id="TC201",
-        kind="rule",
-        code="TC201",
-        severity="error",
-        title="Gradients are not cleared between optimizer steps",
-        likely_cause=f"optimizer.zero_grad() is missing: {_APPLIED}",
-        fix="Call optimizer.zero_grad() once in every iteration, before loss.backward().",
-        title_of_several="Gradients are not cleared between the steps of {optimizer}",
-        fix_of_several=(
-            "Call zero_grad() of {optimizer} once in every iteration, before the backward() that "
-            "computes its gradients."
-        ),
+    title = "Gradients are not cleared between optimizer steps"
+    title_of_several = "Gradients are not cleared between the steps of {optimizer}"
+    likely_cause = f"optimizer.zero_grad() is missing: {_APPLIED}"
+    fix = "Call optimizer.zero_grad() once in every iteration, before loss.backward()."
+    fix_of_several = (
+        "Call zero_grad() of {optimizer} once in every iteration, before the backward() that "
+        "computes its gradients."
     )
     needs = DISCOVERY | GRADIENTS | Needs(kinds=frozenset({"mark"}))
-
-    def monitor(self) -> GradientWindow:
-        return GradientWindow()
-
-
-@dataclass(slots=True)
-class _Window:
-    """Since the last step of an optimizer.
-
-    used: applied and not cleared since; piled: then added to. other: a zero_grad since then.
-    """
-
-    used: set[int] = field(default_factory=set)
-    piled: set[int] = field(default_factory=set)
-    other: CallEvent | None = None
-
-
-class GradientWindow(StepMonitor):
-    """Follows the gradients of each optimizer from one of its steps to the next."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -119,7 +94,7 @@ class GradientWindow(StepMonitor):
         return [
             replace(
                 proof(
-                    ("TC201", Symptom.MISSING_ZERO_GRAD),
+                    (self.code, Symptom.MISSING_ZERO_GRAD),
                     pile.facts,
                     subject=Subject(api=Families.ZERO_GRAD, variable=name),
                     message=f"the program updates {name} again although its gradient still "
@@ -136,7 +111,7 @@ class GradientWindow(StepMonitor):
         ]
 
     def _by_optimizers(self, facts: StepFacts) -> list[Violation]:
-        if not facts.is_whole:
+        if not facts.is_complete:
             self._windows.clear()
             return []
         found: list[Violation] = []
@@ -186,7 +161,7 @@ class GradientWindow(StepMonitor):
             if m.family == Families.BACKWARD and m.call.span < moment.call.span
         ]
         return Violation(
-            check_id="TC201",
+            check_id=self.code,
             step=event.step,
             rank=event.rank,
             stage="train",
@@ -202,6 +177,18 @@ class GradientWindow(StepMonitor):
             likely_cause=cause,
             optimizer=self.ledger.one_of_several(str(moment.call.owner)),
         )
+
+
+@dataclass(slots=True)
+class _Window:
+    """Since the last step of an optimizer.
+
+    used: applied and not cleared since; piled: then added to. other: a zero_grad since then.
+    """
+
+    used: set[int] = field(default_factory=set)
+    piled: set[int] = field(default_factory=set)
+    other: CallEvent | None = None
 
 
 def _cause(other: CallEvent | None, cleared: CallEvent | None) -> str:

@@ -1,4 +1,4 @@
-"""TC202: gradients are computed and no optimizer step ever applies them."""
+"""Gradients are computed and no optimizer step ever applies them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from collections.abc import Set as AbstractSet
 from traincheck.facts.awaited import FIRST, LATER, LATER_AT_END
 from traincheck.facts.manual_updates import UPDATED
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, StepFacts
-from traincheck.rules.base.step_rule import StepMonitor, proof
+from traincheck.rules.base.step_rule import StepRule, proof
 from traincheck.rules.step_window.lapse import Lapse
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import Families
 from traincheck.schema.words import joined
 
 _CONFIRMED_AT_END = 2  # the run is over: no update will come
@@ -21,8 +21,8 @@ _CONFIRMED_BESIDE = 30  # while another optimizer steps: one may wait long for i
 _CONFIRMED_AS_SUM = 64  # backward passes of an only step, which may be accumulation
 
 
-class MissingStep:
-    """TC202 missing-step: gradients are computed but no optimizer step applies them.
+class MissingStep(StepRule, code="TC202", severity="error"):
+    """missing-step: gradients are computed but no optimizer step applies them.
 
     What it checks:
         An optimizer whose parameters get gradients steps, or GradScaler steps it.
@@ -56,31 +56,18 @@ class MissingStep:
         https://pytorch.org/tutorials/beginner/basics/optimization_tutorial.html (the right loop)
     """
 
-    info = CheckInfo(
-        check_id="TC202",
-        kind="rule",
-        code="TC202",
-        severity="error",
-        title="Gradients are computed but no optimizer step applies them",
-        likely_cause="optimizer.step() is missing from the loop or is never reached: {observed}.",
-        fix="Call optimizer.step() after loss.backward(){where} in every iteration.",
-        title_of_several="No step of {optimizer} applies the gradients that are computed",
-        fix_of_several=(
-            "Call step() of {optimizer} after the backward(){where} that computes its gradients."
-        ),
+    title = "Gradients are computed but no optimizer step applies them"
+    title_of_several = "No step of {optimizer} applies the gradients that are computed"
+    likely_cause = "optimizer.step() is missing from the loop or is never reached: {observed}."
+    fix = "Call optimizer.step() after loss.backward(){where} in every iteration."
+    fix_of_several = (
+        "Call step() of {optimizer} after the backward(){where} that computes its gradients."
     )
     needs = (
         DISCOVERY
         | GRADIENTS
         | Needs(calls=frozenset({Families.SCALER_STEP}), states=frozenset({"parameter@step"}))
     )
-
-    def monitor(self) -> StepAwaited:
-        return StepAwaited()
-
-
-class StepAwaited(StepMonitor):
-    """Counts steps in a row that end without any update."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -116,7 +103,7 @@ class StepAwaited(StepMonitor):
             self._never, self._later = Lapse(), Lapse()
             self._lines |= {m.call.where for m in facts.moments if m.family == Families.BACKWARD}
             return []
-        if not facts.is_whole:
+        if not facts.is_complete:
             self._sum = [] if facts.is_gap or self._stepped else self._summed(facts)
             return []
         return self._wait(facts) + self._stopped(facts)
@@ -148,8 +135,8 @@ class StepAwaited(StepMonitor):
         served = {i for owner in self._stepped & known.keys() for i in known[owner].names}
         zeroed = {str(m.call.owner) for m in facts.moments if m.family == Families.ZERO_GRAD}
         waiting = ((zeroed | self._zeroed) - self._stepped) & known.keys()
-        self._zeroed = zeroed if facts.is_whole else set()
-        for owner in waiting if facts.is_whole else ():
+        self._zeroed = zeroed if facts.is_complete else set()
+        for owner in waiting if facts.is_complete else ():
             holder = known[owner]
             ready = facts.reached & (holder.names.keys() - served)
             victims = {i for i in ready if not self._is_by_hand(i)}
@@ -228,7 +215,7 @@ class StepAwaited(StepMonitor):
         never = f"{step} no more" if is_later else f"{has} not stepped once"
         return [
             proof(
-                ("TC202", Symptom.MISSING_STEP, one),
+                (self.code, Symptom.MISSING_STEP, one),
                 facts,
                 subject=Subject(api=Families.OPTIMIZER_STEP, variable=name),
                 message=f"backward() computes gradients for {name}, but {labels} {never}",

@@ -1,4 +1,4 @@
-"""TC203: an optimizer steps with nothing to apply.
+"""An optimizer steps with nothing to apply.
 
 One such step proves nothing; two in a row do.
 """
@@ -8,14 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
-from traincheck.rules.base.step_rule import StepMonitor, proof
+from traincheck.rules.base.step_rule import StepRule, proof
 from traincheck.rules.base.streak import Streak, extend
 from traincheck.rules.step_window.unowned_tensors import LooseTensors
 from traincheck.rules.step_window.unused_backwards import VainPasses
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import Families
 from traincheck.schema.words import joined
 
 _CONFIRMED = 2  # once may be a conditional branch
@@ -23,8 +23,8 @@ _VAIN = 3  # steps for which backward() ran and gave nothing to anyone
 _NEVER = 50  # steps of an optimizer that never had a gradient: no warm-up of another part
 
 
-class StepWithoutGradient:
-    """TC203 step-without-gradient: an optimizer steps before backward or after zero_grad.
+class StepWithoutGradient(StepRule, code="TC203", severity="error"):
+    """step-without-gradient: an optimizer steps before backward or after zero_grad.
 
     What it checks:
         When an optimizer steps, its parameters have the gradients that backward() has computed for
@@ -57,46 +57,19 @@ class StepWithoutGradient:
         https://discuss.pytorch.org/t/what-step-backward-and-zero-grad-do/33301
     """
 
-    info = CheckInfo(
-        check_id="TC203",
-        kind="rule",
-        code="TC203",
-        severity="error",
-        title="The optimizer steps when it has no gradient to apply",
-        likely_cause=(
-            "{observed}: step(){where} comes before backward(), or zero_grad() comes between "
-            "backward() and step()."
-        ),
-        fix="Order the loop as optimizer.zero_grad(), forward, loss.backward(), optimizer.step().",
-        title_of_several="{optimizer} steps when it has no gradient to apply",
-        fix_of_several="Order zero_grad(), forward, backward() and step() of {optimizer} so.",
+    title = "The optimizer steps when it has no gradient to apply"
+    title_of_several = "{optimizer} steps when it has no gradient to apply"
+    likely_cause = (
+        "{observed}: step(){where} comes before backward(), or zero_grad() comes between "
+        "backward() and step()."
     )
+    fix = "Order the loop as optimizer.zero_grad(), forward, loss.backward(), optimizer.step()."
+    fix_of_several = "Order zero_grad(), forward, backward() and step() of {optimizer} so."
     needs = (
         DISCOVERY
         | GRADIENTS
         | Needs(calls=frozenset({Families.MODULE}), states=frozenset({"parameter@step"}))
     )
-
-    def monitor(self) -> EmptySteps:
-        return EmptySteps()
-
-
-@dataclass(slots=True)
-class _Run:
-    """Empty steps of one optimizer in a row.
-
-    wasted: those before which gradients were cleared unused.
-    """
-
-    wasted: int = 0
-    first: int | None = None
-    first_call: CallEvent | None = None
-    reached: set[int] = field(default_factory=set)  # by backward, since the last step
-    lost: set[int] = field(default_factory=set)  # of all these steps
-
-
-class EmptySteps(StepMonitor):
-    """Follows each optimizer from step to step."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -108,7 +81,7 @@ class EmptySteps(StepMonitor):
         self._told: set[str] = set()  # optimizers that are cut off, each of which is told once
 
     def judge(self, facts: StepFacts) -> list[Violation]:
-        if not facts.is_whole:
+        if not facts.is_complete:
             self._runs.clear()
             self._never.clear()
             self._loose.forget()
@@ -137,7 +110,7 @@ class EmptySteps(StepMonitor):
         ledger, owner = self.ledger, str(moment.call.owner)
         holder = ledger.holders[owner]
         is_fed = moment.present or not holder.ids.isdisjoint(ledger.ever_reached | facts.changed)
-        if all(map(holder.is_loose, holder.ids)) and not ledger.has_gap:
+        if all(map(holder.is_unowned, holder.ids)) and not ledger.has_gap:
             return self._loose.judge(moment, facts, holder.label)
         if is_fed or ledger.has_gap:  # gradients of zeros too: of a loss that is weighted so
             self._never.pop(owner, None)
@@ -156,7 +129,7 @@ class EmptySteps(StepMonitor):
         vain = self._vain.streaks.get(owner)
         if not parts or vain is None or vain.count < _VAIN:
             return []
-        if any(map(holder.is_loose, holder.ids)):
+        if any(map(holder.is_unowned, holder.ids)):
             return []  # the pass may have been for these, put there since the last look
         return self._cut_off(owner, parts, vain, moment, facts)
 
@@ -181,7 +154,7 @@ class EmptySteps(StepMonitor):
         self._told.add(owner)
         label, models = self.ledger.holders[owner].label, joined(parts)
         found = proof(
-            ("TC203", Symptom.STEP_WITHOUT_GRADIENT, self.ledger.one_of_several(owner)),
+            (self.code, Symptom.STEP_WITHOUT_GRADIENT, self.ledger.one_of_several(owner)),
             facts,
             step=streak.first,
             subject=Subject(api=Families.OPTIMIZER_STEP, module=parts[0]),
@@ -225,7 +198,7 @@ class EmptySteps(StepMonitor):
         names = self.ledger.names(run.lost)
         first = [run.first_call] if run.first_call is not None else []
         return Violation(
-            check_id="TC203",
+            check_id=self.code,
             step=step,
             rank=event.rank,
             stage="train",
@@ -242,6 +215,20 @@ class EmptySteps(StepMonitor):
             evidence=(*first, *calls),
             optimizer=self.ledger.one_of_several(owner),
         )
+
+
+@dataclass(slots=True)
+class _Run:
+    """Empty steps of one optimizer in a row.
+
+    wasted: those before which gradients were cleared unused.
+    """
+
+    wasted: int = 0
+    first: int | None = None
+    first_call: CallEvent | None = None
+    reached: set[int] = field(default_factory=set)  # by backward, since the last step
+    lost: set[int] = field(default_factory=set)  # of all these steps
 
 
 def _above(name: str) -> list[str]:

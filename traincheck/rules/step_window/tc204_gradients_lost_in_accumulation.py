@@ -1,19 +1,19 @@
-"""TC204: gradients of all but the last batch of an accumulation window are cleared."""
+"""Gradients of all but the last batch of an accumulation window are cleared."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
-from traincheck.rules.base.step_rule import StepMonitor, proof
-from traincheck.schema.apis import Families
+from traincheck.rules.base.step_rule import StepRule, proof
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import Families
 
 
-class GradientsLost:
-    """TC204 gradients-lost-in-accumulation: zero_grad() runs inside the accumulation window.
+class GradientsLostInAccumulation(StepRule, code="TC204", severity="error"):
+    """gradients-lost-in-accumulation: zero_grad() runs inside the accumulation window.
 
     What it checks:
         Where an optimizer steps once for several batches, the gradients of all of them are there
@@ -45,22 +45,14 @@ class GradientsLost:
         https://github.com/bytetriper/RAE/issues/67, https://github.com/pytorch/torchtitan/pull/3575
     """
 
-    info = CheckInfo(
-        check_id="TC204",
-        kind="rule",
-        code="TC204",
-        severity="error",
-        title="Gradients are cleared inside the accumulation window",
-        likely_cause=(
-            "zero_grad(){where} is called for every batch although the optimizer steps once for "
-            "several: {observed}."
-        ),
-        fix="Call optimizer.zero_grad() right after optimizer.step(), not for every batch.",
-        title_of_several="Gradients of {optimizer} are cleared inside its accumulation window",
-        fix_of_several=(
-            "Call zero_grad() of {optimizer} right after its step(), not for every batch."
-        ),
+    title = "Gradients are cleared inside the accumulation window"
+    title_of_several = "Gradients of {optimizer} are cleared inside its accumulation window"
+    likely_cause = (
+        "zero_grad(){where} is called for every batch although the optimizer steps once for "
+        "several: {observed}."
     )
+    fix = "Call optimizer.zero_grad() right after optimizer.step(), not for every batch."
+    fix_of_several = "Call zero_grad() of {optimizer} right after its step(), not for every batch."
     needs = (
         DISCOVERY
         | GRADIENTS
@@ -68,56 +60,14 @@ class GradientsLost:
     )
 
     def __init__(self, windows: int = 3) -> None:
-        self.windows = windows
-
-    def monitor(self) -> Accumulation:
-        return Accumulation(self.windows)
-
-
-_Batch = tuple[str, int, int]
-
-
-@dataclass(slots=True)
-class _Window:
-    """Since the last step of an optimizer.
-
-    pending: what backward() brought and no step has used; lost: the batches whose gradients were
-    cleared.
-    """
-
-    pending: set[int] = field(default_factory=set)
-    batch: _Batch | None = None
-    lost: list[_Batch | None] = field(default_factory=list)
-    step: int | None = None  # in which the first lost gradients were computed
-    pending_step: int | None = None
-    cleared_by: CallEvent | None = None
-
-
-@dataclass(slots=True)
-class _Run:
-    """Windows in a row that lost the same number of batches."""
-
-    lost: int = 0
-    count: int = 0
-    step: int | None = None
-
-
-class Accumulation(StepMonitor):
-    """Follows what becomes of the gradients of each batch.
-
-    Args:
-        windows: windows in a row that prove it.
-    """
-
-    def __init__(self, windows: int) -> None:
         super().__init__()
-        self._needed = windows
+        self.windows = windows
         self._windows: dict[str, _Window] = {}
         self._runs: dict[str, _Run] = {}
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         if (
-            facts.has_own or not facts.is_whole
+            facts.has_own or not facts.is_complete
         ):  # what a program sums up itself is nowhere to be seen
             self._windows.clear()
             self._runs.clear()
@@ -174,13 +124,13 @@ class Accumulation(StepMonitor):
         if run is None or run.lost != len(window.lost):
             run = self._runs[owner] = _Run(len(window.lost), 0, window.step)
         run.count += 1
-        if run.count != self._needed or window.cleared_by is None:
+        if run.count != self.windows or window.cleared_by is None:
             return []
         label = self.ledger.holders[owner].label
         whole = len(batches)
         return [
             proof(
-                ("TC204", Symptom.GRADIENT_LOST, self.ledger.one_of_several(owner)),
+                (self.code, Symptom.GRADIENT_LOST, self.ledger.one_of_several(owner)),
                 facts,
                 step=run.step,
                 subject=Subject(api=Families.ZERO_GRAD),
@@ -193,3 +143,31 @@ class Accumulation(StepMonitor):
                 evidence=(window.cleared_by, moment.call),
             )
         ]
+
+
+_Batch = tuple[str, int, int]
+
+
+@dataclass(slots=True)
+class _Window:
+    """Since the last step of an optimizer.
+
+    pending: what backward() brought and no step has used; lost: the batches whose gradients were
+    cleared.
+    """
+
+    pending: set[int] = field(default_factory=set)
+    batch: _Batch | None = None
+    lost: list[_Batch | None] = field(default_factory=list)
+    step: int | None = None  # in which the first lost gradients were computed
+    pending_step: int | None = None
+    cleared_by: CallEvent | None = None
+
+
+@dataclass(slots=True)
+class _Run:
+    """Windows in a row that lost the same number of batches."""
+
+    lost: int = 0
+    count: int = 0
+    step: int | None = None

@@ -1,13 +1,13 @@
-"""TC205: gradients are clipped when the optimizer has already applied them."""
+"""Gradients are clipped when the optimizer has already applied them."""
 
 from __future__ import annotations
 
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
-from traincheck.rules.base.step_rule import StepMonitor, proof
-from traincheck.schema.apis import Families
+from traincheck.rules.base.step_rule import StepRule, proof
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import Families
 
 _CLIPS = (Families.CLIP_NORM, Families.CLIP_VALUE)
 _UPDATES = (Families.OPTIMIZER_STEP, Families.SCALER_STEP)
@@ -16,8 +16,8 @@ _CONFIRMED_AT_END = 1
 _MEASURES_ONLY = 1e4  # a limit that nothing reaches: the call is there for the norm it returns
 
 
-class ClipAfterStep:
-    """TC205 clip-after-step: clipping comes after the optimizer step and has no effect.
+class ClipAfterStep(StepRule, code="TC205", severity="error"):
+    """clip-after-step: clipping comes after the optimizer step and has no effect.
 
     What it checks:
         When gradients are clipped, an optimizer step that applies them is still to come.
@@ -41,23 +41,10 @@ class ClipAfterStep:
         https://github.com/awslabs/graphstorm/issues/1366, https://github.com/VGraphRNN/VGRNN/issues/4
     """
 
-    info = CheckInfo(
-        check_id="TC205",
-        kind="rule",
-        code="TC205",
-        severity="error",
-        title="Gradients are not clipped when the optimizer applies them",
-        likely_cause="{observed}: the call{where} stands in another place of the loop.",
-        fix="Move the clipping between loss.backward() and optimizer.step().",
-    )
+    title = "Gradients are not clipped when the optimizer applies them"
+    likely_cause = "{observed}: the call{where} stands in another place of the loop."
+    fix = "Move the clipping between loss.backward() and optimizer.step()."
     needs = DISCOVERY | GRADIENTS | Needs(calls=frozenset({*_CLIPS, Families.SCALER_STEP}))
-
-    def monitor(self) -> ClipOrder:
-        return ClipOrder()
-
-
-class ClipOrder(StepMonitor):
-    """Remembers since the last backward() whether a step or a clip came."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -72,7 +59,7 @@ class ClipOrder(StepMonitor):
         self._found: list[Violation] = []
 
     def judge(self, facts: StepFacts) -> list[Violation]:
-        if not facts.is_whole:
+        if not facts.is_complete:
             self._stepped = self._clipped = False
             self._late, self._count = None, 0
             return []
@@ -115,7 +102,7 @@ class ClipOrder(StepMonitor):
             place = "comes before backward() has computed what it is to clip"
             observed = f"{name}() finds no gradients: they are cleared, and backward() is to come"
         violation = proof(
-            ("TC205", Symptom.WRONG_ORDER),
+            (self.code, Symptom.WRONG_ORDER),
             facts,
             step=self._first if self._count <= _CONFIRMED else self._late_step,
             subject=Subject(api=late.api),

@@ -1,4 +1,4 @@
-"""TC206: gradients are clipped while they are still multiplied by the loss scale."""
+"""Gradients are clipped while they are still multiplied by the loss scale."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from collections.abc import Sequence
 
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
 from traincheck.facts.training_state import TrainingState
-from traincheck.rules.base.step_rule import StepMonitor, proof
+from traincheck.rules.base.step_rule import StepRule, proof
 from traincheck.rules.step_window.tc205_clip_after_step import _clips
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import Families
 from traincheck.schema.words import listed
 
 _CLIPS = (Families.CLIP_NORM, Families.CLIP_VALUE)
 
 
-class ClipScaledGradients:
-    """TC206 clip-scaled-gradients: clipping comes before GradScaler has unscaled the gradients.
+class ClipScaledGradients(StepRule, code="TC206", severity="error"):
+    """clip-scaled-gradients: clipping comes before GradScaler has unscaled the gradients.
 
     What it checks:
         Between the backward() of a scaled loss and clipping, scaler.unscale_() is called, for each
@@ -45,29 +45,14 @@ class ClipScaledGradients:
         https://github.com/milesial/Pytorch-UNet/issues/468, https://github.com/pytorch/examples/issues/1196
     """
 
-    info = CheckInfo(
-        check_id="TC206",
-        kind="rule",
-        code="TC206",
-        severity="error",
-        title="Gradients are clipped while they are scaled",
-        likely_cause=(
-            "scaler.unscale_(optimizer) is missing before the clipping{where}: {observed}."
-        ),
-        fix="Call scaler.unscale_(optimizer) between backward() and the clipping.",
-    )
+    title = "Gradients are clipped while they are scaled"
+    likely_cause = "scaler.unscale_(optimizer) is missing before the clipping{where}: {observed}."
+    fix = "Call scaler.unscale_(optimizer) between backward() and the clipping."
     needs = (
         DISCOVERY
         | GRADIENTS
         | Needs(calls=frozenset({*_CLIPS, Families.SCALE, Families.UNSCALE, Families.SCALER_STEP}))
     )
-
-    def monitor(self) -> ScaledClip:
-        return ScaledClip()
-
-
-class ScaledClip(StepMonitor):
-    """Knows which of the gradients that there are carry the scale."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -78,7 +63,7 @@ class ScaledClip(StepMonitor):
         self._owners: Sequence[str] = ()  # whose gradients it clips, if others were unscaled
 
     def judge(self, facts: StepFacts) -> list[Violation]:
-        if not facts.is_whole:
+        if not facts.is_complete:
             self._scaling = self._scaled = False
             self._left, self._clip = frozenset(), None
             return []
@@ -129,7 +114,7 @@ class ScaledClip(StepMonitor):
         labels = [self.ledger.holders[owner].label for owner in self._owners]
         whose = f" of {listed(labels)}" if labels else ""
         return proof(
-            ("TC206", Symptom.WRONG_ORDER),
+            (self.code, Symptom.WRONG_ORDER),
             facts,
             subject=Subject(api=clip.api),
             message=(

@@ -1,16 +1,16 @@
-"""TC207: an optimizer applies gradients that are still multiplied by the loss scale."""
+"""An optimizer applies gradients that are still multiplied by the loss scale."""
 
 from __future__ import annotations
 
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
-from traincheck.rules.base.step_rule import StepMonitor, proof
-from traincheck.schema.apis import Families
+from traincheck.rules.base.step_rule import StepRule, proof
 from traincheck.schema.claims import Needs
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import Families
 
 
-class ScalerBypassed:
-    """TC207 scaler-bypassed: optimizer.step() applies gradients of a scaled loss.
+class ScalerBypassed(StepRule, code="TC207", severity="error"):
+    """scaler-bypassed: optimizer.step() applies gradients of a scaled loss.
 
     What it checks:
         Gradients of a loss that GradScaler has scaled are applied through scaler.step(), or after
@@ -35,19 +35,13 @@ class ScalerBypassed:
         https://pytorch.org/docs/stable/notes/amp_examples.html (the right loop)
     """
 
-    info = CheckInfo(
-        check_id="TC207",
-        kind="rule",
-        code="TC207",
-        severity="error",
-        title="The optimizer applies scaled gradients",
-        likely_cause="optimizer.step(){where} is called by itself, not through GradScaler.",
-        fix="Call scaler.step(optimizer), then scaler.update(), in place of optimizer.step().",
-        title_of_several="{optimizer} applies scaled gradients",
-        fix_of_several=(
-            "Hand {optimizer} to scaler.step() in place of its own step(), and call "
-            "scaler.update() after the last of them."
-        ),
+    title = "The optimizer applies scaled gradients"
+    title_of_several = "{optimizer} applies scaled gradients"
+    likely_cause = "optimizer.step(){where} is called by itself, not through GradScaler."
+    fix = "Call scaler.step(optimizer), then scaler.update(), in place of optimizer.step()."
+    fix_of_several = (
+        "Hand {optimizer} to scaler.step() in place of its own step(), and call "
+        "scaler.update() after the last of them."
     )
     needs = (
         DISCOVERY
@@ -55,20 +49,13 @@ class ScalerBypassed:
         | Needs(calls=frozenset({Families.SCALE, Families.UNSCALE, Families.SCALER_STEP}))
     )
 
-    def monitor(self) -> ScaledSteps:
-        return ScaledSteps()
-
-
-class ScaledSteps(StepMonitor):
-    """Knows which gradients carry the scale."""
-
     def __init__(self) -> None:
         super().__init__()
         self._scaling = False  # a loss was scaled, its backward() is to come
         self._scaled: set[int] = set()
 
     def judge(self, facts: StepFacts) -> list[Violation]:
-        if not facts.is_whole:
+        if not facts.is_complete:
             self._scaling = False
             self._scaled.clear()
             return []
@@ -100,7 +87,7 @@ class ScaledSteps(StepMonitor):
     def _violation(self, moment: Moment, wrong: frozenset[int], facts: StepFacts) -> Violation:
         label = self.ledger.holders[str(moment.call.owner)].label
         return proof(
-            ("TC207", Symptom.WRONG_ORDER, self.ledger.one_of_several(str(moment.call.owner))),
+            (self.code, Symptom.WRONG_ORDER, self.ledger.one_of_several(str(moment.call.owner))),
             facts,
             subject=Subject(api=Families.OPTIMIZER_STEP),
             message=(

@@ -1,18 +1,18 @@
-"""TC208: GradScaler skips one optimizer step after another."""
+"""GradScaler skips one optimizer step after another."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
-from traincheck.rules.base.step_rule import StepMonitor, proof
-from traincheck.schema.apis import Families
+from traincheck.rules.base.step_rule import StepRule, proof
 from traincheck.schema.claims import Needs
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import Families
 
 
-class ScalerSkipsEveryStep:
-    """TC208 scaler-skips-every-step: GradScaler finds overflow in every step and skips them all.
+class ScalerSkipsEveryStep(StepRule, code="TC208", severity="error"):
+    """scaler-skips-every-step: GradScaler finds overflow in every step and skips them all.
 
     What it checks:
         scaler.step() lets its optimizer step, apart from a few times while the scale settles.
@@ -41,21 +41,15 @@ class ScalerSkipsEveryStep:
         https://github.com/huggingface/accelerate/issues/4242
     """
 
-    info = CheckInfo(
-        check_id="TC208",
-        kind="rule",
-        code="TC208",
-        severity="error",
-        title="GradScaler skips every optimizer step",
-        title_of_several="GradScaler skips every step of {optimizer}",
-        likely_cause=(
-            "The scaled gradients are infinite or NaN at every step(){where}: {observed}. The loss "
-            "overflows, or init_scale is far too large."
-        ),
-        fix=(
-            "Find what makes the loss overflow or lower init_scale; step the scheduler only after "
-            "a step that was not skipped."
-        ),
+    title = "GradScaler skips every optimizer step"
+    title_of_several = "GradScaler skips every step of {optimizer}"
+    likely_cause = (
+        "The scaled gradients are infinite or NaN at every step(){where}: {observed}. The loss "
+        "overflows, or init_scale is far too large."
+    )
+    fix = (
+        "Find what makes the loss overflow or lower init_scale; step the scheduler only after "
+        "a step that was not skipped."
     )
     needs = (
         DISCOVERY
@@ -64,35 +58,9 @@ class ScalerSkipsEveryStep:
     )
 
     def __init__(self, skipped: int = 10, skipped_of_all: int = 3) -> None:
+        super().__init__()
         self.skipped = skipped
         self.skipped_of_all = skipped_of_all
-
-    def monitor(self) -> Skips:
-        return Skips(self.skipped, self.skipped_of_all)
-
-
-@dataclass(slots=True)
-class _Run:
-    """Steps of one optimizer that were skipped in a row. scheduled: scheduler steps meanwhile."""
-
-    count: int = 0
-    scheduled: int = 0
-    first: int | None = None
-    pending: Violation | None = None
-
-
-class Skips(StepMonitor):
-    """Counts for each optimizer.
-
-    Args:
-        most: see the options of the rule.
-        most_of_all: the same.
-    """
-
-    def __init__(self, most: int, most_of_all: int) -> None:
-        super().__init__()
-        self._most = most
-        self._most_of_all = most_of_all
         self._runs: dict[str, _Run] = {}
         self._stepped: set[str] = set()
 
@@ -123,7 +91,7 @@ class Skips(StepMonitor):
             run.pending
             for owner, run in self._runs.items()
             if owner not in self._stepped
-            and self._most_of_all <= run.count < self._most
+            and self.skipped_of_all <= run.count < self.skipped
             and run.pending is not None
         ]
 
@@ -131,12 +99,12 @@ class Skips(StepMonitor):
         run = self._runs.setdefault(owner, _Run())
         run.first = facts.event.step if run.count == 0 else run.first
         run.count += 1
-        if run.count > self._most:
+        if run.count > self.skipped:
             return []
         label = self.ledger.holders[owner].label
         beside = f", while its scheduler stepped {run.scheduled} times" if run.scheduled else ""
         run.pending = proof(
-            ("TC208", Symptom.STEPS_SKIPPED, self.ledger.one_of_several(owner)),
+            (self.code, Symptom.STEPS_SKIPPED, self.ledger.one_of_several(owner)),
             facts,
             step=run.first,
             subject=Subject(api=Families.SCALER_STEP),
@@ -145,4 +113,14 @@ class Skips(StepMonitor):
             observed=f"{run.count} steps in a row were skipped{beside}",
             evidence=(moment.call,),
         )
-        return [run.pending] if run.count == self._most else []
+        return [run.pending] if run.count == self.skipped else []
+
+
+@dataclass(slots=True)
+class _Run:
+    """Steps of one optimizer that were skipped in a row. scheduled: scheduler steps meanwhile."""
+
+    count: int = 0
+    scheduled: int = 0
+    first: int | None = None
+    pending: Violation | None = None

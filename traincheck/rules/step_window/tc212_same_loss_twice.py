@@ -1,19 +1,19 @@
-"""TC212: backward() is called twice on one loss, so that its gradient counts twice."""
+"""Backward() is called twice on one loss, so that its gradient counts twice."""
 
 from __future__ import annotations
 
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
-from traincheck.rules.base.step_rule import StepMonitor, proof
-from traincheck.schema.apis import Families
+from traincheck.rules.base.step_rule import StepRule, proof
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import Families
 
 _CONFIRMED = 2
 
 
-class SameLossTwice:
-    """TC212 same-loss-twice: backward() runs twice on a retained graph of the same loss.
+class SameLossTwice(StepRule, code="TC212"):
+    """same-loss-twice: backward() runs twice on a retained graph of the same loss.
 
     What it checks:
         Between two steps, no two backward() in a row are given the same loss value, with no forward
@@ -37,23 +37,10 @@ class SameLossTwice:
         https://discuss.pytorch.org/t/what-does-the-parameter-retain-graph-mean-in-the-variables-backward-method/1982
     """
 
-    info = CheckInfo(
-        check_id="TC212",
-        kind="rule",
-        code="TC212",
-        severity="warning",
-        title="backward() runs twice on the same loss",
-        likely_cause="retain_graph=True lets a second backward(){where} run on the same loss.",
-        fix="Remove one of the two calls of backward(), and retain_graph=True with it.",
-    )
+    title = "backward() runs twice on the same loss"
+    likely_cause = "retain_graph=True lets a second backward(){where} run on the same loss."
+    fix = "Remove one of the two calls of backward(), and retain_graph=True with it."
     needs = DISCOVERY | GRADIENTS | Needs(calls=frozenset({Families.MODULE}))
-
-    def monitor(self) -> RepeatedLoss:
-        return RepeatedLoss()
-
-
-class RepeatedLoss(StepMonitor):
-    """Compares each backward() with the one before."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -61,7 +48,7 @@ class RepeatedLoss(StepMonitor):
         self._steps: list[int | None] = []
 
     def judge(self, facts: StepFacts) -> list[Violation]:
-        if not facts.is_whole:
+        if not facts.is_complete:
             self._last = None
             self._steps.clear()
             return []
@@ -75,7 +62,7 @@ class RepeatedLoss(StepMonitor):
             return []
         return [
             proof(
-                ("TC212", Symptom.APPLIED_TWICE),
+                (self.code, Symptom.APPLIED_TWICE),
                 facts,
                 step=self._steps[0],
                 subject=Subject(api=Families.BACKWARD),

@@ -1,21 +1,21 @@
-"""TC214: windows of gradient accumulation that hold fewer batches than the others. Counts calls."""
+"""Windows of gradient accumulation that hold fewer batches than the others. Counts calls."""
 
 from __future__ import annotations
 
 from collections import Counter
 
-from traincheck.rules.base.event_rule import SingleEvents
-from traincheck.schema.apis import Families
+from traincheck.rules.base.event_rule import EventRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event, StepEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import Families
 from traincheck.schema.words import counted
 
 _PROOF = 2  # smaller windows: the end of each epoch
 
 
-class PartialAccumulationWindow:
-    """TC214 partial-accumulation-window: now and then a step accumulates fewer batches.
+class PartialAccumulationWindow(EventRule, code="TC214", severity="info"):
+    """partial-accumulation-window: now and then a step accumulates fewer batches.
 
     What it checks:
         Where nearly all optimizer steps accumulate the gradients of the same number of batches, all
@@ -42,35 +42,17 @@ class PartialAccumulationWindow:
         https://github.com/huggingface/transformers/pull/34191
     """
 
-    info = CheckInfo(
-        check_id="TC214",
-        kind="rule",
-        code="TC214",
-        severity="info",
-        title="A window of gradient accumulation has fewer batches than the others",
-        likely_cause=(
-            "The number of batches is no multiple of the accumulation steps: {observed}."
-        ),
-        fix="Divide the loss by the number of batches in the window, or leave the rest out.",
-    )
+    title = "A window of gradient accumulation has fewer batches than the others"
+    likely_cause = "The number of batches is no multiple of the accumulation steps: {observed}."
+    fix = "Divide the loss by the number of batches in the window, or leave the rest out."
     needs = Needs(
         calls=frozenset({Families.BACKWARD, Families.OPTIMIZER_STEP}),
         kinds=frozenset({"batch", "step"}),
     )
 
     def __init__(self, windows: int = 3) -> None:
-        self.windows = windows
-
-    def monitor(self) -> WindowSizes:
-        return WindowSizes(self.windows)
-
-
-class WindowSizes(SingleEvents):
-    """Counts batches for each optimizer step."""
-
-    def __init__(self, windows: int) -> None:
         super().__init__()
-        self._needed = windows
+        self.windows = windows
         self._sizes: Counter[int] = Counter()
         self._smaller: list[StepEvent] = []
         self._is_row = False  # the window before this one was smaller
@@ -105,7 +87,7 @@ class WindowSizes(SingleEvents):
         batches = counted(size, "batch")
         return [
             Violation(
-                check_id="TC214",
+                check_id=self.code,
                 step=first.step,
                 rank=event.rank,
                 stage=event.stage,
@@ -123,7 +105,7 @@ class WindowSizes(SingleEvents):
         if len(self._sizes) != 1:
             return None
         size, count = next(iter(self._sizes.items()))
-        return size if size > 1 and count >= self._needed else None
+        return size if size > 1 and count >= self.windows else None
 
 
 def _is_left_over(event: StepEvent) -> bool:

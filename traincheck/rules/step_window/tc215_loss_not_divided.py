@@ -1,25 +1,20 @@
-"""TC215: accumulated losses are summed, not averaged. Compares numbers of single calls."""
+"""Accumulated losses are summed, not averaged. Compares numbers of single calls."""
 
 from __future__ import annotations
 
-from traincheck.facts.losses import CROSS_ENTROPY, F
-from traincheck.rules.base.event_rule import SingleEvents
-from traincheck.schema.apis import Families
+from traincheck.rules.base.event_rule import EventRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, StepEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import HUBER, TARGETED, Families
 from traincheck.schema.values import tensor_summary
 
-_LOSSES = frozenset(
-    {CROSS_ENTROPY}
-    | {f"{F}{name}" for name in ("nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss")}
-    | {f"{F}binary_cross_entropy", f"{F}binary_cross_entropy_with_logits"}
-)
+_LOSSES = TARGETED - {HUBER}
 _EXACT = 1e-6  # relative
 
 
-class LossNotDivided:
-    """TC215 loss-not-divided: mean losses of a window are added up.
+class LossNotDivided(EventRule, code="TC215", severity="info"):
+    """loss-not-divided: mean losses of a window are added up.
 
     What it checks:
         Where an optimizer steps once for several batches, backward() is given the mean loss of a
@@ -47,33 +42,17 @@ class LossNotDivided:
         https://github.com/openai/guided-diffusion/issues/111
     """
 
-    info = CheckInfo(
-        check_id="TC215",
-        kind="rule",
-        code="TC215",
-        severity="info",
-        title="Mean losses of accumulated batches are added up",
-        likely_cause="backward(){where} is given the mean loss of each batch as it is: {observed}.",
-        fix="Divide the loss by the number of batches for each optimizer step.",
-    )
+    title = "Mean losses of accumulated batches are added up"
+    likely_cause = "backward(){where} is given the mean loss of each batch as it is: {observed}."
+    fix = "Divide the loss by the number of batches for each optimizer step."
     needs = Needs(
         calls=frozenset({Families.BACKWARD, Families.OPTIMIZER_STEP}) | _LOSSES,
         kinds=frozenset({"batch", "step"}),
     )
 
     def __init__(self, windows: int = 3) -> None:
-        self.windows = windows
-
-    def monitor(self) -> SummedMeans:
-        return SummedMeans(self.windows)
-
-
-class SummedMeans(SingleEvents):
-    """Pairs each backward pass with the loss before it."""
-
-    def __init__(self, windows: int) -> None:
         super().__init__()
-        self._needed = windows
+        self.windows = windows
         self._loss: float | None = None
         self._same: list[CallEvent] = []  # backward passes of this step that got a mean as it was
         self._first: StepEvent | None = None
@@ -119,12 +98,12 @@ class SummedMeans(SingleEvents):
             return []
         self._count += 1
         self._first = self._first or event
-        if self._count < self._needed:
+        if self._count < self.windows:
             return []
         self._is_over = True
         return [
             Violation(
-                check_id="TC215",
+                check_id=self.code,
                 step=self._first.step,
                 rank=event.rank,
                 stage=event.stage,

@@ -1,19 +1,19 @@
-"""TC218: the betas of an optimizer like Adam stand in the wrong order."""
+"""The betas of an optimizer like Adam stand in the wrong order."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from traincheck.rules.base.event_rule import SingleEvents
+from traincheck.rules.base.event_rule import EventRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event, OptimizerEvent
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import Subject, Symptom, Violation
 
 _LONG = 0.95  # a memory that only the second moment usually has
 
 
-class BetasSwapped:
-    """TC218 betas-swapped: the average of gradients is slower than that of their squares.
+class BetasSwapped(EventRule, code="TC218"):
+    """betas-swapped: the average of gradients is slower than that of their squares.
 
     What it checks:
         Of the betas of an optimizer, the first, for the mean of gradients, is not the greater one
@@ -36,24 +36,10 @@ class BetasSwapped:
         https://docs.pytorch.org/docs/stable/generated/torch.optim.Adam.html
     """
 
-    info = CheckInfo(
-        check_id="TC218",
-        kind="rule",
-        code="TC218",
-        severity="warning",
-        title="The betas of {subject} are in the wrong order",
-        likely_cause="The two betas{where} were exchanged: {observed}.",
-        fix="Give first the beta for gradients, then the one for their squares: "
-        "betas=(0.9, 0.999).",
-    )
+    title = "The betas of {subject} are in the wrong order"
+    likely_cause = "The two betas{where} were exchanged: {observed}."
+    fix = "Give first the beta for gradients, then the one for their squares: betas=(0.9, 0.999)."
     needs = Needs(kinds=frozenset({"optimizer"}))
-
-    def monitor(self) -> BetaOrder:
-        return BetaOrder()
-
-
-class BetaOrder(SingleEvents):
-    """Looks at each optimizer that is made."""
 
     def judge(self, event: Event) -> list[Violation]:
         if not isinstance(event, OptimizerEvent) or event.change != "created":
@@ -62,8 +48,19 @@ class BetaOrder(SingleEvents):
         for betas in dict.fromkeys(_betas(event)):
             self.triggered += 1
             if betas[0] > max(_LONG, betas[1]) and betas[1] < _LONG:
-                found.append(_violation(event, betas))
+                found.append(self._violation(event, betas))
         return found
+
+    def _violation(self, event: OptimizerEvent, betas: tuple[float, float]) -> Violation:
+        name = event.cls.rpartition(".")[2]
+        return self.violation(
+            event,
+            subject=Subject(api=event.cls),
+            symptom=Symptom.WRONG_VALUE,
+            message=f"{event.id} ({name}) was made with betas={betas}",
+            expected="the first beta, for gradients, below the second, for their squares",
+            observed=f"betas={betas}",
+        )
 
 
 def _betas(event: OptimizerEvent) -> Iterator[tuple[float, float]]:
@@ -73,19 +70,3 @@ def _betas(event: OptimizerEvent) -> Iterator[tuple[float, float]]:
             first, second = betas
             if isinstance(first, float) and isinstance(second, float):
                 yield first, second
-
-
-def _violation(event: OptimizerEvent, betas: tuple[float, float]) -> Violation:
-    name = event.cls.rpartition(".")[2]
-    return Violation(
-        check_id="TC218",
-        step=event.step,
-        rank=event.rank,
-        stage=event.stage,
-        subject=Subject(api=event.cls),
-        symptom=Symptom.WRONG_VALUE,
-        message=f"{event.id} ({name}) was made with betas={betas}",
-        expected="the first beta, for gradients, below the second, for their squares",
-        observed=f"betas={betas}",
-        evidence=(event,),
-    )

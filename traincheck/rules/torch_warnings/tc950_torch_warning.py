@@ -1,11 +1,11 @@
-"""TC950: warnings of torch that mean that training is not what it seems."""
+"""Warnings of torch that mean that training is not what it seems."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from traincheck.rules.torch_warnings.warned import WARNINGS, Known, Warned
-from traincheck.schema.findings import CheckInfo, Topic
+from traincheck.rules.torch_warnings.warned import Known, WarningRule
+from traincheck.schema.findings import Topic
 
 _AUTOCAST_OFF = Known(
     name="autocast-off",
@@ -48,8 +48,8 @@ KNOWN = (
 )
 
 
-class TorchWarning:
-    """TC950 torch-warning: torch warned of something that spoils training.
+class TorchWarning(WarningRule, code="TC950"):
+    """torch-warning: torch warned of something that spoils training.
 
     What it checks:
         Warnings, shown or not, against a list of those that mean that a part of training does not
@@ -74,16 +74,7 @@ class TorchWarning:
         https://docs.pytorch.org/docs/stable/amp.html, https://github.com/huggingface/transformers/issues/26221
     """
 
-    info = CheckInfo(
-        check_id="TC950",
-        kind="rule",
-        code="TC950",
-        severity="warning",
-        title="A warning of torch that matters",
-        likely_cause="{observed}.",
-        fix="Change the call{where} as the warning says: {observed}.",
-    )
-    needs = WARNINGS
-
-    def monitor(self) -> Warned:
-        return Warned("TC950", KNOWN)
+    title = "A warning of torch that matters"
+    likely_cause = "{observed}."
+    fix = "Change the call{where} as the warning says: {observed}."
+    known = KNOWN

@@ -1,9 +1,9 @@
-"""TC951: warnings of torch that may matter."""
+"""Warnings of torch that may matter."""
 
 from __future__ import annotations
 
-from traincheck.rules.torch_warnings.warned import WARNINGS, Known, Warned
-from traincheck.schema.findings import CheckInfo, Topic
+from traincheck.rules.torch_warnings.warned import Known, WarningRule
+from traincheck.schema.findings import Topic
 
 KNOWN = (
     Known(
@@ -63,8 +63,8 @@ KNOWN = (
 )
 
 
-class TorchAdvice:
-    """TC951 torch-advice: torch warned of something that is worth a look.
+class TorchAdvice(WarningRule, code="TC951", severity="info"):
+    """torch-advice: torch warned of something that is worth a look.
 
     What it checks:
         Warnings, shown or not, against a list of those that may or may not matter.
@@ -88,16 +88,7 @@ class TorchAdvice:
         https://docs.pytorch.org/docs/stable/optim.html
     """
 
-    info = CheckInfo(
-        check_id="TC951",
-        kind="rule",
-        code="TC951",
-        severity="info",
-        title="A warning of torch that is worth a look",
-        likely_cause="{observed}.",
-        fix="Change the call{where} as the warning says: {observed}.",
-    )
-    needs = WARNINGS
-
-    def monitor(self) -> Warned:
-        return Warned("TC951", KNOWN)
+    title = "A warning of torch that is worth a look"
+    likely_cause = "{observed}."
+    fix = "Change the call{where} as the warning says: {observed}."
+    known = KNOWN

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
-from traincheck.schema.apis import Families
+from traincheck.rules.base.rule import BuiltInRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, WarningEvent
 from traincheck.schema.findings import Subject, Symptom, Topic, Violation
+from traincheck.schema.torch_api import Families
 
 WARNINGS = Needs(calls=frozenset({Families.SCALER_STEP}), kinds=frozenset({"warning", "step"}))
 
@@ -35,13 +37,14 @@ class Known:
     unless_at: str | None = None
 
 
-class Warned:
-    """Looks each warning up."""
+class WarningRule(BuiltInRule):
+    """Looks each warning up in a table."""
 
-    def __init__(self, code: str, known: Sequence[Known]) -> None:
-        self.triggered = 0
-        self._code = code
-        self._known = known
+    known: ClassVar[Sequence[Known]]
+    needs = WARNINGS
+
+    def __init__(self) -> None:
+        super().__init__()
         self._is_scaled = False
 
     def observe(self, event: Event) -> list[Violation]:
@@ -50,7 +53,7 @@ class Warned:
         if not isinstance(event, WarningEvent):
             return []
         self.triggered += 1
-        known = next((k for k in self._known if re.search(k.text, event.text)), None)
+        known = next((k for k in self.known if re.search(k.text, event.text)), None)
         if known is None or (known.in_training and event.stage == "eval"):
             return []
         if known.unless_scaled and self._is_scaled:
@@ -59,13 +62,10 @@ class Warned:
             return []
         return [self._violation(known, event)]
 
-    def finish(self) -> list[Violation]:
-        return []
-
     def _violation(self, known: Known, event: WarningEvent) -> Violation:
         text = " ".join(event.text.split())
         return Violation(
-            check_id=self._code,
+            check_id=self.code,
             step=event.step,
             rank=event.rank,
             stage=event.stage,

@@ -1,0 +1,118 @@
+"""A language model attends to the tokens that it is to predict. Compares no contents."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from traincheck.facts.losses import OVER_CLASSES, are_next_tokens, given
+from traincheck.rules.base.event_rule import EventRule
+from traincheck.rules.shared.causality import CALLS, DECODER_LAYER, Readers, is_open
+from traincheck.schema.claims import Needs
+from traincheck.schema.events import CallEvent, Event
+from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import SOFTMAXES, Families
+
+_PROOF = 2  # steps
+_BY_HAND = "Fill the scores of later positions with -inf before softmax."
+_OF_DECODER = "Pass nn.Transformer.generate_square_subsequent_mask(length) as tgt_mask."
+
+
+class MissingCausalMask(EventRule, code="TC324", severity="error", aliases=("future-attended",)):
+    """missing-causal-mask: a language model sees the tokens that it is to predict.
+
+    What it checks:
+        Where the target of a loss is the next tokens of what the model is given, its attention
+        leaves out the tokens behind each position.
+
+    Why it matters:
+        Each position copies its label from the position behind it. The loss falls further than it
+        should, in evaluation too; what the model writes makes no sense, as then nothing is behind.
+
+    Fires on:
+        Two training steps in which every call of scaled_dot_product_attention, or of
+        nn.MultiheadAttention, is over all tokens, with neither is_causal nor attn_mask; and every
+        softmax over as many positions as there are tokens, in attention written by hand, gives
+        weight to all that come later. In a model of two texts, as of a translation, that of the
+        text whose next tokens are predicted; nn.TransformerDecoderLayer without tgt_mask.
+
+    Stays quiet on:
+        A model in which any attention is causal or masked (a mask of the padding alone is not told
+        from others), or over other positions; attention written by hand in a model of two texts of
+        one length; masked language models; evaluation; steps between the sampled ones.
+
+    Fix:
+        Pass is_causal=True to scaled_dot_product_attention, or a mask as of
+        nn.Transformer.generate_square_subsequent_mask to modules.
+
+    Source:
+        https://github.com/pytorch/tutorials/issues/2478, https://github.com/huggingface/transformers/issues/48745
+    """
+
+    title = "{subject} attends to the tokens that it is to predict"
+    likely_cause = "The causal mask is missing: {observed}. Each position sees its own label."
+    fix = (
+        "Pass is_causal=True to scaled_dot_product_attention, or "
+        "nn.Transformer.generate_square_subsequent_mask(length) as the mask of the module."
+    )
+    needs = Needs(
+        calls=OVER_CLASSES | CALLS | {Families.MODULE},
+        kinds=frozenset({"batch", "step"}),
+        stats=OVER_CLASSES | SOFTMAXES | {"batch"},
+    )
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._readers = Readers()
+        self._first: Violation | None = None
+        self._found = 0
+
+    def judge(self, event: Event) -> list[Violation]:
+        step = self._readers.observe(event) if self._found < _PROOF else None
+        if step is None:
+            return []
+        losses = (given(loss, "target") for loss in step.losses)
+        target = next((labels for labels in losses if are_next_tokens(labels)), None)
+        if target is None:
+            return []
+        over = [(read, *read.over(target)) for read in step.reads]
+        over = [one for one in over if one[0].calls or one[2]]
+        if not over:
+            return []
+        self.triggered += 1
+        if not all(_is_open(length, calls) for _, length, calls in over):
+            return []
+        self._found += 1
+        read, _, calls = over[0]
+        self._first = self._first or self._violation(read.root, calls)
+        return [self._first] if self._found == _PROOF else []
+
+    def _violation(self, root: CallEvent, calls: Sequence[CallEvent]) -> Violation:
+        names = " and ".join(sorted({_name(call) for call in calls}))
+        is_one = len(calls) == 1
+        which = f"{names} is called" if is_one else f"all {len(calls)} calls of {names} are made"
+        observed, fix = f"{which} without is_causal and without attn_mask", ""
+        if calls[0].api == DECODER_LAYER:
+            observed, fix = f"{which} without tgt_mask", _OF_DECODER
+        elif any(call.api in SOFTMAXES for call in calls):
+            observed, fix = f"{which} over all positions, those behind each too", _BY_HAND
+        return Violation(
+            check_id=self.code,
+            step=root.step,
+            rank=root.rank,
+            stage=root.stage,
+            subject=Subject(api=calls[0].api, module=root.module),
+            symptom=Symptom.UNMASKED,
+            message=f"the loss is over the next tokens of what {root.module} is given; {observed}",
+            expected="attention that leaves out the tokens behind each position",
+            observed=observed,
+            evidence=(calls[0], root),
+            fix=fix,
+        )
+
+
+def _is_open(length: int, calls: Sequence[CallEvent]) -> bool:
+    return bool(calls) and all(is_open(call, length) for call in calls)
+
+
+def _name(call: CallEvent) -> str:
+    return call.api.removesuffix(".forward").rpartition(".")[2]

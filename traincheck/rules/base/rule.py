@@ -1,0 +1,107 @@
+"""The base class of the rules that come with traincheck."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar, TypeVar
+
+from traincheck.schema.claims import Needs
+from traincheck.schema.events import Event
+from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+
+_Rule = TypeVar("_Rule", bound="BuiltInRule")
+
+
+class BuiltInRule(ABC):
+    """A check of any training, and one run of that check.
+
+    A rule names its code and severity once, in the class statement. Its docstring is its
+    documentation, its class attributes are the words of a finding, and the keyword arguments of its
+    constructor are its options. `monitor` makes the instance that observes the events of one
+    process, or of all ranks where ``scope`` is "run".
+
+    Attributes:
+        needs: events, calls and states that it reads.
+        observes: events that it is given, where these are fewer than it needs.
+        aliases: names that it had before.
+        triggered: how often the situation occurred that it judges.
+    """
+
+    info: CheckInfo
+    code: ClassVar[str]
+    aliases: ClassVar[tuple[str, ...]] = ()
+    needs: Needs
+    title: ClassVar[str]
+    title_of_several: ClassVar[str] = ""
+    likely_cause: ClassVar[str]
+    fix: ClassVar[str]
+    fix_of_several: ClassVar[str] = ""
+    triggered: int
+    _options: dict[str, Any]
+
+    def __init_subclass__(
+        cls, *, code: str = "", severity: str = "warning", aliases: tuple[str, ...] = ()
+    ) -> None:
+        super().__init_subclass__()
+        if not code:
+            return
+        cls.code = code
+        cls.aliases = aliases
+        cls.info = CheckInfo(
+            check_id=code,
+            kind="rule",
+            code=code,
+            severity=severity,
+            title=cls.title,
+            title_of_several=cls.title_of_several,
+            likely_cause=cls.likely_cause,
+            fix=cls.fix,
+            fix_of_several=cls.fix_of_several,
+        )
+
+    def __new__(cls: type[_Rule], **options: Any) -> _Rule:
+        """A rule that remembers its options."""
+        self = super().__new__(cls)
+        self._options = options
+        return self
+
+    def __init__(self) -> None:
+        self.triggered = 0
+
+    def monitor(self: _Rule) -> _Rule:
+        """A new run of this check, with the same options."""
+        return type(self)(**self._options)
+
+    @abstractmethod
+    def observe(self, event: Event) -> Sequence[Violation]:
+        """Violations that an event proves, together with those before it."""
+
+    def finish(self) -> Sequence[Violation]:
+        """Violations that the end of the run proves; none unless a rule says otherwise."""
+        return ()
+
+    def violation(
+        self,
+        event: Event,
+        *,
+        subject: Subject,
+        symptom: Symptom,
+        message: str,
+        expected: str,
+        observed: str,
+        evidence: tuple[Event, ...] | None = None,
+    ) -> Violation:
+        """A violation at the step, rank and stage of an event, which is also the evidence."""
+        return Violation(
+            check_id=self.code,
+            step=event.step,
+            rank=event.rank,
+            stage=event.stage,
+            subject=subject,
+            symptom=symptom,
+            message=message,
+            expected=expected,
+            observed=observed,
+            evidence=(event,) if evidence is None else evidence,
+        )

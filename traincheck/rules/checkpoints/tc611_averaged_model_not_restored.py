@@ -1,0 +1,143 @@
+"""An average of weights is overwritten right after a resume. Goes by what it became."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from traincheck.facts.resumptions import brings_back
+from traincheck.rules.base.event_rule import EventRule
+from traincheck.schema.claims import Needs
+from traincheck.schema.events import CheckpointEvent, Event, StepEvent
+from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.observations.base import needs_of
+from traincheck.schema.observations.loaded_averages import LoadedAverage
+from traincheck.schema.observations.reading import observed
+
+_UPDATES = 3  # one that copies, and two that do not
+_MOST = 16  # loads at a time
+
+
+class AveragedModelNotRestored(EventRule, code="TC611", aliases=("average-forgotten",)):
+    """averaged-model-not-restored: the first update after a resume overwrites the average.
+
+    What it checks:
+        A model that no optimizer holds, loaded together with the trained model and its optimizer,
+        does not become exactly the trained model in the first step, to be averaged from then on.
+
+    Why it matters:
+        The number of updates was not saved with the average. Counting from 0 again, the warm-up of
+        its decay (or a running mean) replaces all that was averaged before by the weights of that
+        moment. The evaluated model gets worse with every resume, and nothing tells.
+
+    Fires on:
+        A load of other weights than those of the trained model, a first update that makes all
+        parameters equal to it, and updates in the next two steps that do not; named in the first.
+
+    Stays quiet on:
+        Averages that go on averaging; target networks, which are copied again; averages equal to
+        the trained model when loaded, or unchanged by the load; models with a counter among their
+        buffers; averages that are not updated in each step; trained models that are written to by
+        hand after their step, as when the average is copied in for evaluation; starts without a
+        loaded optimizer; models on a GPU; sampled steps.
+
+    Fix:
+        Save the number of updates with the average: register_buffer("count", torch.zeros(())).
+
+    Source:
+        https://github.com/lightly-ai/lightly-train/pull/892
+    """
+
+    title = "{subject} forgets what it averaged when training is resumed"
+    likely_cause = "The number of its updates is not saved: it begins at 0 after the load."
+    fix = "Save the number of updates with the average, as a buffer of it."
+    needs = needs_of(LoadedAverage) | Needs(kinds=frozenset({"checkpoint", "step"}))
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._loaded: dict[str, _Loaded] = {}
+        self._optimizer: CheckpointEvent | None = None
+
+    def judge(self, event: Event) -> list[Violation]:
+        if isinstance(event, CheckpointEvent):
+            self._checkpoint(event)
+        elif isinstance(event, StepEvent):
+            if not event.recorded:
+                self._loaded.clear()
+        elif (found := observed(event, LoadedAverage)) is not None:
+            return self._change(event, found)
+        return []
+
+    def _checkpoint(self, event: CheckpointEvent) -> None:
+        if event.op != "load_state_dict" or event.target is None:
+            return
+        if event.values:
+            self._loaded.pop(event.target, None)
+            if len(self._loaded) >= _MOST:
+                del self._loaded[next(iter(self._loaded))]
+            self._loaded[event.target] = _Loaded(event)
+        elif event.owner is not None and brings_back(event):
+            self._optimizer = event
+
+    def _change(self, event: Event, found: LoadedAverage) -> list[Violation]:
+        model = found.model
+        loaded = self._loaded.get(model)
+        if loaded is None or event.step is None or not loaded.load.changed:
+            return []
+        if not loaded.steps:
+            if not self._is_resumed(loaded.load, event.step, found.of):
+                return self._forget(model)
+            self.triggered += 1
+            if found.equal is not True:
+                return self._forget(model)
+            loaded.copied = event, found
+        elif found.equal is not False or event.step != loaded.steps[-1] + 1:
+            return self._forget(model)
+        loaded.steps.append(event.step)
+        if len(loaded.steps) < _UPDATES or loaded.copied is None:
+            return []
+        self._forget(model)
+        return [self._violation(loaded.load, *loaded.copied)]
+
+    def _is_resumed(self, load: CheckpointEvent, step: int, trained_model: str) -> bool:
+        """Whether the trained model was loaded too, with other values, and its optimizer."""
+        optimizer, of = self._optimizer, f"{trained_model}."
+        if optimizer is None or None in (load.step, optimizer.step):
+            return False
+        if abs(optimizer.step - load.step) > 1 or step - load.step > 1:  # type: ignore[operator]
+            return False
+        trained = [
+            entry.load
+            for entry in self._loaded.values()
+            if entry.load is not load and any(name.startswith(of) for name in entry.load.values)
+        ]
+        mine = set(load.values.values())
+        return bool(trained) and not any(mine <= set(e.values.values()) for e in trained)
+
+    def _forget(self, model: str) -> list[Violation]:
+        self._loaded.pop(model, None)
+        return []
+
+    def _violation(self, load: CheckpointEvent, copied: Event, found: LoadedAverage) -> Violation:
+        of = found.of
+        return self.violation(
+            copied,
+            subject=Subject(module=load.target),
+            symptom=Symptom.NOT_RESTORED,
+            message=(
+                f"{load.target} is loaded with an average of weights; its first update makes it "
+                f"exactly {of}, the next ones average again, as if it had never been updated: "
+                "its count of updates is not restored"
+            ),
+            expected="an update that keeps most of what was loaded",
+            observed=f"all {found.parameters} parameters are those of {of}",
+            evidence=(load, copied),
+        )
+
+
+@dataclass(slots=True)
+class _Loaded:
+    """A model since its load. steps: those in which it changed; copied: the one that made it."""
+
+    load: CheckpointEvent
+    steps: list[int] = field(default_factory=list)
+    copied: tuple[Event, LoadedAverage] | None = None

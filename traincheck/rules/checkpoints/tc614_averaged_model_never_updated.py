@@ -1,0 +1,83 @@
+"""An average of weights is evaluated again and again, and never updated."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+
+from traincheck.facts.auxiliary_models import AUXILIARY, AuxiliaryModels, auxiliary_call
+from traincheck.rules.base.event_rule import EventRule
+from traincheck.schema.events import Event
+from traincheck.schema.findings import Subject, Symptom, Violation
+
+_ROUNDS = 3
+_STEPS = 50  # between the first and the last of them
+# Classes that average: AveragedModel of torch, ModelEmaV2 of timm, EMA of ema_pytorch ...
+_AVERAGE = re.compile(r"(Averaged?Model|(Moving|Running)Average|EMA|Ema(?![a-z])|SWA)\w*\Z")
+
+
+class AveragedModelNeverUpdated(EventRule, code="TC614", aliases=("average-never-updated",)):
+    """averaged-model-never-updated: an average of weights is evaluated and stays as it was made.
+
+    What it checks:
+        A model whose class averages weights changes between its evaluations.
+
+    Why it matters:
+        Without update_parameters() (update() elsewhere) the average is a copy of the weights that
+        training began with. It is evaluated, saved as the best model, and never was trained.
+
+    Fires on:
+        The third evaluation, fifty training steps or more after the first, of a model whose class
+        is called AveragedModel, EMA, ModelEma, SWA or the like, with the same weights in all.
+
+    Stays quiet on:
+        Averages that change at all; that are evaluated in training only, or before it; models that
+        an optimizer holds; copies of other classes, of which nobody knows what they are for.
+
+    Fix:
+        Call update_parameters(model) of the average after optimizer.step().
+
+    Source:
+        https://docs.pytorch.org/docs/stable/optim.html#weight-averaging-swa-and-ema
+    """
+
+    title = "{subject} is evaluated as an average, and never updated"
+    likely_cause = (
+        "update_parameters() of the average (update() elsewhere) is not called: {observed}."
+    )
+    fix = "Call update_parameters(model) of the average after optimizer.step()."
+    needs = AUXILIARY
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._models: defaultdict[int, AuxiliaryModels] = defaultdict(AuxiliaryModels)
+        self._told: set[str] = set()
+
+    def judge(self, event: Event) -> list[Violation]:
+        call = auxiliary_call(event)
+        if call is None or not event.step:
+            return []
+        root = re.split("[.#]", call.model)[0]  # which has the name of its class
+        if not (_AVERAGE.search(call.model_class) or _AVERAGE.search(root)):
+            return []
+        self.triggered += 1
+        model = self._models[event.rank].look(call, event.step)
+        is_long = model.looks >= _ROUNDS and event.step - (model.first or 0) >= _STEPS
+        if not is_long or model.has_moved or model.name in self._told:
+            return []
+        self._told.add(model.name)
+        return [self._violation(event, model.name, model.looks)]
+
+    def _violation(self, event: Event, model: str, rounds: int) -> Violation:
+        return Violation(
+            check_id=self.code,
+            step=event.step,
+            rank=event.rank,
+            stage="eval",
+            subject=Subject(module=model),
+            symptom=Symptom.STATE_UNCHANGED,
+            message=f"{model} averages weights, and was evaluated {rounds} times with the same",
+            expected=f"{model} changes between its evaluations, as the trained model does",
+            observed=f"the same weights in {rounds} evaluations",
+            evidence=(event,),
+        )

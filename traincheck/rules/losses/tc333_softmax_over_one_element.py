@@ -1,0 +1,126 @@
+"""Softmax over a dim of one element, which gives 1 whatever it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
+from traincheck.rules.base.step_rule import StepRule, proof
+from traincheck.rules.base.streak import Streak, extend
+from traincheck.schema.claims import Needs
+from traincheck.schema.events import CallEvent
+from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import SOFTMAXES
+from traincheck.schema.values import tensor_summary
+from traincheck.schema.words import joined
+
+_MATRIX = 2
+
+
+class SoftmaxOverOneElement(StepRule, code="TC333", aliases=("softmax-over-one",)):
+    """softmax-over-one-element: softmax runs over one element, and what is before it cannot learn.
+
+    What it checks:
+        Softmax is not taken over a dim of size 1 where parameters that give one number, such as a
+        layer of one output, get no gradient but zero from it.
+
+    Why it matters:
+        The softmax of one number is 1, and its derivative is zero. Attention that scores each
+        position weighs all of them alike, and a classifier of one output always says 1. The rest of
+        the model learns around it, so the loss falls.
+
+    Fires on:
+        Five optimizer steps in a row with such a softmax in which the gradient of parameters with a
+        dim of size 1 is there and all zero; of a matrix of one column, only when all gradients are.
+
+    Stays quiet on:
+        A softmax over one position, key or expert whose scores come from other parameters; single
+        steps; softmax without gradients.
+
+    Fix:
+        Take the softmax over the dim of positions (or classes): for scores of shape (batch, time,
+        1) that is dim=1. For one output use sigmoid.
+
+    Options:
+        steps: steps in a row.
+
+    Source:
+        https://github.com/DEEP-PolyU/KEQA_WSDM19/issues/2
+    """
+
+    title = "A softmax is taken over one element, so that it is always 1"
+    likely_cause = "{observed}: the dim is the wrong one, or there is one output."
+    fix = "Take it over the dim of positions or classes; for one output use sigmoid."
+    needs: Needs = DISCOVERY | GRADIENTS | Needs(calls=SOFTMAXES)
+
+    def __init__(self, steps: int = 5) -> None:
+        super().__init__()
+        self.steps = steps
+        self._call: CallEvent | None = None  # the first; in some steps calls may not be recorded
+        self._idle: dict[str, set[int]] = {}  # by optimizer, in all of its steps in a row
+        self._streaks: dict[str, Streak] = {}
+        self._is_told = False
+
+    def judge(self, facts: StepFacts) -> list[Violation]:
+        self._call = self._call or next(filter(_is_over_one, facts.softmaxes), None)
+        if self._call is None or self._is_told:
+            return []
+        if not facts.is_complete:
+            self._streaks.clear()
+            return []
+        for moment in facts.updates():
+            self.triggered += 1
+            owner = str(moment.call.owner)
+            idle = set(self._without_gradient(moment, self._call))
+            if owner in self._streaks:
+                idle &= self._idle[owner]
+            if not idle:
+                self._streaks.pop(owner, None)
+                continue
+            self._idle[owner] = idle
+            streak = extend(self._streaks, owner, facts.event.step)
+            if streak.count == self.steps:
+                self._is_told = True
+                return [self._violation(facts, self._call, streak.first, self.ledger.names(idle))]
+        return []
+
+    def _without_gradient(self, moment: Moment, call: CallEvent) -> Iterable[int]:
+        idle = moment.present - moment.applied
+        if len(_shape(call)) == _MATRIX and moment.applied:
+            return  # one key, one expert, one position: meant
+        for identity in idle:
+            parameter = self.ledger.parameters.get(identity)
+            if parameter is not None and 1 in parameter.shape:
+                yield identity
+
+    def _violation(
+        self, facts: StepFacts, call: CallEvent, step: int | None, names: Sequence[str]
+    ) -> Violation:
+        function, shape = call.api.rpartition(".")[2], list(_shape(call))
+        given = f"{function} over dim {call.args.get('dim')} of {shape}"
+        return proof(
+            (self.code, Symptom.LOSS_INPUT),
+            facts,
+            step=step,
+            subject=Subject(api=call.api, module=call.module),
+            message=f"{given} is 1 everywhere; the gradient of {joined(names)} is always zero",
+            expected="a softmax over several elements",
+            observed=f"{given} is 1 everywhere",
+            evidence=(call,),
+        )
+
+
+def _shape(call: CallEvent) -> tuple[int, ...]:
+    given = tensor_summary(call.args.get("input"))
+    return () if given is None else given.shape
+
+
+def _is_over_one(call: CallEvent) -> bool:
+    """Whether it gives nothing but ones, although there is more than one element in a sample."""
+    given, dim = tensor_summary(call.args.get("input")), call.args.get("dim")
+    if given is None or not given.requires_grad or not isinstance(dim, int):
+        return False
+    size = len(given.shape)
+    if not -size <= dim < size or given.shape[dim] != 1 or size < _MATRIX:
+        return False
+    return size == _MATRIX or any(length > 1 for length in given.shape[1:])

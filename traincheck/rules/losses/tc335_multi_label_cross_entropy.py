@@ -1,0 +1,96 @@
+"""Cross entropy of targets that give a sample several classes."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from traincheck.facts.losses import CROSS_ENTROPY, as_loss, given, loss_needs, number
+from traincheck.rules.base.event_rule import EventRule
+from traincheck.rules.shared.losses import loss_violation
+from traincheck.schema.claims import Needs
+from traincheck.schema.events import CallEvent, Event, StepEvent
+from traincheck.schema.findings import Violation
+from traincheck.schema.torch_api import Families
+from traincheck.schema.values import TensorSummary, tensors_in
+
+_PROOF = 3  # losses
+_MOST = 1.01  # a sum of probabilities, with what rounding may add
+_MATRIX = 2
+
+
+class MultiLabelCrossEntropy(EventRule, code="TC335", aliases=("several-classes",)):
+    """multi-label-cross-entropy: cross entropy is given labels of several classes for one sample.
+
+    What it checks:
+        The rows of targets that cross_entropy takes as probabilities do not sum to more than one.
+
+    Why it matters:
+        Softmax shares one probability among all classes. Where a sample has several labels at once
+        they compete: two right ones cannot both be likely, and whether none of them is right
+        cannot be said at all. The loss falls, and thresholds at 0.5 find nothing.
+
+    Fires on:
+        Three losses of training with targets of 0 to 1, a row of which sums to more than 1.01.
+
+    Stays quiet on:
+        Soft and smoothed labels, mixed ones; counts, which are above 1; targets that are the input
+        of the model, as of an autoencoder of what users chose; a square matrix, as of pairs in a
+        batch; reduction="none"; losses without gradients.
+
+    Fix:
+        Use BCEWithLogitsLoss for labels that do not exclude each other; divide rows by their sum
+        where one of several is to be right.
+
+    Source:
+        https://github.com/wenliangdai/Modality-Transferable-MER/issues/3
+    """
+
+    title = "{subject} is given several classes for one sample"
+    likely_cause = "Labels that do not exclude each other: {observed}."
+    fix = "Use BCEWithLogitsLoss, or divide the rows by their sum."
+    needs = loss_needs(CROSS_ENTROPY) | Needs(calls=frozenset({Families.MODULE}))
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._inputs: set[str] = set()  # of the models in this step, as fingerprints
+        self._first: dict[str | None, tuple[CallEvent, float]] = {}
+        self._counts: Counter[str | None] = Counter()  # by module of the loss
+
+    def judge(self, event: Event) -> list[Violation]:
+        if isinstance(event, StepEvent):
+            self._inputs.clear()
+        elif isinstance(event, CallEvent) and event.root:
+            tensors = tensors_in(event.args).values()
+            self._inputs.update(tensor.fingerprint for tensor in tensors if tensor.fingerprint)
+        call = as_loss(event, (CROSS_ENTROPY,))
+        if call is None or call.args.get("reduction", "mean") == "none":
+            return []
+        target = given(call, "target")
+        most = number(target, "row_sum_max")
+        if target is None or most is None:
+            return []
+        self.triggered += 1
+        if most <= _MOST or not self._are_labels(target):
+            return []
+        first, highest = self._first.get(call.module, (call, most))
+        self._first[call.module] = first, max(most, highest)
+        self._counts[call.module] += 1
+        if self._counts[call.module] != _PROOF:
+            return []
+        return [
+            loss_violation(
+                self.code,
+                first,
+                "targets of cross_entropy give several classes to one sample",
+                expected="targets whose rows sum to 1",
+                observed=f"rows of the targets sum to {max(most, highest):.3g}",
+            )
+        ]
+
+    def _are_labels(self, target: TensorSummary) -> bool:
+        low, high = number(target, "min"), number(target, "max")
+        if low is None or high is None or not (low >= 0 and high <= 1):
+            return False
+        if len(target.shape) != _MATRIX or target.shape[0] == target.shape[1]:
+            return False
+        return target.fingerprint not in self._inputs

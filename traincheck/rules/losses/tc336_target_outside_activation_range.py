@@ -1,0 +1,136 @@
+"""The last activation keeps the output of a model from what a loss asks of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from traincheck.facts.losses import CROSS_ENTROPY, as_loss, given, loss_needs, number
+from traincheck.rules.base.event_rule import EventRule
+from traincheck.rules.shared.activations import ACTIVATIONS, kind_of
+from traincheck.rules.shared.losses import loss_violation
+from traincheck.schema.events import CallEvent, Event, StepEvent
+from traincheck.schema.findings import Violation
+from traincheck.schema.torch_api import losses
+from traincheck.schema.values import TensorSummary, tensor_summary
+
+_REGRESSIONS = tuple(sorted(losses("value")))
+_LIMITS = {"sigmoid": (0.0, 1.0), "tanh": (-1.0, 1.0), "relu": (0.0, None), "softplus": (0.0, None)}
+_SHORT_LOGITS = {
+    "relu": "and logits are not to be cut off at 0",
+    "sigmoid": "and logits between 0 and 1 hardly tell classes apart",
+    "tanh": "and logits between -1 and 1 hardly tell classes apart",
+}
+_PROOF = 3  # losses
+_FAR = 0.25  # beyond the limits, as a share of what is between them: not a few outliers
+_BELOW = 0.1  # the same of targets below an output that has no upper limit, by their own range
+_MOST = 256  # activations of one step
+
+Extremes = tuple[float, float]
+
+
+class TargetOutsideActivationRange(EventRule, code="TC336", aliases=("output-out-of-reach",)):
+    """target-outside-activation-range: the last activation cannot give what the loss asks for.
+
+    What it checks:
+        The targets of a regression are within the range of the activation whose result the loss is
+        given; cross_entropy is not given the result of a ReLU, sigmoid or tanh.
+
+    Why it matters:
+        A sigmoid never gives more than 1, nor a ReLU less than 0. For targets beyond, the output
+        runs into its limit and stays there, where it has no gradient; the loss falls by the part
+        that can be reached. Logits from a ReLU cannot be negative: a class with a score of zero
+        learns nothing any more. With logits from a sigmoid the loss of ten classes never falls
+        below 1.46.
+
+    Fires on:
+        Three losses of training (mse_loss, l1_loss, smooth_l1_loss, huber_loss) whose input has the
+        very extremes of the result of sigmoid, tanh, relu or softplus in the same step, and whose
+        targets go beyond its range by a quarter of it: images normalized by mean and deviation, or
+        to -1 and 1, in front of a sigmoid. Three of cross_entropy with the extremes of a ReLU, a
+        sigmoid or a tanh.
+
+    Stays quiet on:
+        Targets a little beyond: outliers, noise; outputs that are scaled or shifted afterwards, as
+        logits that a tanh bounds;
+        steps in which the numbers of activations were not taken; losses without gradients.
+
+    Fix:
+        Leave the last activation out, or take the one that fits: tanh for -1 to 1, sigmoid for 0 to
+        1; or bring the targets to its range.
+
+    Source:
+        https://github.com/AntixK/PyTorch-VAE/issues/48
+    """
+
+    title = "The last activation keeps the output from the targets of {subject}"
+    likely_cause = "{observed}: the activation does not fit the targets, or is one too many."
+    fix = "Leave the last activation out, take one that fits, or rescale the targets."
+    needs = ACTIVATIONS | loss_needs(CROSS_ENTROPY, *_REGRESSIONS)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._results: dict[Extremes, str] = {}  # kinds of activation, by extremes
+        self._first: dict[tuple[str, str], CallEvent] = {}
+        self._counts: Counter[tuple[str, str]] = Counter()  # by loss and kind
+
+    def judge(self, event: Event) -> list[Violation]:
+        if isinstance(event, StepEvent):
+            self._results.clear()
+        elif isinstance(event, CallEvent) and event.grad_enabled:
+            call = as_loss(event, (CROSS_ENTROPY, *_REGRESSIONS))
+            if call is not None:
+                return self._compare(call)
+            kind, extremes = kind_of(event.api), _extremes(tensor_summary(event.result))
+            if kind in _LIMITS and extremes is not None and len(self._results) < _MOST:
+                self._results[extremes] = kind
+        return []
+
+    def _compare(self, call: CallEvent) -> list[Violation]:
+        output, result = given(call, "input"), tensor_summary(call.result)
+        extremes = _extremes(output)
+        kind = self._results.get(extremes) if extremes is not None else None
+        if kind is None or (result is not None and not result.requires_grad):
+            return []
+        self.triggered += 1
+        observed = _beyond(call, kind)
+        if observed is None:
+            return []
+        place = call.api, kind
+        first = self._first.setdefault(place, call)
+        self._counts[place] += 1
+        if self._counts[place] != _PROOF:
+            return []
+        return [
+            loss_violation(
+                self.code,
+                first,
+                f"{call.api.rpartition('.')[2]} is given the result of {kind}, {observed}",
+                expected="an output that can reach all targets",
+                observed=f"the output is that of {kind}, {observed}",
+            )
+        ]
+
+
+def _extremes(tensor: TensorSummary | None) -> Extremes | None:
+    """Of something that training goes back through, and that is not one number."""
+    low, high = number(tensor, "min"), number(tensor, "max")
+    if tensor is None or low is None or high is None or low == high or not tensor.requires_grad:
+        return None
+    return low, high
+
+
+def _beyond(call: CallEvent, kind: str) -> str | None:
+    """How the targets go beyond the range of an activation, in words."""
+    if call.api == CROSS_ENTROPY:
+        return _SHORT_LOGITS.get(kind)
+    target = given(call, "target")
+    low, high = number(target, "min"), number(target, "max")
+    if low is None or high is None:
+        return None
+    bottom, top = _LIMITS[kind]
+    if top is None:
+        is_beyond = low < bottom - _BELOW * (high - low)
+    else:
+        slack = _FAR * (top - bottom)
+        is_beyond = low < bottom - slack or high > top + slack
+    return f"and targets go from {low:.3g} to {high:.3g}" if is_beyond else None

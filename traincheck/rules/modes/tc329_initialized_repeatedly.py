@@ -1,0 +1,97 @@
+"""A parameter is initialized over and over."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from traincheck.rules.base.rule import BuiltInRule
+from traincheck.schema.claims import Needs
+from traincheck.schema.events import CallEvent, Event, StateEvent, StepEvent
+from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import RANDOM_INITS
+
+_MAX_COUNTED = 100_000
+
+
+class InitializedRepeatedly(
+    BuiltInRule, code="TC329", severity="info", aliases=("initialized-again",)
+):
+    """initialized-repeatedly: the same random initialization is applied to a parameter many times.
+
+    What it checks:
+        No function of torch.nn.init draws one parameter four times or more before the first step.
+
+    Why it matters:
+        Each time costs as much as the first and moves the random generator on, so that a seed gives
+        other weights than it should. It often shows that a pattern matches more than was meant.
+
+    Fires on:
+        An initialization that walks the parameters of every module, and so reaches each once per
+        ancestor.
+
+    Stays quiet on:
+        A constructor's initialization that the model's own replaces, and that is rescaled once
+        more; parameters that share a shape.
+
+    Fix:
+        Walk module.named_parameters(recurse=False), or initialize by the type of the module.
+
+    Source:
+        https://github.com/huggingface/transformers/pull/17877
+
+    Options:
+        times: so often it must be drawn by one function.
+    """
+
+    title = "The initialization of {variables} is done several times"
+    likely_cause = (
+        "The initialization walks the parameters of every ancestor of {variables}: {observed}."
+    )
+    fix = "Walk named_parameters(recurse=False), or initialize by the type of the module."
+    needs = Needs(
+        calls=RANDOM_INITS, states=frozenset({"parameter@new"}), kinds=frozenset({"step"})
+    )
+
+    def __init__(self, times: int = 4) -> None:
+        super().__init__()
+        self._times = times
+        self._counts: Counter[tuple[int, str]] = Counter()
+        self._names: dict[int, str] = {}
+        self._is_over = False
+
+    def observe(self, event: Event) -> list[Violation]:
+        if self._is_over:
+            return []
+        if isinstance(event, CallEvent) and event.api in RANDOM_INITS:
+            identity = event.result.get("identity") if isinstance(event.result, dict) else None
+            if identity is not None and len(self._counts) < _MAX_COUNTED:
+                self._counts[identity, event.api] += 1
+        elif isinstance(event, StateEvent) and event.role == "parameter":
+            self._names.setdefault(event.identity, event.name)
+        elif isinstance(event, StepEvent):
+            return self._judge(event)
+        return []
+
+    def _judge(self, step: StepEvent) -> list[Violation]:
+        self._is_over = True
+        self.triggered += any(identity in self._names for identity, _ in self._counts)
+        return [
+            self._violation(self._names[identity], api, count, step)
+            for (identity, api), count in sorted(self._counts.items())
+            if count >= self._times and identity in self._names
+        ]
+
+    def _violation(self, name: str, api: str, count: int, step: StepEvent) -> Violation:
+        function = api.rpartition(".")[2]
+        return Violation(
+            check_id=self.code,
+            step=step.step,
+            rank=step.rank,
+            stage="init",
+            subject=Subject(api=api, variable=name),
+            symptom=Symptom.ADVICE,
+            message=f"{function} initializes {name} {count} times",
+            expected="once, or once more than by its constructor",
+            observed=f"{count} calls of {function}",
+            evidence=(step,),
+        )

@@ -1,0 +1,233 @@
+"""Batches of an evaluation differ, their losses do not, to the last bit."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from traincheck.facts.losses import given, loss_needs, number
+from traincheck.rules.base.event_rule import EventRule
+from traincheck.rules.shared.numbers import value_of
+from traincheck.schema.claims import Needs
+from traincheck.schema.events import BatchEvent, CallEvent, Event, StepEvent
+from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import TARGETED, Families
+from traincheck.schema.trace_terms import EVAL_STAGE
+from traincheck.schema.values import TensorSummary, Value, is_tensor, tensor_summary, tensors_in
+
+_IN_A_ROW = 3  # batches of one evaluation
+_TABLE = 2  # dims of what holds samples; numbers of samples and labels have one
+_LOOKS = 64  # of training, the latest
+_MOST = 16  # losses of one batch that are compared
+_ALIKE = 1e-4  # rows whose sums differ by less are the same row
+_FULL = ("float32", "float64")  # in half precision losses are equal now and then
+
+
+class EvaluationLossConstant(EventRule, code="TC717", aliases=("evaluation-loss-fixed",)):
+    """evaluation-loss-constant: evaluation has the same loss for each of its batches.
+
+    What it checks:
+        The losses of an evaluation differ from batch to batch, as the batches do.
+
+    Why it matters:
+        A loss that is the same to the last bit is that of the same samples: the loop evaluates a
+        variable that the training loop has left, not the batches that it fetches. What is taken for
+        the loss of validation is that of one training batch, and chooses the wrong model.
+
+    Fires on:
+        Three different batches in a row of one evaluation, each followed by the same losses of a
+        model's outputs, while the losses of training differ.
+
+    Stays quiet on:
+        Losses of zero; the same batch again; outputs whose rows are equal, as of a head that begins
+        with zeros; outputs at a limit, as of a clamp, and whole numbers; targets of one value;
+        losses of something else than the model's outputs; batches of which another loss differs;
+        half precision. Losses of more than 65536 numbers are looked at in some steps only.
+
+    Fix:
+        Give the model and the loss the batch of the evaluation loop.
+
+    Source:
+        https://karpathy.github.io/2019/04/25/recipe/ (look at what goes into the network)
+    """
+
+    title = "The loss is the same for each batch of the evaluation"
+    likely_cause = (
+        "The batch that is fetched is not what is evaluated: a variable of the training loop "
+        "is used in its place."
+    )
+    fix = "Give the model and the loss the variables of the evaluation loop."
+    needs = loss_needs(*TARGETED) | Needs(
+        calls=frozenset({Families.MODULE}), kinds=frozenset({"batch"}), stats=frozenset({"batch"})
+    )
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._window: _Window | None = None
+        self._row: list[_Window] = []  # of different batches and equal losses
+        self._trained: dict[str, set[float]] = {}  # two losses of training, by function
+        self._extremes: deque[tuple[float, float]] = deque(maxlen=_LOOKS)  # of their inputs
+        self._is_over = False
+
+    def judge(self, event: Event) -> list[Violation]:
+        if self._is_over:
+            return []
+        if isinstance(event, BatchEvent):
+            found, self._window = self._close(), _Window(event)
+            return found
+        if isinstance(event, CallEvent) and event.exception is None:
+            return self._call(event)
+        return self._end() if isinstance(event, StepEvent) else []
+
+    def finish(self) -> list[Violation]:
+        return self._end()
+
+    def _end(self) -> list[Violation]:
+        """The evaluation, if it was one, is over."""
+        found, self._window = self._close(), None
+        self._row.clear()
+        return found
+
+    def _call(self, call: CallEvent) -> list[Violation]:
+        window = self._window
+        if call.api in TARGETED:
+            if call.grad_enabled:
+                self._train(call)
+                return self._end()
+            if window is not None:
+                _add(window, call)
+        elif window is not None and call.root and not call.grad_enabled:
+            window.sizes.update(_sizes(call.result))
+        return []
+
+    def _train(self, call: CallEvent) -> None:
+        value, low_high = value_of(call.result), _extremes_of(given(call, "input"))
+        values = self._trained.setdefault(call.api, set())
+        if value is not None and len(values) < 2:  # noqa: PLR2004
+            values.add(value)
+        if low_high is not None:
+            self._extremes.append(low_high)
+
+    def _close(self) -> list[Violation]:
+        """A batch is done with. Does it continue the row?"""
+        window, row = self._window, self._row
+        if self._is_over or window is None or not window.losses or not window.is_plain:
+            row.clear()
+            return []
+        self.triggered += 1
+        if any(w.losses != window.losses or not _differ(w.batch, window.batch) for w in row):
+            row.clear()
+        row.append(window)
+        telling = [i for i, loss in enumerate(window.losses) if self._is_telling(loss, window)]
+        if not telling:
+            row.clear()
+        if len(row) < _IN_A_ROW:
+            return []
+        self._is_over = True
+        return [self._violation(row, telling[0])]
+
+    def _is_telling(self, loss: _Loss, window: _Window) -> bool:
+        """Whether it is one of outputs of a model that would differ for other samples."""
+        stats, low, high = loss.stats, loss.stats["min"], loss.stats["max"]
+        sums = stats.get("row_sum_min", low), stats.get("row_sum_max", high)
+        spread = _ALIKE * max(map(abs, (low, high, *sums)))
+        return (
+            sums[1] - sums[0] > spread
+            and high - low > spread
+            and loss.value != 0
+            and loss.size in window.sizes
+            and len(self._trained.get(loss.api, ())) > 1
+            and not (low == int(low) and high == int(high))
+            and not any(map(self._is_limit, (low, high)))
+        )
+
+    def _is_limit(self, extreme: float) -> bool:
+        """Whether losses of training met it, too, as the limit of a clamp or a sigmoid."""
+        return sum(extreme in low_high for low_high in self._extremes) > 1
+
+    def _violation(self, row: list[_Window], place: int) -> Violation:
+        call, loss = row[0].calls[place], row[0].losses[place]
+        return self.violation(
+            call,
+            subject=Subject(api=call.api),
+            symptom=Symptom.REPEATED_DATA,
+            message=f"the loss is the same for different batches of {row[-1].batch.loader}",
+            expected="losses that differ from batch to batch, as in training",
+            observed=f"a loss of {loss.value!r} for {len(row)} different batches in a row",
+            evidence=(call, row[-1].calls[place]),
+        )
+
+
+class _Loss(NamedTuple):
+    """A loss of an evaluation. size, stats: of its input."""
+
+    api: str
+    value: float
+    size: int
+    stats: dict[str, float]
+
+
+@dataclass(slots=True)
+class _Window:
+    """What follows a batch. sizes: of what models gave. is_plain: each loss could be read."""
+
+    batch: BatchEvent
+    losses: list[_Loss] = field(default_factory=list)
+    calls: list[CallEvent] = field(default_factory=list)
+    sizes: set[int] = field(default_factory=set)
+    is_plain: bool = True
+
+
+def _add(window: _Window, call: CallEvent) -> None:
+    """Enter a loss of an evaluation; if not all is known of it, the batch is not compared."""
+    result, value = tensor_summary(call.result), value_of(call.result)
+    outputs, target = given(call, "input"), _extremes_of(given(call, "target"))
+    is_known = (
+        call.stage == EVAL_STAGE
+        and result is not None
+        and result.dtype in _FULL
+        and _extremes_of(outputs) is not None
+        and target is not None
+        and target[0] < target[1]
+        and len(window.losses) < _MOST
+    )
+    if not is_known or outputs is None or value is None or not math.isfinite(value):
+        window.is_plain = False
+        return
+    window.losses.append(_Loss(call.api, value, math.prod(outputs.shape), outputs.stats or {}))
+    window.calls.append(call)
+
+
+def _sizes(result: Value) -> Iterator[int]:
+    """How many elements the tensors of a result have."""
+    if is_tensor(result):
+        yield math.prod(result["shape"])
+    elif isinstance(result, (list, dict)):
+        inner = result.get("dict") if isinstance(result, dict) else result
+        values = inner.values() if isinstance(inner, dict) else inner or ()
+        yield from (size for value in values for size in _sizes(value))
+
+
+def _extremes_of(tensor: TensorSummary | None) -> tuple[float, float] | None:
+    low, high = number(tensor, "min"), number(tensor, "max")
+    return None if low is None or high is None else (low, high)
+
+
+def _differ(one: BatchEvent, other: BatchEvent) -> bool:
+    """Whether a tensor that holds samples differs, in two batches of one pass over a loader."""
+    if (one.loader, one.epoch) != (other.loader, other.epoch):
+        return False
+    others = tensors_in(other.leaves)
+    for path, leaf in tensors_in(one.leaves).items():
+        beside, low_high = others.get(path), _extremes_of(leaf)
+        if beside is None or low_high is None or len(leaf.shape) < _TABLE:
+            continue
+        are_known = low_high[0] < low_high[1] and leaf.fingerprint and beside.fingerprint
+        if low_high != _extremes_of(beside) or (
+            are_known and leaf.fingerprint != beside.fingerprint
+        ):
+            return True
+    return False

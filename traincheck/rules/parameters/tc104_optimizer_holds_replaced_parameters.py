@@ -1,0 +1,89 @@
+"""An optimizer still holds parameters that no model has any more."""
+
+from __future__ import annotations
+
+from traincheck.facts.optimizers import Holder
+from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, StepFacts
+from traincheck.rules.base.step_rule import StepRule, proof
+from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import Families
+
+_CONFIRMED = 2
+
+
+class OptimizerHoldsReplacedParameters(
+    StepRule, code="TC104", severity="info", aliases=("stale-parameters",)
+):
+    """optimizer-holds-replaced-parameters: a layer was replaced after the optimizer was made.
+
+    What it checks:
+        Every parameter of an optimizer that steps belongs to a module that still has it.
+
+    Why it matters:
+        The leftovers take memory, and state that is saved with every checkpoint. Where their
+        successors are in no optimizer, TC101 tells it.
+
+    Fires on:
+        Two steps in a row of an optimizer beside whose live parameters there are some that were
+        replaced or removed, and that get no gradient.
+
+    Stays quiet on:
+        Tensors that are optimized for themselves; optimizers that no longer step.
+
+    Fix:
+        Build the optimizer when the model is final.
+
+    Source:
+        https://github.com/pytorch/pytorch/issues/14467, https://github.com/deepspeedai/DeepSpeed/issues/6770
+    """
+
+    title = "An optimizer holds parameters that no model has"
+    likely_cause = "A layer was replaced after the optimizer{where} was built: {observed}."
+    fix = "Build the optimizer when the model is final."
+    needs = DISCOVERY | GRADIENTS
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._seen: dict[str, tuple[int, int | None]] = {}
+
+    def judge(self, facts: StepFacts) -> list[Violation]:
+        if not facts.is_complete:
+            self._seen.clear()
+            return []
+        found: list[Violation] = []
+        owners = {str(moment.call.owner) for moment in facts.updates()}
+        for owner in sorted(owners & self.ledger.holders.keys()):
+            self.triggered += 1
+            holder = self.ledger.holders[owner]
+            lost = self._lost(holder, facts)
+            # One that holds nothing alive at all is TC101's business.
+            if not lost or holder.ids.isdisjoint(self.ledger.parameters):
+                continue
+            count, first = self._seen.get(owner, (0, facts.event.step))
+            self._seen[owner] = (count + 1, first)
+            if count + 1 == _CONFIRMED:
+                found += [self._violation(name, holder, first, facts) for name in lost]
+        return found
+
+    def _lost(self, holder: Holder, facts: StepFacts) -> list[str]:
+        known = self.ledger.parameters
+        return sorted(
+            holder.names[i]
+            for i in holder.ids
+            if i not in known and not holder.is_unowned(i) and i not in facts.gradients
+        )
+
+    def _violation(
+        self, name: str, holder: Holder, step: int | None, facts: StepFacts
+    ) -> Violation:
+        calls = [m.call for m in facts.updates() if m.call.owner == holder.event.id]
+        return proof(
+            (self.code, Symptom.NOT_IN_OPTIMIZER),
+            facts,
+            step=step,
+            subject=Subject(api=Families.OPTIMIZER_STEP, variable=name),
+            message=f"{holder.label} holds {name}, which no model has any more",
+            expected="every parameter of an optimizer belongs to a model",
+            observed=f"{holder.label} holds what was replaced or removed",
+            evidence=(holder.made, *calls[:1]),
+        )

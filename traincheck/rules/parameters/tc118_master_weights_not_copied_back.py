@@ -1,0 +1,116 @@
+"""An optimizer updates copies of a model's parameters, and the model stays as it is."""
+
+from __future__ import annotations
+
+from traincheck.facts.optimizers import Holder
+from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, StepFacts
+from traincheck.rules.base.step_rule import StepRule, proof
+from traincheck.rules.base.streak import Streak, extend
+from traincheck.rules.parameters.master_weights import are_masters
+from traincheck.schema.claims import Needs
+from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import Families
+
+_CONFIRMED = 10
+
+
+class MasterWeightsNotCopiedBack(
+    StepRule, code="TC118", severity="error", aliases=("masters-not-copied-back",)
+):
+    """master-weights-not-copied-back: copies of the parameters are trained, not the model.
+
+    What it checks:
+        Where a model gets gradients, and an optimizer updates copies of its parameters in its
+        place, the model changes, too.
+
+    Why it matters:
+        In mixed precision by hand the gradients go to masters in float32, which the optimizer
+        updates; their values must go back to the model. Else the masters move away with the
+        gradients of the first weights, and the model that is evaluated and saved is the one that
+        training began with.
+
+    Fires on:
+        Ten steps in a row in which all that is trainable of a model that was called in training
+        mode gets gradients, no optimizer holds it and it does not change, while an optimizer
+        changes what it holds: as many tensors of the same shapes, or flat ones of the same size,
+        which belong to no model that was called.
+
+    Stays quiet on:
+        Masters whose values are copied back; another model of the same shapes that is called, as a
+        student beside its teacher; frozen models; models in evaluation mode.
+
+    Fix:
+        Copy each master to its parameter after optimizer.step(), under no_grad().
+
+    Source:
+        https://docs.nvidia.com/deeplearning/performance/mixed-precision-training/index.html
+    """
+
+    title = "Copies of the parameters of {subject} are updated, and it stays as it is"
+    likely_cause = (
+        "The optimizer holds masters of the parameters, and their values are not copied back "
+        "after its step: {observed}."
+    )
+    fix = "Copy each master to its parameter after optimizer.step(){where}, under no_grad()."
+    needs = (
+        DISCOVERY
+        | GRADIENTS
+        | Needs(calls=frozenset({Families.MODULE}), states=frozenset({"parameter@step"}))
+    )
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._streaks: dict[str, Streak] = {}
+        self._called: set[str] = set()  # models
+
+    def judge(self, facts: StepFacts) -> list[Violation]:
+        self._called |= {forward.path for forward in facts.forwards}
+        if not facts.is_complete or self.ledger.has_gap:
+            self._streaks.clear()
+            return []
+        owners = {str(moment.call.owner) for moment in facts.updates()}
+        stepped = [h for owner, h in self.ledger.holders.items() if owner in owners]
+        moving = [h for h in stepped if not facts.changed.isdisjoint(h.ids) and self._is_apart(h)]
+        if not moving:
+            return []
+        idle = {root: h for root in self._idle(facts) for h in moving if self._fits(h, root)}
+        self._streaks = {root: s for root, s in self._streaks.items() if root in idle}
+        found = []
+        for root, holder in sorted(idle.items()):
+            if extend(self._streaks, root, facts.event.step).count == _CONFIRMED:
+                found.append(self._violation(root, holder, facts))
+        return found
+
+    def _is_apart(self, holder: Holder) -> bool:
+        """Whether nothing that it holds is of a model that was called."""
+        books = self.ledger.parameters
+        return not any(i in books and books[i].root in self._called for i in holder.ids)
+
+    def _fits(self, holder: Holder, root: str) -> bool:
+        return are_masters(self.ledger, holder, root)
+
+    def _idle(self, facts: StepFacts) -> list[str]:
+        """Models all of which gets gradients that no optimizer uses, and which do not change."""
+        trained: dict[str, set[int]] = {}
+        for identity, parameter in self.ledger.parameters.items():
+            if parameter.requires_grad:
+                trained.setdefault(parameter.root, set()).add(identity)
+        used = self.ledger.held() | facts.changed | facts.uncertain
+        called = {forward.path for forward in facts.forwards if forward.is_training}
+        roots = sorted(called & trained.keys())
+        self.triggered += bool(roots)
+        return [r for r in roots if trained[r] <= facts.reached and trained[r].isdisjoint(used)]
+
+    def _violation(self, root: str, holder: Holder, facts: StepFacts) -> Violation:
+        steps = [m.call for m in facts.updates() if m.call.owner == holder.event.id]
+        count = self._streaks[root].count
+        return proof(
+            (self.code, Symptom.NOT_UPDATED),
+            facts,
+            step=self._streaks[root].first,
+            subject=Subject(module=root),
+            message=f"{holder.label} updates copies of {root}, and {root} does not change",
+            expected=f"{root} changes with what is updated in its place",
+            observed=f"{holder.label} has stepped {count} times since {root} last changed",
+            evidence=steps[:1],
+        )

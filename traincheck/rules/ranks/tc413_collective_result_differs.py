@@ -1,0 +1,79 @@
+"""A collective does not deliver what it must. Compares fingerprints, call by call."""
+
+from __future__ import annotations
+
+from traincheck.facts.collectives import Meeting
+from traincheck.rules.ranks.collectives import CollectiveRule
+from traincheck.schema.claims import Needs
+from traincheck.schema.events import CollectiveEvent
+from traincheck.schema.findings import Subject, Symptom, Violation
+
+
+class CollectiveResultDiffers(
+    CollectiveRule, code="TC413", severity="error", aliases=("received-differs",)
+):
+    """collective-result-differs: what arrives on a rank is not what was sent.
+
+    What it checks:
+        recv gets what send was given; after all_reduce, broadcast and all_gather_into_tensor all
+        ranks hold the same tensor.
+
+    Why it matters:
+        Links, drivers and peer-to-peer copies that lose data raise no error. Results become
+        nonsense now and then, and replicas drift apart.
+
+    Fires on:
+        A tensor that arrives in part, as zeros, or late.
+
+    Stays quiet on:
+        Asynchronous calls, whose results are not there yet; send and recv with tags; ranks that
+        enter different collectives (TC410, TC411); tensors on a GPU; runs whose steps are sampled.
+
+    Fix:
+        Test the links (NCCL_P2P_DISABLE=1 tells whether peer-to-peer copies are at fault), drivers
+        and firmware; wait for asynchronous work before its result is used.
+
+    Source:
+        https://github.com/baichuan-inc/Baichuan2/issues/86,
+        https://github.com/pytorch/pytorch/issues/84803
+    """
+
+    title = "{subject} does not deliver what was sent"
+    likely_cause = "A link between the devices of two ranks loses data: {observed}."
+    fix = "Test the links between devices; with NCCL, try NCCL_P2P_DISABLE=1."
+    needs = Needs(
+        states=frozenset({"collective@ranks"}), kinds=frozenset({"collective", "mark", "step"})
+    )
+    scope = "run"
+
+    def judge(self, meeting: Meeting) -> list[Violation]:
+        pair = meeting.pair
+        contents = pair.contents if meeting.is_same else None
+        if contents is None:
+            return []
+        self.triggered += 1
+        if contents[0] == contents[1]:
+            return []
+        self.is_over = True
+        first, other, receiver = pair.first, pair.other, pair.receiver
+        return [
+            self.violation(
+                receiver,
+                subject=Subject(api=f"torch.distributed.{receiver.op}", variable=receiver.variable),
+                symptom=Symptom.RANKS_DIFFER,
+                message=f"after {receiver.op}, rank {receiver.rank} does not hold what "
+                f"{_others(receiver)}",
+                expected="the same content on both ends",
+                observed=f"contents rank {first.rank}: {_short(contents[0])}, "
+                f"rank {other.rank}: {_short(contents[1])}",
+                evidence=(first, other),
+            )
+        ]
+
+
+def _others(event: CollectiveEvent) -> str:
+    return "other ranks hold" if event.peer is None else f"rank {event.peer} sent"
+
+
+def _short(digest: str) -> str:
+    return digest.rpartition(":")[2][:8]

@@ -1,0 +1,172 @@
+"""ReduceLROnPlateau reduces the rate because its metric gets better."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from traincheck.facts.resumptions import brings_back
+from traincheck.rules.base.event_rule import EventRule
+from traincheck.schema.claims import Needs
+from traincheck.schema.events import CallEvent, CheckpointEvent, Event, StepEvent
+from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import Families
+from traincheck.schema.values import number
+
+_PLATEAU = "torch.optim.lr_scheduler.ReduceLROnPlateau.step"
+_CLEAR = 0.01  # relative: far above the threshold from which a scheduler counts a metric as better
+_SHOWN = 4  # metrics
+_IMPROVED = 3  # times
+_MOST_SAMPLES = 5000
+_EXACT = 2e-7  # of a share in single precision
+_PERCENT = 100
+
+
+class PlateauModeMismatch(EventRule, code="TC220", aliases=("plateau-of-the-wrong-kind",)):
+    """plateau-mode-mismatch: the rate is reduced each time that the metric improves.
+
+    What it checks:
+        ReduceLROnPlateau does not reduce the rate when a loss is the lowest so far, or an accuracy
+        the highest.
+
+    Why it matters:
+        The mode of the scheduler is "min" unless it is told otherwise. Given an accuracy, it takes
+        each improvement for a bad epoch, and the rate is gone long before training is.
+
+    Fires on:
+        A metric that falls (three times clearly the lowest so far, never clearly the highest), or
+        a share of samples that rises so, and a rate that is reduced upon one of these.
+
+    Stays quiet on:
+        Rates that are reduced when a metric stays as it is or gets worse; falling shares, which may
+        be errors or accuracies; metrics that change by less than one percent; optimizers with
+        another scheduler beside it; after a checkpoint was loaded.
+
+    Fix:
+        ReduceLROnPlateau(optimizer, mode="max") for what is to rise, mode="min" for a loss.
+
+    Source:
+        https://docs.pytorch.org/docs/stable/generated/torch.optim.lr_scheduler.ReduceLROnPlateau.html
+    """
+
+    title = "ReduceLROnPlateau reduces the rate as its metric improves"
+    likely_cause = "mode does not fit the metric{where}: {observed}."
+    fix = 'Make the scheduler with mode="max" for an accuracy, with mode="min" for a loss.'
+    needs = Needs(
+        calls=frozenset({Families.SCHEDULER_STEP, Families.OPTIMIZER_STEP}),
+        kinds=frozenset({"checkpoint", "step"}),
+    )
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._courses: defaultdict[tuple[int, str], _Course] = defaultdict(_Course)
+
+    def judge(self, event: Event) -> list[Violation]:
+        if isinstance(event, CallEvent) and event.family == Families.SCHEDULER_STEP:
+            self._enter(self._courses[event.rank, str(event.owner)], event)
+        elif isinstance(event, CallEvent) and event.family == Families.OPTIMIZER_STEP:
+            self._courses[event.rank, str(event.owner)].update()
+        elif isinstance(event, CheckpointEvent) and brings_back(event):
+            for course in self._courses.values():  # may know a better metric
+                course.is_over = True
+        elif isinstance(event, StepEvent):
+            return [
+                found
+                for owner, rates in event.lr.items()
+                if rates
+                for found in self._look(self._courses[event.rank, owner], event, rates[0])
+            ]
+        return []
+
+    def _enter(self, course: _Course, call: CallEvent) -> None:
+        given: Any = call.args.get("0", call.args.get("metrics"))
+        metric = number(given)
+        course.is_over |= call.api != _PLATEAU or metric is None or metric <= 0
+        if metric is not None and not course.is_over:
+            course.enter(call, metric)
+
+    def _look(self, course: _Course, event: StepEvent, rate: float) -> Iterator[Violation]:
+        if course.is_over or not course.move(rate):
+            return
+        self.triggered += 1
+        if course.is_wrong and course.reduced is not None:
+            course.is_over = True
+            yield self._violation(course.reduced, course.metrics)
+
+    def _violation(self, call: CallEvent, metrics: Sequence[float]) -> Violation:
+        shown = ", ".join(f"{metric:.4g}" for metric in metrics[-_SHOWN:])
+        rises = metrics[-1] > metrics[0]
+        word = "rises" if rises else "falls"
+        return Violation(
+            check_id=self.code,
+            step=call.step,
+            rank=call.rank,
+            stage="train",
+            subject=Subject(api=Families.SCHEDULER_STEP),
+            symptom=Symptom.SCHEDULE,
+            message=f"the rate of {call.owner} is reduced while the metric {word} ({shown})",
+            expected=f'mode="{"max" if rises else "min"}" for a metric that improves as it {word}',
+            observed=f"the metric {word} ({shown}), and the rate is reduced",
+            evidence=(call,),
+        )
+
+
+@dataclass(slots=True)
+class _Course:
+    """Of one optimizer: its metrics, those that were clearly the lowest or highest, its rate.
+
+    waiting: calls, at such metrics or not, whose effect is not known yet. reduced: first call at
+    such a metric that reduced the rate.
+    """
+
+    metrics: list[float] = field(default_factory=list)
+    lows: int = 0
+    highs: int = 0
+    rate: float | None = None
+    waiting: list[tuple[CallEvent, bool]] = field(default_factory=list)
+    applied: int = 0
+    reduced: CallEvent | None = None
+    is_over: bool = False
+
+    def enter(self, call: CallEvent, metric: float) -> None:
+        """The scheduler is given a metric."""
+        is_low = bool(self.metrics) and metric < min(self.metrics) * (1 - _CLEAR)
+        is_high = bool(self.metrics) and metric > max(self.metrics) * (1 + _CLEAR)
+        self.lows += is_low
+        self.highs += is_high
+        self.waiting.append((call, is_low or is_high))
+        self.metrics.append(metric)
+
+    def update(self) -> None:
+        """The optimizer steps: at the rate that the calls before it have left."""
+        self.applied = len(self.waiting)
+
+    def move(self, rate: float) -> bool:
+        """A step has ended. Whether its rate shows the effect of a call."""
+        before, self.rate = self.rate, rate
+        known, self.waiting = self.waiting[: self.applied], self.waiting[self.applied :]
+        self.applied = 0
+        if known and before is not None and rate < before and known[-1][1]:
+            self.reduced = self.reduced or known[-1][0]
+        return bool(known)
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether it went one way, the better one, and the rate was reduced upon that."""
+        if self.reduced is None or max(self.lows, self.highs) < _IMPROVED:
+            return False
+        if min(self.lows, self.highs):
+            return False
+        return bool(self.highs) == _are_shares(self.metrics)
+
+
+def _are_shares(metrics: Sequence[float]) -> bool:
+    """Whether all of them are of the same number of samples, as accuracies are, or percentages."""
+    scale = _PERCENT if max(metrics) > 1 else 1
+    shares = [metric / scale for metric in metrics]
+    return max(shares) <= 1 and any(
+        all(abs(share * count - round(share * count)) <= _EXACT * count for share in shares)
+        for count in range(1, _MOST_SAMPLES)
+    )

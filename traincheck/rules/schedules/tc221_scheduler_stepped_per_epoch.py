@@ -1,0 +1,235 @@
+"""A schedule made for updates is stepped by epoch, or one made for epochs by update."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from traincheck.facts.loader_epochs import Passes
+from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
+from traincheck.rules.base.step_rule import StepRule, proof
+from traincheck.schema.claims import Needs
+from traincheck.schema.events import CallEvent
+from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import LAST_MILESTONE, SCHEDULE_LENGTHS, TRAINING_STEPS, Families
+from traincheck.schema.values import number
+
+_WHOLE = (*(name for name in SCHEDULE_LENGTHS if name != "T_0"), TRAINING_STEPS)
+_IN_EPOCHS = (LAST_MILESTONE, "T_0")  # a cosine is left to TC217, a rate of zero to TC210
+_LONG = 20  # calls: of a shorter schedule, numbers agree by chance
+_EXACT = 0.02
+_RARE = 1.9  # times fewer calls than the schedule is made for
+_ENDS = 10  # the part of the time between two calls that training may go on after the last one
+_EPOCHS = 3
+_UPDATES = 10  # an epoch
+_OFTEN = 0.1  # so far may calls be from one an update
+
+
+class SchedulerSteppedPerEpoch(StepRule, code="TC221", aliases=("schedule-in-another-unit",)):
+    """scheduler-stepped-per-epoch: scheduler.step() is called by epoch for a count of updates.
+
+    What it checks:
+        A schedule that is made for as many calls as there were updates, or batches, is stepped for
+        each of them. One whose numbers are those of epochs is not stepped at each update.
+
+    Why it matters:
+        A schedule made for updates and stepped by epoch stays in its warm-up for all of training.
+        One made for epochs and stepped by update is over within the first epoch.
+
+    Fires on:
+        At the end of the run: OneCycleLR, a cosine, or a schedule of transformers, that is as long
+        as there were updates or batches, within two percent, and was stepped half as often
+        at most (by epoch, or by window of accumulation). MultiStepLR whose last milestone, or
+        CosineAnnealingWarmRestarts whose T_0, is no more than the epochs that were trained, and
+        which was stepped at every one of ten and more updates a whole epoch.
+
+    Stays quiet on:
+        Schedules of epochs stepped by epoch, training that ends early, a single call; steps that
+        GradScaler skips; step(epoch), as a fraction perhaps; several schedulers of one optimizer;
+        resumed runs; runs of which steps are missing.
+
+    Fix:
+        Call scheduler.step() as often as the schedule counts: after each update for one made for
+        updates (in Lightning, "interval": "step"), after each epoch for one made for epochs.
+
+    Source:
+        https://github.com/pytorch/pytorch/issues/65417
+    """
+
+    title = "A schedule is stepped in another unit than it is made for"
+    likely_cause = (
+        "The schedule counts something else than scheduler.step() is called for: {observed}."
+    )
+    fix = (
+        'Call scheduler.step() after each update (in Lightning, "interval": "step"), or make '
+        "the schedule for as many calls as there are."
+    )
+    needs = (
+        DISCOVERY
+        | GRADIENTS
+        | Needs(
+            calls=frozenset({Families.SCHEDULER_STEP, Families.SCHEDULER_CREATED}),
+            kinds=frozenset({"batch", "checkpoint"}),
+        )
+    )
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._plans: dict[str, _Plan] = {}
+        self._came: Counter[str] = Counter()  # batches of each loader before this step
+        self._last: StepFacts | None = None
+        self._is_lost = False
+
+    def judge(self, facts: StepFacts) -> list[Violation]:
+        self._last = facts
+        self._is_lost |= not facts.event.recorded
+        if self._is_lost:
+            self._plans.clear()
+            return []
+        for moment in facts.moments:
+            if moment.call.exception is None:
+                self._enter(str(moment.call.owner), moment)
+        self._came = self.ledger.passes.batches.copy()
+        return []
+
+    def _enter(self, owner: str, moment: Moment) -> None:
+        plan = self._plans.get(owner)
+        if moment.family == Families.BACKWARD:
+            for name, its in self._plans.items():
+                holder = self.ledger.holders.get(name)
+                if holder is not None and not moment.reached.isdisjoint(holder.ids):
+                    its.backward(moment)
+        elif moment.family == Families.SCHEDULER_CREATED:
+            self._plans[owner] = _Plan(moment.call, self._came)
+            self._plans[owner].is_plain = plan is None and moment.call.args.get("last_epoch") == -1
+        elif plan is not None and moment.family == Families.SCHEDULER_STEP:
+            plan.step(moment.call)
+        elif plan is not None and moment.family == Families.OPTIMIZER_STEP:
+            plan.update(moment, self.ledger.passes)
+
+    def finish(self) -> list[Violation]:
+        found = []
+        for owner, plan in sorted(self._plans.items()):
+            is_judged = plan.is_plain and plan.calls > 1 and not self._is_resumed(plan)
+            if is_judged and plan.updates and owner in self.ledger.holders:
+                self.triggered += 1
+                label = self.ledger.holders[owner].label
+                found += self._rare(plan, label) or self._often(plan, label)
+        return found
+
+    def _is_resumed(self, plan: _Plan) -> bool:
+        """Whether the schedule may have begun at any of its steps."""
+        return any(name == plan.cls or "optim" in name for name in self.ledger.loaded)
+
+    def _rare(self, plan: _Plan, label: str) -> list[Violation]:
+        """Made for updates or batches, stepped more rarely."""
+        length = plan.length(_WHOLE)
+        units = {"updates": plan.updates, "batches": plan.batches(self.ledger.passes)}
+        exact = max(1, length * _EXACT)
+        unit = next((u for u, count in units.items() if abs(length - count) <= exact), None)
+        is_over = plan.since * plan.calls * _ENDS <= plan.updates
+        if unit is None or length < _LONG or plan.calls * _RARE > length or not is_over:
+            return []
+        made = f"it is made for {length:g} {unit}"
+        if unit == "batches":
+            made += f", which are {plan.updates} updates,"
+        return [self._violation(plan, f"{made} and stepped {plan.calls} times", label)]
+
+    def _often(self, plan: _Plan, label: str) -> list[Violation]:
+        """Made for epochs, stepped at each update."""
+        length = plan.length(_IN_EPOCHS)
+        epochs = plan.epochs(self.ledger.passes)
+        is_often = abs(plan.calls - plan.updates) <= plan.updates * _OFTEN
+        is_long = epochs >= _EPOCHS and plan.updates >= epochs * _UPDATES
+        if not (is_often and is_long and 0 < length <= epochs):
+            return []
+        is_steps = LAST_MILESTONE in plan.made.args
+        made = f"{'its last milestone' if is_steps else 'T_0'} is {length:g}"
+        how = f"{made}, and it is stepped {plan.calls} times in {epochs} epochs"
+        fix = "Call scheduler.step() once an epoch, or give the numbers of its schedule in updates."
+        return [replace(self._violation(plan, how, label), fix=fix)]
+
+    def _violation(self, plan: _Plan, how: str, label: str) -> Violation:
+        assert plan.call is not None
+        assert self._last is not None  # both are known once it was stepped
+        places = [str(call.where).rpartition("/")[2] for call in (plan.made, plan.call)]
+        name = plan.cls.rpartition(".")[2]
+        lines = f"made at {places[0]}, stepped at {places[1]}"
+        return proof(
+            (self.code, Symptom.SCHEDULE),
+            self._last,
+            step=plan.call.step,
+            subject=Subject(api=Families.SCHEDULER_STEP),
+            message=f"{name} of {label} is stepped in another unit: {how}",
+            expected=f"{name}.step() as often as its schedule counts",
+            observed=f"{name} is {lines}; {how}",
+            evidence=(plan.call, plan.made),
+        )
+
+
+@dataclass(slots=True)
+class _Plan:
+    """Of the schedule of one optimizer, since it was made.
+
+    Attributes:
+        made: its creation.
+        came: batches of each loader before the step that it was made in.
+        call: the first of step().
+        backwards: calls of backward() since, by the loader of the last batch.
+        since: updates after the last call.
+        loaders: whose batches it is trained on.
+        before: whole passes over them at its first update.
+        is_plain: whether nothing else has a part in the rate.
+    """
+
+    made: CallEvent
+    came: Counter[str]
+    call: CallEvent | None = None
+    calls: int = 0
+    updates: int = 0
+    backwards: Counter[str] = field(default_factory=Counter)
+    since: int = 0
+    loaders: set[str] = field(default_factory=set)
+    before: Counter[str] | None = None
+    is_plain: bool = True
+
+    @property
+    def cls(self) -> str:
+        return self.made.api.rpartition(".")[0]
+
+    def step(self, call: CallEvent) -> None:
+        """Enter that the schedule moves on."""
+        is_own = call.api.rpartition(".")[0] == self.cls
+        self.is_plain &= is_own and not call.args  # step(epoch) says where it is
+        self.call = self.call or call
+        self.calls += 1
+        self.since = 0
+
+    def update(self, moment: Moment, passes: Passes) -> None:
+        """Enter that the optimizer does."""
+        self.updates += 1
+        self.since += 1
+        if moment.batch is not None:
+            self.loaders.add(moment.batch[0])
+        if self.before is None:
+            self.before = passes.ended.copy()
+
+    def epochs(self, passes: Passes) -> int:
+        """Whole passes over the loader that had the most."""
+        before = passes.ended if self.before is None else self.before
+        return max((passes.whole(one) - before[one] for one in self.loaders), default=0)
+
+    def backward(self, moment: Moment) -> None:
+        """Enter gradients of its parameters."""
+        self.backwards[moment.batch[0] if moment.batch is not None else ""] += 1
+
+    def batches(self, passes: Passes) -> int:
+        """Batches with a backward(); one may have several. Accelerate fetches one batch ahead."""
+        fetched = passes.batches - self.came
+        return sum(min(n, fetched[loader]) if loader else n for loader, n in self.backwards.items())
+
+    def length(self, names: Sequence[str]) -> float:
+        """The first of these numbers that its record has; 0 for none."""
+        found = (number(self.made.args.get(name)) for name in names)
+        return next((length for length in found if length is not None), 0)

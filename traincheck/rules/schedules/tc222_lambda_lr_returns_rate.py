@@ -1,0 +1,170 @@
+"""A function given to LambdaLR returns the rate, which is multiplied by the rate again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from traincheck.facts.optimizers import Holder
+from traincheck.facts.step_facts import DISCOVERY, Moment, StepFacts
+from traincheck.rules.base.step_rule import StepRule, proof
+from traincheck.schema.claims import Needs
+from traincheck.schema.events import CallEvent
+from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import Families
+from traincheck.schema.values import number
+
+_LAMBDA = "torch.optim.lr_scheduler.LambdaLR"
+_EXACT = 1e-6  # relative
+_STEPS = 10  # of the scheduler
+_SETTLED = 5  # steps without a larger rate: it is no warm-up that ends where it happens to be
+_MOST = 0.2  # as a first rate: a factor of one half is a factor
+
+
+class LambdaLrReturnsRate(StepRule, code="TC222", aliases=("rate-multiplied-twice",)):
+    """lambda-lr-returns-rate: LambdaLR multiplies a rate with itself.
+
+    What it checks:
+        The largest rate that LambdaLR sets is not the square of the rate that the optimizer was
+        made with.
+
+    Why it matters:
+        LambdaLR multiplies the initial rate by what its function returns. A function that returns
+        the rate itself makes 0.0001 of 0.01: training goes on, a hundred times too slowly.
+
+    Fires on:
+        At the end of the run: LambdaLR is the only scheduler of an optimizer, was stepped ten times
+        and more, and the largest rate of each group was its initial rate times itself, to six
+        digits, long before the end.
+
+    Stays quiet on:
+        Functions that return a factor; warm-up that passes this value, or has reached it when the
+        run ends; initial rates of more than 0.2, of which one half may be a factor; other
+        schedulers beside it; resumed runs; runs of which steps are missing.
+
+    Fix:
+        Let the function return a factor, 1 for the initial rate; or give the optimizer lr=1.0.
+
+    Source:
+        https://docs.pytorch.org/docs/stable/generated/torch.optim.lr_scheduler.LambdaLR.html
+    """
+
+    title = "LambdaLR multiplies the learning rate with itself"
+    likely_cause = (
+        "The function given to LambdaLR{where} returns a rate, not a factor of the "
+        "initial rate: {observed}."
+    )
+    fix = "Let the function return a factor, 1 for the initial rate, or give the optimizer lr=1.0."
+    needs = DISCOVERY | Needs(
+        calls=frozenset({
+            Families.OPTIMIZER_STEP, Families.SCHEDULER_STEP, Families.SCHEDULER_CREATED
+        }),
+        kinds=frozenset({"checkpoint"}),
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._courses: dict[str, _Course] = {}
+        self._last: StepFacts | None = None
+        self._is_lost = False
+
+    def judge(self, facts: StepFacts) -> list[Violation]:
+        self._last = facts
+        self._is_lost |= not facts.event.recorded
+        if self._is_lost:
+            self._courses.clear()
+            return []
+        # A step of the scheduler after the update is for the next: the rates are of the update.
+        for moment in facts.moments:
+            if moment.call.exception is None:
+                self._enter(str(moment.call.owner), moment, facts)
+        return []
+
+    def _enter(self, owner: str, moment: Moment, facts: StepFacts) -> None:
+        course = self._courses.get(owner)
+        if moment.family == Families.SCHEDULER_CREATED:
+            call = moment.call
+            is_first = course is None and call.args.get("last_epoch") == -1
+            self._courses[owner] = _Course(call, is_first and call.api == f"{_LAMBDA}.__init__")
+        elif course is not None and moment.family == Families.SCHEDULER_STEP:
+            course.step(moment.call)
+        elif course is not None and moment.family == Families.OPTIMIZER_STEP:
+            course.update(facts.event.lr.get(owner, ()), facts.event.step)
+
+    def finish(self) -> list[Violation]:
+        found = []
+        for owner, course in sorted(self._courses.items()):
+            holder = self.ledger.holders.get(owner)
+            if holder is None or not course.is_over or self._is_resumed():
+                continue
+            self.triggered += 1
+            initial = _initial(holder)
+            pairs = list(zip(initial, course.largest))
+            if len(initial) == len(course.largest) > 0 and all(_is_square(*pair) for pair in pairs):
+                found.append(self._violation(course, holder, pairs[0]))
+        return found
+
+    def _is_resumed(self) -> bool:
+        """Whether a schedule may have begun at any of its steps, with any rate."""
+        return any(name == _LAMBDA or "optim" in name for name in self.ledger.loaded)
+
+    def _violation(self, course: _Course, holder: Holder, pair: tuple[float, float]) -> Violation:
+        assert self._last is not None  # there were updates
+        told = f"the largest rate is {pair[1]:.3g}, the initial rate {pair[0]:.3g} times itself"
+        return proof(
+            (self.code, Symptom.SCHEDULE),
+            self._last,
+            step=course.first,
+            subject=Subject(api=Families.SCHEDULER_STEP),
+            message=f"LambdaLR of {holder.label}: {told}",
+            expected=f"a rate of {pair[0]:.3g} where the function returns 1",
+            observed=told,
+            evidence=(course.made,),
+        )
+
+
+@dataclass(slots=True)
+class _Course:
+    """Of one optimizer, since its scheduler was made.
+
+    largest: rate of each group; settled: steps of the scheduler since. first: step of the first
+    update. is_plain: nothing but one LambdaLR has a part in the rate.
+    """
+
+    made: CallEvent
+    is_plain: bool
+    largest: list[float] = field(default_factory=list)
+    calls: int = 0
+    settled: int = 0
+    first: int | None = None
+
+    def step(self, call: CallEvent) -> None:
+        """Enter that the schedule moves on."""
+        self.is_plain &= call.api == f"{_LAMBDA}.step" and not call.args
+        self.calls += 1
+        self.settled += 1
+
+    def update(self, rates: Sequence[float], step: int | None) -> None:
+        """Enter an update at these rates."""
+        if not self.largest:
+            self.largest, self.first = [0.0] * len(rates), step
+        self.is_plain &= len(rates) == len(self.largest)
+        if self.is_plain and any(new > old for new, old in zip(rates, self.largest)):
+            self.largest = [max(pair) for pair in zip(rates, self.largest)]
+            self.settled = 0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has shown what it does."""
+        return self.is_plain and self.calls >= _STEPS and self.settled >= _SETTLED
+
+
+def _initial(holder: Holder) -> list[float]:
+    """The rate that each group was made with; 0 where it is not known."""
+    hypers = [group.hyper for group in holder.made.groups]
+    return [number(hyper.get("initial_lr", hyper.get("lr"))) or 0 for hyper in hypers]
+
+
+def _is_square(initial: float, largest: float) -> bool:
+    return 0 < initial <= _MOST and math.isclose(largest, initial * initial, rel_tol=_EXACT)

@@ -1,0 +1,166 @@
+"""Layers that want time first are given batches first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+from traincheck.facts.losses import OVER_CLASSES, as_loss, given
+from traincheck.rules.base.event_rule import EventRule
+from traincheck.rules.shared.losses import loss_violation
+from traincheck.schema.claims import Needs
+from traincheck.schema.events import CallEvent, Event, StepEvent
+from traincheck.schema.findings import Subject, Violation
+from traincheck.schema.torch_api import HUBER, MULTI_HEAD, MULTI_HEAD_MODULE, RECURRENT, losses
+from traincheck.schema.values import TensorSummary, tensor_summary
+
+_OF_VALUES = losses("probability", "value") - {HUBER}
+_LOSSES = OVER_CLASSES | _OF_VALUES
+_MOST_READS = 4096  # before a loss: a program may have none
+_ENOUGH = 3  # losses; two sizes may be equal by chance in a batch or two, not in all
+
+
+class BatchFirstMismatch(EventRule, code="TC323", aliases=("batch-read-as-sequence",)):
+    """batch-first-mismatch: a layer takes the samples of a batch for steps in time.
+
+    What it checks:
+        Recurrent layers and attention read along another dim than the one whose size is the number
+        of samples that the loss is taken over.
+
+    Why it matters:
+        nn.LSTM, nn.GRU, nn.MultiheadAttention and nn.TransformerEncoderLayer expect (time, batch,
+        features) unless they are made with batch_first=True. Given (batch, time, features) they
+        run all the same: each sample sees those that happen to come before it, or all others, and
+        nothing of its own past. The loss falls, as the batch of training leaks into every output.
+
+    Fires on:
+        Three losses with one output for each sample, before which every such layer reads a sequence
+        as long as there are samples, in several columns of another number.
+
+    Stays quiet on:
+        Layers made with batch_first; data that is stored with time first; losses over every
+        position; sequences as long as the batch is large; a single sequence whose every element is
+        labelled; models in which any layer reads another dim; evaluation.
+
+    Fix:
+        Make the layer with batch_first=True, or transpose its input.
+
+    Source:
+        https://docs.pytorch.org/docs/stable/generated/torch.nn.LSTM.html
+    """
+
+    title = "{subject} reads the samples of a batch as one sequence"
+    likely_cause = (
+        "The layer was made without batch_first=True and is given (batch, time, "
+        "features): {observed}."
+    )
+    fix = "Make the layer with batch_first=True, or give it (time, batch, features)."
+    needs = Needs(
+        calls=_LOSSES | RECURRENT | {MULTI_HEAD, MULTI_HEAD_MODULE}, kinds=frozenset({"step"})
+    )
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._reads: list[_Read] = []
+        self._found: list[tuple[_Read, CallEvent]] = []  # one of each loss
+        self._is_over = False
+
+    def judge(self, event: Event) -> list[Violation]:
+        if isinstance(event, StepEvent):
+            self._reads.clear()
+        if self._is_over or not isinstance(event, CallEvent) or not event.grad_enabled:
+            return []
+        if event.api in _LOSSES:
+            return self._loss(event)
+        if (
+            event.api == MULTI_HEAD_MODULE
+            and self._reads
+            and self._reads[-1].call.api == MULTI_HEAD
+        ):
+            self._reads[-1] = replace(self._reads[-1], call=event)
+        read = _read(event)
+        if read is not None and len(self._reads) < _MOST_READS:
+            self._reads.append(read)
+        return []
+
+    def _loss(self, event: CallEvent) -> list[Violation]:
+        reads, self._reads = self._reads, []
+        call = as_loss(event, _LOSSES)
+        if call is None or not reads:
+            return []
+        self.triggered += 1
+        samples = [_samples(call, read.columns) for read in reads]
+        if any(read.length == read.columns for read in reads):
+            return []  # nobody knows which is which
+        if not all(n == read.length and read.columns > 1 for n, read in zip(samples, reads)):
+            self._is_over = True
+            return []
+        self._found.append((reads[0], call))
+        if len(self._found) < _ENOUGH:
+            return []
+        self._is_over = True
+        return [self._violation(*self._found[0])]
+
+    def _violation(self, read: _Read, loss: CallEvent) -> Violation:
+        layer = read.call
+        label = layer.module or layer.api.removeprefix("torch.nn.modules.").removesuffix(".forward")
+        told = loss_violation(
+            self.code,
+            layer,
+            f"{label} reads the {read.length} samples of a batch as one sequence",
+            expected=f"{read.length} sequences of {read.columns} steps, one for each sample of the "
+            "loss",
+            observed=f"{read.columns} sequences of {read.length} steps, and a loss over "
+            f"{read.length} samples",
+        )
+        return replace(
+            told, subject=Subject(api=layer.api, module=layer.module), evidence=(layer, loss)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """One call of a layer that reads ``length`` steps of ``columns`` sequences.
+
+    Of attention, first that of the function, then that of the module around it.
+    """
+
+    length: int
+    columns: int
+    call: CallEvent
+
+
+def _read(event: CallEvent) -> _Read | None:
+    if event.api == MULTI_HEAD:  # is given time first, whatever its module is
+        query = given(event, "query")
+        if query is not None and len(query.shape) == 3:  # noqa: PLR2004
+            return _Read(query.shape[0], query.shape[1], event)
+    if event.api in RECURRENT:
+        sequence, last = tensor_summary(event.args.get("0")), _last_state(event.result)
+        if sequence is not None and last is not None and len(sequence.shape) == 3:  # noqa: PLR2004
+            first, second, _ = sequence.shape
+            columns = last.shape[1]
+            if columns in (first, second):
+                return _Read(first if columns == second else second, columns, event)
+    return None
+
+
+def _last_state(result: Any) -> TensorSummary | None:
+    """(layers, batch, features), whatever batch_first is: it tells which dim is the batch."""
+    if not isinstance(result, list) or len(result) != 2:  # noqa: PLR2004
+        return None
+    state = result[1][0] if isinstance(result[1], list) and result[1] else result[1]
+    found = tensor_summary(state)
+    return found if found is not None and len(found.shape) == 3 else None  # noqa: PLR2004
+
+
+def _samples(call: CallEvent, columns: int) -> int | None:
+    """Over how many samples a loss is taken; None where it has more than one output for each."""
+    outputs, target = given(call, "input"), given(call, "target")
+    if outputs is None or target is None:
+        return None
+    rows, *rest = outputs.shape or (1,)
+    if call.api in OVER_CLASSES:
+        return rows if len(rest) == 1 and target.shape[:1] == (rows,) else None
+    return rows if len(rest) <= 1 and prod(rest) != columns else None

@@ -1,0 +1,107 @@
+"""Gradients are clipped that are not there, while others are applied."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
+from traincheck.rules.base.step_rule import StepRule, proof
+from traincheck.rules.base.streak import Streak, extend
+from traincheck.schema.claims import Needs
+from traincheck.schema.events import CallEvent
+from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import Families
+from traincheck.schema.values import number
+
+_CONFIRMED = 3
+
+
+class ClipGradWithoutGradients(
+    StepRule, code="TC224", severity="error", aliases=("clips-no-gradient",)
+):
+    """clip-grad-without-gradients: clipping is given parameters that have no gradients.
+
+    What it checks:
+        Where an optimizer applies gradients that are not zero, the norm that clip_grad_norm_() has
+        found before it is not zero either.
+
+    Why it matters:
+        The update is made of gradients that nothing has clipped. One bad batch can ruin the model,
+        although the code seems to guard against it.
+
+    Fires on:
+        Three steps in a row in which all that is clipped between backward() and the step has norm
+        zero: the parameters of another model, or of a copy; a generator such as model.parameters()
+        that was made before the loop, and is empty after its first use.
+
+    Stays quiet on:
+        Parts that are clipped each by itself, of which any has gradients; optimizers without
+        gradients; clipping that comes after the step (TC205); steps that are skipped.
+
+    Fix:
+        Pass the parameters that the optimizer holds, in every call.
+
+    Source:
+        https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.clip_grad_norm_.html
+    """
+
+    title = "Gradients are clipped that are not there"
+    likely_cause = (
+        "clip_grad_norm_(){where} is given other parameters than those that are trained, or a "
+        "generator that was used up before: {observed}."
+    )
+    fix = "Pass model.parameters() of the model that is trained, afresh in every call."
+    needs = DISCOVERY | GRADIENTS | Needs(calls=frozenset({Families.CLIP_NORM}))
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._streaks: dict[str, Streak] = {}
+
+    def judge(self, facts: StepFacts) -> list[Violation]:
+        if not facts.is_complete:
+            self._streaks.clear()
+            return []
+        clipped = _clipped(facts.moments)
+        self.triggered += bool(clipped)
+        in_vain = [pair for pair in clipped if not any(number(call.result) for call in pair[0])]
+        if not in_vain:
+            if clipped:
+                self._streaks.clear()
+            return []
+        calls, owner = in_vain[0]
+        streak = extend(self._streaks, Families.CLIP_NORM, facts.event.step)
+        if streak.count < _CONFIRMED:
+            return []
+        step = streak.first if streak.count == _CONFIRMED else facts.event.step
+        return [self._violation(calls[0], owner, step, facts)]
+
+    def _violation(
+        self, call: CallEvent, owner: str, step: int | None, facts: StepFacts
+    ) -> Violation:
+        label = self.ledger.holders[owner].label
+        return proof(
+            (self.code, Symptom.WRONG_ORDER),
+            facts,
+            step=step,
+            subject=Subject(api=call.api),
+            message=f"clip_grad_norm_() finds no gradient, and {label} applies some",
+            expected="the norm of the gradients that the optimizer applies",
+            observed=f"the norm is 0 in each step, while {label} applies gradients that are not",
+            evidence=(call,),
+        )
+
+
+def _clipped(moments: Sequence[Moment]) -> list[tuple[list[CallEvent], str]]:
+    """Optimizers that apply gradients, and what was clipped since the last backward pass."""
+    found: list[tuple[list[CallEvent], str]] = []
+    calls: list[CallEvent] = []
+    for moment in moments:
+        if moment.family == Families.BACKWARD:
+            calls = []
+        elif moment.family == Families.CLIP_NORM:
+            calls = [*calls, moment.call]
+        elif moment.family == Families.OPTIMIZER_STEP and moment.applied and calls:
+            found.append((calls, str(moment.call.owner)))
+    return [
+        (calls, owner) for calls, owner in found if None not in (number(c.result) for c in calls)
+    ]
