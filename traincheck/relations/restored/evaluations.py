@@ -18,6 +18,8 @@ from traincheck.schema.observations.reading import observed
 _EVALUATIONS: tuple[type[Observation], ...] = (EvalWeights, EvalWrites)
 _MOST_NAMES = 8  # parameters of one evaluation that count as examples
 
+_EVALUATIONS: tuple[type[Observation], ...] = (EvalWeights, EvalWrites)
+
 
 @dataclass(slots=True)
 class Evaluations:
