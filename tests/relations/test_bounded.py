@@ -10,7 +10,7 @@ import pytest
 from tests.builders import MLP, TraceBuilder
 from tests.golden import Golden, mentions
 from tests.learning import broken, claims, decide, learn, report_of, values_of
-from traincheck.relations.readings.gradient_sizes import Gradients
+from traincheck.relations.readings.gradient_sizes import GradientSizes
 from traincheck.relations.readings.reading import LEAST_SHARE
 from traincheck.schema.events import CheckpointEvent, StateEvent, StepEvent
 from traincheck.schema.findings import Symptom, Verdict
@@ -522,7 +522,7 @@ def test_shares_of_few_units_are_noise(stat):
 
 @pytest.mark.parametrize(("shape", "least"), [((3, 5), 1 / 1.5), ((4, 4), 0.5 / 1.5)])
 def test_a_weight_of_few_elements_has_no_share_of_the_gradients(shape, least):
-    gradients = Gradients()
+    gradients = GradientSizes()
     for name, norm, of_it in (
         ("Net.a", 1.0, (8, 8)),
         ("Net.b", 0.5, shape),

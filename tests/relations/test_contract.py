@@ -26,7 +26,7 @@ from traincheck.schema.protocols import Relation
 from traincheck.schema.torch_api import Families
 from traincheck.schema.values import TensorSummary, tensor_json
 
-HEADINGS = ["What it says", "Example", "Evidence", "Chance", "Not said"]
+HEADINGS = ["Claims", "Example", "Evidence", "Chance", "Not claimed"]
 relations = pytest.mark.parametrize("relation", BUILT_IN, ids=lambda relation: relation.name)
 
 

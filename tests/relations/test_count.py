@@ -13,7 +13,7 @@ from tests.builders import ADAM, LINEAR, MLP, SGD, TraceBuilder
 from tests.collect.recording import recording
 from tests.golden import Golden, mentions
 from tests.learning import broken, claims, decide, learn, report_of, values_of
-from traincheck.relations.count.windows import DETACH
+from traincheck.relations.count.keys import DETACH
 from traincheck.schema.events import CollectiveEvent, Event
 from traincheck.schema.findings import Symptom, Verdict
 from traincheck.schema.torch_api import COMPILED, Families
@@ -188,7 +188,7 @@ def test_gradients_that_are_cleared_for_every_micro_batch():
     trace = loop(3, micro=4)
     assert broken(decide("count", once, trace.build())) == []
     for _ in range(2):
-        for _ in range(4):  # each begins a step of its own, as nothing is left to add to
+        for _ in range(4):  # each begins a separate step, as nothing is left to add to
             trace.begin_step().zero_grad().forward().backward()
         trace.optimizer_step()
     found = broken(decide("count", once, trace.build()))
