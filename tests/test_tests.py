@@ -37,7 +37,7 @@ def called(function: ast.AST) -> set[str]:
 
 
 def asserts_itself(function: ast.AST) -> bool:
-    """Whether a function has an assertion of its own."""
+    """Whether a function asserts something itself, not only in what it calls."""
     names = called(function)
     return any(isinstance(node, ast.Assert) for node in ast.walk(function)) or any(
         name in _EXPECT or name.startswith("assert_") for name in names
