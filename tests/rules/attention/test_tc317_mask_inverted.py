@@ -97,7 +97,7 @@ def test_fires_where_a_mask_hides_all_tokens_twice() -> None:
     finding = fires("TC317", hiding(0, 1, 1, 1).build())
     assert (finding.first_step, finding.violations) == (1, 1)
     assert finding.subject.module == "Net"
-    assert "key_padding_mask leaves out all tokens" in finding.observed
+    assert "key_padding_mask excludes all tokens" in finding.observed
     assert "tokens == padding" in finding.fix
     finding = fires("TC317", hiding(1, 1, api=SDPA, name="attn_mask").build())
     assert "True where a token is" in finding.fix

@@ -45,12 +45,12 @@ BROKEN = steps(weights(2)).build()
 def test_fires_once_at_the_first_step() -> None:
     finding = fires("TC337", steps(weights(3), weights(2)).build())
     assert (finding.first_step, finding.violations) == (0, 1)
-    assert "runs over dim 2 of [8, 4, 16, 16], that of the queries" in finding.observed
+    assert "runs over dim 2 of [8, 4, 16, 16] (the queries)" in finding.observed
     assert finding.subject.api == f"{F}softmax"
 
 
 def test_fires_over_heads_and_where_keys_come_first() -> None:
-    assert "as of heads" in fires("TC337", steps(weights(1)).build()).observed
+    assert "(e.g. the heads)" in fires("TC337", steps(weights(1)).build()).observed
     fires("TC337", steps(weights(3, kept=3, summed=2)).build())
 
 

@@ -57,7 +57,7 @@ def test_fires_once_at_the_first_step() -> None:
     finding = fires("TC328", BROKEN)
     assert (finding.first_step, finding.violations) == (0, 1)
     assert finding.subject.module == "Net"
-    assert finding.observed == "view() gives (2, 32, 8) the shape (32, 16)"
+    assert finding.observed == "view() changes the shape (2, 32, 8) to (32, 16)"
 
 
 @pytest.mark.parametrize(

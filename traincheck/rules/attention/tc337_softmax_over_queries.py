@@ -1,4 +1,4 @@
-"""Weights of attention that are normalized over another dim than is summed over."""
+"""Attention weights normalized over another dim than the product with the values sums over."""
 
 from __future__ import annotations
 
@@ -15,51 +15,53 @@ from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.values import tensor_summary
 
 _ENOUGH = 2  # steps
-_POSITIONS = 4  # of fewer there may be as many heads
-_MOST_CALLS = 64  # of softmax, of one step
+_POSITIONS = 4  # fewer may equal the number of heads
+_MOST_CALLS = 64  # of softmax, in one step
 
 
 class SoftmaxOverQueries(EventRule, code="TC337", severity="error"):
-    """softmax-over-queries: weights of attention do not add up to 1 over the keys.
+    """softmax-over-queries: attention weights do not sum to 1 over the keys.
 
     What it checks:
         In attention written by hand, softmax runs over the dim that the product with the values
         then sums over.
 
     Why it matters:
-        Over dim=1 of four dims it runs over the heads, over dim=-2 over the queries. Then a
-        position does not take a mean of what it sees but any multiple of it. With a causal mask it
-        also depends on the positions behind it, and over the heads they become NaN. The model
-        trains, worse than it could.
+        On a 4-d tensor, dim=1 normalizes over the heads and dim=-2 over the queries. A position
+        then takes an arbitrary multiple of the values instead of their mean. With a causal mask it
+        also depends on later positions, and over the heads the weights become NaN. The model
+        trains, but worse than it could.
 
     Fires on:
-        Two steps in which weights, softmax of scores that are a product as of queries and keys, are
-        summed over another dim in the next product, of as many queries as keys.
+        - Two steps in which attention weights are summed over another dim than their softmax. The
+          weights are the softmax of a product of queries and keys, and there are as many queries as
+          keys.
 
     Stays quiet on:
-        Attention to more or fewer keys than queries, for these may be clusters; weights that are
-        divided by their sum again, or multiplied by other weights; scores that are parameters, as
-        of a Markov chain; scaled_dot_product_attention and nn.MultiheadAttention, which know their
-        dims; compiled or checkpointed models, and torch 2.4, whose graphs do not tell; steps
-        between those that are looked at.
+        - Attention to more or fewer keys than queries, because these may be clusters.
+        - Weights that are divided by their sum again, or multiplied by other weights.
+        - Scores that are parameters, e.g. of a Markov chain.
+        - scaled_dot_product_attention and nn.MultiheadAttention, which choose the dim correctly.
+        - Compiled or checkpointed models and torch 2.4, whose autograd graphs lack the information.
+        - Steps that are not scanned.
 
     Fix:
-        scores.softmax(dim=-1), where scores are query @ key.transpose(-2, -1).
+        Use scores.softmax(dim=-1), where scores are query @ key.transpose(-2, -1).
 
     Source:
         https://github.com/FudanNLP/fastNLP/issues/254, https://github.com/labmlai/annotated_deep_learning_paper_implementations/issues/146
     """
 
-    title = "Weights of attention are normalized over the wrong dim"
-    likely_cause = "The dim of softmax is wrong: the weights of a position do not add up to 1."
-    fix = "Take softmax over the dim of the keys: of query @ key.transpose(-2, -1), dim=-1."
+    title = "Attention weights are normalized over the wrong dim"
+    likely_cause = "softmax uses the wrong dim: the weights of a position do not sum to 1."
+    fix = "Take softmax over the dim of the keys: for query @ key.transpose(-2, -1), use dim=-1."
     needs = Needs(
         states=frozenset({"loss@attention"}), calls=SOFTMAXES, kinds=frozenset({"mark", "step"})
     )
 
     def __init__(self) -> None:
         super().__init__()
-        self._calls: defaultdict[str, list[CallEvent]] = defaultdict(list)  # by stream, in a step
+        self._calls: defaultdict[str, list[CallEvent]] = defaultdict(list)  # of a step, by stream
         self._first: dict[tuple[int, int, int], Violation] = {}
         self._steps: Counter[tuple[int, int, int]] = Counter()
 
@@ -107,16 +109,16 @@ class SoftmaxOverQueries(EventRule, code="TC337", severity="error"):
             ),
             symptom=Symptom.UNMASKED,
             message=found.text,
-            expected="softmax over the dim that is summed over, the keys",
+            expected="softmax over the dim that is summed over (the keys)",
             observed=found.text,
             evidence=(mark,) if call is None else (call, mark),
         )
 
 
 class _Weights(NamedTuple):
-    """shape: of what softmax gave. normalized: the dim it ran over.
+    """One softmax of attention. shape: of its result. normalized: its dim.
 
-    kept, summed: dims of the matrix in the product, of queries and keys.
+    kept, summed: dims of the weight matrix in the product (queries, keys).
     """
 
     shape: tuple[int, ...]
@@ -131,15 +133,15 @@ class _Weights(NamedTuple):
 
     @property
     def text(self) -> str:
-        over = "that of the queries" if self.normalized == self.kept else "as of heads"
+        over = "the queries" if self.normalized == self.kept else "e.g. the heads"
         return (
-            f"softmax runs over dim {self.normalized} of {list(self.shape)}, {over}, and the "
+            f"softmax runs over dim {self.normalized} of {list(self.shape)} ({over}), but the "
             f"product with the values sums over dim {self.summed}"
         )
 
 
 def _weights(told: Any) -> _Weights | None:
-    """What a mark tells, if it is well-formed."""
+    """The weights that a mark describes; None if it is malformed."""
     if not isinstance(told, Mapping):
         return None
     shape = told.get("shape")
