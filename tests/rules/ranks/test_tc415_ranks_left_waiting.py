@@ -146,7 +146,7 @@ def test_a_rank_whose_collective_raised_waited_too() -> None:
 
     finding = one(check(raises, lambda rank: ends(rank, **ERROR), FAILED))
     assert finding.title == "Rank 1 raised, and others wait for it"
-    assert finding.fix == "Correct the ValueError of rank 1 (train.py:12)."
+    assert finding.fix == "Fix the ValueError of rank 1 (train.py:12)."
 
 
 def test_a_job_that_dies_in_a_collective_of_all_ranks() -> None:

@@ -58,12 +58,12 @@ class OptimizerNotRestored(EventRule, code="TC602", severity="error"):
     def __init__(self) -> None:
         super().__init__()
         self._resume = Resume()
-        self._is_told = False
+        self._is_reported = False
 
     def judge(self, event: Event) -> list[Violation]:
         resume = self._resume
         resume.observe(event)
-        if not isinstance(event, StepEvent) or self._is_told:
+        if not isinstance(event, StepEvent) or self._is_reported:
             return []
         found, file = resume.optimizer_state(), resume.file
         if found is None or file is None or resume.model is None or not resume.stepped:
@@ -79,7 +79,7 @@ class OptimizerNotRestored(EventRule, code="TC602", severity="error"):
             twice = None if owner in resume.loaded else _twice(resume)
             is_like = any(_is_like(created, one) for one in (parts if twice else [part]))
             if is_like and (replaced or twice or not resume.loaded):
-                self._is_told = True
+                self._is_reported = True
                 loads = (file, holder, replaced or twice or resume.model)
                 told = self._violation(owner, created, loads, resume.stepped[owner])
                 return [_of_several(told, owner, created) if len(resume.stepped) > 1 else told]

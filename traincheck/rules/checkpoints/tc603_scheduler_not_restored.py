@@ -46,12 +46,12 @@ class SchedulerNotRestored(EventRule, code="TC603", severity="error"):
     def __init__(self) -> None:
         super().__init__()
         self._resume = Resume()
-        self._is_told = False
+        self._is_reported = False
 
     def judge(self, event: Event) -> list[Violation]:
         resume = self._resume
         resume.observe(event)
-        if not isinstance(event, StepEvent) or self._is_told:
+        if not isinstance(event, StepEvent) or self._is_reported:
             return []
         file, model = resume.file, resume.model
         if file is None or model is None or resume.optimizer is None:
@@ -62,7 +62,7 @@ class SchedulerNotRestored(EventRule, code="TC603", severity="error"):
             if owner in resume.stepped and owner not in resume.continued:
                 self.triggered += 1
                 if resume.scheduler is None:
-                    self._is_told = True
+                    self._is_reported = True
                     return [self._violation(call, event, file, model)]
         return []
 

@@ -55,7 +55,7 @@ class DataOrderDiffersAfterResume(
     def __init__(self) -> None:
         super().__init__()
         self._resumptions = Resumptions()
-        self._told: set[tuple[int, str, int]] = set()  # rank, stream and number of a load
+        self._reported: set[tuple[int, str, int]] = set()  # rank, stream and number of a load
 
     def observe(self, event: Event) -> list[Violation]:
         return [found for one in self._resumptions.observe(event) for found in self._judge(one)]
@@ -63,9 +63,9 @@ class DataOrderDiffersAfterResume(
     def _judge(self, one: Resumed) -> list[Violation]:
         self.triggered += 1
         load = (one.load.rank, one.load.stream, one.load.seq)
-        if not one.again or load in self._told:
+        if not one.again or load in self._reported:
             return []
-        self._told.add(load)
+        self._reported.add(load)
         return [self._violation(one)]
 
     def _violation(self, one: Resumed) -> Violation:

@@ -67,7 +67,7 @@ class WeightsResetDuringTraining(EventRule, code="TC608", aliases=("training-und
         self._stepped: set[str | None] = set()  # optimizers, before the load
         self._load: CheckpointEvent | None = None
         self._is_used = False
-        self._told: set[str | None] = set()
+        self._reported: set[str | None] = set()
         self._moved: set[str] = set()  # parameters, since the last evaluation with first weights
         self._seen: dict[str, list[MarkEvent]] = {}  # such evaluations of a model
 
@@ -129,13 +129,13 @@ class WeightsResetDuringTraining(EventRule, code="TC608", aliases=("training-und
         self._stepped.add(event.owner)
         if not is_known:
             return []
-        if load is not None and self._is_used and load.target not in self._told:
-            self._told.add(load.target)
+        if load is not None and self._is_used and load.target not in self._reported:
+            self._reported.add(load.target)
             said = f"loads exactly the weights that {_MADE}, is evaluated or saved with them"
             return [self._violation(load, load.target, said, len(load.values))]
         for model, marks in self._seen.items():
-            if len(marks) >= _EVALUATIONS and model not in self._told:
-                self._told.add(model)
+            if len(marks) >= _EVALUATIONS and model not in self._reported:
+                self._reported.add(model)
                 count = len(marks[0].data["values"])
                 said = f"is evaluated again and again with exactly the weights that {_MADE}"
                 return [self._violation(marks[0], model, said, count)]

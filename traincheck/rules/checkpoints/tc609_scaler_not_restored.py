@@ -48,7 +48,7 @@ class ScalerNotRestored(EventRule, code="TC609"):
         self._resume = Resume()
         self._scaler: CheckpointEvent | None = None
         self._used: CallEvent | None = None
-        self._is_told = False
+        self._is_reported = False
 
     def judge(self, event: Event) -> list[Violation]:
         self._resume.observe(event)
@@ -72,11 +72,11 @@ class ScalerNotRestored(EventRule, code="TC609"):
         if resume.model is None:
             return []
         self.triggered += 1
-        if self._is_told or self._scaler is not None or file.path not in resume.saved:
+        if self._is_reported or self._scaler is not None or file.path not in resume.saved:
             return []
         if part.get("scale") == _DEFAULT:
             return []
-        self._is_told = True
+        self._is_reported = True
         return [
             Violation(
                 check_id=self.code,

@@ -44,7 +44,7 @@ class RandomStateNotRestored(EventRule, code="TC610", severity="info"):
         super().__init__()
         self._resume = Resume()
         self._is_set = False
-        self._is_told = False
+        self._is_reported = False
 
     def judge(self, event: Event) -> list[Violation]:
         resume = self._resume
@@ -65,9 +65,9 @@ class RandomStateNotRestored(EventRule, code="TC610", severity="info"):
         if resume.model is None or resume.optimizer is None:
             return []
         self.triggered += 1
-        if self._is_told or self._is_set or file.path not in resume.saved:
+        if self._is_reported or self._is_set or file.path not in resume.saved:
             return []
-        self._is_told = True
+        self._is_reported = True
         call = next(iter(resume.stepped.values()))
         return [
             Violation(

@@ -63,7 +63,7 @@ class StepCountResetOnResume(EventRule, code="TC612", aliases=("count-begins-ane
         self._owners: set[str | None] = set()  # optimizers that were loaded
         self._file: CheckpointEvent | None = None  # from which training is resumed, until judged
         self._first: CallEvent | None = None  # step after the resume
-        self._told: BatchEvent | None = None  # first batch after it from a sampler with epochs
+        self._reported: BatchEvent | None = None  # first batch after it from a sampler with epochs
         self._steps = self._backwards = 0  # since the resume
 
     def judge(self, event: Event) -> list[Violation]:
@@ -73,8 +73,8 @@ class StepCountResetOnResume(EventRule, code="TC612", aliases=("count-begins-ane
         if self._file is None:
             return []
         if isinstance(event, BatchEvent):
-            if self._first is None and self._told is None and _shuffles_by_epoch(event):
-                self._told = event
+            if self._first is None and self._reported is None and _shuffles_by_epoch(event):
+                self._reported = event
         elif isinstance(event, CallEvent):
             family = event.family or event.api
             self._backwards += family == Families.BACKWARD
@@ -92,7 +92,7 @@ class StepCountResetOnResume(EventRule, code="TC612", aliases=("count-begins-ane
                 self._owners.add(event.owner)
             file = resume.file
             if file is not None and file.numbers and resume.model and resume.optimizer:
-                self._file, self._first, self._told = file, None, None
+                self._file, self._first, self._reported = file, None, None
                 self._steps = self._backwards = 0
         elif self._file is not None and self._first is not None:
             return self._saved(event, self._file, self._first)
@@ -106,7 +106,7 @@ class StepCountResetOnResume(EventRule, code="TC612", aliases=("count-begins-ane
         if self._first is not None:
             return []
         self._first = event
-        saved, told = _number(file.numbers, _EPOCH), self._told
+        saved, told = _number(file.numbers, _EPOCH), self._reported
         if saved is None or told is None or told.sampler_epoch is None:
             return []
         self.triggered += 1

@@ -51,7 +51,7 @@ class AveragedModelNeverUpdated(EventRule, code="TC614", aliases=("average-never
     def __init__(self) -> None:
         super().__init__()
         self._models: defaultdict[int, AuxiliaryModels] = defaultdict(AuxiliaryModels)
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def judge(self, event: Event) -> list[Violation]:
         if not is_look(event) or not event.step:
@@ -62,9 +62,9 @@ class AveragedModelNeverUpdated(EventRule, code="TC614", aliases=("average-never
         self.triggered += 1
         model = self._models[event.rank].look(event)
         is_long = model.looks >= _ROUNDS and event.step - (model.first or 0) >= _STEPS
-        if not is_long or model.has_moved or model.name in self._told:
+        if not is_long or model.has_moved or model.name in self._reported:
             return []
-        self._told.add(model.name)
+        self._reported.add(model.name)
         return [self._violation(event, model.name, model.looks)]
 
     def _violation(self, event: MarkEvent, model: str, rounds: int) -> Violation:

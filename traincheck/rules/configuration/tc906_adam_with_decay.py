@@ -43,13 +43,13 @@ class AdamWithDecay(BuiltInRule, code="TC906", severity="info"):
 
     def __init__(self) -> None:
         super().__init__()
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def observe(self, event: Event) -> Sequence[Violation]:
         if not isinstance(event, OptimizerEvent) or event.cls != _ADAM:
             return ()
         made = event.where or event.id  # one line may make many: models that are trained in turn
-        if made in self._told:
+        if made in self._reported:
             return ()
         self.triggered += 1
         coupled = [
@@ -59,7 +59,7 @@ class AdamWithDecay(BuiltInRule, code="TC906", severity="info"):
         ]
         if not coupled:
             return ()
-        self._told |= {made, event.id}
+        self._reported |= {made, event.id}
         return [
             about(
                 self.info,

@@ -24,7 +24,7 @@ class DecayRule(BuiltInRule):
         super().__init__()
         self._models: dict[str, Model] = {}
         self._waiting: list[OptimizerEvent] = []
-        self._told: set[str] = set()  # lines that make optimizers, ids of others
+        self._reported: set[str] = set()  # lines that make optimizers, ids of others
         self._frozen: set[str] = set()  # optimizers pass over what has no gradient
 
     def observe(self, event: Event) -> Sequence[Violation]:
@@ -56,13 +56,13 @@ class DecayRule(BuiltInRule):
             if name not in self._frozen
         ]
         place = event.where or event.id  # trials and folds make theirs in one line
-        if not decaying or place in self._told:
+        if not decaying or place in self._reported:
             return ()
         self.triggered += 1
         found = sorted(filter(self._is_wrong, decaying))
         if not found:
             return ()
-        self._told.add(place)
+        self._reported.add(place)
         violation = about(
             self.info,
             event,

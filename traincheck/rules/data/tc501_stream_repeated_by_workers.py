@@ -56,7 +56,7 @@ class StreamRepeatedByWorkers(BuiltInRule, code="TC501", severity="error"):
     def __init__(self) -> None:
         super().__init__()
         self._epochs: dict[str, _Epoch] = {}
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def observe(self, event: Event) -> list[Violation]:
         if not isinstance(event, BatchEvent) or event.sampler != STREAM or event.workers < 2:  # noqa: PLR2004
@@ -69,7 +69,7 @@ class StreamRepeatedByWorkers(BuiltInRule, code="TC501", severity="error"):
             self.triggered += 1
         self._enter(epoch, event)
         is_proof = epoch.is_varied and not epoch.own and epoch.copies >= 2 * (event.workers - 1)
-        if is_proof and epoch.copied is not None and loader not in self._told:
+        if is_proof and epoch.copied is not None and loader not in self._reported:
             said = f"batches of {event.workers} workers are the same, each of {epoch.copies} times"
             found += [self._violation(epoch.copied, said)]
         return found
@@ -100,7 +100,7 @@ class StreamRepeatedByWorkers(BuiltInRule, code="TC501", severity="error"):
 
     def _count(self, loader: str, epoch: _Epoch) -> list[Violation]:
         """Once a pass is over: workers may shuffle, then only counts show what they did."""
-        if loader in self._told or epoch.again is None or len(epoch.makers) < _MIN_SAMPLES:
+        if loader in self._reported or epoch.again is None or len(epoch.makers) < _MIN_SAMPLES:
             return []
         workers = epoch.again.workers
         # Rows that come more than once by themselves come unequally often from each
@@ -114,7 +114,7 @@ class StreamRepeatedByWorkers(BuiltInRule, code="TC501", severity="error"):
         return [self._violation(epoch.again, said)]
 
     def _violation(self, event: BatchEvent, observed: str) -> Violation:
-        self._told.add(event.loader)
+        self._reported.add(event.loader)
         return self.violation(
             event,
             subject=Subject(api=DATA_LOADER, variable=event.loader),

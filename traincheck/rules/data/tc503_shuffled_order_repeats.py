@@ -57,7 +57,7 @@ class ShuffledOrderRepeats(BuiltInRule, code="TC503"):
         self._loaders: dict[str, _Orders] = {}
         self._last: dict[int, str] = {}  # of each rank, the loader that gave the last batch
         self._repeated: dict[str, BatchEvent] = {}
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._training = TrainingLoaders()
 
     def observe(self, event: Event) -> list[Violation]:
@@ -114,8 +114,8 @@ class ShuffledOrderRepeats(BuiltInRule, code="TC503"):
     def _conclude(self, rank: int) -> list[Violation]:
         found = []
         for loader, event in self._repeated.items():
-            if loader not in self._told and (rank, loader) in self._training:
-                self._told.add(loader)
+            if loader not in self._reported and (rank, loader) in self._training:
+                self._reported.add(loader)
                 found.append(self._violation(event))
         return found
 

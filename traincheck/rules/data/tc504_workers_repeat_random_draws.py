@@ -53,7 +53,7 @@ class WorkersRepeatRandomDraws(
         super().__init__()
         self._book = WorkerBook()
         self._seen: dict[tuple[int, str, int], dict[tuple[str, str, str], Worker]] = {}
-        self._told: set[tuple[int, str, str]] = set()
+        self._reported: set[tuple[int, str, str]] = set()
 
     def observe(self, event: Event) -> list[Violation]:
         found = []
@@ -66,8 +66,8 @@ class WorkersRepeatRandomDraws(
             for name, states in worker.drawn.items():
                 other = seen.setdefault((name, *states), worker)
                 told = (worker.rank, worker.loader, name)
-                if other is not worker and other.number != worker.number and told not in self._told:
-                    self._told.add(told)
+                if other is not worker and other.number != worker.number and told not in self._reported:
+                    self._reported.add(told)
                     found.append(self._violation(name, other, worker))
         return found
 

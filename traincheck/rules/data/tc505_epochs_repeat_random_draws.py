@@ -48,7 +48,7 @@ class EpochsRepeatRandomDraws(BuiltInRule, code="TC505", aliases=("epochs-draw-t
         super().__init__()
         self._book = WorkerBook()
         self._last: dict[tuple[int, str, int], Worker] = {}
-        self._told: set[tuple[int, str]] = set()
+        self._reported: set[tuple[int, str]] = set()
 
     def observe(self, event: Event) -> list[Violation]:
         found = []
@@ -64,8 +64,8 @@ class EpochsRepeatRandomDraws(BuiltInRule, code="TC505", aliases=("epochs-draw-t
                 for name, states in worker.drawn.items()
                 if before.drawn.get(name) == states and not self._is_shared(name, worker)
             ]
-            if same and key[:2] not in self._told:
-                self._told.add(key[:2])
+            if same and key[:2] not in self._reported:
+                self._reported.add(key[:2])
                 found.append(self._violation(same[0], before, worker))
         return found
 

@@ -56,7 +56,7 @@ class LabelsInOrder(BuiltInRule, code="TC506"):
         super().__init__()
         self._classes = classes
         self._runs: dict[tuple[str, str], _Run | None] = {}
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._training = TrainingLoaders()
 
     def observe(self, event: Event) -> list[Violation]:
@@ -90,10 +90,10 @@ class LabelsInOrder(BuiltInRule, code="TC506"):
     def _conclude(self, rank: int) -> list[Violation]:
         found = []
         for (loader, path), run in self._runs.items():
-            if run is None or loader in self._told or (rank, loader) not in self._training:
+            if run is None or loader in self._reported or (rank, loader) not in self._training:
                 continue
             if len(run.classes) >= self._classes and run.is_sorted:
-                self._told.add(loader)
+                self._reported.add(loader)
                 found.append(self._violation(run, path))
         return found
 

@@ -45,7 +45,7 @@ class BatchFoldedIntoOneRow(BuiltInRule, code="TC507"):
 
     def __init__(self) -> None:
         super().__init__()
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def observe(self, event: Event) -> list[Violation]:
         if not isinstance(event, BatchEvent) or event.drawn < _MIN_BATCH:
@@ -59,9 +59,9 @@ class BatchFoldedIntoOneRow(BuiltInRule, code="TC507"):
         folded = [p for p, shape in shapes.items() if shape[:2] == (1, event.drawn)]
         others = [p for p in shapes if p not in folded]
         is_one_row = all(shape[0] == 1 for shape in shapes.values())
-        if not (folded and others and is_one_row) or event.loader in self._told:
+        if not (folded and others and is_one_row) or event.loader in self._reported:
             return []
-        self._told.add(event.loader)
+        self._reported.add(event.loader)
         return [self._violation(event, folded[0], others[0], shapes)]
 
     def _violation(

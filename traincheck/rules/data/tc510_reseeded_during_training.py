@@ -50,7 +50,7 @@ class ReseededDuringTraining(EventRule, code="TC510", aliases=("seeded-again",))
         # Seed, state at the end and optimizers -> step
         self._seen: dict[tuple[int, str, frozenset[str]], int] = {}
         self._found: Violation | None = None  # told if no other training begins in the next step
-        self._is_told = False
+        self._is_reported = False
 
     def judge(self, event: Event) -> list[Violation]:
         if isinstance(event, RngEvent) and event.source == "torch":
@@ -73,10 +73,10 @@ class ReseededDuringTraining(EventRule, code="TC510", aliases=("seeded-again",))
         seeded, left, owners = self._seeded, self._left, frozenset(self._owners)
         self._seeded = self._left = None
         self._owners.clear()
-        if self._is_told:
+        if self._is_reported:
             return []
         if found is not None:
-            self._is_told = True
+            self._is_reported = True
             return [found]
         if seeded is not None and left is not None and event.recorded:
             self._found = self._step(seeded, left, event, owners)

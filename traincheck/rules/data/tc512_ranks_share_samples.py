@@ -61,7 +61,7 @@ class RanksShareSamples(BuiltInRule, code="TC512"):
         super().__init__()
         self._ranks: set[int] = set()  # that wrap a model
         self._epochs: dict[str, _Epoch] = {}
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._training = TrainingLoaders()
 
     def observe(self, event: Event) -> list[Violation]:
@@ -115,14 +115,14 @@ class RanksShareSamples(BuiltInRule, code="TC512"):
         found = []
         for loader, epoch in self._epochs.items():
             for (rank, other), shared in epoch.shared.items():
-                if loader in self._told or shared.first is None:
+                if loader in self._reported or shared.first is None:
                     continue
                 again = epoch.ranks[rank].again + epoch.ranks[other].again
                 if shared.count < _PROOF or len(shared.places) < _BATCHES:
                     continue
                 is_training = any((r, loader) in self._training for r in (rank, other))
                 if again * _RATIO <= shared.count and is_training:
-                    self._told.add(loader)
+                    self._reported.add(loader)
                     found.append(self._violation(shared.first, (rank, other), shared))
         return found
 

@@ -56,7 +56,7 @@ class SampleRedrawn(BuiltInRule, code="TC514", severity="info", aliases=("drawn-
     def __init__(self) -> None:
         super().__init__()
         self._epochs: dict[tuple[int, str], _Epoch] = {}
-        self._told: set[tuple[int, str]] = set()
+        self._reported: set[tuple[int, str]] = set()
         self._training = TrainingLoaders()
 
     def observe(self, event: Event) -> list[Violation]:
@@ -87,10 +87,10 @@ class SampleRedrawn(BuiltInRule, code="TC514", severity="info", aliases=("drawn-
     def _conclude(self) -> list[Violation]:
         found = []
         for key, epoch in self._epochs.items():
-            if key in self._told or epoch.first is None or epoch.after < _PROOF:
+            if key in self._reported or epoch.first is None or epoch.after < _PROOF:
                 continue
             if key in self._training:
-                self._told.add(key)
+                self._reported.add(key)
                 found.append(self._violation(epoch.first, epoch))
         return found
 

@@ -60,7 +60,7 @@ class ReseededPerSample(BuiltInRule, code="TC518", aliases=("seeded-for-each-sam
         self._of_streams: defaultdict[str, Counter[_Seed]] = defaultdict(Counter)
         self._workers: dict[str, Worker] = {}  # of loaders that feed training
         self._last: dict[_Seed, RngEvent] = {}
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def observe(self, event: Event) -> list[Violation]:
         ready = list(self._book.observe(event))
@@ -110,9 +110,9 @@ class ReseededPerSample(BuiltInRule, code="TC518", aliases=("seeded-for-each-sam
 
     def _tell(self, key: _Seed, event: StepEvent, often: str) -> list[Violation]:
         source, number = key
-        if source in self._told:
+        if source in self._reported:
             return []
-        self._told.add(source)
+        self._reported.add(source)
         name = _NAMES.get(source, source)
         return [
             Violation(

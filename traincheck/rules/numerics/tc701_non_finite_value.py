@@ -78,10 +78,10 @@ class NonFiniteValue(BuiltInRule, code="TC701", severity="error"):
         self._stepped: CallEvent | None = None
         self._has_stepped = False  # an optimizer, ever
         self._backward: CallEvent | None = None  # the last of this step
-        self._is_told = False
+        self._is_reported = False
 
     def observe(self, event: Event) -> Sequence[Violation]:
-        if self._is_told:
+        if self._is_reported:
             return ()
         if isinstance(event, StateEvent):
             self._state(event)
@@ -204,7 +204,7 @@ class NonFiniteValue(BuiltInRule, code="TC701", severity="error"):
     def _violation(
         self, step: int | None, event: StepEvent, place: _Place, shown: str
     ) -> Violation:
-        self._is_told = True
+        self._is_reported = True
         subject = place.subject if place.subject != Subject() else Subject(api=Families.BACKWARD)
         observed = place.words if place.words == shown else f"{place.words}, then {shown}"
         return Violation(

@@ -77,9 +77,9 @@ class DeadUnits(ActivationRule, code="TC705"):
             return ()
         streak = self._streaks.setdefault(look.place, Streak())
         streak.add(look)
-        if streak.is_told or streak.steps < self.looks or streak.samples < _SAMPLES_OF_ALL:
+        if streak.is_reported or streak.steps < self.looks or streak.samples < _SAMPLES_OF_ALL:
             return ()
-        streak.is_told = True
+        streak.is_reported = True
         return [self._violation(look, dead, streak)]
 
     def _is_bad(self, look: Look, dead: float) -> bool:

@@ -67,15 +67,15 @@ class SaturatedActivation(ActivationRule, code="TC706"):
         if prod(look.summary.shape) < _ELEMENTS or look.units < FEWEST_UNITS:
             return ()
         streak = self._streaks.setdefault(look.place, Streak())
-        if streak.is_told:
+        if streak.is_reported:
             return ()
         if share < self.share:
-            streak.is_told = True  # it was good once: what comes later may be meant
+            streak.is_reported = True  # it was good once: what comes later may be meant
             return ()
         streak.add(look)
         if streak.steps < self.looks:
             return ()
-        streak.is_told = True
+        streak.is_reported = True
         seen = f"{share:.0%} of its results at a limit, at {streak.steps} steps"
         return [
             Violation(

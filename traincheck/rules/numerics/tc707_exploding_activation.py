@@ -65,9 +65,9 @@ class ExplodingActivation(ActivationRule, code="TC707"):
             return ()
         streak = self._streaks.setdefault(look.place, Streak())
         streak.add(look)
-        if streak.is_told or streak.steps < _CONFIRMED:
+        if streak.is_reported or streak.steps < _CONFIRMED:
             return ()
-        streak.is_told = True
+        streak.is_reported = True
         return [
             Violation(
                 check_id=self.code,

@@ -66,10 +66,10 @@ class Overfitting(BuiltInRule, code="TC712", severity="info"):
         self.worse = worse
         self.margin = margin
         self._series: dict[str, _Series] = {}
-        self._is_told = False
+        self._is_reported = False
 
     def observe(self, event: Event) -> Sequence[Violation]:
-        if self._is_told or isinstance(event, StepEvent) or not isinstance(event, CallEvent):
+        if self._is_reported or isinstance(event, StepEvent) or not isinstance(event, CallEvent):
             return ()
         value = value_of(event.result)
         if value is None or not math.isfinite(value):
@@ -99,7 +99,7 @@ class Overfitting(BuiltInRule, code="TC712", severity="info"):
         falls = all(after[1] < before[1] for before, after in pairs)
         if not (rises and falls and past[-1][2] > (1 + self.margin) * best[2]):
             return ()
-        self._is_told = True
+        self._is_reported = True
         return [
             Violation(
                 check_id=self.code,

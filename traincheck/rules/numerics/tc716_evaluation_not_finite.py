@@ -65,7 +65,7 @@ class EvaluationNotFinite(EventRule, code="TC716"):
         self._has_evaluated = False
         self._first: CallEvent | None = None
         self._count = 0
-        self._is_told = False
+        self._is_reported = False
 
     def judge(self, event: Event) -> list[Violation]:
         if isinstance(event, CallEvent):
@@ -94,9 +94,9 @@ class EvaluationNotFinite(EventRule, code="TC716"):
             return []
         self._first = broken if self._count == 0 else self._first
         self._count += 1
-        if self._count < _IN_A_ROW or self._is_told or self._first is None:
+        if self._count < _IN_A_ROW or self._is_reported or self._first is None:
             return []
-        self._is_told = True
+        self._is_reported = True
         return [self._violation(self._first, broken)]
 
     def _violation(self, first: CallEvent, last: CallEvent) -> Violation:

@@ -52,7 +52,7 @@ class EpsUnderflows(BuiltInRule, code="TC803", severity="error", aliases=("eps-v
         super().__init__()
         self._half: dict[int, str] = {}  # float16 parameters by identity
         self._optimizers: dict[str, OptimizerEvent] = {}
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def observe(self, event: Event) -> Sequence[Violation]:
         if isinstance(event, StateEvent):
@@ -68,7 +68,7 @@ class EpsUnderflows(BuiltInRule, code="TC803", severity="error", aliases=("eps-v
         return ()
 
     def _judge(self, call: CallEvent, optimizer: OptimizerEvent) -> list[Violation]:
-        if optimizer.id in self._told or call.family != Families.OPTIMIZER_STEP:
+        if optimizer.id in self._reported or call.family != Families.OPTIMIZER_STEP:
             return []
         found = []
         for group in optimizer.groups:
@@ -80,7 +80,7 @@ class EpsUnderflows(BuiltInRule, code="TC803", severity="error", aliases=("eps-v
                 named = [self._half[i] for i in group.ids if i in self._half]
                 found += [self._violation(call, optimizer, name, eps) for name in named]
         if found:
-            self._told.add(optimizer.id)
+            self._reported.add(optimizer.id)
         return found
 
     def _violation(

@@ -43,7 +43,7 @@ class ParametersInHalf(BuiltInRule, code="TC805", severity="info"):
         super().__init__()
         self._half: dict[int, StateEvent] = {}
         self._held: set[int] = set()
-        self._told: set[int] = set()
+        self._reported: set[int] = set()
 
     def observe(self, event: Event) -> list[Violation]:
         if isinstance(event, OptimizerEvent):
@@ -56,8 +56,8 @@ class ParametersInHalf(BuiltInRule, code="TC805", severity="info"):
                     self._half.pop(event.identity, None)
         elif isinstance(event, StepEvent) and event.counters.get("optimizer_step", 0):
             self.triggered += 1
-            found = sorted(self._held & self._half.keys() - self._told)
-            self._told.update(found)
+            found = sorted(self._held & self._half.keys() - self._reported)
+            self._reported.update(found)
             return [self._violation(self._half[identity], event) for identity in found[:_NAMED]]
         return []
 

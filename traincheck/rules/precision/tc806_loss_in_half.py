@@ -41,7 +41,7 @@ class LossInHalf(BuiltInRule, code="TC806", severity="info"):
 
     def __init__(self) -> None:
         super().__init__()
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def observe(self, event: Event) -> list[Violation]:
         call = as_loss(event, _LOSSES)
@@ -49,9 +49,9 @@ class LossInHalf(BuiltInRule, code="TC806", severity="info"):
         if call is None or tensor is None:
             return []
         self.triggered += 1
-        if tensor.dtype not in _HALF or call.autocast is not None or call.api in self._told:
+        if tensor.dtype not in _HALF or call.autocast is not None or call.api in self._reported:
             return []
-        self._told.add(call.api)
+        self._reported.add(call.api)
         return [
             self.violation(
                 call,

@@ -44,13 +44,13 @@ class OptimizerStateInHalf(EventRule, code="TC807", severity="info"):
     def __init__(self) -> None:
         super().__init__()
         self._dtypes: set[str] = set()
-        self._is_told = False
+        self._is_reported = False
 
     def judge(self, event: Event) -> list[Violation]:
         if isinstance(event, StateEvent):
             if event.role == "parameter" and event.summary is not None:
                 self._dtypes.add(event.summary.dtype)
-        elif isinstance(event, CheckpointEvent) and not self._is_told and self._dtypes:
+        elif isinstance(event, CheckpointEvent) and not self._is_reported and self._dtypes:
             return self._file(event)
         return []
 
@@ -63,7 +63,7 @@ class OptimizerStateInHalf(EventRule, code="TC807", severity="info"):
             half = sorted(found & _HALF)
             if not half or not self._dtypes.isdisjoint(_HALF):
                 continue
-            self._is_told = True
+            self._is_reported = True
             return [
                 self.violation(
                     event,
