@@ -38,7 +38,7 @@ def test_fires_when_a_third_class_has_come_in_order() -> None:
 
 def test_fires_when_classes_meet_in_each_batch() -> None:
     finding = fires("TC506", run_on(labelled((0, 1), (1, 2), (2, 3), (3, 4), (4, 5))))
-    assert "4 of the first 4 batches hold one class, or it and the next" in finding.observed
+    assert "4 of the first 4 batches hold one class, or one class and the next" in finding.observed
 
 
 @pytest.mark.parametrize(
