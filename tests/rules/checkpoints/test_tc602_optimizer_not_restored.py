@@ -96,7 +96,7 @@ def test_an_optimizer_that_is_made_again_after_its_load(tmp_path: Path, is_wrong
         train(resumed, last)
     if is_wrong:
         finding = fires("TC602", run.events)
-        assert finding.observed == "opt1 was loaded, opt2 (Adam) was not"
+        assert finding.observed == "opt1 was loaded, but opt2 (Adam) was not"
     else:
         assert quiet("TC602", run.events) is Verdict.HELD
 
@@ -172,6 +172,6 @@ def test_one_of_two_optimizers_is_loaded_twice(tmp_path: Path, is_wrong: bool) -
         train(nets, optimizers)
     if is_wrong:
         finding = fires("TC602", run.events)
-        assert finding.observed == "opt2 was loaded, opt3 (Adam) was not"
+        assert finding.observed == "opt2 was loaded, but opt3 (Adam) was not"
     else:
         assert quiet("TC602", run.events) is Verdict.HELD

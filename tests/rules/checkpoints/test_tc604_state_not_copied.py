@@ -102,4 +102,4 @@ def test_the_cause_is_that_of_the_load(tmp_path: Path, case: str, cause: str | N
 def test_a_trace_that_does_not_say_how_the_state_was_made_leaves_the_cause_open() -> None:
     cause = fires("TC604", BROKEN).likely_cause
     assert "without a copy" in cause
-    assert "or that of the model itself" in cause
+    assert "or the current state of the model itself" in cause

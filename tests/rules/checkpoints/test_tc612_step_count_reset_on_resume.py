@@ -69,7 +69,7 @@ def test_fires_when_steps_are_counted_anew(before: dict[str, int], after: dict[s
 
 def test_fires_when_the_sampler_is_told_the_first_epoch_again() -> None:
     finding = fires("TC612", told(0))
-    assert "loader0 is told epoch 0" in finding.observed
+    assert "loader0 receives epoch 0" in finding.observed
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A resume in the middle of an epoch skips batches of another order. Goes by indices."""
+"""A resume within an epoch skips batches of another order. Compares indices."""
 
 from __future__ import annotations
 
@@ -17,24 +17,27 @@ class DataOrderDiffersAfterResume(
     """data-order-differs-after-resume: a resumed epoch trains samples again.
 
     What it checks:
-        When training goes on from a file that was saved within an epoch, and leaves the first
-        batches of the new loader out, these are the batches that were trained on before.
+        If training resumes from a file saved within an epoch and skips the first batches of the new
+        loader, these are the batches that were trained on before.
 
     Why it matters:
-        The order is drawn anew, so other batches than those are left out: in this epoch some
-        samples come twice and others never. After many restarts the model has seen a biased part.
+        The order is drawn again, so other batches are skipped. In this epoch some samples come
+        twice and others never. After many restarts the model has seen a biased part of the data.
 
     Fires on:
-        A shuffling loader whose generator is not restored, and a loop that skips as many batches as
-        were done; accelerate.skip_first_batches with a sampler that draws another order.
+        - A shuffling loader whose generator is not restored, and a loop that skips as many batches
+          as were done.
+        - accelerate.skip_first_batches with a sampler that draws another order.
 
     Stays quiet on:
-        Resumes at the beginning of an epoch; epochs that are begun again; orders that are restored;
-        samplers that draw with replacement.
+        - Resumes at the start of an epoch.
+        - Epochs that are restarted.
+        - Orders that are restored.
+        - Samplers that draw with replacement.
 
     Fix:
-        Save the state of the sampler's generator at the beginning of the epoch and restore it, or
-        seed it by the epoch.
+        Save the state of the sampler's generator at the start of the epoch and restore it, or seed
+        it with the epoch.
 
     Source:
         https://github.com/huggingface/accelerate/pull/4233,
@@ -46,7 +49,10 @@ class DataOrderDiffersAfterResume(
         "The generator of the sampler is not restored, so the order of the epoch was drawn "
         "again before its first batches were skipped."
     )
-    fix = "Restore the sampler's generator as it was when the epoch began, or seed it by epoch."
+    fix = (
+        "Restore the sampler's generator to its state at the start of the epoch, or seed it with "
+        "the epoch."
+    )
     needs = Needs(
         calls=frozenset({Families.BACKWARD}), kinds=frozenset({"batch", "checkpoint", "step"})
     )
@@ -78,10 +84,10 @@ class DataOrderDiffersAfterResume(
             subject=Subject(variable=one.batch.loader),
             symptom=Symptom.REPEATED_DATA,
             message=(
-                f"{one.load.path} was saved after {one.done} batches of an epoch; after the resume "
-                f"{one.batch.loader} gives samples of those batches again"
+                f"{one.load.path} was saved after {one.done} batches of an epoch; after the "
+                f"resume, {one.batch.loader} returns samples of those batches again"
             ),
-            expected="the batches that are skipped are those that were trained on before",
+            expected="the skipped batches are those that were trained on before",
             observed=f"{samples} of this batch were trained on before in the same epoch",
             evidence=(one.batch, one.load),
         )
