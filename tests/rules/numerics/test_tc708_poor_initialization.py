@@ -52,7 +52,7 @@ def test_fires_on_constant_weights() -> None:
     finding = fires("TC708", BROKEN)
     assert finding.first_step == 0
     assert finding.subject.variable == "Net.fc1.weight"
-    assert "hold nothing but 0.5" in finding.observed
+    assert "contain only 0.5" in finding.observed
 
 
 def test_fires_on_weights_of_a_standard_normal_distribution() -> None:

@@ -76,7 +76,7 @@ def test_fires_once_at_the_third_batch() -> None:
     finding = fires("TC717", BROKEN)
     assert (finding.first_step, finding.violations, finding.severity) == (1, 1, "warning")
     assert finding.subject.api == LOSS
-    assert finding.observed == "a loss of 2.005 for 3 different batches in a row"
+    assert finding.observed == "a loss of 2.005 for 3 different consecutive batches"
     assert "loader1" in finding.message
 
 
