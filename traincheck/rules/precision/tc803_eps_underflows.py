@@ -11,7 +11,7 @@ from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, OptimizerEvent, StateEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
 
-_LEAST = 2.0**-25  # what float16 rounds to zero
+_LEAST = 2.0**-25  # float16 rounds this to zero
 
 
 class EpsUnderflows(BuiltInRule, code="TC803", severity="error", aliases=("eps-vanishes",)):
@@ -19,19 +19,20 @@ class EpsUnderflows(BuiltInRule, code="TC803", severity="error", aliases=("eps-v
 
     What it checks:
         An optimizer that divides by the root of a running mean plus eps has an eps that float16 can
-        hold, when its parameters are in float16.
+        represent, if its parameters are in float16.
 
     Why it matters:
-        The usual 1e-8 is zero in float16. Where gradients are small or zero, the update divides
-        zero by zero, and parameters become NaN.
+        The usual 1e-8 is zero in float16. If gradients are small or zero, the update divides zero
+        by zero, and parameters become NaN.
 
     Fires on:
-        Adam, AdamW, RMSprop and the like over float16 parameters, stepping with an eps that rounds
-        to zero.
+        - Adam, AdamW, RMSprop and similar optimizers over float16 parameters that step with an eps
+          that rounds to zero.
 
     Stays quiet on:
-        float32 and bfloat16 parameters, also under autocast; fused optimizers, which compute in
-        float32; a larger eps.
+        - float32 and bfloat16 parameters, also under autocast.
+        - Fused optimizers, which compute in float32.
+        - A larger eps.
 
     Fix:
         Keep parameters in float32 and use autocast, or set eps=1e-4.
@@ -42,8 +43,8 @@ class EpsUnderflows(BuiltInRule, code="TC803", severity="error", aliases=("eps-v
 
     title = "eps of {subject} is zero in float16"
     likely_cause = (
-        "{variables} {is|are} in float16, where eps is rounded to zero: {observed}. The update "
-        "divides by zero where gradients are small."
+        "{variables} {is|are} in float16, in which eps is rounded to zero: {observed}. The update "
+        "divides by zero when gradients are small."
     )
     fix = "Keep parameters in float32 under autocast, or raise eps to 1e-4."
     needs = DISCOVERY | Needs(calls=frozenset({Families.OPTIMIZER_STEP}))
@@ -95,7 +96,7 @@ class EpsUnderflows(BuiltInRule, code="TC803", severity="error", aliases=("eps-v
             subject=Subject(api=call.api, variable=name),
             symptom=Symptom.PRECISION,
             message=f"{optimizer.id} ({cls}) updates {name} in float16, in which its eps is zero",
-            expected="an eps that float16 can hold, from 6e-8 on",
+            expected="an eps that float16 can represent (6e-8 or more)",
             observed=f"eps={eps:g}",
             evidence=(optimizer, call),
         )
