@@ -85,7 +85,7 @@ def cast(
 def test_fires_when_bytes_are_only_cast(events: list[Event]) -> None:
     finding = fires("TC918", events)
     assert finding.first_step == 2
-    assert "Net.conv: images of bytes are cast to float32" in finding.observed
+    assert "Net.conv: byte images are cast to float32" in finding.observed
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def test_fires_once_at_the_first_step() -> None:
     assert (finding.first_step, finding.violations, finding.severity) == (0, 1, "warning")
     assert finding.subject.module == "Net.bn1"
     assert finding.observed == "Net.bn1: momentum 0.99"
-    assert finding.title == "Batch norms forget all but the last batch: Net.bn1"
+    assert finding.title == "Running statistics of batch norms are those of the last batch: Net.bn1"
 
 
 @pytest.mark.parametrize("events", [run(0.9), run(0.99, calls=0.99), run(0.1, calls=0.9997)])

@@ -14,7 +14,7 @@ BROKEN = told(LAYERS, devices={"cpu": 1000}, cuda=True)
 
 @pytest.mark.parametrize(
     ("devices", "seen"),
-    [({"cpu": 9}, "all on cpu"), ({"cpu": 9, "cuda:0": 9}, "9 elements on cpu")],
+    [({"cpu": 9}, "all elements are on cpu"), ({"cpu": 9, "cuda:0": 9}, "9 elements are on cpu")],
     ids=str,
 )
 def test_fires_off_the_gpu(devices: dict, seen: str) -> None:
