@@ -84,19 +84,19 @@ class MaskInverted(BuiltInRule, code="TC317", severity="error"):
         self._found = 0
 
     def observe(self, event: Event) -> list[Violation]:
-        told: list[Violation] = []
+        hidden: list[Violation] = []
         if isinstance(event, CallEvent):
             if event.api in _MASKS:
-                self._look(event)
+                self._scan(event)
             elif event.root:
-                told = self._hidden(event)
+                hidden = self._hidden(event)
         found = self._passes.observe(event)
-        return told if found is None else told + self._compare(found)
+        return hidden if found is None else hidden + self._compare(found)
 
-    def _look(self, call: CallEvent) -> None:
-        told = [number(given(call, name), "inverted") for name in _MASKS[call.api]]
-        self.triggered += any(one is not None for one in told)
-        if any(told):
+    def _scan(self, call: CallEvent) -> None:
+        inverted = [number(given(call, name), "inverted") for name in _MASKS[call.api]]
+        self.triggered += any(one is not None for one in inverted)
+        if any(inverted):
             self._hiding.append(call)
 
     def _hidden(self, root: CallEvent) -> list[Violation]:

@@ -78,7 +78,7 @@ class SoftmaxOverQueries(EventRule, code="TC337", severity="error"):
 
     def _judge(self, mark: MarkEvent) -> list[Violation]:
         self.triggered += 1
-        told = []
+        violations = []
         weights = [found for each in mark.data.get("weights", ()) if (found := _weights(each))]
         wrong = {(len(w.shape), w.normalized, w.summed): w for w in weights if w.is_wrong}
         for key, found in wrong.items():
@@ -86,8 +86,8 @@ class SoftmaxOverQueries(EventRule, code="TC337", severity="error"):
                 self._first[key] = self._violation(mark, found)
             self._steps[key] += 1
             if self._steps[key] == _ENOUGH:
-                told.append(self._first[key])
-        return told
+                violations.append(self._first[key])
+        return violations
 
     def _violation(self, mark: MarkEvent, found: _Weights) -> Violation:
         dims = len(found.shape)
@@ -140,12 +140,12 @@ class _Weights(NamedTuple):
         )
 
 
-def _weights(told: Any) -> _Weights | None:
+def _weights(record: Any) -> _Weights | None:
     """The weights that a mark describes; None if it is malformed."""
-    if not isinstance(told, Mapping):
+    if not isinstance(record, Mapping):
         return None
-    shape = told.get("shape")
-    dims: list[Any] = [told.get(name) for name in ("normalized", "kept", "summed")]
+    shape = record.get("shape")
+    dims: list[Any] = [record.get(name) for name in ("normalized", "kept", "summed")]
     if not isinstance(shape, list) or not all(isinstance(size, int) for size in shape):
         return None
     if not all(isinstance(dim, int) and 0 <= dim < len(shape) for dim in dims):

@@ -21,7 +21,7 @@ class NegativeIndex(BatchLeafRule, code="TC921", severity="info"):
         Integers in a batch are not negative, except for the two values that mean "ignore".
 
     Why it matters:
-        A negative index silently counts from the end wherever Python indexes.
+        A negative index silently counts from the end wherever Python or gather() does the indexing.
 
     Fires on:
         - Labels or ids that go down to -7 in three consecutive batches.

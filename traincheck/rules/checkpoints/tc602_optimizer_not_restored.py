@@ -16,9 +16,9 @@ class OptimizerNotRestored(EventRule, code="TC602", severity="error"):
     """optimizer-not-restored: the model is resumed from a checkpoint, but the optimizer is not.
 
     What it checks:
-        If a model is loaded from a file with optimizer state, training continues, and the run
-        writes the same file, then the optimizer's load_state_dict is called too. The same holds if
-        the run writes the optimizer state into a separate file beside it.
+        A resume that loads the model from a file with optimizer state also calls the optimizer's
+        load_state_dict. It counts as a resume if training continues and the run writes the same
+        file. The same holds if the run writes the optimizer state into a separate file beside it.
 
     Why it matters:
         Momentum and second moments start at zero. The first steps after every resume are too large
@@ -85,8 +85,10 @@ class OptimizerNotRestored(EventRule, code="TC602", severity="error"):
             if is_like and (replaced or twice or not resume.loaded):
                 self._is_reported = True
                 loads = (file, holder, replaced or twice or resume.model)
-                told = self._violation(owner, created, loads, resume.stepped[owner])
-                return [_of_several(told, owner, created) if len(resume.stepped) > 1 else told]
+                violation = self._violation(owner, created, loads, resume.stepped[owner])
+                return [
+                    _of_several(violation, owner, created) if len(resume.stepped) > 1 else violation
+                ]
         return []
 
     def _violation(

@@ -12,8 +12,8 @@ class SchedulerNotRestored(EventRule, code="TC603", severity="error"):
     """scheduler-not-restored: model and optimizer are resumed, but the schedule restarts.
 
     What it checks:
-        If model and optimizer are loaded from a file with scheduler state and training continues
-        with a new scheduler, its load_state_dict is called, or it was built with last_epoch.
+        If model and optimizer are loaded from a file with scheduler state, a new scheduler does not
+        start from the beginning. Its load_state_dict is called, or it was built with last_epoch.
 
     Why it matters:
         Warm-up and decay restart at every resume, so the learning rate is not the planned one. The

@@ -17,8 +17,8 @@ class DataOrderDiffersAfterResume(
     """data-order-differs-after-resume: a resumed epoch trains samples again.
 
     What it checks:
-        If training resumes from a file saved within an epoch and skips the first batches of the new
-        loader, these are the batches that were trained on before.
+        A resume from a file saved within an epoch may skip the first batches of the new loader. The
+        skipped batches are those that were trained on before.
 
     Why it matters:
         The order is drawn again, so other batches are skipped. In this epoch some samples come

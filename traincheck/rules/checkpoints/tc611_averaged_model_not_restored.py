@@ -28,9 +28,9 @@ class AveragedModelNotRestored(EventRule, code="TC611", aliases=("average-forgot
         evaluated model gets worse with every resume, without a message.
 
     Fires on:
-        - A load of weights that differ from the trained model, a first update that makes all
-          parameters equal to it, and updates in the next two steps that do not. The first of these
-          steps is reported.
+        - A load of weights that differ from the trained model. The first update makes all
+          parameters equal to it, and updates in the next two steps do not. The first of these steps
+          is reported.
 
     Stays quiet on:
         - Averages that continue averaging.

@@ -69,13 +69,13 @@ class WorkersRepeatRandomDraws(
             self.triggered += 1
             for name, states in worker.drawn.items():
                 other = seen.setdefault((name, *states), worker)
-                told = (worker.rank, worker.loader, name)
+                source = (worker.rank, worker.loader, name)
                 if (
                     other is not worker
                     and other.number != worker.number
-                    and told not in self._reported
+                    and source not in self._reported
                 ):
-                    self._reported.add(told)
+                    self._reported.add(source)
                     found.append(self._violation(name, other, worker))
         return found
 

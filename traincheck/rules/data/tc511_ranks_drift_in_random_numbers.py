@@ -69,7 +69,7 @@ class RanksDriftInRandomNumbers(RandomStateRule, code="TC511"):
         self.is_over = True
         if self._equal <= self.steps:
             return []
-        told = ", ".join(
+        observed = ", ".join(
             f"rank {rank}: {str(digest).rpartition(':')[2][:8]}"
             for rank, digest in zip(sorted(pages), digests)
         )
@@ -83,7 +83,7 @@ class RanksDriftInRandomNumbers(RandomStateRule, code="TC511"):
                 symptom=Symptom.OUT_OF_STEP,
                 message="ranks with the same batches no longer draw the same random numbers",
                 expected="equal states of torch's generator on all ranks, as before",
-                observed=told,
+                observed=observed,
                 evidence=tuple(state for state in states if state is not None)[:2],
             )
         ]

@@ -25,8 +25,8 @@ class RanksRepeatRandomDraws(
         gradient averages over fewer draws than it could.
 
     Fires on:
-        - One seed on all ranks and a model with dropout on the CPU: four steps in which all ranks
-          draw and end with equal states of torch's generator.
+        - One seed on all ranks and a model with dropout on the CPU. In four steps, all ranks draw
+          and end with equal states of torch's generator.
 
     Stays quiet on:
         - Ranks that share their batches (tensor parallel, TC511).

@@ -39,8 +39,9 @@ class BatchNotUsed(EventRule, code="TC517", severity="error"):
         - An old batch beside the new one, e.g. one that is stored for comparison.
         - Training without a loader, or on the only batch of a loader.
         - Evaluation.
-        - Tensors that are not compared: those whose shape or dtype changed since the batch, on a
-          device, of fewer than 16 elements or more than a million, of one value, or 0 to n.
+        - Tensors on a device, or whose shape or dtype changed since the batch.
+        - Tensors of fewer than 16 elements or more than a million.
+        - Tensors of one value, or of 0 to n.
 
     Fix:
         Pass the batch of this iteration to the model.

@@ -29,8 +29,8 @@ class OnlyLastBatchUsed(EventRule, code="TC519", severity="error"):
 
     Fires on:
         - Three scanned steps, or both of a short run, that each fetch a whole pass of three batches
-          or more, while a model or loss receives only data of the last batch. The usual cause is a
-          loop body that was dedented out of the loop.
+          or more. A model or loss receives only data of the last batch. The usual cause is a loop
+          body that was dedented out of the loop.
 
     Stays quiet on:
         - Batches that are joined, or of which others are used too.
@@ -89,7 +89,7 @@ class OnlyLastBatchUsed(EventRule, code="TC519", severity="error"):
         given, self._given = self._given, set()
         if not given:
             return []  # nothing was scanned
-        told: list[Violation] = []
+        violations: list[Violation] = []
         for loader, batches in fetched.items():
             last = {key for _, key in identified(batches.last.leaves)} - batches.earlier
             is_pass = batches.is_pass and event.recorded
@@ -100,10 +100,10 @@ class OnlyLastBatchUsed(EventRule, code="TC519", severity="error"):
             found = self._found.setdefault(loader, [])
             found.append(self._violation(batches, self._backward, event))
             if len(found) == _CONFIRMED:
-                told += found
+                violations += found
             elif len(found) > _CONFIRMED:
-                told.append(found.pop())
-        return told
+                violations.append(found.pop())
+        return violations
 
     def finish(self) -> list[Violation]:
         """Report short runs too: two steps may be all there is."""

@@ -43,19 +43,19 @@ class ChannelsFirstOnGpu(ModelRule, code="TC902", severity="info"):
     def judge(self, model: Model) -> Sequence[Violation]:
         if not model.is_on_cuda or not _HALF & set(model.dtypes):
             return ()
-        told = [
+        layouts = [
             (path, facts["channels_last"])
             for path, facts in model.of_family(CONVOLUTION)
             if "channels_last" in facts
         ]
-        self.triggered += bool(told)
-        if not told or any(last for _, last in told):
+        self.triggered += bool(layouts)
+        if not layouts or any(last for _, last in layouts):
             return ()
         return [
             about(
                 self.info,
                 model.event,
-                [path for path, _ in told],
+                [path for path, _ in layouts],
                 expected="weights of convolutions are stored channels-last",
                 observed="weights are channels-first",
             )

@@ -32,8 +32,8 @@ class ExplodingGradient(StepRule, code="TC702"):
         the size, but the direction is that of the few samples that exploded.
 
     Fires on:
-        - Two of three steps whose norm is more than 100 times the median of the steps before, more
-          than 10 times the largest of them, and above 100.
+        - Two of three steps whose norm is above 100, more than 100 times the median of the steps
+          before, and more than 10 times the largest of them.
         - A norm that is three times that of the previous step in four consecutive steps and reaches
           more than 1000.
 

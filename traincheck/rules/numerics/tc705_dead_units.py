@@ -20,8 +20,8 @@ class DeadUnits(ActivationRule, code="TC705"):
     """dead-units: most units of an activation are zero for every sample.
 
     What it checks:
-        At the scanned steps (the first four, then every tenth), most units of each ReLU or similar
-        activation are active for some sample of the batch. Both modules and functions are checked.
+        Most units of each ReLU or similar activation (module or function) are active for some
+        sample of the batch. Steps are scanned: the first four, then every tenth.
 
     Why it matters:
         A unit that is zero for all samples has no gradient and cannot recover. A layer of such

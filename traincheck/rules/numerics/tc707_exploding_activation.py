@@ -23,8 +23,8 @@ class ExplodingActivation(ActivationRule, code="TC707"):
         The model diverges: the loss jumps, gradients explode, and NaN follows.
 
     Fires on:
-        - A largest output of more than 1000 times the median of the earlier records, and above
-          10000, at two consecutive scanned steps (the first four, then every tenth).
+        - A largest output above 10000 and more than 1000 times the median of the earlier records,
+          at two consecutive scanned steps. Scanned are the first four steps, then every tenth.
 
     Stays quiet on:
         - Large outputs from the start.

@@ -36,9 +36,9 @@ class PoorInitialization(BuiltInRule, code="TC708"):
 
     Fires on:
         - More than half of the weights of a model, at least two, with all elements equal.
-        - Two or more weights whose gains (root mean square times root of the inputs) exceed 5,
-          together more than 50 times the gain that preserves the signal, in a model without
-          normalization.
+        - Two or more weights with a gain above 5 (root mean square times root of the inputs) in a
+          model without normalization. Together they exceed 50 times the gain that preserves the
+          signal.
 
     Stays quiet on:
         - Biases of zero and scales of one.

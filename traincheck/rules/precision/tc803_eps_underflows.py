@@ -18,8 +18,8 @@ class EpsUnderflows(BuiltInRule, code="TC803", severity="error", aliases=("eps-v
     """eps-underflows: eps of Adam is zero in float16.
 
     What it checks:
-        An optimizer that divides by the root of a running mean plus eps has an eps that float16 can
-        represent, if its parameters are in float16.
+        An optimizer over float16 parameters has an eps that float16 can represent. This applies to
+        optimizers that divide by the root of a running mean plus eps.
 
     Why it matters:
         The usual 1e-8 is zero in float16. If gradients are small or zero, the update divides zero

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from traincheck.rules.base.rule import BuiltInRule
 from traincheck.rules.ranks.waiting import Member, Wait, missing_in, place_of, waits
-from traincheck.rules.ranks.waiting_text import told
+from traincheck.rules.ranks.waiting_text import described
 from traincheck.schema.apis import DDP_INIT, Families, Marks
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, CollectiveEvent, Event, MarkEvent, StepEvent
@@ -128,10 +128,10 @@ class RanksLeftWaiting(BuiltInRule, code="TC415", severity="error"):
                 missing = missing_in(wait, self._members)
                 still = [m for m in missing if m.silent_s or m.ended is not None]
                 if still and len(still) == len(missing):
-                    return self._tell_stall(wait, _culprit(still))
+                    return self._report_stall(wait, _culprit(still))
         return ()
 
-    def _tell_stall(self, wait: Wait, culprit: Member) -> Sequence[Violation]:
+    def _report_stall(self, wait: Wait, culprit: Member) -> Sequence[Violation]:
         """Report the stall; provisionally if the rank is alive and may continue."""
         found = self._violation(wait, culprit)
         if culprit.ended is not None:
@@ -156,7 +156,7 @@ class RanksLeftWaiting(BuiltInRule, code="TC415", severity="error"):
             if missing:
                 culprit = _culprit(missing)
                 if not end.data.get("interrupted") or is_hung or _has_failed(culprit):
-                    return self._tell(wait, culprit)
+                    return self._report(wait, culprit)
         is_seen = not any(member.is_blind for member in self._members.values())
         if found and is_seen and not end.data.get("interrupted") and not _is_out_of_order(found):
             return self._died_inside(found[0])
@@ -166,9 +166,9 @@ class RanksLeftWaiting(BuiltInRule, code="TC415", severity="error"):
         """All ranks had entered the call: name a rank that was killed inside it, if known."""
         killed = [m for m in map(self._members.__getitem__, wait.ranks) if m.ended is None]
         culprit = _culprit(killed) if 0 < len(killed) < len(wait.ranks) else None
-        return self._tell(wait, culprit)
+        return self._report(wait, culprit)
 
-    def _tell(self, wait: Wait, culprit: Member | None) -> Sequence[Violation]:
+    def _report(self, wait: Wait, culprit: Member | None) -> Sequence[Violation]:
         self._is_over = True
         return [self._violation(wait, culprit)]
 
@@ -182,7 +182,7 @@ class RanksLeftWaiting(BuiltInRule, code="TC415", severity="error"):
             cause = "A rank failed in the collective, or the connection between ranks was lost."
             fix = "Read the first error of each rank. A collective that times out shows no cause."
         else:
-            state, title, cause, fix = told(culprit, wait)
+            state, title, cause, fix = described(culprit, wait)
         api = event.op if isinstance(event, CollectiveEvent) else ""
         evidence = [event] if culprit is None else [_place(culprit), event]
         return Violation(

@@ -6,7 +6,7 @@ from traincheck.rules.ranks.waiting import Member, Wait, place_of
 from traincheck.schema.events import CollectiveEvent
 
 
-def told(member: Member, wait: Wait) -> tuple[str, str, str, str]:
+def described(member: Member, wait: Wait) -> tuple[str, str, str, str]:
     """What a rank did instead of the call, a title, the likely cause, and the fix."""
     rank, joins = f"Rank {member.rank}", f"{wait.what}{wait.where}"
     if member.exception:

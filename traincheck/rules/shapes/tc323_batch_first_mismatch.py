@@ -39,7 +39,8 @@ class BatchFirstMismatch(EventRule, code="TC323", aliases=("batch-read-as-sequen
 
     Fires on:
         - Three losses with one output for each sample. Before each, every such layer reads a
-          sequence as long as the number of samples, and the number of sequences differs from it.
+          sequence as long as the number of samples. The number of sequences is another one, and
+          more than one.
 
     Stays quiet on:
         - Layers made with batch_first=True.
@@ -112,7 +113,7 @@ class BatchFirstMismatch(EventRule, code="TC323", aliases=("batch-read-as-sequen
     def _violation(self, read: _Read, loss: CallEvent) -> Violation:
         layer = read.call
         label = layer.module or layer.api.removeprefix("torch.nn.modules.").removesuffix(".forward")
-        told = loss_violation(
+        violation = loss_violation(
             self.code,
             layer,
             f"{label} reads the {read.length} samples of a batch as one sequence",
@@ -122,7 +123,7 @@ class BatchFirstMismatch(EventRule, code="TC323", aliases=("batch-read-as-sequen
             f"{read.length} samples",
         )
         return replace(
-            told, subject=Subject(api=layer.api, module=layer.module), evidence=(layer, loss)
+            violation, subject=Subject(api=layer.api, module=layer.module), evidence=(layer, loss)
         )
 
 

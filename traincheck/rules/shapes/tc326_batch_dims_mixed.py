@@ -32,7 +32,7 @@ class BatchDimsMixed(EventRule, code="TC326"):
 
     Fires on:
         - Three steps in which a layer without batch_first reads a sequence as long as the batch of
-          all layers with batch_first. The number of sequences that it reads differs from the batch
+          all layers with batch_first. It reads several sequences, and their number is not the batch
           size.
 
     Stays quiet on:
