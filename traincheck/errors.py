@@ -29,7 +29,7 @@ class TraincheckError(Exception):
 
 
 class UsageError(TraincheckError):
-    """An option or argument has a value that cannot be used. Correct the command line."""
+    """An option or argument has an invalid value. Correct the command line."""
 
 
 class LaunchError(TraincheckError):
@@ -59,7 +59,7 @@ class TrainingHalted(BaseException):
     """Training was stopped at a finding of severity error, as ``halt=True`` asks.
 
     Raised in the thread that trains, when the step that shows the finding has ended, or before the
-    next checkpoint is written. It is no ``Exception``: a loop that catches those goes on otherwise.
+    next checkpoint is written. It is not an ``Exception``, so that a loop that catches those stops.
     """
 
 

@@ -333,7 +333,7 @@ def test_the_manifest_of_a_finished_run(script, tmp_path) -> None:
             "import os, torch; os.kill(os.getpid(), 9)",
             "the program was ended by SIGKILL before a call was recorded",
         ),
-        ("import torch", "torch was imported, but the program made no call that is recorded"),
+        ("import torch", "torch was imported, but the program made no recorded call"),
     ],
 )
 def test_why_nothing_was_recorded(script, tmp_path, source, said) -> None:

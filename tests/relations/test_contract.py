@@ -13,29 +13,31 @@ import orjson
 import pytest
 
 from tests.builders import BN_BUFFERS, MLP_BN, TraceBuilder
+from tests.golden import Golden
 from tests.learning import decide, learn, report_of
 from traincheck.relations import registry
 from traincheck.relations.order.relation import Order
 from traincheck.relations.registry import BUILT_IN, RELATIONS
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import StateEvent
 from traincheck.schema.findings import Verdict
 from traincheck.schema.invariant_file import SCHEMA_FILE, read_invariants, write_invariants
+from traincheck.schema.protocols import Relation
+from traincheck.schema.torch_api import Families
 from traincheck.schema.values import TensorSummary, tensor_json
 
-HEADINGS = ["What it says", "Example", "Evidence", "Chance", "Not said"]
+HEADINGS = ["Claims", "Example", "Evidence", "Chance", "Not claimed"]
 relations = pytest.mark.parametrize("relation", BUILT_IN, ids=lambda relation: relation.name)
 
 
 def copy(trace: TraceBuilder, source: str, target: str) -> None:
     """The parameters of one model are copied into another."""
-    last = {e.name: e for e in trace._events if e.kind == "state" and e.role == "parameter"}
+    last = {e.name: e for e in trace.events if e.kind == "state" and e.role == "parameter"}
     for name in [name for name in last if name.startswith(f"{source}.")]:
         kept = ("role", "summary", "module_class", "requires_grad")
         known = {key: getattr(last[name], key) for key in kept}
         path = f"{target}.{name.partition('.')[2]}"
-        trace._add(StateEvent, name=path, change="content", identity=hash(path), **known)
+        trace.add(StateEvent, name=path, change="content", identity=hash(path), **known)
 
 
 def rich_run() -> TraceBuilder:
@@ -127,7 +129,7 @@ def test_examples_do_not_depend_on_what_it_did_not_ask_for(relation):
 
         def is_needed(event, needs=needs, roles=roles):
             if event.kind == "call":
-                return needs.hears(event.api) or event.family in needs.calls
+                return needs.delivers(event.api) or event.family in needs.calls
             return event.role in roles if event.kind == "state" else event.kind in needs.kinds
 
         params = dict(claim.params)
@@ -147,6 +149,11 @@ def test_it_says_each_claim_in_words_of_its_own(relation):
             relation.name,
             text,
         )
+
+
+@relations
+def test_the_sentences_of_its_claims(relation: Relation, golden: Golden) -> None:
+    golden.each(i for i in LEARNED.invariants if i.hypothesis.relation == relation.name)
 
 
 @relations

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from tests.builders import TraceBuilder
-from traincheck.schema.apis import Families
 from traincheck.schema.events import BatchEvent, CallEvent, Event, StateEvent
+from traincheck.schema.torch_api import Families
 from traincheck.schema.values import TensorSummary, tensor_json
 
 Numbers = dict[str, float] | None
@@ -90,7 +90,7 @@ class Activations:
         calls: int = 1,
     ) -> Activations:
         trace = self.trace.begin_step()
-        root = next(trace._numbers)
+        root = trace.new_span()
         looked = {**tensor_json(TensorSummary("float32", shape)), "stats": stats}
         common: dict[str, Any] = {"grad_enabled": grad}
         for _ in range(calls):

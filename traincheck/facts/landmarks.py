@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from traincheck.schema.apis import Families
 from traincheck.schema.events import CallEvent
+from traincheck.schema.torch_api import Families
 
 _F = Families
 _LANDMARKS = {
@@ -42,3 +42,8 @@ def key_of(event: CallEvent, landmark: str) -> str | None:
     if landmark in MODES:
         return (event.module or event.api).partition(".")[0]
     return None
+
+
+def scheduler_class(event: CallEvent) -> str:
+    """The class of a scheduler that is created or stepped: ``CosineAnnealingLR``."""
+    return event.api.split(".")[-2]

@@ -15,6 +15,14 @@ OVER_CLASSES = frozenset({CROSS_ENTROPY, NLL})
 CTC = f"{F}ctc_loss"
 BCE = f"{F}binary_cross_entropy"
 BCE_LOGITS = f"{F}binary_cross_entropy_with_logits"
+# Losses of an input and a target: the mean, or the sum, of one term for each element or label.
+LOSSES = frozenset(
+    F + name
+    for name in (
+        "binary_cross_entropy", "binary_cross_entropy_with_logits", "cross_entropy", "huber_loss",
+        "kl_div", "l1_loss", "mse_loss", "nll_loss", "smooth_l1_loss", "soft_margin_loss",
+    )
+)  # fmt: skip
 # How far a sum of probabilities may be from one, by dtype; float32 and float64 else.
 _ROUNDING = {"float16": 5e-3, "bfloat16": 3e-2}
 _EXACT = 1e-3

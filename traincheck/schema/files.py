@@ -38,7 +38,7 @@ def write_bytes(path: str | Path, content: bytes) -> None:
     except OSError as error:
         raise OutputError(
             f"{path}: cannot be written: {error.strerror or error}",
-            fix="choose a file in a writable directory on a disk with room",
+            fix="choose a file in a writable directory, on a disk with free space",
         ) from error
 
 

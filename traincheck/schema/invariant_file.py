@@ -81,7 +81,7 @@ def read_invariants(path: str | Path) -> list[Invariant]:
 
 
 def read_created_with(path: str | Path) -> dict[str, Any]:
-    """What an invariant file says of the program that wrote it and of its settings.
+    """The program that wrote an invariant file, and its settings.
 
     Raises:
         InvariantFormatError: as `read_invariants`.
@@ -95,7 +95,7 @@ def _content(path: Path) -> bytes:
     try:
         if path.is_dir() and ((path / MANIFEST).is_file() or any(path.glob(EVENT_GLOB))):
             fix = f"learn from it: traincheck-infer -t {path}"
-            raise InvariantFormatError(f"{path} is a run, no invariant file", fix=fix)
+            raise InvariantFormatError(f"{path} is a run, not an invariant file", fix=fix)
         return read_regular(path).removeprefix(codecs.BOM_UTF8)  # which editors put there
     except OSError as error:
         raise InvariantFormatError(
@@ -183,7 +183,7 @@ def _form(path: str | Path) -> FileForm:
     if type(version) is int and version > SCHEMA_VERSION:
         raise _bad(
             path,
-            f"was written by invariant schema {version}, this is {SCHEMA_VERSION}",
+            f"has schema version {version}; this traincheck reads up to {SCHEMA_VERSION}",
             fix="read it with the version of traincheck that wrote it, or a later one",
         )
     try:
@@ -202,7 +202,7 @@ def _told(found: Complaint) -> str:
     if found.missing:
         return f"{at} has no {found.missing!r}"
     if found.unknown:
-        return f"{at} has {found.unknown!r}, which this schema does not know"
+        return f"{at} has an unknown field {found.unknown!r}"
     if "[...]" in at:
         return f"{at}: {found.reason[:1].lower()}{found.reason[1:]}"
     if "enum" in found.reason:
@@ -221,7 +221,7 @@ def _invariants(path: str | Path, form: FileForm) -> list[Invariant]:
     for index, one in enumerate(form.invariants):
         if one.excerpt is not None and one.excerpt not in excerpts:
             at = f"invariants[{index}].excerpt"
-            raise _bad(path, f"{at} is {one.excerpt!r}, which the file does not hold")
+            raise _bad(path, f"{at} is {one.excerpt!r}, which the file lacks")
         made = _invariant(one, excerpts)
         if made.id in found:
             raise _bad(path, f"two invariants have the id {made.id!r}")

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 ROW_GROUP = 20_000  # events of a kind in memory at once
 ORDER = "order"  # column: place in the merged order of the whole run
 _PROGRESS_EVERY = 5_000
-_TYPES = {t.kind: t for t in EVENT_TYPES}
+_TYPES: dict[str, type[Event]] = {t.kind: t for t in EVENT_TYPES}
 INTEGER, _TEXT, _FLAG, SHAPE, JSON = "int64", "string", "bool", "shape", "json"
 _HEADER = {
     "seq": INTEGER,
@@ -89,7 +89,7 @@ def export_parquet(
     except OSError as error:
         raise OutputError(
             f"cannot write Parquet files to {out}: {error.strerror or error}",
-            fix="name a folder that can be written, on a disk with room",
+            fix="name a writable folder, on a disk with free space",
         ) from error
     return tables.rows
 
@@ -106,8 +106,8 @@ def read_parquet(folder: Path | str) -> Iterator[Event]:
     tables = [_rows(parquet, kind, path) for kind, path in found if path.exists()]
     if not tables:
         raise TraceFormatError(
-            f"{folder} holds no exported trace",
-            fix="make one with traincheck trace export RUN -o FOLDER",
+            f"{folder} is not an exported trace",
+            fix="export one with traincheck trace export RUN -o FOLDER",
         )
     for _, event in heapq.merge(*tables, key=lambda row: row[0]):
         yield event
@@ -319,7 +319,7 @@ def _rows(parquet: Any, kind: str, path: Path) -> Iterator[tuple[int, Event]]:
     except (ValueError, TypeError, LookupError, OSError) as error:
         raise TraceFormatError(
             f"{path} is not part of an exported trace: {error}",
-            fix="make the export again with traincheck trace export",
+            fix="export the trace again with traincheck trace export",
         ) from error
 
 

@@ -10,8 +10,9 @@ import platform
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
+import msgspec
 import orjson
 
 from traincheck.errors import TraceFormatError
@@ -22,9 +23,9 @@ from traincheck.schema.reading import read_regular
 
 # What a run that has not ended has to say, by whether its launcher lives.
 _UNENDED = {
-    True: "the run goes on: what comes is missing; traincheck-check --follow waits for it",
-    False: "the launcher of the run is gone and told no end: that of the run may be missing",
-    None: "the run has not ended, or its launcher was killed: its end may be missing",
+    True: "the run is still going on; follow it to its end with traincheck-check --follow",
+    False: "the launcher was killed before the run ended; the end of the run may be missing",
+    None: "the run has not ended, or its launcher was killed; the end may be missing",
 }
 
 
@@ -85,7 +86,7 @@ def read_manifest(directory: Path) -> tuple[Manifest | None, list[str]]:
     try:
         record = parse_json(read_regular(path))
     except FileNotFoundError:
-        return None, [f"{path} is missing: when and how the run ended is not known"]
+        return None, [f"{path} is missing, so it is not known when and how the run ended"]
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         return None, [f"{path} cannot be read and is ignored: {reason}"]
@@ -161,61 +162,20 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
 def _check_version(path: Path, version: Any) -> None:
     if isinstance(version, int) and version > SCHEMA_VERSION:
         raise TraceFormatError(
-            f"{path} was written by schema {version}, this is {SCHEMA_VERSION}",
+            f"{path} has schema version {version}; this traincheck reads up to {SCHEMA_VERSION}",
             fix="read it with the version of traincheck that wrote it, or a later one",
         )
 
 
 def _typed(path: Path, record: Mapping[str, Any]) -> tuple[Manifest, list[str]]:
-    """Keep what has the right form; name the rest."""
+    """Keep the fields of the right type, and name the others."""
     facts: dict[str, Any] = {}
     notes = []
-    for name, form in _FORMS.items():
-        value = record.get(name)
-        if value is None:
+    for name, kind in get_type_hints(Manifest).items():
+        if record.get(name) is None:
             continue
-        if not form(value):
+        try:
+            facts[name] = msgspec.convert(record[name], kind)
+        except msgspec.ValidationError:
             notes.append(f"{path}: field {name!r} has the wrong form and is ignored")
-            continue
-        facts[name] = tuple(value) if isinstance(value, list) else value
     return Manifest(**facts), notes
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_texts(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(item, str) for item in value)
-
-
-def _is_object(value: Any) -> bool:
-    return isinstance(value, dict)
-
-
-def _is_objects(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(item, dict) for item in value)
-
-
-_FORMS = {
-    "schema_version": _is_number,
-    "run_id": _is_text,
-    "command": _is_texts,
-    "cwd": _is_text,
-    "started": _is_text,
-    "ended": _is_text,
-    "exit_status": _is_number,
-    "signal": _is_text,
-    "ended_ns": _is_number,
-    "interrupted": _is_text,
-    "launcher_pid": _is_number,
-    "created_with": _is_object,
-    "settings": _is_object,
-    "environment": _is_object,
-    "processes": _is_objects,
-    "notes": _is_texts,
-}

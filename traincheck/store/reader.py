@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from traincheck.errors import TraceFormatError
-from traincheck.schema.apis import Marks
 from traincheck.schema.events import Event
 from traincheck.schema.json_text import parse_json
 from traincheck.schema.layout import EVENT_GLOB, parse_event_file_name
+from traincheck.schema.marks import Marks
 from traincheck.schema.reading import open_regular
 from traincheck.store.lines import CHUNK_BYTES, EventFile, Skip, SkipLog
 from traincheck.store.manifest import Manifest, ending_notes, lost_notes, read_manifest
@@ -141,8 +141,8 @@ class TraceReader:
             )
         first = self._log.skips[0]
         raise TraceFormatError(
-            f"{self.path} holds no event: all {self._log.count} lines are bad, "
-            f"the first being {first.path.name}:{first.line}: {first.reason}",
+            f"{self.path} has no events: none of {self._log.count} lines can be read, "
+            f"first {first.path.name}:{first.line}: {first.reason}",
             fix="the files were damaged or are not from traincheck; record the run again",
         )
 
@@ -186,7 +186,7 @@ def _all_of(file: EventFile) -> Iterator[Sequence[Event]]:
     except OSError as error:
         raise TraceFormatError(
             f"{file.path} cannot be read: {error.strerror}",
-            fix="check its permissions, and that nothing moves the trace away meanwhile",
+            fix="check its permissions, and that no other program moves the trace",
         ) from error
     last = file.finish()
     if last:

@@ -12,7 +12,7 @@ from traincheck.store.manifest import is_going_on, read_manifest
 
 _DEPTH = 2  # folders of runs are looked into this deep
 _SHOWN = 5
-_MAKE_ONE = "record a run with traincheck-collect and name its directory"
+_MAKE_ONE = "record a run with traincheck-collect, and name its folder"
 
 
 def is_run(path: Path) -> bool:
@@ -42,7 +42,7 @@ def find_runs(path: Path | str) -> list[Path]:
         return [path]
     runs = sorted(_runs_below(path, _DEPTH))
     if not runs:
-        raise TraceFormatError(f"{path} holds no run: {_contents(path)}", fix=_advice(path))
+        raise TraceFormatError(f"{path} has no run: {_contents(path)}", fix=_advice(path))
     return runs
 
 
@@ -64,7 +64,7 @@ def check_run(path: Path, *, may_be_empty: bool = False) -> None:
         if manifest is not None and is_going_on(manifest):
             raise TraceFormatError(
                 f"the run in {path} has just started, and nothing is recorded yet",
-                fix=f"try again later, or wait for it: traincheck-check -t {path} --follow",
+                fix=f"try again later, or follow the run: traincheck-check -t {path} --follow",
             )
         if may_be_empty:
             return
@@ -88,7 +88,8 @@ def _check_directory(path: Path) -> None:
         return
     if path.is_file() and _holds_invariants(path):
         raise TraceFormatError(
-            f"{path} is an invariant file, not a run", fix=f"name the run with -t, and: -i {path}"
+            f"{path} is an invariant file, not a run",
+            fix=f"name a run with -t, and pass this file with -i {path}",
         )
     if path.exists():
         fix = f"name the run directory, {path.parent}" if is_run(path.parent) else _MAKE_ONE
@@ -100,7 +101,9 @@ def _check_directory(path: Path) -> None:
         pass
     except OSError as error:  # Path.exists says no to a loop of links, or to a file as a folder
         reason = f"cannot be read: {error.strerror}"
-    raise TraceFormatError(f"{path} {reason}", fix=f"check the path; this is {Path.cwd()}")
+    raise TraceFormatError(
+        f"{path} {reason}", fix=f"check the path; the working directory is {Path.cwd()}"
+    )
 
 
 def _holds_invariants(path: Path) -> bool:
@@ -131,7 +134,7 @@ def _folders(path: Path) -> list[Path]:
 def _advice(path: Path) -> str:
     packed = sorted(path.glob(f"{EVENT_GLOB}.*"))
     if packed:
-        return f"event files are read as they were written: unpack {packed[0].name} and its like"
+        return f"its event files are compressed: unpack {packed[0].name} and the others"
     return _MAKE_ONE
 
 

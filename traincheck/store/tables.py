@@ -151,7 +151,7 @@ def _range(steps: range | int | None) -> range | None:
         return steps
     raise UsageError(
         f"steps is {steps!r}, which is neither a range nor a number",
-        fix="give steps=range(10, 20) for the steps 10 to 19, or steps=3",
+        fix="use steps=range(10, 20) for steps 10 to 19, or steps=3",
     )
 
 

@@ -155,8 +155,8 @@ class TailReader:
         if quiet_s < dead_after_s or not self._is_local() or self._is_alive(following):
             return False
         self.notes.append(
-            f"{self.path / MANIFEST} does not tell that the run ended, but none of its processes "
-            f"is alive and nothing came for {dead_after_s:g} s: taken to be over"
+            f"{self.path / MANIFEST} has no end of the run, but all its processes are gone and "
+            f"nothing was recorded for {dead_after_s:g} s; the run is taken to be over"
         )
         return True
 
@@ -175,7 +175,7 @@ class TailReader:
         if not self.skipped:
             return
         raise TraceFormatError(
-            f"{self.path} holds no event, and {self.skipped} bad lines",
+            f"{self.path} has no events and {self.skipped} unreadable lines",
             fix=f"read the notes in {self.path / MANIFEST}, and record the run again",
         )
 

@@ -19,9 +19,9 @@ from math import inf
 from pathlib import Path
 from typing import BinaryIO
 
-from traincheck.schema.apis import Marks
 from traincheck.schema.events import Event
 from traincheck.schema.files import private
+from traincheck.schema.marks import Marks
 from traincheck.schema.reading import open_regular
 from traincheck.store.live import LiveStream
 from traincheck.store.manifest import process_exists, read_manifest, write_manifest
@@ -126,7 +126,7 @@ class Thinner:
         """Such an event ends a step, or is a mark. Called before `read`."""
         process = self._processes.setdefault(stream.pid, _Process())
         if event.kind == "mark":
-            if event.text == Marks.PROCESS and event.data.get("worker"):  # type: ignore[union-attr]
+            if event.text == Marks.PROCESS and event.data.get("worker"):
                 process.first_ns = -1
         elif event.step is not None:
             process.steps.append((event.time_ns, event.step))
@@ -205,8 +205,8 @@ class Thinner:
 
     def _give_up(self, path: Path, reason: str | None) -> None:
         self.note = (
-            f"the trace could not be kept below its limit, as nothing can be dropped from files in "
-            f"{path.parent}: {reason}"
+            f"the trace exceeds its limit, because files in {path.parent} cannot be rewritten: "
+            f"{reason}"
         )
 
     def compact(self) -> Gap | None:
@@ -276,10 +276,7 @@ def record_gap(directory: Path, gap: Gap, limit: str) -> str:
         OSError: it could not be written.
     """
     what = f"steps {gap.first:,} to {gap.last:,}" if gap.last >= gap.first else "some events"
-    note = (
-        f"{what} are not in this trace: they were checked while the program ran, and dropped to "
-        f"keep the trace below {limit}"
-    )
+    note = f"{what} were checked during the run, and then dropped to keep the trace below {limit}"
     manifest, _ = read_manifest(directory)
     if manifest is not None:
         processes = tuple({**one, "bytes": _size(directory, one)} for one in manifest.processes)

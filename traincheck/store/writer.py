@@ -124,7 +124,7 @@ class TraceWriter:
     def _failed(self, error: OSError) -> OutputError:
         return OutputError(
             f"cannot write the trace to {self.directory}: {error.strerror or error}",
-            fix="name a folder that can be written, on a disk with room",
+            fix="name a writable folder, on a disk with free space",
         )
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from tests.builders import MLP, TraceBuilder
 from tests.checking import fires, net, quiet
+from tests.golden import Golden, mentions
 from traincheck.schema.events import Event, RngEvent
 from traincheck.schema.findings import Verdict
 from traincheck.schema.places import where
@@ -22,24 +23,25 @@ def run(
         before = state
         if seed is not None:
             state = f"seed {seed}"
-            builder._add(RngEvent, change="seed", seed=seed, fingerprint=state)
+            builder.add(RngEvent, change="seed", seed=seed, fingerprint=state)
             if anew:
                 builder.optimizer()
         if restored:
             state = before
         builder.zero_grad().forward().backward().optimizer_step()
         state = f"{state}+" if draws else state
-        builder._add(RngEvent, change="state", fingerprint=state)
+        builder.add(RngEvent, change="state", fingerprint=state)
     return builder.build()
 
 
 BROKEN = run([7, 7, 7, None])
 
 
-def test_fires_at_the_first_step_that_draws_again() -> None:
+def test_fires_at_the_first_step_that_draws_again(golden: Golden) -> None:
     finding = fires("TC510", BROKEN)
     assert (finding.first_step, finding.violations) == (1, 1)
-    assert "steps 0 and 1" in finding.observed
+    golden(finding)
+    assert mentions(finding, 0, 1)
 
 
 def test_fires_on_a_seed_at_the_head_of_each_epoch() -> None:
@@ -77,8 +79,8 @@ def trainings(*, makes: bool) -> list[Event]:
         for step in range(3):
             builder.begin_step().zero_grad(owner).forward().backward().optimizer_step(owner)
             if step == 2:
-                builder._add(RngEvent, change="seed", seed=7, fingerprint="seed 7")
-                builder._add(RngEvent, change="state", fingerprint="of the next model")
+                builder.add(RngEvent, change="seed", seed=7, fingerprint="seed 7")
+                builder.add(RngEvent, change="state", fingerprint="of the next model")
         if makes and number < 2:
             builder.begin_step().optimizer()
     return builder.begin_step().forward().build(last_complete=False)

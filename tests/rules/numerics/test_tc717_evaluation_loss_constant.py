@@ -13,11 +13,12 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from tests.checking import fires, net, quiet
 from tests.collect.recording import recording
+from tests.golden import Golden, mentions
 from tests.rules.batches import leaf
 from tests.rules.loss_runs import tensor
-from traincheck.schema.apis import Families
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
+from traincheck.schema.torch_api import Families
 
 LOSS = "torch.nn.functional.cross_entropy"
 OUTPUTS = {"min": -1.7, "max": 2.3, "row_sum_min": -3.0, "row_sum_max": 1.0, "nonfinite": 0}
@@ -54,7 +55,7 @@ def run(
         pixels = {"min": 0.0, "max": 1.0, "nonfinite": 0}
         leaves = {"batch[0]": leaf(contents[index], (64, 8), stats=pixels)}
         trace.batch(loader="loader1", index=index, epoch=epochs[index], leaves=leaves)
-        trace._set_stage("eval")
+        trace.set_stage("eval")
         trace.call(
             "__main__.Net.forward",
             family=Families.MODULE,
@@ -72,12 +73,12 @@ def run(
 BROKEN = run([2.005] * 5)
 
 
-def test_fires_once_at_the_third_batch() -> None:
+def test_fires_once_at_the_third_batch(golden: Golden) -> None:
     finding = fires("TC717", BROKEN)
     assert (finding.first_step, finding.violations, finding.severity) == (1, 1, "warning")
     assert finding.subject.api == LOSS
-    assert finding.observed == "a loss of 2.005 for 3 different consecutive batches"
-    assert "loader1" in finding.message
+    golden(finding)
+    assert mentions(finding, 2.005, 3, "loader1")
 
 
 def test_fires_within_an_evaluation_and_on_several_losses() -> None:

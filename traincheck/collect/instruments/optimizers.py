@@ -10,7 +10,6 @@ import sys
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
-from operator import itemgetter
 from time import monotonic_ns
 from types import FrameType
 from typing import Any
@@ -26,76 +25,37 @@ from traincheck.collect.observers.manual_updates import ManualUpdateObserver
 from traincheck.collect.steps.pattern_counter import LAST, LEFT, PatternStepCounter
 from traincheck.collect.templates import OPTIMIZER_STEP, ZERO_GRAD
 from traincheck.collect.tensors.reading import unseen
-from traincheck.collect.tensors.summarize import dotted, encode, summarize_named
+from traincheck.collect.tensors.summarize import dotted, encode
 from traincheck.collect.trace_writer.call_site import outside, place, where
 from traincheck.collect.trace_writer.compile_state import is_traced
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
+from traincheck.collect.trace_writer.marks import write
 from traincheck.collect.tracking.idle_models import NO_ROOTS
 from traincheck.collect.tracking.live_objects import rates_of
+from traincheck.collect.tracking.optimizer_groups import OptimizerGroups
 from traincheck.collect.tracking.wrapped_optimizers import owner_of
-from traincheck.handlers import give_back
-from traincheck.schema.apis import Families, Marks, is_loose
+from traincheck.schema.observations.gradients import ReplacedGradients
+from traincheck.schema.torch_api import Families
 
 _WRAPPED = "_traincheck_wrapped"
-_SCALARS = (int, float, str, type(None))
-
-
-def _is_plain(value: Any) -> bool:
-    """Whether values of this kind compare as what they are: arrays, also in tuples, do not."""
-    if isinstance(value, tuple):
-        return all(isinstance(item, _SCALARS) for item in value)
-    return isinstance(value, _SCALARS)
-
-
-class _GroupSeen:
-    """A group of an optimizer as it was: which parameters, and what its hyper-parameters were."""
-
-    __slots__ = ("get", "held", "size", "values")
-
-    def __init__(self, group: dict[str, Any]) -> None:
-        names = [
-            name
-            for name, value in group.items()
-            if name not in ("params", "lr") and _is_plain(value)
-        ]
-        self.held = list(map(id, group["params"]))
-        self.size = len(group)
-        self.get: Callable[[dict[str, Any]], Any] = itemgetter(*names) if names else lambda _: None
-        self.values = self.get(group)
-
-    def fits(self, group: dict[str, Any]) -> bool:
-        try:
-            return (
-                len(group) == self.size
-                and list(map(id, group["params"])) == self.held
-                and bool(self.get(group) == self.values)
-            )
-        except Exception as error:  # one was taken out, another put in, or arrays are compared
-            give_back(error)
-            return False
 
 
 class Optimizers(Instrument):
     """Wraps ``step`` once on each class that is instantiated, as torch does; never instances."""
 
     name = "optimizers"
-    families = (Families.OPTIMIZER_STEP, Families.ZERO_GRAD)
-    kinds = ("optimizer", "step")
-    states = ("parameter", "gradient", "optimizer_state")
     always = True
 
     def install(self) -> None:
         self._ids: dict[int, str] = {}
         self._count = 0
         self._dead: deque[tuple[str, int]] = deque()  # id of ours and of the object
-        self._signatures: dict[str, Any] = {}
         # What records begin with, by optimizer, class and method
         self._heads: dict[tuple[str | None, type, str], bytes] = {}
-        self._seen: dict[str, tuple[int, list[_GroupSeen]]] = {}
+        self._groups = OptimizerGroups(self.session.tracker)
         self._trained: dict[str, tuple[tuple[int, int], frozenset[str]]] = {}
         self._stepping: set[int] = set()
-        # Those that hold tensors of no model: whether there was no gradient at all at the last step
-        self._loose: dict[str, bool] = {}
+        self._loose = self._groups.loose
         self._by_hand = ManualUpdateObserver(self.session)
         self._awaits_update = True
         self._between = ExternalWriteObserver(self.session)
@@ -135,7 +95,7 @@ class Optimizers(Instrument):
         owner = self.owner(optimizer)
         if owner is not None:  # else it is being made, where one that is dead was
             self.session.tracker.adopt(em, optimizer.param_groups[-1]["params"])
-            self._groups(em, owner, optimizer)
+            self._groups.update(em, owner, optimizer)
 
     def _created(self, optimizer: Optimizer, frame: FrameType | None) -> None:
         session = self.session
@@ -152,7 +112,7 @@ class Optimizers(Instrument):
                 )
                 self._ids[key] = owner
                 session.tracker.adopt(em, [p for g in optimizer.param_groups for p in g["params"]])
-                self._write(em, owner, optimizer, "created", outside(frame))
+                self._groups.write(em, owner, optimizer, "created", outside(frame))
         except Exception as error:  # training must go on whatever we got wrong
             session.fault(self._created, error)
         finally:
@@ -164,11 +124,9 @@ class Optimizers(Instrument):
             owner, key = self._dead.popleft()
             self.session.live.optimizers.pop(owner, None)
             self.session.tracker.forget_optimizer(em, owner)
-            self._signatures.pop(owner, None)
-            self._seen.pop(owner, None)
+            self._groups.forget(owner)
             self._between.seen.pop(owner, None)
             self._trained.pop(owner, None)
-            self._loose.pop(owner, None)
             self._heads = {head: text for head, text in self._heads.items() if head[0] != owner}
             if self._ids.get(key) == owner:
                 del self._ids[key]
@@ -197,60 +155,6 @@ class Optimizers(Instrument):
     def remove(self) -> None:
         super().remove()
         self._ids.clear()  # a scheduler may hold our step: it does nothing more of its own
-
-    def _groups(self, em: Emitter, owner: str, optimizer: Optimizer) -> None:
-        """Look at groups of an optimizer that may have changed."""
-        if self._signatures.get(owner) != self._signature(owner, optimizer):
-            self._write(em, owner, optimizer, "groups", None)
-        self._seen[owner] = (
-            self.session.tracker.names_version,
-            [_GroupSeen(group) for group in optimizer.param_groups],
-        )
-
-    def _is_as_seen(self, owner: str, optimizer: Optimizer) -> bool:
-        """Whether groups are as at the last step: a tenth of the time that a signature takes."""
-        groups = optimizer.param_groups
-        version, seen = self._seen.get(owner, (-1, ()))
-        if version != self.session.tracker.names_version or len(groups) != len(seen):
-            return False
-        for before, group in zip(seen, groups):  # noqa: SIM110  # a generator costs as much again
-            if not before.fits(group):
-                return False
-        return True
-
-    def _signature(self, owner: str, optimizer: Optimizer) -> Any:
-        tracker = self.session.tracker
-        return [
-            (
-                [(id(p), tracker.name_of(p)) for p in group["params"]],
-                [
-                    (key, value)
-                    for key, value in group.items()
-                    if _is_plain(value) and not isinstance(value, float)
-                ],
-            )
-            for group in optimizer.param_groups
-        ]
-
-    def _write(
-        self, em: Emitter, owner: str, optimizer: Optimizer, change: str, at: str | None
-    ) -> None:
-        tracker = self.session.tracker
-        tracker.hold(em, owner, optimizer)
-        known = [name for name, _ in tracker.held(owner, optimizer)]
-        self._loose.pop(owner, None)
-        if any(map(is_loose, known)):
-            self._loose[owner] = False
-        names, groups = iter(known), []
-        for group in optimizer.param_groups:
-            hyper = {k: summarize_named(k, v) for k, v in group.items() if k != "params"}
-            ids = [tracker.identities.of(p) for p in group["params"]]
-            groups.append({"hyper": hyper, "params": [next(names) for _ in ids], "ids": ids})
-        fields = {"change": change, "id": owner, "cls": dotted(type(optimizer)), "groups": groups}
-        if at is not None:
-            fields["where"] = at
-        em.event("optimizer", fields)
-        self._signatures[owner] = self._signature(owner, optimizer)
 
     def owner(self, optimizer: Optimizer) -> str | None:
         """The id of a live optimizer."""
@@ -366,11 +270,11 @@ class Optimizers(Instrument):
         session.live.used_rates[owner] = rates_of(optimizer)
         session.tracker.updates(optimizer)
         if session.switch.looks and session.tracker.scans.has_other_gradients():
-            em.event("mark", {"text": Marks.REPLACED, "data": {"owner": owner}})
+            write(em, ReplacedGradients(owner))
         if owner in self._between.seen:
-            self._between.before(em, owner, optimizer)
-        if not self._is_as_seen(owner, optimizer):
-            self._groups(em, owner, optimizer)
+            self._between.before_step(em, owner, optimizer)
+        if not self._groups.are_unchanged(owner, optimizer):
+            self._groups.update(em, owner, optimizer)
         if session.numbers.moves.is_due:
             session.tracker.scans.before_update(em, self._trains(owner, optimizer))
 
@@ -388,7 +292,7 @@ class Optimizers(Instrument):
             if self._looks_at_state:
                 session.tracker.scans.look_optimizer(em, span, owner, optimizer)
         if self._between.is_wanted:
-            self._between.after(owner, optimizer)
+            self._between.after_step(owner, optimizer)
         for look in session.hooks.after_optimizer:
             look()
 

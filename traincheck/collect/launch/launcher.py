@@ -61,13 +61,13 @@ def launch(
     directory = Path(settings.directory)
     if os.pathsep in str(BOOTSTRAP):
         raise LaunchError(
-            f"PYTHONPATH cannot hold the folder of traincheck, {str(BOOTSTRAP)!r}",
-            fix=f"install traincheck in a folder without {os.pathsep!r} in its name",
+            f"the folder of traincheck, {str(BOOTSTRAP)!r}, cannot be put on PYTHONPATH",
+            fix=f"install traincheck in a folder without {os.pathsep!r} in its path",
         )
     if run_manifest.as_text(settings.directory) != settings.directory:
         raise OutputError(
             f"the name of the output path is not UTF-8: {run_manifest.as_text(settings.directory)}",
-            fix="give -o a folder whose path is UTF-8",
+            fix="name a folder whose path is UTF-8",
         )
     made = _make_directory(directory)
     manifest = run_manifest.started(settings, command, os.environ)
@@ -143,7 +143,7 @@ def check_command(command: Sequence[str], example: str = "traincheck-collect -p"
     if Path(name).exists():
         raise LaunchError(f"{name!r} is not executable", fix=f"chmod +x {name}")
     raise LaunchError(
-        f"command not found: {name!r}", fix="check its spelling, or give the path to it"
+        f"command not found: {name!r}", fix="check the spelling, or use the full path"
     )
 
 
@@ -165,10 +165,11 @@ def child_environment(settings: Settings, environ: Mapping[str, str]) -> dict[st
 def _check_file(script: str) -> None:
     path = Path(script)
     if path.is_dir():
-        raise LaunchError(f"script {script!r} is a folder", fix="name the script in it to run")
+        raise LaunchError(f"script {script!r} is a folder", fix="name a script in this folder")
     if not path.exists():
         raise LaunchError(
-            f"script {script!r} does not exist", fix=f"check the path; this is {os.getcwd()}"
+            f"script {script!r} does not exist",
+            fix=f"check the path; the working directory is {os.getcwd()}",
         )
 
 
@@ -187,7 +188,7 @@ def _make_directory(directory: Path) -> bool:
 def _check_existing(directory: Path) -> None:
     if not directory.is_dir():
         raise OutputError(
-            f"output path {str(directory)!r} is a file", fix="give -o a folder that does not exist"
+            f"output path {str(directory)!r} is a file", fix="name a folder that does not exist"
         )
     try:
         if (directory / MANIFEST).exists() or any(directory.glob(EVENT_GLOB)):
@@ -223,21 +224,21 @@ def _discard(directory: Path, *, made: bool) -> None:
 def _already_holds(directory: Path) -> OutputError:
     return OutputError(
         f"{str(directory)!r} already holds a trace",
-        fix="give -o a new folder, or leave it out to get one under traces/",
+        fix="name a new folder with -o, or omit -o to use one under traces/",
     )
 
 
 def _output_error(directory: Path, error: OSError) -> OutputError:
     return OutputError(
         f"cannot write the trace to {str(directory)!r}: {error.strerror or error}",
-        fix="give -o a folder that can be written, on a disk with room",
+        fix="name a writable folder with -o, on a disk with free space",
     )
 
 
 def _not_started(command: Sequence[str], error: OSError) -> LaunchError:
     return LaunchError(
         f"cannot start {command[0]!r}: {error.strerror or error}",
-        fix="check that it is a program of this machine, and that the interpreter it names exists",
+        fix="check that this machine can run it, and that its interpreter exists",
     )
 
 

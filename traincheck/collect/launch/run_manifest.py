@@ -167,7 +167,7 @@ def _why_nothing(returncode: int, *, is_followed: bool) -> str:
     unseen = "none could be followed (python -E, -I, -S, or an environment without PYTHONPATH)"
     if returncode == 0:
         why = (
-            "torch was imported, but the program made no call that is recorded"
+            "torch was imported, but the program made no recorded call"
             if is_followed
             else f"no process used torch, or {unseen}"
         )
@@ -246,9 +246,7 @@ def interpreter_notes(command: Sequence[str]) -> list[str]:
         return []
     flags = _interpreter_flags(command[1:])
     return [
-        f"the interpreter was started with -{flag}: it ignores PYTHONPATH or site and is not traced"
-        for flag in "IES"
-        if flag in flags
+        f"not traced: python -{flag} ignores PYTHONPATH or site" for flag in "IES" if flag in flags
     ]
 
 
@@ -296,8 +294,8 @@ def _faults(directory: Path) -> list[str]:
             first = note["faults"][0]
             off = f"; switched off: {', '.join(note['off'])}" if note["off"] else ""
             notes.append(
-                f"recording failed {counted(times, 'time')} in process {pid}, which is "
-                f"traincheck's fault, first in {first['in']}: {first['reason']}{off}"
+                f"recording failed {counted(times, 'time')} in process {pid} because of a bug in "
+                f"traincheck, first in {first['in']}: {first['reason']}{off}"
             )
         except (OSError, ValueError, KeyError, TypeError, IndexError):
             notes.append(f"recording failed in process {pid}, and {path.name} is unreadable")
@@ -310,7 +308,11 @@ def _not_imported(directory: Path, pids: set[int]) -> list[str]:
     if not lacking or len(lacking) < len(pids):
         return []
     names = sorted(set.intersection(*lacking))
-    return [f"no process imported {', '.join(names)}: no call of it is recorded"] if names else []
+    return (
+        [f"no process imported {', '.join(names)}, so no calls to it were recorded"]
+        if names
+        else []
+    )
 
 
 def _unused(path: Path) -> set[str]:
@@ -336,7 +338,7 @@ def _cut_off(directory: Path) -> list[str]:
             continue
         if not is_whole:
             notes.append(
-                f"{path.name} ends within a record: its process was killed, or its disk is full"
+                f"{path.name} ends within a record: the process was killed, or the disk is full"
             )
     return notes
 

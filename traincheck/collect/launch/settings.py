@@ -104,6 +104,6 @@ def from_env(environ: Mapping[str, str]) -> Settings | None:
         )
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise UsageError(
-            f"{VARIABLE} does not hold the settings of a run: {error!r}",
+            f"{VARIABLE} does not contain the settings of a run: {error!r}",
             fix="do not set it by hand; start the program with traincheck-collect",
         ) from error

@@ -15,7 +15,7 @@ def refuse_other_systems() -> None:
     """
     if sys.platform != "linux":
         raise LaunchError(
-            f"programs are recorded on Linux only, and this is {sys.platform}",
+            f"recording works on Linux only; this system is {sys.platform}",
             fix="record on Linux, for example in a container or WSL 2; traincheck-check, "
             "traincheck-infer, traincheck trace and traincheck invariants read its traces here",
         )

@@ -11,22 +11,12 @@ decides; where there is nothing exact to compare that with, the answer is "unkno
 from __future__ import annotations
 
 from collections.abc import Iterable
-from time import monotonic_ns
-from typing import Any
 
-import orjson
 import torch
 
 from traincheck.collect.templates import (
-    AFTER,
-    CHANGE,
-    CHANGE_WITH_SUMMARY,
     FINGERPRINT,
-    NOT_ZERO,
-    STATE_HEAD,
     STATS,
-    STORAGE,
-    ZERO,
 )
 from traincheck.collect.tensors.fingerprint import (
     LOW,
@@ -36,19 +26,16 @@ from traincheck.collect.tensors.fingerprint import (
     hex128,
     holds_zeros,
 )
-from traincheck.collect.tensors.summarize import escaped
 from traincheck.collect.trace_writer.emitter import Emitter
+from traincheck.collect.trace_writer.marks import write
 from traincheck.collect.tracking.deferred_scan import DeferredScan, DeferredScans
-from traincheck.collect.tracking.tracked_tensor import NO_LINES, PARAMETER, TrackedTensor, kind_of
+from traincheck.collect.tracking.state_records import UNKNOWN, StateWriter, template
+from traincheck.collect.tracking.tracked_tensor import PARAMETER, TrackedTensor, kind_of
 from traincheck.handlers import give_back
-from traincheck.schema.apis import Marks
+from traincheck.schema.observations.gradients import WrittenGradients
 
-UNKNOWN = "unknown"
-_REPEATED = frozenset({"content", "set", "cleared", UNKNOWN})  # the variable itself is as it was
-_ABSENT = frozenset({"gone", "cleared"})
 _CLEARED = ("cleared", None, False)
 _COUNTED = ("content", None, True), ("set", False, True)  # usual, with numbers
-_ZERO = {None: b"", True: ZERO, False: NOT_ZERO}
 _TENSOR = torch.Tensor
 
 
@@ -68,7 +55,7 @@ class ChangeDetector:
 
     def __init__(self, *, exact: bool) -> None:
         self.exact = exact
-        self._usual = ("content", None, exact), ("set", False, exact)
+        self.write = StateWriter(exact=exact).write
         self.compares_ranks = False
         self.pending = DeferredScans()
         self.still: set[int] = set()
@@ -138,7 +125,7 @@ class ChangeDetector:
                         if waiting and self.pending.clear(variable, after):
                             continue
                         variable.digest = variable.probe = variable.zero = None
-                        cleared = variable.lines.get(_CLEARED) or _template(variable, *_CLEARED)
+                        cleared = variable.lines.get(_CLEARED) or template(variable, *_CLEARED)
                         lines.append(cleared % (seq, when, span))
                         seq += 1
                     continue
@@ -400,65 +387,6 @@ class ChangeDetector:
         for after, names in written.items():
             _tell_written(em, after, names)
 
-    # -- records
-
-    def write(
-        self,
-        em: Emitter,
-        variable: TrackedTensor,
-        change: str,
-        digest: str | None,
-        after: int | None = None,
-    ) -> None:
-        """Record a state event."""
-        stats = variable.stats
-        if after is None or change not in _REPEATED or type(stats) is not bytes:
-            self._write_new(em, variable, change, digest, after)
-            return
-        # Nearly all records of a run: one template filled in place of four, and no call on the way
-        mark = b"" if digest is None else FINGERPRINT % digest.encode()
-        if stats and change != "cleared":
-            variable.stats = b""
-            mark += STATS % stats
-        key = (change, variable.zero, bool(mark))
-        line = variable.lines.get(key)
-        if line is None:
-            line = _template(variable, *key)
-            if key == self._usual[variable.is_gradient]:
-                variable.usual = line
-        span = b"%d" % after
-        seq = em.seq
-        head = (seq, em.now(), mark) if mark else (seq, em.now())
-        em.line(line % (*head, span), seq)
-
-    def _write_new(
-        self,
-        em: Emitter,
-        variable: TrackedTensor,
-        change: str,
-        digest: str | None,
-        after: int | None,
-    ) -> None:
-        if change in _REPEATED:
-            fixed = variable.fixed or _fixed(variable)
-        else:
-            variable.lines, variable.usual = NO_LINES, None
-            fixed = _fixed(variable)
-            if variable.storage:
-                fixed += STORAGE % variable.storage
-        span = b"" if after is None else AFTER % after
-        if change in _ABSENT:
-            em.state(monotonic_ns(), CHANGE % (fixed, change.encode(), span))
-            return
-        mark = b"" if digest is None else FINGERPRINT % digest.encode()
-        stats = STATS % variable.stats if type(variable.stats) is bytes else b""
-        body = CHANGE_WITH_SUMMARY % (
-            fixed, change.encode(), variable.head, mark, _ZERO[variable.zero],
-            stats if variable.stats else b"", span,
-        )  # fmt: skip
-        variable.stats = b""
-        em.state(monotonic_ns(), body)
-
 
 def _is_written(
     variable: TrackedTensor, identity: int, probe: int | None, digest: str | None
@@ -472,35 +400,9 @@ def _is_written(
 
 def _tell_written(em: Emitter, after: int, names: list[str]) -> None:
     if names:
-        data = {"after": after, "names": sorted(names)}
-        em.event("mark", {"text": Marks.WRITTEN, "data": data})
-
-
-def _template(variable: TrackedTensor, change: str, zero: bool | None, is_marked: bool) -> bytes:
-    """A record of a change, but for its number, time, place in the run, digest, stats and span."""
-    fixed = variable.fixed or _fixed(variable)
-    line = STATE_HEAD + escaped(fixed) + b',"change":"%b"' % change.encode()
-    if change != "cleared":
-        mark = b"%b" if is_marked else b""
-        line += b',"summary":' + escaped(variable.head) + mark + _ZERO[zero] + b"}"
-    return variable.keep_line((change, zero, is_marked), line + b',"after":%b}')
+        write(em, WrittenGradients(after, tuple(sorted(names))))
 
 
 def is_on_device(tensor: torch.Tensor) -> bool:
     """Whether to look at the tensor now is to wait for a device."""
     return not tensor.is_cpu
-
-
-def _fixed(variable: TrackedTensor) -> bytes:
-    """The fields of a variable that stay the same from look to look, serialized once."""
-    fields: dict[str, Any] = {"name": variable.name, "role": variable.role}
-    if variable.requires_grad:
-        fields["requires_grad"] = True
-    if not variable.is_gradient:
-        fields["identity"] = variable.identity
-    if variable.module_class is not None:
-        fields["module_class"] = variable.module_class
-    if variable.owner is not None:
-        fields["owner"] = variable.owner
-    variable.fixed = orjson.dumps(fields)[1:-1]
-    return variable.fixed

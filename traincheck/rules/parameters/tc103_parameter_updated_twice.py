@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
 from traincheck.rules.base.step_rule import StepRule, proof
-from traincheck.schema.apis import Families
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import Families
 
 _CONFIRMED = 2
 
@@ -46,7 +46,7 @@ class ParameterUpdatedTwice(StepRule, code="TC103"):
         self._streak: dict[int, tuple[int, int | None]] = {}  # how many in a row, the first
 
     def judge(self, facts: StepFacts) -> list[Violation]:
-        if not facts.is_whole:
+        if not facts.is_complete:
             self._streak.clear()
             return []
         twice = self._twice(facts)
