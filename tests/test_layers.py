@@ -56,6 +56,8 @@ ORDERS = {
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 MODULE_LINES = 550
 FUNCTION_LINES = 80
+COLLECT_METHODS = 12  # public, of a class
+COLLECT_FUNCTION_LINES_P90 = 25
 LEVEL_MODULES = 30
 SHORT_FILES = {"relations": 300, "rules": 300}
 RELATION_LINES = 1_400  # of a package
@@ -379,6 +381,41 @@ def test_no_function_is_too_long() -> None:
         if lines > FUNCTION_LINES
     }
     assert not sizes
+
+
+def public_methods(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    """Classes with their numbers of public methods; properties are not counted."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            own = [m for m in node.body if isinstance(m, ast.FunctionDef) and m.name[0] != "_"]
+            yield node.name, sum(not m.decorator_list for m in own)
+
+
+def collecting() -> dict[str, ast.Module]:
+    return {
+        relative(path): ast.parse(path.read_text(encoding="utf-8"))
+        for path in (ROOT / "traincheck" / "collect").rglob("*.py")
+    }
+
+
+def test_no_class_of_collect_has_too_many_methods() -> None:
+    sizes = {
+        f"{name}:{cls}": methods
+        for name, tree in collecting().items()
+        for cls, methods in public_methods(tree)
+        if methods > COLLECT_METHODS
+    }
+    assert not sizes
+
+
+def test_methods_are_counted() -> None:
+    source = "class A:\n def a(self): ...\n def _b(self): ...\n @property\n def c(self): ..."
+    assert list(public_methods(ast.parse(source))) == [("A", 1)]
+
+
+def test_functions_of_collect_are_short() -> None:
+    lines = sorted(n for tree in collecting().values() for _, n in function_sizes(tree))
+    assert lines[len(lines) * 9 // 10] <= COLLECT_FUNCTION_LINES_P90
 
 
 def test_no_global_statements() -> None:

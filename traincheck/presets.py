@@ -6,7 +6,7 @@ from pathlib import Path
 
 from traincheck.errors import UsageError, nearest
 
-# Installed, the folder is in the package; in a checkout it is beside it.
+# Installed, the folder is in the package; in a checkout it is next to it.
 _PLACES = (Path(__file__).parent, Path(__file__).parents[1])
 
 

@@ -227,7 +227,7 @@ def test_what_is_learned_stands_the_replay_by_the_engine_in_every_view(name):
 
 
 def test_runs_of_other_programs_are_not_asked_what_one_does(monkeypatch):
-    """There may be hundreds of them, each with claims of its own."""
+    """There may be hundreds of them, each with different claims."""
     asked = []
     could_observe = RunCoverage.could_observe
 

@@ -80,7 +80,7 @@ def made() -> tuple[Net, Adam]:
 @pytest.mark.parametrize("scheduled", [False, True])
 @pytest.mark.parametrize("steps_before", [0, 3])
 def test_a_loop_that_exists_already(steps_before, scheduled) -> None:
-    """A scheduler puts a step of its own on the optimizer, that of the class as it was before."""
+    """A scheduler puts another step on the optimizer: the earlier step of the class."""
     for broken in (False, True):
         net, optimizer = made()
         scheduler = StepLR(optimizer, 2) if scheduled else None

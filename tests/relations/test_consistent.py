@@ -197,7 +197,7 @@ NORMS = {"of": "norms", **BASE}
 
 
 def clipping(norms: Sequence[float], steps: int = 10) -> Callable[[RankBuilder], None]:
-    """Each rank clips by a norm of its own in every step."""
+    """Each rank clips by a different norm in every step."""
 
     def run(rank: RankBuilder) -> None:
         for _ in range(steps):

@@ -485,7 +485,9 @@ def test_an_expert_that_goes_without_in_a_few_steps():
 def test_a_network_that_only_tells_what_an_image_looks_like():
     image = TraceBuilder().process().model("Net", MLP).optimizer(names=(), foreign={"opt0[0].0": 9})
     assert outcome(PARAMETERS, image.steps(3)) == []
-    dead = {f"Net.{name}": number for number, name in enumerate(MLP, 90)}  # a model made anew
+    dead = {
+        f"Net.{name}": number for number, name in enumerate(MLP, 90)
+    }  # a model that is created again
     stale = TraceBuilder().process().model("Net", MLP).optimizer(names=(), foreign=dead)
     assert len(outcome(PARAMETERS, stale.steps(1))) == len(MLP)
 

@@ -188,7 +188,7 @@ def test_gradients_that_are_cleared_for_every_micro_batch():
     trace = loop(3, micro=4)
     assert broken(decide("count", once, trace.build())) == []
     for _ in range(2):
-        for _ in range(4):  # each begins a step of its own, as nothing is left to add to
+        for _ in range(4):  # each begins a separate step, as nothing is left to add to
             trace.begin_step().zero_grad().forward().backward()
         trace.optimizer_step()
     found = broken(decide("count", once, trace.build()))

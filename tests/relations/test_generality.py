@@ -195,7 +195,7 @@ def test_a_gradient_of_zeros_need_not_be_applied():
 
 
 def test_the_step_of_another_optimizer_is_told_apart():
-    """Two halves of a model that are trained by turns, ten steps each."""
+    """Two halves of a model that are trained alternately, ten steps each."""
     names = [f"Net.{name}" for name in MLP]
     trace = TraceBuilder().process().model("Net", MLP)
     trace.optimizer(names=names[:2]).optimizer(names=names[2:]).train()

@@ -263,7 +263,7 @@ def test_what_the_view_must_hold():
     still = relation.needs(Hypothesis(relation="membership", params={**BASE, "is": "still"}))
     assert still.scans("parameter@step")
     plain = relation.needs(Hypothesis(relation="membership", params={**BASE, "is": "frozen"}))
-    assert plain.states == {"parameter@new"}  # flags are told of whatever was asked for
+    assert plain.states == {"parameter@new"}  # flags are recorded in every view
     held = relation.needs(Hypothesis(relation="membership", params={**BASE, "is": "held"}))
     assert held.scans("gradient@backward")
 

@@ -169,7 +169,7 @@ def by_epoch(
     for epoch in range(epochs):
         for index in range(batches):
             trace.optimizers["opt0"].hyper["lr"] = rate / (epoch + 1)
-            place = (loader, epoch) if loader else (f"loader{epoch}", 0)  # made anew each time
+            place = (loader, epoch) if loader else (f"loader{epoch}", 0)  # created again each time
             trace.begin_step().batch(place[0], index=index, epoch=place[1])
             trace.zero_grad().forward().backward().optimizer_step()
             if every == "batch" or (every == "epoch" and index == batches - 1):

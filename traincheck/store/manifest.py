@@ -1,6 +1,7 @@
-"""The manifest of a run: who ran what, when, how it ended. Reads any; an unreadable one is a note.
+"""The manifest of a run: command, time, end. Any manifest is read; an unreadable one is a note.
 
-The launcher writes it (collect/launch/run_manifest.py); tools that make traces write it from here.
+The launcher writes it (collect/launch/run_manifest.py). Tools that make traces write it with this
+module.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from traincheck.schema.json_text import parse_json
 from traincheck.schema.layout import MANIFEST, SCHEMA_VERSION, storage_notes
 from traincheck.schema.reading import read_regular
 
-# What a run that has not ended has to say, by whether its launcher lives.
+# The note of a run that has not ended, by whether its launcher is alive.
 _UNENDED = {
     True: "the run is still going on; follow it to its end with traincheck-check --follow",
     False: "the launcher was killed before the run ended; the end of the run may be missing",
@@ -31,20 +32,20 @@ _UNENDED = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """Facts about a run. What its end alone tells is None or empty while it runs.
+    """Facts about a run. Fields that are known at its end are None or empty while it runs.
 
     Attributes:
         schema_version: of the trace format.
         run_id: name of the run.
-        command: as it was started.
-        cwd: working directory it was started in.
+        command: the command line.
+        cwd: working directory at the start.
         started: ISO 8601 time in UTC.
         ended: ISO 8601 time in UTC; None while it runs, or when its launcher was killed.
-        exit_status: the program's own; 128+n for signal n.
+        exit_status: of the program; 128+n for signal n.
         signal: name of the signal that ended it.
         ended_ns: when it ended, on the monotonic clock of the events of this machine.
-        interrupted: the signal by which somebody asked it to end, or "--halt".
-        launcher_pid: process id of the launcher; None when the manifest does not tell.
+        interrupted: the signal that requested the end, or "--halt".
+        launcher_pid: process id of the launcher; None if not known.
         created_with: versions of traincheck and Python, platform, hostname.
         settings: the view that was recorded: level, every, warmup, needs.
         environment: variables of the allow-list that were set.
@@ -71,13 +72,13 @@ class Manifest:
 
     @property
     def hostname(self) -> str | None:
-        """The machine that the launcher ran on."""
+        """The machine on which the launcher ran."""
         name = self.created_with.get("hostname")
         return name if isinstance(name, str) else None
 
 
 def read_manifest(directory: Path) -> tuple[Manifest | None, list[str]]:
-    """The manifest of a run and what is wrong with it, as sentences; None when there is none.
+    """The manifest of a run, and its errors as sentences; None if there is none.
 
     Raises:
         TraceFormatError: a newer traincheck wrote it.
@@ -97,13 +98,13 @@ def read_manifest(directory: Path) -> tuple[Manifest | None, list[str]]:
 
 
 def one_step_in(settings: Mapping[str, Any]) -> int:
-    """Of how many steps one was recorded, by the settings of a manifest; 1 where it is not told."""
+    """Every how many steps one was recorded, from the settings of a manifest; 1 if not known."""
     every = settings.get("every")
     return every if isinstance(every, int) and every > 1 else 1
 
 
 def is_going_on(manifest: Manifest) -> bool | None:
-    """Whether a run has not ended and its launcher lives; None where nobody here can tell."""
+    """Whether a run has not ended and its launcher is alive; None if not known."""
     if manifest.ended is not None:
         return False
     if manifest.launcher_pid is None or manifest.hostname != platform.node():
@@ -112,7 +113,7 @@ def is_going_on(manifest: Manifest) -> bool | None:
 
 
 def process_exists(pid: int) -> bool:
-    """Whether a process of this machine lives."""
+    """Whether a process of this machine is alive."""
     try:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):
@@ -123,13 +124,13 @@ def process_exists(pid: int) -> bool:
 
 
 def lost_notes(directory: Path, manifest: Manifest | None) -> list[str]:
-    """What could not be written, where the manifest does not tell: on a full disk it cannot."""
+    """Lost records that the manifest does not mention, because the disk was full."""
     known = () if manifest is None else manifest.notes
     return [note for note in storage_notes(directory) if note not in known]
 
 
 def ending_notes(directory: Path, manifest: Manifest | None) -> list[str]:
-    """What is missing at the end of a recorded run, as sentences."""
+    """The records that are missing at the end of a run, as sentences."""
     if manifest is None:
         return []
     if manifest.ended is None and manifest.launcher_pid is not None:
@@ -141,7 +142,7 @@ def ending_notes(directory: Path, manifest: Manifest | None) -> list[str]:
             continue
         paths = [directory / str(name) for name in files]
         missing = size - sum(path.stat().st_size for path in paths if path.is_file())
-        if missing > 0:  # what outlives its launcher may write more
+        if missing > 0:  # processes that outlive the launcher may write more
             notes.append(
                 f"{missing:,} bytes of the events of process {process.get('pid')} are missing: the "
                 "trace was cut, or copied in part"
@@ -150,7 +151,7 @@ def ending_notes(directory: Path, manifest: Manifest | None) -> list[str]:
 
 
 def write_manifest(directory: Path, manifest: Manifest) -> None:
-    """Replace the manifest at once: a reader finds the old one or the new one, never a part.
+    """Replace the manifest atomically: a reader finds the old one or the new one, never a part.
 
     Raises:
         OSError: it could not be written.

@@ -1,4 +1,4 @@
-"""Find run directories, and say what a path is that holds none. Looks at names, not into events."""
+"""Find run directories, and describe paths that contain none. Reads names, not events."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from traincheck.schema.layout import EVENT_GLOB, MANIFEST
 from traincheck.schema.words import joined
 from traincheck.store.manifest import is_going_on, read_manifest
 
-_DEPTH = 2  # folders of runs are looked into this deep
+_DEPTH = 2  # maximum depth of the search in folders of runs
 _SHOWN = 5
 _MAKE_ONE = "record a run with traincheck-collect, and name its folder"
 
@@ -21,20 +21,20 @@ def is_run(path: Path) -> bool:
 
 
 def is_bare(path: Path) -> bool:
-    """Whether nothing is there yet, so that a run may be about to begin: no folder, or no files."""
+    """Whether there is nothing yet, so that a run may begin: no folder, or no files."""
     if not path.is_dir():
         return not path.exists()
     try:
         return not any(path.iterdir())
-    except OSError:  # what cannot be read is told by those who read it
+    except OSError:  # the reader reports paths that cannot be read
         return False
 
 
 def find_runs(path: Path | str) -> list[Path]:
-    """The run that ``path`` is, or the runs in it up to two folders deep, sorted.
+    """The run at ``path``, or the runs in it up to two folders deep, sorted.
 
     Raises:
-        TraceFormatError: there is no run; says what is there instead.
+        TraceFormatError: there is no run; the message describes the path.
     """
     path = Path(path)
     _check_directory(path)
@@ -47,14 +47,14 @@ def find_runs(path: Path | str) -> list[Path]:
 
 
 def check_run(path: Path, *, may_be_empty: bool = False) -> None:
-    """See whether ``path`` is one run with event files, finished or not.
+    """Test that ``path`` is one run with event files, finished or not.
 
     Args:
         path: of its directory.
-        may_be_empty: whether a run that ended without event files is one too.
+        may_be_empty: whether a run that ended without event files is accepted.
 
     Raises:
-        TraceFormatError: it is not; says what it is instead.
+        TraceFormatError: it is not; the message describes the path.
     """
     _check_directory(path)
     if any(path.glob(EVENT_GLOB)):
@@ -99,7 +99,7 @@ def _check_directory(path: Path) -> None:
         path.stat()
     except FileNotFoundError:
         pass
-    except OSError as error:  # Path.exists says no to a loop of links, or to a file as a folder
+    except OSError as error:  # Path.exists hides loops of links
         reason = f"cannot be read: {error.strerror}"
     raise TraceFormatError(
         f"{path} {reason}", fix=f"check the path; the working directory is {Path.cwd()}"

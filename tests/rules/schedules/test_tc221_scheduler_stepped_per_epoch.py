@@ -131,7 +131,7 @@ def test_quiet(events: list[Event]) -> None:
 
 
 def test_rounds_over_parts_of_the_data_are_no_epochs() -> None:
-    """Of two loaders in turns, twelve batches each, that are iterated once; and of one anew."""
+    """Two loaders in turns, twelve batches each, iterated once; and one that is iterated again."""
     for is_anew in (False, True):
         trace = made(net(), RESTARTS, T_0=5)
         for turn in range(8):

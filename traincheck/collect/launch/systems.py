@@ -1,4 +1,4 @@
-"""On which operating systems programs can be recorded. No torch here."""
+"""Operating systems on which programs can be recorded. Does not import torch."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from traincheck.errors import LaunchError
 
 
 def refuse_other_systems() -> None:
-    """Recording uses what only Linux has: /proc, fork, priorities of threads.
+    """Recording needs Linux: /proc, fork, priorities of threads.
 
     Raises:
-        LaunchError: this is another system.
+        LaunchError: this is another operating system.
     """
     if sys.platform != "linux":
         raise LaunchError(

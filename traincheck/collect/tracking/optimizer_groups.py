@@ -97,8 +97,8 @@ class OptimizerGroups:
     ) -> None:
         """Record the groups of an optimizer. at: where it was made."""
         tracker = self._tracker
-        tracker.hold(em, owner, optimizer)
-        known = [name for name, _ in tracker.held(owner, optimizer)]
+        tracker.track_unowned(em, owner, optimizer)
+        known = [name for name, _ in tracker.named_parameters(owner, optimizer)]
         self.loose.pop(owner, None)
         if any(map(is_unowned, known)):
             self.loose[owner] = False

@@ -61,7 +61,7 @@ class StateWriter:
         span = b"%d" % after
         seq = em.seq
         head = (seq, em.now(), mark) if mark else (seq, em.now())
-        em.line(line % (*head, span), seq)
+        em.append(line % (*head, span), seq)
 
     def _write_new(
         self,
