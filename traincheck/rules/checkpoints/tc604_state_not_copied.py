@@ -27,6 +27,7 @@ class StateNotCopied(EventRule, code="TC604", severity="error"):
     Fires on:
         The rule distinguishes the cases by writes to the tensors between state_dict() and
         load_state_dict(), and by whether an optimizer holds the model's tensors.
+
         - best = model.state_dict(), restored later by model.load_state_dict(best).
         - target.load_state_dict(target.state_dict()) instead of the state of another model.
         - target = model without a copy, followed by target.load_state_dict(model.state_dict()).

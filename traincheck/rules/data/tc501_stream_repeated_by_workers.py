@@ -72,7 +72,7 @@ class StreamRepeatedByWorkers(BuiltInRule, code="TC501", severity="error"):
         self._enter(epoch, event)
         is_proof = epoch.is_varied and not epoch.own and epoch.copies >= 2 * (event.workers - 1)
         if is_proof and epoch.copied is not None and loader not in self._reported:
-            said = f"{event.workers} workers gave equal batches, each of them {epoch.copies} times"
+            said = f"batches of {event.workers} workers are equal in all {epoch.copies} comparisons"
             found += [self._violation(epoch.copied, said)]
         return found
 

@@ -31,6 +31,7 @@ class RanksShareSamples(BuiltInRule, code="TC512"):
 
     Fires on:
         All of these need 32 samples in 3 batches that two ranks have in common.
+
         - A shuffling DataLoader without DistributedSampler on every rank.
         - A DistributedSampler with another seed on each rank.
         - Data that each rank shuffles before it is sharded.

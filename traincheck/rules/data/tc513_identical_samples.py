@@ -29,6 +29,7 @@ class IdenticalSamples(EventRule, code="TC513", aliases=("samples-alike",)):
 
     Fires on:
         All of these need three consecutive batches of 8 samples or more.
+
         - A __getitem__ that fills and returns one shared buffer, so all rows hold the last sample.
         - A __getitem__ that uses another index than its argument.
 

@@ -33,6 +33,7 @@ class SampleRedrawn(BuiltInRule, code="TC514", severity="info", aliases=("drawn-
 
     Fires on:
         Both cases need 8 repeated samples and 8 new ones after them.
+
         - RandomSampler(replacement=True).
         - Indices from numpy.random.choice without replace=False.
 

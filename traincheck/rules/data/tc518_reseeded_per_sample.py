@@ -128,7 +128,7 @@ class ReseededPerSample(BuiltInRule, code="TC518", aliases=("seeded-for-each-sam
                 symptom=Symptom.REPEATED_DATA,
                 message=f"{name}({number}) is called repeatedly while {DATA_LOADER} fetches data",
                 expected="random numbers that differ from sample to sample",
-                observed=f"seeded with {number} {often}",
+                observed=f"seeded with {number}, {often}",
                 evidence=(self._last[key],),
                 title=f"{name} is called for each sample with the same number",
             )

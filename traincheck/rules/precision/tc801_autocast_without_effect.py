@@ -31,6 +31,7 @@ class AutocastWithoutEffect(BuiltInRule, code="TC801"):
 
     Fires on:
         All products of the model must be affected.
+
         - Operations that are dispatched past autocast, or inside regions that disable it.
         - Autocast for another device than that of the model.
 

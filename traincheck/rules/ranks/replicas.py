@@ -184,7 +184,7 @@ class CauseRule(RankRule):
             stage="train",
             subject=Subject(variable=name, module=cause.module),
             symptom=Symptom.NOT_SYNCHRONIZED,
-            message=f"{cause.message.format(name=name)}; the ranks differ in it after the step",
+            message=f"{cause.message.format(name=name)}; the ranks differ there after the step",
             expected=cause.expected,
             observed=cause.observed,
             evidence=cause.evidence,

@@ -23,6 +23,7 @@ class ReplicasDiffer(RankRule, code="TC401", severity="error"):
         At the end of every step, each changed parameter that is meant to be replicated has the same
         bits on all ranks. Parameters are compared by name and step, with exact fingerprints. A
         parameter counts as replicated in these cases:
+
         - It belongs to a model in DistributedDataParallel.
         - The ranks exchange tensors, and it was equal on all ranks after three steps in a row. If
           its gradient is reduced in this step, one such step, or equality from the start, is
@@ -133,7 +134,7 @@ class ReplicasDiffer(RankRule, code="TC401", severity="error"):
             stage="train",
             subject=Subject(variable=name),
             symptom=Symptom.RANKS_DIFFER,
-            message=f"{name}, {why}, has other values on rank {odd} than on rank {first}",
+            message=f"rank {odd} has other values than rank {first} in {name}, {why}",
             expected="the same content on every rank after the step",
             observed="content "
             + ", ".join(f"rank {rank}: {digests[rank][-8:]}" for rank in sorted(looks)[:4]),

@@ -91,7 +91,7 @@ class RanksInitializedDifferently(
             stage="train",
             subject=Subject(variable=name),
             symptom=Symptom.RANKS_DIFFER,
-            message=f"all ranks reduce the gradient of {name}, but started with other values of it",
+            message=f"all ranks reduce the gradient of {name}, but its initial values differ",
             expected="the same content on every rank before the first step",
             observed=f"rank {rank} and rank {step.first_rank} started with different values",
             evidence=(looks[0], looks[-1], _collective(name, step, rank)),

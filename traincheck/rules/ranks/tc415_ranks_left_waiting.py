@@ -179,7 +179,7 @@ class RanksLeftWaiting(BuiltInRule, code="TC415", severity="error"):
         verb = "waits" if len(others) == 1 else "wait"
         waiting = f"{listed(others or ranks)} {verb} in {wait.what}{wait.where}"
         if culprit is None:
-            state, title = "no rank returned from it", f"The job died in {wait.what}"
+            state, title = f"no rank returned from {wait.what}", f"The job died in {wait.what}"
             cause = "A rank failed in the collective, or the connection between ranks was lost."
             fix = "Read the first error of each rank. A collective that times out shows no cause."
         else:

@@ -34,6 +34,7 @@ class ViewForTranspose(EventRule, code="TC328"):
     Why it matters:
         view() changes only the boundaries of dims and moves no data. The shape is right, but the
         rows are mixed:
+
         - (batch, time, features) viewed as (time, batch, features): each row holds pieces of
           several samples. The same happens to the last states (2, batch, features) of a
           bidirectional layer, viewed as (batch, 2 * features).
