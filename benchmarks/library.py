@@ -22,10 +22,10 @@ import traincheck
 from benchmarks.harness import ROOT
 from benchmarks.silent_bugs.case import clean_pipelines, launcher_of
 from benchmarks.silent_bugs.recordings import Recordings
-from traincheck.infer.decide import Limits
 from traincheck.infer.engine import infer
+from traincheck.infer.parallel import Run
+from traincheck.infer.select import Limits
 from traincheck.infer.statistics import RunStatistics
-from traincheck.infer.tasks import Run
 from traincheck.infer.validate import replay
 from traincheck.relations.registry import RELATIONS
 from traincheck.schema.claims import PROGRAM, Invariant
@@ -111,12 +111,12 @@ def _programs(invariant: Invariant, statistics: Sequence[RunStatistics]) -> set[
     return {
         run.name
         for run in statistics
-        for told in run.told.values()
+        for told in run.evidence.values()
         if told.claim.relation == invariant.hypothesis.relation
         and dict(told.claim.params) == params
         and any(
             positive and invariant.precondition.holds(dict(context))
-            for context, (positive, _) in told.rows.counts.items()
+            for context, (positive, _) in told.examples.counts.items()
         )
     }
 

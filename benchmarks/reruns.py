@@ -29,8 +29,8 @@ from benchmarks.silent_bugs.case import clean_pipelines, launcher_of
 from benchmarks.silent_bugs.recordings import Recordings, words_of
 from traincheck.check.engine import run_checks
 from traincheck.infer.engine import infer
-from traincheck.infer.tasks import Run
-from traincheck.infer.view import sampled, selective
+from traincheck.infer.parallel import Run
+from traincheck.infer.replay_views import in_selective_view, in_step_sample
 from traincheck.relations.registry import RELATIONS
 from traincheck.schema.claims import Invariant, Needs
 from traincheck.schema.events import Event
@@ -79,9 +79,9 @@ class Seen:
         for event in TraceReader(self.run).events():
             shown: Event | None = event
             if self.view == SELECTIVE:
-                shown = selective(event, self.needs)
+                shown = in_selective_view(event, self.needs)
             elif self.view == SAMPLED:
-                shown = sampled(event, EVERY)
+                shown = in_step_sample(event, EVERY)
             if shown is not None:
                 yield shown
 

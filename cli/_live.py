@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from traincheck.api import conclude
-from traincheck.check.live import LiveEngine, Watched
+from traincheck.check.live_engine import LiveEngine
+from traincheck.check.run_overview import RunOverview
 from traincheck.collect.launch.stop_program import ProgramStopper
 from traincheck.errors import OutputError
 from traincheck.store.tail import SILENT_S, TailReader
@@ -24,8 +25,8 @@ from ._sizes import size_text
 from ._terminal import Heartbeat, write_finding, write_message, write_withdrawn
 
 if TYPE_CHECKING:
-    from traincheck.check.baseline import Baseline
     from traincheck.check.engine import Engine
+    from traincheck.check.suppression.baseline import Baseline
     from traincheck.schema.events import Event
     from traincheck.schema.findings import Finding, Report
 
@@ -75,9 +76,9 @@ class LiveCheck:
         self._thread = threading.Thread(target=self._follow, daemon=True, name=_THREAD)
 
     @property
-    def watched(self) -> Watched:
+    def watched(self) -> RunOverview:
         """What the run consists of."""
-        return self._live.watched
+        return self._live.overview
 
     def start(self, process: subprocess.Popen[bytes]) -> None:
         """The program runs."""
@@ -173,7 +174,7 @@ class LiveCheck:
         self._heartbeat.tick()
 
     def _report(self, finding: Finding) -> None:
-        if self._baseline is not None and self._baseline.holds(finding):
+        if self._baseline is not None and self._baseline.contains(finding):
             return
         if not write_finding(finding):
             return
@@ -186,7 +187,7 @@ class LiveCheck:
             self._stopper()
 
     def _withdraw(self, finding: Finding) -> None:
-        if self._baseline is None or not self._baseline.holds(finding):
+        if self._baseline is None or not self._baseline.contains(finding):
             write_withdrawn(finding)
 
 

@@ -307,16 +307,16 @@ def _disabled_instruments(processes: Sequence[ProcessInfo]) -> list[str]:
 
 def _sampled_parts(processes: Sequence[ProcessInfo]) -> list[str]:
     """What was recorded in some steps only, each once."""
-    from traincheck.check.verdicts import View
+    from traincheck.check.verdicts import TraceView
     from traincheck.schema.claims import BATCH_CONTENT
 
     found: dict[str, None] = {}
-    for view in (View.of_facts(process.facts) for process in processes):
+    for view in (TraceView.from_data(process.facts) for process in processes):
         if view.recorded is None:
             continue
-        rare = view.recorded.rare_looks
+        rare = view.recorded.sampled_states
         missing = {
-            "calls within models in training": view.recorded.rare,
+            "calls within models in training": view.recorded.sampled_calls,
             "changes of variables": rare - {BATCH_CONTENT},
             "fingerprints of batches": rare & {BATCH_CONTENT},
         }

@@ -33,8 +33,8 @@ from ._outputs import FORMATS, report_option, reports_of, require_writable, writ
 from ._program_args import require_checks
 
 if TYPE_CHECKING:
-    from traincheck.check.baseline import Baseline
     from traincheck.check.engine import Engine
+    from traincheck.check.suppression.baseline import Baseline
     from traincheck.config import Config
     from traincheck.schema.events import Event
     from traincheck.schema.findings import Finding, Report
@@ -194,13 +194,13 @@ def _baseline(options: dict[str, Any]) -> Baseline | None:
         return None
     if path is None:
         return None
-    from traincheck.check.baseline import read_baseline
+    from traincheck.check.suppression.baseline import read_baseline
 
     return read_baseline(Path(path))
 
 
 def _write_baseline(path: str, report: Report) -> None:
-    from traincheck.check.baseline import write_baseline
+    from traincheck.check.suppression.baseline import write_baseline
 
     entries = counted(write_baseline(Path(path), report.findings), "finding")
     click.echo(f"traincheck: {entries} written to {path}", err=True)
@@ -218,7 +218,7 @@ def _note_suppressed(report: Report, form: str) -> None:
 
 def _check(options: dict[str, Any], config: Config, baseline: Baseline | None = None) -> Report:
     from traincheck.api import check_source, make_engine, program_of, root_of
-    from traincheck.check.source_files import SourceFiles, trusted_folders
+    from traincheck.check.suppression.source_files import SourceFiles, trusted_folders
     from traincheck.store.reader import TraceReader
 
     invariants = [*options["invariants"], *map(preset_path, options["presets"])]
@@ -251,12 +251,12 @@ def _follow(
 ) -> Report:
     """Tell findings as they come, as `traincheck run` does, and conclude."""
     from traincheck.api import conclude
-    from traincheck.check.live import LiveEngine
+    from traincheck.check.live_engine import LiveEngine
 
     from ._terminal import Heartbeat, write_finding, write_withdrawn
 
     def unless_known(write: Callable[..., object], finding: Finding) -> None:
-        if baseline is None or not baseline.holds(finding):
+        if baseline is None or not baseline.contains(finding):
             write(finding, is_written=False)
 
     live = LiveEngine(

@@ -23,8 +23,8 @@ from ._outputs import force_option, require_writable
 
 if TYPE_CHECKING:
     from traincheck.infer.engine import InferResult
+    from traincheck.infer.parallel import Run
     from traincheck.infer.statistics import RunStatistics
-    from traincheck.infer.tasks import Run
     from traincheck.schema.protocols import Relation
 
 _SHOWN = 3  # sentences of each relation in the summary
@@ -156,7 +156,7 @@ def _relations(names: Sequence[str], before: Sequence[RunStatistics]) -> dict[st
 
 
 def _runs(traces: Sequence[str]) -> list[Run]:
-    from traincheck.infer.tasks import Run
+    from traincheck.infer.parallel import Run
     from traincheck.schema.layout import EVENT_GLOB
     from traincheck.store.reader import TraceReader
     from traincheck.store.runs import find_runs

@@ -1,6 +1,6 @@
 """traincheck run: record a program, check it while it runs, and sum up at its end.
 
-Reads the command line; collect/launch/launcher.py runs the program, check/live.py checks.
+Reads the command line; collect/launch/launcher.py runs the program, check/live_engine.py checks.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from ._program_args import (
 from ._sizes import Size
 
 if TYPE_CHECKING:
-    from traincheck.check.baseline import Baseline
     from traincheck.check.engine import Engine
+    from traincheck.check.suppression.baseline import Baseline
     from traincheck.collect.launch.settings import Settings
     from traincheck.config import Config
 
@@ -200,15 +200,15 @@ def _baseline(path: str | None) -> Baseline | None:
     """The baseline to apply, read before anything is started."""
     if path is None:
         return None
-    from traincheck.check.baseline import read_baseline
+    from traincheck.check.suppression.baseline import read_baseline
 
     return read_baseline(Path(path))
 
 
 def _engine(options: dict[str, Any], config: Config, command: Sequence[str]) -> Engine:
     from traincheck.api import make_engine
-    from traincheck.check.source_calls import program_in
-    from traincheck.check.source_files import SourceFiles, trusted_folders
+    from traincheck.check.suppression.source_calls import program_in
+    from traincheck.check.suppression.source_files import SourceFiles, trusted_folders
 
     program = program_in(command)
     engine = make_engine(

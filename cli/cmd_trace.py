@@ -147,8 +147,8 @@ def _chosen(
             event.kind in kinds
             and (step is None or event.step == step)
             and (rank is None or event.rank == rank)
-            and (event.kind != "call" or _matches(api, event.api, event.family))  # type: ignore[union-attr]
-            and (event.kind != "state" or _matches(variable, event.name))  # type: ignore[union-attr]
+            and (event.kind != "call" or _matches(api, event.api, event.family))
+            and (event.kind != "state" or _matches(variable, event.name))
         ):
             yield event
 

@@ -13,6 +13,7 @@ import json
 import re
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import fields
 from itertools import groupby
 from pathlib import Path
 from types import ModuleType
@@ -26,6 +27,8 @@ from traincheck.rules.registry import RULES
 from traincheck.schema import events, values
 from traincheck.schema.invariant_file import SCHEMA_FILE
 from traincheck.schema.invariant_form import json_schema
+from traincheck.schema.observations.base import Observation
+from traincheck.schema.observations.registry import OBSERVATIONS
 from traincheck.schema.protocols import Rule
 
 DOCS = Path(__file__).parent
@@ -154,7 +157,41 @@ def kind_section(event_type: Any) -> str:
         section += "\n\nA group is an object with `hyper`, `params` (names) and `ids` (identities)."
     if kind == "state":
         section += f"\n\n{summary_table()}"
+    if kind == "mark":
+        section += f"\n\n{observation_tables()}"
     return section
+
+
+def observation_tables() -> str:
+    """What is observed, and the keys in the data of each mark."""
+    rows = [
+        (
+            f"`{each.text}`",
+            f"`{each.need}`" if each.need else "always",
+            each.instrument,
+            f"{summary_of(each)} {keys_text(each)}",
+        )
+        for each in OBSERVATIONS
+    ]
+    return (
+        "Observations are marks with these texts. `needs` is the state that a selective trace must "
+        "name in `recorded` to hold them. Without the instrument they are not recorded.\n\n"
+        + table(rows, "text", "needs", "instrument", "observed, and its data")
+    )
+
+
+def summary_of(observation: type[Observation]) -> str:
+    return inspect.cleandoc(observation.__doc__ or "").partition("\n")[0]
+
+
+def keys_text(observation: type[Observation]) -> str:
+    """The keys of its data, each with its meaning."""
+    texts = described(observation.__doc__ or "")
+    named = (
+        (observation.keys.get(field.name, field.name), texts[field.name].rstrip("."))
+        for field in fields(observation)  # type: ignore[arg-type]  # a dataclass
+    )
+    return "; ".join(f"`{key}`: {text}" for key, text in named) + "."
 
 
 def type_text(annotation: Any) -> str:

@@ -15,7 +15,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from typing import Any
 
-from traincheck.schema.apis import Families
 from traincheck.schema.events import (
     BatchEvent,
     CallEvent,
@@ -30,6 +29,7 @@ from traincheck.schema.events import (
     StepEvent,
     WarningEvent,
 )
+from traincheck.schema.torch_api import Families
 from traincheck.schema.values import TensorSummary, tensor_json
 
 LINEAR = "torch.nn.modules.linear.Linear"

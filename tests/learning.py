@@ -8,7 +8,7 @@ from typing import Any
 
 from traincheck.check.engine import Engine
 from traincheck.infer.engine import InferResult, Limits, infer
-from traincheck.infer.tasks import Run
+from traincheck.infer.parallel import Run
 from traincheck.relations.registry import RELATIONS
 from traincheck.schema.claims import Hypothesis, Invariant
 from traincheck.schema.events import Event
@@ -35,6 +35,26 @@ def learn(*runs: Sequence[Event], **options: Any) -> InferResult:
 def texts(result: InferResult, relation: str | None = None) -> list[str]:
     """The sentences learned."""
     return [i.text for i in result.invariants if relation in (None, i.hypothesis.relation)]
+
+
+def claims(
+    found: InferResult | Iterable[Invariant], relation: str, **params: Any
+) -> list[Invariant]:
+    """The invariants of one relation that have these parameters, whatever others they have."""
+    invariants = found.invariants if isinstance(found, InferResult) else found
+    return [
+        invariant
+        for invariant in invariants
+        if invariant.hypothesis.relation == relation
+        and all(invariant.hypothesis.params.get(k) == v for k, v in params.items())
+    ]
+
+
+def values_of(
+    found: InferResult | Iterable[Invariant], relation: str, key: str, **params: Any
+) -> list[Any]:
+    """One parameter of each of these `claims`, None where it has no such parameter."""
+    return [i.hypothesis.params.get(key) for i in claims(found, relation, **params)]
 
 
 def report_of(invariants: Iterable[Invariant], events: Iterable[Event]) -> Report:

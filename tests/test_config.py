@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from traincheck.check.acceptance import Suppression
+from traincheck.check.suppression.policy import Suppression
 from traincheck.config import CollectConfig, Config, load_config, read_collect
 from traincheck.errors import UsageError
 

@@ -39,7 +39,20 @@ COLLECT_LAYERS = (
     ("instruments",),
     ("session",),
 )
-ORDERS = {"traincheck": LAYERS, "traincheck.collect": COLLECT_LAYERS}
+# Within check/.
+CHECK_LAYERS = (
+    ("verdicts", "best_effort", "grouping", "suppression", "saved_checkpoints"),
+    ("monitors", "wording"),
+    ("context", "run_overview"),
+    ("finding_builder", "process"),
+    ("engine",),
+    ("live_engine",),
+)
+ORDERS = {
+    "traincheck": LAYERS,
+    "traincheck.collect": COLLECT_LAYERS,
+    "traincheck.check": CHECK_LAYERS,
+}
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 MODULE_LINES = 600
 FUNCTION_LINES = 80
@@ -172,17 +185,14 @@ def test_every_layer_imports_only_from_its_left() -> None:
     assert not broken
 
 
-def test_collect_imports_in_one_direction() -> None:
+@pytest.mark.parametrize("package", ["traincheck.collect", "traincheck.check"])
+def test_packages_import_in_one_direction(package: str) -> None:
     broken = {
         relative(path): found
         for path in modules()
         if "bootstrap"
         not in path.parts  # what is put on the path of a child: it starts the session
-        if (
-            found := out_of_order(
-                path.read_text(encoding="utf-8"), dotted(path), "traincheck.collect"
-            )
-        )
+        if (found := out_of_order(path.read_text(encoding="utf-8"), dotted(path), package))
     }
     assert not broken
 

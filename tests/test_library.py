@@ -12,7 +12,7 @@ from tests.builders import MLP, TraceBuilder, healthy_run
 from tests.infer.test_statistics import without_zero_grad
 from tests.learning import Recorded
 from traincheck.infer.engine import infer
-from traincheck.infer.tasks import Run
+from traincheck.infer.parallel import Run
 from traincheck.schema.invariant_file import read_invariants
 
 

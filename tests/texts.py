@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from tests.checking import report_of
-from tests.rules.test_contract import BROKEN
+from tests.rules.broken import BROKEN
 from traincheck.rules.registry import RULES
 from traincheck.schema.findings import Finding
 

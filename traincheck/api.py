@@ -11,21 +11,21 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from traincheck.check.acceptance import Acceptor
 from traincheck.check.engine import Engine, watch
-from traincheck.check.source_calls import program_in
-from traincheck.check.source_files import SourceFiles, trusted_folders
+from traincheck.check.suppression.policy import SuppressionPolicy
+from traincheck.check.suppression.source_calls import program_in
+from traincheck.check.suppression.source_files import SourceFiles, trusted_folders
 from traincheck.config import Config
 from traincheck.errors import UsageError, nearest
 from traincheck.relations.registry import RELATIONS
 from traincheck.rules.docs import docs_of
 from traincheck.rules.options import configured
 from traincheck.rules.registry import all_rules
-from traincheck.schema.apis import Marks
 from traincheck.schema.events import MarkEvent
 from traincheck.schema.findings import Report
 from traincheck.schema.invariant_file import read_invariants
 from traincheck.schema.layout import storage_notes
+from traincheck.schema.marks import Marks
 from traincheck.store.manifest import is_going_on, one_step_in
 
 if TYPE_CHECKING:
@@ -97,8 +97,8 @@ def make_engine(
     learned = _distinct(i for path in invariants for i in read_invariants(path))
     kept = [i for i in learned if _is_chosen(i.hypothesis.relation, config)]
     chosen = chosen_rules(config)
-    accept = Acceptor(config.suppress, sources, program)
-    return Engine(kept, chosen if rules else (), RELATIONS, accept)
+    policy = SuppressionPolicy(config.suppress, sources, program)
+    return Engine(kept, chosen if rules else (), RELATIONS, policy)
 
 
 def chosen_rules(config: Config) -> tuple[Rule, ...]:
@@ -149,15 +149,16 @@ def conclude(engine: Engine, source: TraceReader | TailReader | PollReader) -> R
     report = engine.finish()
     ended = _failed_end(manifest)
     sampled = _sampling_notes(manifest.settings) if manifest else ()
-    accept = engine.accept if isinstance(engine.accept, Acceptor) else Acceptor()
-    unused = accept.unused({info.code for info in engine.infos.values()})
-    notes = (*run_notes(source), *sampled, *report.notes, *unused, *accept.sources.notes())
+    policy = engine.suppress if isinstance(engine.suppress, SuppressionPolicy) else None
+    policy = policy or SuppressionPolicy()
+    unused = policy.unused({info.code for info in engine.infos.values()})
+    notes = (*run_notes(source), *sampled, *report.notes, *unused, *policy.sources.notes())
     return replace(
         report,
         skipped_lines=source.skipped,
         notes=notes,
         root=root_of(source),
-        sources=accept.sources.trusted,
+        sources=policy.sources.trusted,
         hostname=(manifest.hostname if manifest else None) or "",
         started=_seconds(manifest.started if manifest else None),
         program=program_of(source),

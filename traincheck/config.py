@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 from msgspec.structs import asdict
 
-from traincheck.check.acceptance import Suppression
+from traincheck.check.suppression.policy import Suppression
 from traincheck.errors import UsageError, nearest
 from traincheck.schema.complaints import Complaint, complaint_of
 from traincheck.schema.findings import SEVERITIES

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from tests.builders import BN_BUFFERS, MLP_BN, TraceBuilder
 from traincheck.api import check
-from traincheck.check.baseline import write_baseline
-from traincheck.infer.decide import Limits
+from traincheck.check.suppression.baseline import write_baseline
 from traincheck.infer.engine import infer
 from traincheck.infer.files import save
-from traincheck.infer.tasks import Run
+from traincheck.infer.parallel import Run
+from traincheck.infer.select import Limits
 from traincheck.schema.events import CollectiveEvent, Event
 from traincheck.schema.layout import faults_file_name, lost_file_name, unused_file_name
 from traincheck.store.columnar import export_parquet

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.checking import net, report_of
-from traincheck.check.baseline import read_baseline, write_baseline
+from traincheck.check.suppression.baseline import read_baseline, write_baseline
 from traincheck.errors import BaselineError, OutputError
 from traincheck.schema.findings import Report
 
@@ -25,7 +25,7 @@ def test_a_known_finding_is_suppressed(report: Report, tmp_path: Path) -> None:
     applied = read_baseline(path).apply(report)
     assert applied.findings == []
     (found,) = applied.suppressed
-    assert (found.accepted.by, found.accepted.where) == ("baseline", str(path))
+    assert (found.suppressed.by, found.suppressed.where) == ("baseline", str(path))
     assert applied.verdicts == report.verdicts
 
 
@@ -41,16 +41,16 @@ def test_a_variable_that_is_new_makes_it_new(report: Report, tmp_path: Path) -> 
     (finding,) = report.findings
     write_baseline(tmp_path / "b", [finding])
     baseline = read_baseline(tmp_path / "b")
-    assert baseline.holds(replace(finding, variables=finding.variables[:1]))
-    assert not baseline.holds(replace(finding, variables=(*finding.variables, "Net.new")))
-    assert not baseline.holds(replace(finding, id="another"))
+    assert baseline.contains(replace(finding, variables=finding.variables[:1]))
+    assert not baseline.contains(replace(finding, variables=(*finding.variables, "Net.new")))
+    assert not baseline.contains(replace(finding, id="another"))
 
 
 def test_findings_of_one_subject_are_one_entry(report: Report, tmp_path: Path) -> None:
     (finding,) = report.findings
     twice = [replace(finding, variables=("a",)), replace(finding, variables=("b",))]
     assert write_baseline(tmp_path / "b", twice) == 1
-    assert read_baseline(tmp_path / "b").holds(replace(finding, variables=("a", "b")))
+    assert read_baseline(tmp_path / "b").contains(replace(finding, variables=("a", "b")))
 
 
 def test_what_was_suppressed_before_stays(report: Report, tmp_path: Path) -> None:

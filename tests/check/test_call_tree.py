@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from itertools import count
 
-from traincheck.check.call_tree import MAX_LINES, Node, bounded, excerpt, in_view, seen_by, tree
-from traincheck.schema.apis import Families
+from traincheck.check.context.call_tree import (
+    MAX_LINES,
+    Node,
+    build_tree,
+    excerpt,
+    truncated,
+    visible_excerpt,
+    visible_nodes,
+)
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
 from traincheck.schema.excerpts import Excerpt, Line
+from traincheck.schema.torch_api import Families
 
 STEP = "torch.optim.adam.Adam.step"
 
@@ -48,12 +56,14 @@ def shape(nodes: tuple[Node, ...]) -> list[object]:
 
 def test_calls_are_nested_in_order_of_their_beginning() -> None:
     calls = Calls().call("a", "b", "c").call("d")
-    assert shape(tree(calls.told, everything)) == [("a", 1, [("b", 1), ("c", 1)]), ("d", 1)]
-    assert shape(tree(reversed(calls.told), everything)) == shape(tree(calls.told, everything))
+    assert shape(build_tree(calls.told, everything)) == [("a", 1, [("b", 1), ("c", 1)]), ("d", 1)]
+    assert shape(build_tree(reversed(calls.told), everything)) == shape(
+        build_tree(calls.told, everything)
+    )
 
 
 def test_equal_calls_in_a_row_are_one_line() -> None:
-    assert shape(tree(Calls().call("a", "b", "b", "b", "c").told, everything)) == [
+    assert shape(build_tree(Calls().call("a", "b", "b", "b", "c").told, everything)) == [
         ("a", 1, [("b", 3), ("c", 1)])
     ]
 
@@ -62,43 +72,43 @@ def test_what_comes_again_and_again_is_told_once() -> None:
     calls = Calls()
     for _ in range(4):
         calls.call("forward").call("loss").call("backward")
-    assert shape(tree(calls.call("step").told, everything)) == [
+    assert shape(build_tree(calls.call("step").told, everything)) == [
         ("", 4, [("forward", 1), ("loss", 1), ("backward", 1)]),
         ("step", 1),
     ]
 
 
 def test_different_calls_are_not_collapsed() -> None:
-    found = shape(tree(Calls().call("a").call("b").call("a").told, everything))
+    found = shape(build_tree(Calls().call("a").call("b").call("a").told, everything))
     assert found == [("a", 1), ("b", 1), ("a", 1)]
 
 
 def test_what_is_not_wanted_gives_its_place_to_what_it_holds() -> None:
     calls = Calls().call("a", "b")
-    assert shape(tree(calls.told, lambda call: call.api != "a")) == [("b", 1)]
+    assert shape(build_tree(calls.told, lambda call: call.api != "a")) == [("b", 1)]
 
 
 def test_other_threads_are_left_out() -> None:
     calls = Calls().call("a").call("b").call("c", stream="p1-t1")
-    assert shape(tree(calls.told, everything)) == [("a", 1), ("b", 1)]
+    assert shape(build_tree(calls.told, everything)) == [("a", 1), ("b", 1)]
 
 
 def test_notes_tell_arguments_and_modes() -> None:
     calls = Calls().call("f", args={"p": 0.5, "training": True, "x": None})
     root = {"family": Families.MODULE, "module": "Net", "root": True}
     calls.call("Net.forward", training=False, grad_enabled=False, **root)
-    first, second = tree(calls.told, everything, ("training", "x"))
+    first, second = build_tree(calls.told, everything, ("training", "x"))
     assert first.note == "training=True"
     assert second.note == "in evaluation mode; without grad"
 
 
 def test_an_excerpt_is_as_deep_as_it_may_be() -> None:
     few = Calls().call("a", *[f"f{i}" for i in range(MAX_LINES - 1)])
-    shown = excerpt(tree(few.told, everything))
+    shown = excerpt(build_tree(few.told, everything))
     assert shown is not None
     assert len(shown.lines) == MAX_LINES
     many = Calls().call("a", *[f"f{i}" for i in range(MAX_LINES)])
-    shown = excerpt(tree(many.told, everything))
+    shown = excerpt(build_tree(many.told, everything))
     assert shown is not None
     assert (shown.depth, [line.api for line in shown.lines]) == (0, ["a"])
 
@@ -107,9 +117,9 @@ def test_where_even_one_level_is_too_long_landmarks_are_left() -> None:
     calls = Calls()
     for i in range(30):
         calls.call(f"f{i}")
-    assert excerpt(tree(calls.told, everything)) is None
+    assert excerpt(build_tree(calls.told, everything)) is None
     calls.call(STEP, family=Families.OPTIMIZER_STEP)
-    shown = excerpt(tree(calls.told, everything))
+    shown = excerpt(build_tree(calls.told, everything))
     assert shown == Excerpt(
         lines=(Line(depth=0, api=STEP, family=Families.OPTIMIZER_STEP),), depth=-1
     )
@@ -119,20 +129,20 @@ def test_trees_are_bounded() -> None:
     calls = Calls()
     for i in range(300):
         calls.call(f"f{i}", "x", "y")
-    assert bounded(tree(calls.told, everything)) == ()
+    assert truncated(build_tree(calls.told, everything)) == ()
     calls = Calls().call("a", *[f"f{i}" for i in range(300)])
-    assert shape(bounded(tree(calls.told, everything))) == [("a", 1)]
+    assert shape(truncated(build_tree(calls.told, everything))) == [("a", 1)]
 
 
 def test_a_view_leaves_out_what_it_does_not_hold() -> None:
     calls = Calls().call("a", "b", "c").call(STEP, family=Families.OPTIMIZER_STEP)
-    nodes = tree(calls.told, everything)
+    nodes = build_tree(calls.told, everything)
     needs = Needs(calls=frozenset({"b", Families.OPTIMIZER_STEP}))
-    assert shape(seen_by(nodes, needs)) == [("b", 1), (STEP, 1)]
+    assert shape(visible_nodes(nodes, needs)) == [("b", 1), (STEP, 1)]
     shown = excerpt(nodes)
     assert shown is not None
-    assert [line.api for line in in_view(shown, needs).lines] == [STEP]
-    assert in_view(shown, Needs(kinds=frozenset({"call"}))) == shown
+    assert [line.api for line in visible_excerpt(shown, needs).lines] == [STEP]
+    assert visible_excerpt(shown, Needs(kinds=frozenset({"call"}))) == shown
 
 
 def test_of_modules_a_family_means_the_outermost() -> None:
@@ -140,5 +150,5 @@ def test_of_modules_a_family_means_the_outermost() -> None:
     calls = Calls().call("Net.forward", root=True, **fields)
     inner = Calls().call("Net.forward", root=False, **fields)
     needs = Needs(calls=frozenset({Families.MODULE}))
-    assert shape(seen_by(tree(calls.told, everything), needs)) == [("Net.forward", 1)]
-    assert seen_by(tree(inner.told, everything), needs) == ()
+    assert shape(visible_nodes(build_tree(calls.told, everything), needs)) == [("Net.forward", 1)]
+    assert visible_nodes(build_tree(inner.told, everything), needs) == ()

@@ -12,11 +12,11 @@ from tests.builders import MLP, TraceBuilder, healthy_run
 from tests.check.fakes import RELATIONS, STEPS, invariant
 from tests.checking import FIRST_RULES as RULES
 from traincheck.check.engine import Engine, run_checks
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Invariant, Needs
 from traincheck.schema.events import Event
 from traincheck.schema.findings import CheckInfo, Report, Verdict, Violation
 from traincheck.schema.invariant_file import needs_json
+from traincheck.schema.torch_api import Families
 
 
 class Source:

@@ -7,7 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from traincheck.check.source_files import MOST_BYTES, SourceFiles, split_place, trusted_folders
+from traincheck.check.suppression.source_files import (
+    MAX_BYTES,
+    SourceFiles,
+    split_place,
+    trusted_folders,
+)
 
 
 @pytest.fixture
@@ -61,7 +66,7 @@ def test_what_is_no_source_is_not_read(project: Path, kind: str) -> None:
     elif kind == "directory":
         path.mkdir()
     elif kind == "large":
-        path.write_bytes(b"#" * (MOST_BYTES + 1))
+        path.write_bytes(b"#" * (MAX_BYTES + 1))
     else:
         path.symlink_to(
             {"device": "/dev/zero", "loop": path, "outside": project / "../other.py"}[kind]

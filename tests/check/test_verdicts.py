@@ -9,55 +9,63 @@ import pytest
 from tests.builders import healthy_run
 from tests.relations.test_contract import LEARNED
 from traincheck.check.engine import Engine
-from traincheck.check.verdicts import FEEDS, View, instrument_named, judge, reasons, unfed
-from traincheck.collect.instruments.base import Instrument
-from traincheck.collect.instruments.registry import INSTRUMENTS
+from traincheck.check.verdicts import (
+    TraceView,
+    instrument_named,
+    reasons,
+    unproduced,
+    verdicts_of,
+)
 from traincheck.presets import preset_names, preset_path
 from traincheck.relations.registry import RELATIONS
 from traincheck.rules.registry import RULES
-from traincheck.schema.apis import Families
-from traincheck.schema.claims import Needs, some, without_some
+from traincheck.schema.claims import Needs, sampled, without_sampling
 from traincheck.schema.events import MarkEvent
 from traincheck.schema.findings import Verdict
+from traincheck.schema.instruments import FEEDS
 from traincheck.schema.invariant_file import needs_json, read_invariants
+from traincheck.schema.observations.registry import OBSERVATIONS
+from traincheck.schema.torch_api import Families
 
 HEAD = (0, 0, 0, "init", 0, "p1-t0")
 STEP = frozenset({Families.OPTIMIZER_STEP})
 
 
-def view(recorded: Needs | None = None, **instruments: str) -> View:
+def view(recorded: Needs | None = None, **instruments: str) -> TraceView:
     data = {
         "recorded": None if recorded is None else needs_json(recorded),
         "instruments": instruments,
     }
-    return View.of(MarkEvent(*HEAD, text="process", data=data))
+    return TraceView.from_mark(MarkEvent(*HEAD, text="process", data=data))
 
 
 def test_a_full_view_serves_everything() -> None:
     full = view(modules="on", optimizers="on")
-    assert all(full.lacks(rule.needs) is None for rule in RULES)
+    assert all(full.missing_for(rule.needs) is None for rule in RULES)
 
 
 def test_a_mark_without_a_view_is_taken_as_full() -> None:
-    bare = View.of(MarkEvent(*HEAD, text="process"))
-    assert bare.lacks(Needs(calls=STEP)) is None
+    bare = TraceView.from_mark(MarkEvent(*HEAD, text="process"))
+    assert bare.missing_for(Needs(calls=STEP)) is None
 
 
 def test_a_selective_view_serves_what_it_was_recorded_for() -> None:
     for rule in RULES:
-        assert view(rule.needs).lacks(rule.needs) is None
+        assert view(rule.needs).missing_for(rule.needs) is None
 
 
 def test_calls_of_some_steps_do_not_serve_those_who_want_all() -> None:
     name = "torch.nn.modules.linear.Linear.forward"
-    all_of_them, rare = Needs(calls=frozenset({name})), Needs(calls=some(name))
-    assert view(all_of_them).lacks(rare) is None
-    assert view(rare).lacks(rare) is None
-    assert view(rare).lacks(all_of_them) == f"the trace was recorded without all calls of {name}"
-    assert [view(v).thins(n) for v in (rare, all_of_them) for n in (rare, all_of_them)] == [
+    all_of_them, rare = Needs(calls=frozenset({name})), Needs(calls=sampled(name))
+    assert view(all_of_them).missing_for(rare) is None
+    assert view(rare).missing_for(rare) is None
+    assert (
+        view(rare).missing_for(all_of_them) == f"the trace was recorded without all calls of {name}"
+    )
+    assert [view(v).samples(n) for v in (rare, all_of_them) for n in (rare, all_of_them)] == [
         True, True, False, False,
     ]  # fmt: skip
-    assert not view().thins(rare)
+    assert not view().samples(rare)
 
 
 @pytest.mark.parametrize(
@@ -65,16 +73,16 @@ def test_calls_of_some_steps_do_not_serve_those_who_want_all() -> None:
 )
 def test_a_trace_tells_which_steps_are_whole(told: Any, takes: set[int]) -> None:
     name = "torch.nn.modules.linear.Linear.forward"
-    data = {"recorded": needs_json(Needs(calls=some(name))), "some": told}
-    found = View.of(MarkEvent(*HEAD, text="process", data=data))
-    assert {step for step in range(8) if found.schedule.takes(step)} == takes
-    assert {step for step in range(8) if found.at(step, "train") != Needs()} == takes
-    assert found.at(7, "eval") == Needs(calls=frozenset({name}))
+    data = {"recorded": needs_json(Needs(calls=sampled(name))), "some": told}
+    found = TraceView.from_mark(MarkEvent(*HEAD, text="process", data=data))
+    assert {step for step in range(8) if found.schedule.includes(step)} == takes
+    assert {step for step in range(8) if found.recorded_in(step, "train") != Needs()} == takes
+    assert found.recorded_in(7, "eval") == Needs(calls=frozenset({name}))
 
 
-@pytest.mark.parametrize("recorded", [frozenset({"gradient"}), some("gradient")])
+@pytest.mark.parametrize("recorded", [frozenset({"gradient"}), sampled("gradient")])
 def test_numbers_of_all_steps_serve_those_who_want_some(recorded: frozenset[str]) -> None:
-    assert view(Needs(stats=recorded)).lacks(Needs(stats=some("gradient"))) is None
+    assert view(Needs(stats=recorded)).missing_for(Needs(stats=sampled("gradient"))) is None
 
 
 @pytest.mark.parametrize(
@@ -94,15 +102,15 @@ def test_numbers_of_all_steps_serve_those_who_want_some(recorded: frozenset[str]
             "exact fingerprints",
         ),
         (
-            Needs(stats=some("gradient")),
+            Needs(stats=sampled("gradient")),
             Needs(stats=frozenset({"gradient"})),
             "numbers of gradient",
         ),
-        (Needs(), Needs(stats=some("batch")), "numbers of batch"),
+        (Needs(), Needs(stats=sampled("batch")), "numbers of batch"),
     ],
 )
 def test_what_a_view_lacks_is_named(recorded: Needs, asked: Needs, named: str) -> None:
-    reason = view(recorded).lacks(asked)
+    reason = view(recorded).missing_for(asked)
     assert reason is not None
     assert named in reason
 
@@ -121,7 +129,7 @@ def test_what_a_view_lacks_is_named(recorded: Needs, asked: Needs, named: str) -
     ],
 )
 def test_what_a_view_holds_is_served(recorded: Needs, asked: Needs) -> None:
-    assert view(recorded).lacks(asked) is None
+    assert view(recorded).missing_for(asked) is None
 
 
 @pytest.mark.parametrize(
@@ -137,15 +145,15 @@ def test_what_a_view_holds_is_served(recorded: Needs, asked: Needs) -> None:
     ],
 )
 def test_an_instrument_that_is_off_is_named_with_its_reason(name: str, asked: Needs) -> None:
-    reason = view(**{name: "off: ImportError('x')"}).lacks(asked)
+    reason = view(**{name: "off: ImportError('x')"}).missing_for(asked)
     assert reason == f"instrument {name} was off (ImportError('x'))"
-    assert view(**{name: "on"}).lacks(asked) is None
-    assert view(rng="off: x").lacks(asked) is None
+    assert view(**{name: "on"}).missing_for(asked) is None
+    assert view(rng="off: x").missing_for(asked) is None
 
 
 def test_a_view_that_cannot_be_read_holds_nothing() -> None:
     mark = MarkEvent(*HEAD, text="process", data={"recorded": {"calls": 3}})
-    assert View.of(mark).lacks(Needs(calls=STEP)) is not None
+    assert TraceView.from_mark(mark).missing_for(Needs(calls=STEP)) is not None
 
 
 def test_the_instruments_are_those_there_are() -> None:
@@ -160,7 +168,7 @@ def test_an_instrument_is_known_by_the_name_of_its_methods() -> None:
 
 
 def test_verdicts() -> None:
-    verdicts = judge(
+    verdicts = verdicts_of(
         ["broken", "broken unseen", "held", "idle", "unseen", "seen for a while"],
         violated={"broken": 1, "broken unseen": 2},
         triggered={"broken": 3, "held": 2, "idle": 0, "seen for a while": 1},
@@ -198,36 +206,26 @@ NEEDS = all_needs()
 
 
 def test_whatever_a_check_needs_some_instrument_feeds() -> None:
-    assert {name: left for name, needs in NEEDS.items() if (left := unfed(needs))} == {}
+    assert {name: left for name, needs in NEEDS.items() if (left := unproduced(needs))} == {}
 
 
 def test_what_no_instrument_feeds_is_named() -> None:
     needs = Needs(
-        calls=some("torch.unknown"), states=frozenset({"teacher@new"}), kinds=frozenset({"look"})
+        calls=sampled("torch.unknown"), states=frozenset({"teacher@new"}), kinds=frozenset({"look"})
     )
-    assert unfed(needs) == ["look", "teacher@new", "torch.unknown"]
+    assert unproduced(needs) == ["look", "teacher@new", "torch.unknown"]
 
 
-def test_every_state_is_documented_and_looked_for() -> None:
-    asked = {state for needs in NEEDS.values() for state in without_some(needs.states)}
+def test_every_state_is_documented() -> None:
+    asked = {state for needs in NEEDS.values() for state in without_sampling(needs.states)}
     documented = Needs.__doc__ or ""
+    observed = {observation.need for observation in OBSERVATIONS}
     moments = {"forward", "backward", "step", "zero_grad", "new"}
     assert not {
         state
-        for state in asked
+        for state in asked - observed
         if f"``{state}``" not in documented and state.partition("@")[2] not in moments
     }
-
-
-@pytest.mark.parametrize("instrument", INSTRUMENTS, ids=lambda one: one.name)
-def test_the_feeds_are_those_that_instruments_declare(instrument: type[Instrument]) -> None:
-    """FEEDS is a mirror, as analysis imports nothing of collection."""
-    feed = FEEDS[instrument.name]
-    assert feed.roles == frozenset(instrument.states)
-    # That of random states goes by the kind to know whether they are set, and records none
-    kinds = () if instrument.name == "rng_state" else instrument.kinds
-    assert feed.kinds == frozenset(kinds)
-    assert all(map(feed.has_call, instrument.families))
 
 
 @pytest.mark.parametrize(

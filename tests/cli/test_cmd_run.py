@@ -18,7 +18,7 @@ import pytest
 from benchmarks import harness
 from tests.builders import MLP, TraceBuilder, healthy_run
 from traincheck.api import check
-from traincheck.check import live
+from traincheck.check.run_overview import RunOverview
 from traincheck.cli import _live
 from traincheck.cli import main as entry
 from traincheck.collect.launch import launcher as launching
@@ -277,7 +277,7 @@ def test_a_broken_check_does_not_end_the_run(run, capsys, monkeypatch) -> None:
     def fails(*_: object) -> None:
         raise ValueError("we got it wrong")
 
-    monkeypatch.setattr(live.Watched, "take", fails)
+    monkeypatch.setattr(RunOverview, "add", fails)
     run.exit_status = 3
     assert run("train.py") == 3
     assert "checking stopped with ValueError: we got it wrong" in capsys.readouterr().err

@@ -12,7 +12,7 @@ import pytest
 
 from tests.builders import BN_BUFFERS, MLP_BN, TraceBuilder, healthy_run
 from traincheck.cli.main import main
-from traincheck.schema.claims import BATCH_CONTENT, Needs, some
+from traincheck.schema.claims import BATCH_CONTENT, Needs, sampled
 from traincheck.schema.events import CheckpointEvent, CollectiveEvent, Event
 from traincheck.schema.invariant_file import needs_json
 from traincheck.store.columnar import read_parquet
@@ -121,7 +121,7 @@ def test_the_overview_tells_what_the_run_holds(trace: Trace, run: Path) -> None:
 
 
 def test_the_overview_tells_what_was_taken_in_some_steps(trace: Trace, tmp_path: Path) -> None:
-    recorded = Needs(states=some("gradient@backward", BATCH_CONTENT), kinds=frozenset({"step"}))
+    recorded = Needs(states=sampled("gradient@backward", BATCH_CONTENT), kinds=frozenset({"step"}))
     facts = {"recorded": needs_json(recorded), "some": [8, 7]}
     with TraceWriter(tmp_path / "run") as writer:
         for event in TraceBuilder().process(**facts).model().optimizer().steps(1).build():

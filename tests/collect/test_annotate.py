@@ -6,7 +6,7 @@ import torch
 
 import traincheck
 from tests.collect.recording import recording
-from traincheck.schema.apis import MARKS
+from traincheck.schema.observations.registry import MARK_TEXTS
 
 
 def test_a_mark_is_at_its_step(tmp_path):
@@ -26,11 +26,11 @@ def test_a_mark_is_at_its_step(tmp_path):
 
 def test_it_cannot_be_taken_for_one_of_ours(tmp_path):
     with recording(tmp_path / "run") as run:
-        for text in sorted(MARKS):
+        for text in sorted(MARK_TEXTS):
             traincheck.mark(text, modules=None)
-    ours = [mark for mark in run.of("mark") if mark.text in MARKS]
+    ours = [mark for mark in run.of("mark") if mark.text in MARK_TEXTS]
     assert [mark.text for mark in ours] == ["process"]
-    assert len(run.of("mark")) == 1 + len(MARKS)
+    assert len(run.of("mark")) == 1 + len(MARK_TEXTS)
 
 
 def test_nothing_happens_where_nothing_is_recorded():

@@ -12,8 +12,8 @@ from torch.utils.checkpoint import checkpoint
 
 from tests.collect.recording import Recording, recording
 from traincheck.collect.observers import attention_softmax
-from traincheck.schema.apis import Marks
 from traincheck.schema.claims import Needs
+from traincheck.schema.observations.attention_softmax import AttentionSoftmax
 
 Tensor = torch.Tensor
 Weigh = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -24,7 +24,9 @@ HEADS, TIME, SIZE = 2, 6, 8
 
 def told(run: Recording) -> list[tuple[object, ...]]:
     return [
-        tuple(each.values()) for mark in run.marks(Marks.ATTENTION) for each in mark.data["weights"]
+        tuple(each.values())
+        for mark in run.marks(AttentionSoftmax.text)
+        for each in mark.data["weights"]
     ]
 
 
@@ -136,7 +138,7 @@ def test_only_in_some_steps_and_up_to_so_many_nodes(tmp_path: Path, monkeypatch)
             optimizer.zero_grad()
             block(torch.randn(3, TIME, HEADS * SIZE)).pow(2).mean().backward()
             optimizer.step()
-    assert [mark.step for mark in run.marks(Marks.ATTENTION)] == [0, 1, 2]
+    assert [mark.step for mark in run.marks(AttentionSoftmax.text)] == [0, 1, 2]
     monkeypatch.setattr(attention_softmax, "_MOST_NODES", 4)
     with recording(tmp_path / "nodes") as run:
         grads(masked)

@@ -9,9 +9,8 @@ import torch
 from torch import nn
 
 from tests.collect.recording import recording
-from traincheck.collect.observers.loaded_averages import WANTED
-from traincheck.schema.apis import Marks
 from traincheck.schema.claims import Needs
+from traincheck.schema.observations.loaded_averages import LoadedAverage
 
 CHECKPOINT = Needs(kinds=frozenset({"checkpoint"}))
 
@@ -52,7 +51,7 @@ def train(decays, *, held=False, other=False, swapped=False, **options):
 def marks(tmp_path, decays, needs=None, **options):
     with recording(tmp_path / "run", needs=needs) as run:
         train(decays, **options)
-    return run.marks(Marks.LOADED_CHANGED)
+    return run.marks(LoadedAverage.text)
 
 
 def test_a_copy_is_told_from_an_average(tmp_path):
@@ -84,5 +83,5 @@ def test_others_are_not_followed(tmp_path, options):
 
 def test_recorded_where_a_check_asks_for_it(tmp_path):
     assert marks(tmp_path, [0.0, 0.5], CHECKPOINT) == []
-    wanted = CHECKPOINT | Needs(states=frozenset({WANTED}))
+    wanted = CHECKPOINT | Needs(states=frozenset({LoadedAverage.need}))
     assert [e.data["equal"] for e in marks(tmp_path, [0.0, 0.5], wanted)] == [True, False]

@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 from tests.collect.recording import recording
-from traincheck.schema.apis import Marks
 from traincheck.schema.claims import Needs
+from traincheck.schema.observations.external_writes import ExternalWrites
 
 NEEDS = Needs(states=frozenset({"parameter@between"}), kinds=frozenset({"mark"}))
 
@@ -36,7 +36,7 @@ def looks(tmp_path, *given, needs=NEEDS, **options):
         train(*given, **options)
     return [
         (mark.step, mark.data["owner"], mark.data["names"])
-        for mark in run.marks(Marks.BETWEEN_STEPS)
+        for mark in run.marks(ExternalWrites.text)
     ]
 
 

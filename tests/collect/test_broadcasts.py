@@ -16,8 +16,8 @@ from torch.utils.checkpoint import checkpoint
 from tests.collect.recording import Recording, recording
 from traincheck.collect.observers import loss_broadcast
 from traincheck.collect.observers.loss_broadcast import LossBroadcastObserver
-from traincheck.schema.apis import Marks
 from traincheck.schema.claims import Needs
+from traincheck.schema.observations.loss_broadcast import LossBroadcast
 
 Tensor = torch.Tensor
 KNOWS = hasattr(torch._C._FunctionBase, "_input_metadata")
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(not KNOWS, reason="this torch does not tell size
 
 
 def told(run: Recording) -> list[dict[str, object]]:
-    return [each for mark in run.marks(Marks.BROADCASTS) for each in mark.data["operations"]]
+    return [each for mark in run.marks(LossBroadcast.text) for each in mark.data["operations"]]
 
 
 def squared(pred: Tensor, y: Tensor) -> Tensor:
@@ -48,7 +48,7 @@ def test_names_and_sizes_before_the_call_that_goes_back(tmp_path: Path) -> None:
             "inputs": [[["AddmmBackward0", [8, 1]]], None],
         }
     ]
-    [mark], [call] = run.marks(Marks.BROADCASTS), run.calls("torch.autograd.backward")
+    [mark], [call] = run.marks(LossBroadcast.text), run.calls("torch.autograd.backward")
     assert (mark.step, mark.stage) == (0, "train")
     assert mark.seq < call.seq
 
@@ -99,7 +99,7 @@ def test_how_often(tmp_path: Path) -> None:
             for _ in range(5):
                 squared(model(x), y).backward()
             optimizer.step()
-    steps = [mark.step for mark in run.marks(Marks.BROADCASTS)]
+    steps = [mark.step for mark in run.marks(LossBroadcast.text)]
     assert sorted(set(steps)) == [*range(8), 50]
     assert steps.count(0) == 4
 

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from tests.collect.recording import recording
-from traincheck.schema.apis import Marks
 from traincheck.schema.claims import Needs
+from traincheck.schema.observations.eval_weights import EvalWeights, EvalWrites
 
 NEEDS = Needs(states=frozenset({"parameter@evaluation"}), kinds=frozenset({"mark"}))
 
@@ -60,11 +60,11 @@ def train(net, *, before=None, after=None, forwards=3, steps=2, training=False):
 def test_writes_of_the_forward_are_told(tmp_path):
     with recording(tmp_path / "run", needs=NEEDS) as run:
         train(Net(add))
-    assert [(e.step, e.data["names"]) for e in run.marks(Marks.EVALUATION_WROTE)] == [
+    assert [(e.step, e.data["names"]) for e in run.marks(EvalWrites.text)] == [
         (0, ["Net.fc1.weight"]),
         (1, ["Net.fc1.weight"]),
     ]
-    assert [e.step for e in run.marks(Marks.EVALUATED)] == [0, 1]
+    assert [e.step for e in run.marks(EvalWeights.text)] == [0, 1]
 
 
 @pytest.mark.parametrize(
@@ -82,8 +82,8 @@ def test_writes_of_the_forward_are_told(tmp_path):
 def test_what_is_no_write_of_the_forward_is_not_told(tmp_path, net, options):
     with recording(tmp_path / "run", needs=NEEDS) as run:
         train(net, **options)
-    assert not run.marks(Marks.EVALUATION_WROTE)
-    assert len(run.marks(Marks.EVALUATED)) == 2
+    assert not run.marks(EvalWrites.text)
+    assert len(run.marks(EvalWeights.text)) == 2
 
 
 def test_frozen_parameters_and_models_of_no_optimizer_are_left_alone(tmp_path):
@@ -92,11 +92,11 @@ def test_frozen_parameters_and_models_of_no_optimizer_are_left_alone(tmp_path):
     teacher = copy.deepcopy(net).eval()
     with recording(tmp_path / "run", needs=NEEDS) as run:
         train(net, before=lambda _: teacher(torch.randn(5, 3)))
-    assert not run.marks(Marks.EVALUATION_WROTE)
-    assert {e.data["model"] for e in run.marks(Marks.EVALUATED)} == {"Net"}
+    assert not run.marks(EvalWrites.text)
+    assert {e.data["model"] for e in run.marks(EvalWeights.text)} == {"Net"}
     assert all(
         set(e.data["values"]) == {"Net.fc2.weight", "Net.fc2.bias"}
-        for e in run.marks(Marks.EVALUATED)
+        for e in run.marks(EvalWeights.text)
     )
 
 
@@ -114,7 +114,7 @@ def test_a_forward_that_trains_is_left_alone(tmp_path):
     net.optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     with recording(tmp_path / "run", needs=NEEDS) as run:
         train(net)
-    assert not run.marks(Marks.EVALUATION_WROTE)
+    assert not run.marks(EvalWrites.text)
 
 
 def test_a_forward_that_fails_leaves_nothing_open(tmp_path):
@@ -129,7 +129,7 @@ def test_a_forward_that_fails_leaves_nothing_open(tmp_path):
             net.eval()(torch.randn(5, 3))
         net.write = None
         train(net)
-    assert not run.marks(Marks.EVALUATION_WROTE)
+    assert not run.marks(EvalWrites.text)
     assert not run.marks("fault")
 
 
@@ -137,8 +137,8 @@ def test_nothing_is_looked_at_before_training_or_when_nobody_asks(tmp_path):
     net = Net()
     with recording(tmp_path / "run", needs=NEEDS) as run, torch.no_grad():
         net.eval()(torch.randn(5, 3))
-    assert not run.marks(Marks.EVALUATED)
+    assert not run.marks(EvalWeights.text)
     with recording(tmp_path / "other", needs=Needs(kinds=frozenset({"mark"}))) as run:
         train(Net(add))
-    assert not run.marks(Marks.EVALUATED)
-    assert not run.marks(Marks.EVALUATION_WROTE)
+    assert not run.marks(EvalWeights.text)
+    assert not run.marks(EvalWrites.text)

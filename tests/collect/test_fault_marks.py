@@ -16,8 +16,8 @@ from tests.learning import learn
 from tests.learning import report_of as report_of_learned
 from traincheck.collect.launch import run_manifest
 from traincheck.collect.session.faults import MAX_FAULTS
-from traincheck.schema.apis import Marks
 from traincheck.schema.layout import FAULTS_GLOB
+from traincheck.schema.marks import Marks
 
 
 class OurError(Exception):

@@ -11,9 +11,9 @@ from torch import nn
 
 from tests.collect.recording import Recording, recording
 from traincheck.collect.observers.eval_folding import COMPLETE_FORWARDS, EVERY_NTH
-from traincheck.infer.view import with_gaps
-from traincheck.schema.apis import Marks
+from traincheck.infer.replay_views import with_gaps
 from traincheck.schema.events import StepEvent
+from traincheck.schema.marks import Marks
 
 LINEAR = "torch.nn.modules.linear.Linear.forward"
 RELU = "torch.nn.functional.relu"

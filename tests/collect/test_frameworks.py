@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks import harness
 from tests.collect.recording import read_folder
-from traincheck.schema.apis import Families
+from traincheck.schema.torch_api import Families
 
 DIGEST = """
 

@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader
 
 from tests.collect.recording import recording
 from traincheck.collect.instruments.optimizers import Optimizers
-from traincheck.schema.apis import Families
+from traincheck.schema.torch_api import Families
 
 CROSS_ENTROPY = "torch.nn.functional.cross_entropy"
 

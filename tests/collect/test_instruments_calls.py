@@ -14,8 +14,8 @@ from tests.collect.recording import recording
 from traincheck.collect.active_session import CURRENT
 from traincheck.collect.instruments._wrap import CallTemplates, function_wrapper
 from traincheck.collect.tensors.summarize import encode
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
+from traincheck.schema.torch_api import Families
 
 X = {"dtype": "float32", "shape": [2, 3], "device": "cpu"}
 

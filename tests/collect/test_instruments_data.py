@@ -19,8 +19,8 @@ from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
 from torch.utils.data.distributed import DistributedSampler
 
 from tests.collect.recording import recording
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import BATCH_CONTENT, Needs
+from traincheck.schema.torch_api import Families
 
 
 @dataclasses.dataclass

@@ -16,8 +16,8 @@ from torch.utils.checkpoint import checkpoint
 
 from benchmarks import harness
 from tests.collect.recording import read_folder, recording
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
+from traincheck.schema.torch_api import Families
 
 OPTIMIZERS = sorted(
     name

@@ -15,7 +15,7 @@ from torch._dynamo.testing import CompileCounter
 from torch._dynamo.utils import counters
 
 from tests.collect.recording import recording
-from traincheck.schema.apis import Families
+from traincheck.schema.torch_api import Families
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*torch.jit.* is deprecated"),

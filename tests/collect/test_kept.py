@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from tests.collect.recording import recording
 from traincheck.collect.observers import stale_gradients
-from traincheck.schema.apis import Marks
+from traincheck.schema.observations.gradients import UnclearedGradients
 
 EVERY = 3
 ALL = ["Sequential.0.bias", "Sequential.0.weight", "Sequential.2.bias", "Sequential.2.weight"]
@@ -57,7 +57,10 @@ def train(*, begin=nothing, end=nothing, accumulate=1, steps=8, wide=8):
 
 
 def told(run):
-    return [(mark.step, mark.names, mark.owners) for mark in run.marks(Marks.KEPT)]
+    return [
+        (mark.step, tuple(mark.data["names"]), tuple(mark.data["owners"]))
+        for mark in run.marks(UnclearedGradients.text)
+    ]
 
 
 def clear(_, optimizer):

@@ -128,7 +128,7 @@ def test_calls_on_wrappers_tell_the_optimizer_and_the_line_of_the_user(tmp_path:
             scaler.step(optimizer)
             scheduler.step()
     for family in ("SCHEDULER_CREATED", "SCHEDULER_STEP", "SCALER_STEP", "ZERO_GRAD", "BACKWARD"):
-        from traincheck.schema.apis import Families
+        from traincheck.schema.torch_api import Families
 
         calls = run.calls(getattr(Families, family))
         assert calls, family

@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch._dynamo.testing import CompileCounter
 
 from tests.collect.recording import recording
-from traincheck.schema.apis import RESHAPES
 from traincheck.schema.claims import Needs
+from traincheck.schema.torch_api import RESHAPES
 
 VIEW = torch.Tensor.view
 

@@ -11,8 +11,8 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from tests.collect.recording import recording
-from traincheck.schema.apis import Families
-from traincheck.schema.claims import BATCH_CONTENT, THIN, Needs, some, within_modules
+from traincheck.schema.claims import BATCH_CONTENT, SAMPLED_STEPS, Needs, sampled, within_modules
+from traincheck.schema.torch_api import Families
 
 LINEAR = "torch.nn.modules.linear.Linear.forward"
 RELU = "torch.nn.functional.relu"
@@ -59,7 +59,7 @@ def test_calls_within_models_are_recorded_in_some_steps_when_that_is_enough(tmp_
     told = run.marks("process")[0].data
     assert f"{LINEAR}@some" in told["recorded"]["calls"]
     assert CROSS_ENTROPY in told["recorded"]["calls"]
-    assert told["some"] == [THIN.first, THIN.every]
+    assert told["some"] == [SAMPLED_STEPS.first, SAMPLED_STEPS.every]
 
 
 @pytest.mark.parametrize("more", [Needs(calls=frozenset({LINEAR})), None])
@@ -120,7 +120,8 @@ def test_steps_that_are_sampled_are_whole(tmp_path):
 
 @pytest.mark.parametrize("is_wanted_in_all", [False, True])
 def test_batches_have_fingerprints_in_some_steps(tmp_path, is_wanted_in_all):
-    states = some(BATCH_CONTENT) | (frozenset({BATCH_CONTENT}) if is_wanted_in_all else frozenset())
+    always = frozenset({BATCH_CONTENT}) if is_wanted_in_all else frozenset()
+    states = sampled(BATCH_CONTENT) | always
     needs = Needs(states=states, kinds=frozenset({"step", "batch"}))
     data = torch.utils.data.TensorDataset(torch.randn(64, 4))
     with recording(tmp_path / "run", needs=needs) as run:
@@ -141,7 +142,7 @@ def test_batches_without_indices_have_fingerprints_in_all_steps(tmp_path):
         def __iter__(self):
             return iter(torch.randn(40, 4))
 
-    needs = Needs(states=some(BATCH_CONTENT), kinds=frozenset({"step", "batch"}))
+    needs = Needs(states=sampled(BATCH_CONTENT), kinds=frozenset({"step", "batch"}))
     with recording(tmp_path / "run", needs=needs) as run:
         model = nn.Linear(4, 2)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -163,7 +164,7 @@ class Norm(nn.Module):
 
 
 LOOKS = Needs(
-    states=some(
+    states=sampled(
         "parameter@step",
         "gradient@backward",
         "gradient@zero_grad",
@@ -206,7 +207,7 @@ def test_variables_are_looked_at_in_some_steps_when_that_is_enough(tmp_path):
     assert state == TAKEN
     assert [e.step for e in run.of("step")] == list(range(23))
     assert all(e.recorded for e in run.of("step"))
-    assert run.marks("process")[0].data["some"] == [THIN.first, THIN.every]
+    assert run.marks("process")[0].data["some"] == [SAMPLED_STEPS.first, SAMPLED_STEPS.every]
 
 
 def test_what_changed_in_steps_without_looks_is_not_said_of_the_next_with_looks(tmp_path):

@@ -13,8 +13,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from tests.collect.recording import recording
 from traincheck.collect.stats import activations, argument_stats, tensor_stats
 from traincheck.collect.tensors.norms import norms_of
-from traincheck.schema.apis import Families
-from traincheck.schema.claims import ACTIVATION_FUNCTIONS, Needs, Schedule, some
+from traincheck.schema.claims import ACTIVATION_FUNCTIONS, Needs, Schedule, sampled
+from traincheck.schema.torch_api import Families
 from traincheck.schema.values import tensors_in
 
 SCHEDULE = Schedule()
@@ -159,7 +159,7 @@ def test_each_look_tells_the_norm_of_what_it_found(tmp_path, exact):
 
 
 def test_some_steps_are_enough_for_what_is_asked_so(tmp_path):
-    asked = some("gradient", "batch", CROSS_ENTROPY, "activation")
+    asked = sampled("gradient", "batch", CROSS_ENTROPY, "activation")
     states = frozenset({"gradient@backward"})
     kinds, calls = frozenset({"batch"}), frozenset({Families.MODULE, CROSS_ENTROPY})
     needs = Needs(stats=asked, states=states, kinds=kinds, calls=calls)

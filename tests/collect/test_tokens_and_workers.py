@@ -12,9 +12,9 @@ from torch.utils.data._utils import worker
 from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
 from tests.collect.recording import recording
-from traincheck.collect.observers.worker_rng import states, watched
+from traincheck.collect.observers.worker_rng import WorkerRngObserver, states
 from traincheck.collect.stats.token_batch import token_facts
-from traincheck.schema.apis import Marks
+from traincheck.schema.observations.worker_rng import WorkerRng
 
 EOS = 1
 
@@ -168,7 +168,7 @@ def test_workers_tell_what_they_draw_from_and_batches_which_rows(tmp_path):
         loader = DataLoader(Noisy(), 2, shuffle=True, num_workers=2, multiprocessing_context="fork")
         for _ in loader:
             pass
-    told = [mark.data for mark in run.marks(Marks.WORKER)]
+    told = [mark.data for mark in run.marks(WorkerRng.text)]
     assert sorted((d["worker"], d["loader"], d["epoch"]) for d in told) == [
         (0, "loader0", 0),
         (1, "loader0", 0),
@@ -195,9 +195,11 @@ def test_a_loop_may_be_given_its_dataset_under_any_name(tmp_path, monkeypatch):
 
     with recording(tmp_path) as run:
         kind = dataloader._DatasetKind.Map
-        args, kwargs = watched(run.session, loop, None, (kind, [dataset], 5, None, 1, 2), {})
+        args, kwargs = WorkerRngObserver(run.session).watched(
+            loop, None, (kind, [dataset], 5, None, 1, 2), {}
+        )
         loop(*args, **kwargs)
-    (mark,) = run.marks(Marks.WORKER)
+    (mark,) = run.marks(WorkerRng.text)
     assert (mark.data["worker"], mark.data["workers"], mark.data["seed"]) == (1, 2, "5")
     assert mark.data["start"]["dataset.own"] == mark.data["after"]["dataset.own"]
     assert mark.data["start"]["dataset.of_class"] != mark.data["after"]["dataset.of_class"]

@@ -10,8 +10,13 @@ from torch import nn
 from torch.func import functional_call, stack_module_state, vmap
 
 from tests.collect.recording import recording
-from traincheck.schema.apis import Marks
-from traincheck.schema.claims import USES, Needs
+from traincheck.schema.claims import USE_SCHEDULE, Needs
+from traincheck.schema.marks import Marks
+from traincheck.schema.observations.auxiliary_models import (
+    AuxiliaryEval,
+    AuxiliaryInitialNorms,
+    AuxiliaryTraining,
+)
 
 NEEDS = Needs(states=frozenset({"parameter@untrained"}), kinds=frozenset({"mark"}))
 
@@ -47,8 +52,8 @@ def copies(student, teacher):
 def test_weights_that_rest_and_when_is_looked(tmp_path):
     with recording(tmp_path / "run", needs=NEEDS) as run:
         train(net().requires_grad_(False))
-    marks = run.marks(Marks.UNTRAINED)
-    assert [mark.step for mark in marks] == [*range(8), USES.every]
+    marks = run.marks(AuxiliaryTraining.text)
+    assert [mark.step for mark in marks] == [*range(8), USE_SCHEDULE.every]
     assert len({mark.data["weights"] for mark in marks}) == 1
 
 
@@ -56,7 +61,7 @@ def test_weights_that_rest_and_when_is_looked(tmp_path):
 def test_weights_that_move(tmp_path, move):
     with recording(tmp_path / "run", needs=NEEDS) as run:
         train(net().requires_grad_(False), move)
-    marks = run.marks(Marks.UNTRAINED)
+    marks = run.marks(AuxiliaryTraining.text)
     assert len({mark.data["weights"] for mark in marks}) == len(marks) == 9
 
 
@@ -64,7 +69,9 @@ def test_a_model_in_a_model_is_told_by_its_path(tmp_path):
     with recording(tmp_path / "run", needs=NEEDS) as run:
         both = nn.ModuleDict({"teacher": net(), "student": net()})
         train(both["teacher"], student=both["student"])
-    assert {mark.data["model"] for mark in run.marks(Marks.UNTRAINED)} == {"ModuleDict.teacher"}
+    assert {mark.data["model"] for mark in run.marks(AuxiliaryTraining.text)} == {
+        "ModuleDict.teacher"
+    }
 
 
 def test_nothing_of_others(tmp_path):
@@ -74,16 +81,16 @@ def test_nothing_of_others(tmp_path):
         train(student, student=student)
         train(nn.Dropout(0.5), student=nn.Linear(4, 4))
         train(nn.LazyLinear(2), steps=1)
-    assert run.marks(Marks.UNTRAINED) == run.marks(Marks.SERVES) == []
+    assert run.marks(AuxiliaryTraining.text) == run.marks(AuxiliaryEval.text) == []
 
 
 @pytest.mark.parametrize("move", [averages, copies, lambda student, teacher: None])
 def test_in_evaluation_mode(tmp_path, move):
     with recording(tmp_path / "run", needs=NEEDS) as run:
         train(net().requires_grad_(False).eval(), move)
-    marks = run.marks(Marks.SERVES)
-    assert run.marks(Marks.UNTRAINED) == []
-    assert [mark.step for mark in marks] == [*range(8), USES.every]
+    marks = run.marks(AuxiliaryEval.text)
+    assert run.marks(AuxiliaryTraining.text) == []
+    assert [mark.step for mark in marks] == [*range(8), USE_SCHEDULE.every]
     assert len({mark.data["weights"] for mark in marks}) == (9 if move in (averages, copies) else 1)
 
 
@@ -96,7 +103,7 @@ def test_batch_norms_that_never_saw_a_batch(tmp_path):
     with recording(tmp_path / "run", needs=NEEDS) as run:
         train(copied, averages, student=source)
         train(source.eval(), student=net())  # has seen some
-    marks = run.marks(Marks.NORMS)
+    marks = run.marks(AuxiliaryInitialNorms.text)
     assert {mark.data["model"] for mark in marks} == {"Sequential"}
     assert len({mark.data["weights"] for mark in marks}) == len(marks) == 9
 
@@ -116,10 +123,10 @@ def test_batch_norms_that_cannot_be_looked_at(tmp_path):
 
     with recording(tmp_path / "run", needs=NEEDS) as run:
         train(teacher)
-    assert run.marks(Marks.NORMS) == run.marks(Marks.FAULT) == []
+    assert run.marks(AuxiliaryInitialNorms.text) == run.marks(Marks.FAULT) == []
 
 
 def test_nothing_where_nobody_asks(tmp_path):
     with recording(tmp_path / "run", needs=Needs()) as run:
         train(copy.deepcopy(net()))
-    assert run.marks(Marks.UNTRAINED) == []
+    assert run.marks(AuxiliaryTraining.text) == []

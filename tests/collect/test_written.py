@@ -12,8 +12,8 @@ from torch import nn
 
 from tests.checking import fires, quiet
 from tests.collect.recording import recording
-from traincheck.schema.apis import Marks
 from traincheck.schema.findings import Verdict
+from traincheck.schema.observations.gradients import WrittenGradients
 
 
 def into(parameter: torch.Tensor, gradient: torch.Tensor) -> None:
@@ -67,7 +67,9 @@ def test_quiet_on_masters_whose_gradients_the_program_writes(
                 for master, parameter in zip(masters.parameters(), model.parameters(), strict=True):
                     parameter.copy_(master)
     assert quiet("TC201", run.events) is Verdict.HELD
-    in_place = [mark for mark in run.marks(Marks.WRITTEN) if "Linear#2.weight" in mark.names]
+    in_place = [
+        mark for mark in run.marks(WrittenGradients.text) if "Linear#2.weight" in mark.data["names"]
+    ]
     assert len(in_place) == (3 if clear is by_hand else 0)
 
 

@@ -1,5 +1,5 @@
 """What every rule promises: tests found by name, one answer live and from disk, and silence on
-every healthy run. Traces are made by hand; tests/rules/test_contract.py holds the rest."""
+every healthy run. Traces are made by hand; tests/rules/test_every_rule.py holds the rest."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import pytest
 
 from tests.builders import ADAM, BN_BUFFERS, MLP, MLP_BN, SGD, TraceBuilder
 from tests.checking import report_of
-from tests.rules.test_contract import BROKEN
+from tests.rules.broken import BROKEN
 from traincheck.rules.registry import RULES
-from traincheck.schema.apis import Families
 from traincheck.schema.codec import decode, encode
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
 from traincheck.schema.protocols import Rule
+from traincheck.schema.torch_api import Families
 
 RULE_TESTS = Path(__file__).parents[1] / "rules"
 

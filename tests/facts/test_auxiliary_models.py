@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from traincheck.facts.auxiliary_models import AuxiliaryModels, is_look
-from traincheck.schema.apis import Marks
+from traincheck.facts.auxiliary_models import AuxiliaryModels, auxiliary_call
 from traincheck.schema.events import MarkEvent
+from traincheck.schema.observations.auxiliary_models import (
+    AuxiliaryEval,
+    AuxiliaryInitialNorms,
+    AuxiliaryTraining,
+)
+from traincheck.schema.observations.model_structure import ModelStructure
 
 
-def look(step: int | None, weights: str, text: str = Marks.UNTRAINED) -> MarkEvent:
-    data = {"model": "Target", "weights": weights}
+def look(step: int | None, weights: str, text: str = AuxiliaryTraining.text) -> MarkEvent:
+    data = {"model": "Target", "name": "Target", "weights": weights}
     return MarkEvent(seq=0, time_ns=0, step=step, stage="train", text=text, data=data)
 
 
@@ -18,7 +23,9 @@ def test_rest_is_counted_from_the_look_that_saw_it_move() -> None:
     models = AuxiliaryModels()
     seen = []
     for step, weights in [(2, "a"), (5, "a"), (9, "b"), (10, "b"), (12, "b")]:
-        model = models.look(look(step, weights))
+        call = auxiliary_call(look(step, weights))
+        assert call is not None
+        model = models.look(call, step)
         seen.append((model.moved, model.rest, model.has_moved))
     assert seen == [
         (False, 0, False),
@@ -32,7 +39,8 @@ def test_rest_is_counted_from_the_look_that_saw_it_move() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "is_one"), [(Marks.SERVES, True), (Marks.NORMS, True), (Marks.MODEL, False)]
+    ("text", "is_one"),
+    [(AuxiliaryEval.text, True), (AuxiliaryInitialNorms.text, True), (ModelStructure.text, False)],
 )
 def test_what_tells_that_one_was_called(text: str, is_one: bool) -> None:
-    assert is_look(look(1, "a", text)) is is_one
+    assert (auxiliary_call(look(1, "a", text)) is not None) is is_one

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from traincheck.facts.collectives import Collectives, Meeting
-from traincheck.schema.apis import Marks
 from traincheck.schema.events import CollectiveEvent, Event, MarkEvent, StepEvent
+from traincheck.schema.marks import Marks
 
 
 def call(rank: int, number: int = 0, op: str = "all_reduce", **fields: Any) -> CollectiveEvent:

@@ -30,7 +30,7 @@ def test_tensors_that_no_module_owns_are_not_of_models() -> None:
     holders, first = Holders(), made()
     (group,) = first.groups
     loose = group.replace(params=["opt0[0].0"], ids=[1])
-    assert holders.enter(first.replace(groups=[loose])).is_loose(1)
+    assert holders.enter(first.replace(groups=[loose])).is_unowned(1)
     assert not holders.is_of_models
     holders.enter(first)
     assert holders.is_of_models

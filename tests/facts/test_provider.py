@@ -11,10 +11,10 @@ import pytest
 from tests.checking import BY_CODE, net
 from traincheck.check.engine import Engine
 from traincheck.facts.provider import Fact, Facts
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict, Violation
+from traincheck.schema.torch_api import Families
 
 STEPS = Needs(kinds=frozenset({"step"}))
 

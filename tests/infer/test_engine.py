@@ -9,13 +9,13 @@ from tests.learning import Recorded, learn, report_of, texts
 from traincheck.errors import UsageError
 from traincheck.infer.confidence import min_examples
 from traincheck.infer.engine import REASONS, Limits, infer
-from traincheck.infer.tasks import Run
-from traincheck.infer.view import selective
+from traincheck.infer.parallel import Run
+from traincheck.infer.replay_views import in_selective_view
 from traincheck.relations.registry import RELATIONS
-from traincheck.schema.apis import Marks
 from traincheck.schema.claims import Hypothesis, Needs, key_of
 from traincheck.schema.findings import Verdict
 from traincheck.schema.invariant_file import invariant_json
+from traincheck.schema.marks import Marks
 
 UPDATES = "In train.py, in every training step, every parameter changes."
 MODEL = "Net"
@@ -234,7 +234,7 @@ def test_a_selective_view_of_a_full_trace():
         calls=frozenset({"torch.optim.Optimizer.step"}), states=frozenset({"parameter@step"})
     )
     events = healthy_run(3)
-    kept = [e for e in (selective(event, needs) for event in events) if e is not None]
+    kept = [e for e in (in_selective_view(event, needs) for event in events) if e is not None]
     assert {e.family for e in kept if e.kind == "call"} == {"torch.optim.Optimizer.step"}
     assert {(e.role, e.change) for e in kept if e.kind == "state"} == {
         ("parameter", "new"),
@@ -249,7 +249,7 @@ def test_a_selective_view_of_a_full_trace():
 def test_a_trace_that_holds_a_part_is_not_taken_for_one_that_holds_all_that_is_asked_for() -> None:
     (process,) = [e for e in healthy_run(1) if e.kind == "mark" and e.text == Marks.PROCESS]
     needs = Needs(states=frozenset({"buffer@forward"}))
-    assert selective(process, needs).data["recorded"]["states"] == ["buffer@forward"]
+    assert in_selective_view(process, needs).data["recorded"]["states"] == ["buffer@forward"]
     own = {"calls": [], "states": ["parameter@step"], "kinds": ["step"], "exact": False}
     partial = process.replace(data={**process.data, "recorded": own})
-    assert selective(partial, needs) == partial
+    assert in_selective_view(partial, needs) == partial

@@ -16,10 +16,10 @@ from traincheck.infer.engine import learn_from
 from traincheck.infer.excerpts import trees_from_json, trees_json
 from traincheck.infer.statistics_file import read_statistics, write_statistics
 from traincheck.relations.phrasing import STEP
-from traincheck.schema.apis import Families
-from traincheck.schema.claims import Invariant, without_some
+from traincheck.schema.claims import Invariant, without_sampling
 from traincheck.schema.excerpts import Excerpt
 from traincheck.schema.invariant_file import SCHEMA_FILE, read_invariants, write_invariants
+from traincheck.schema.torch_api import Families
 
 STEP_CLAIM = {"outer": STEP, "inner": Families.OPTIMIZER_STEP}
 
@@ -63,7 +63,7 @@ def test_claims_about_variables_keep_none() -> None:
 
 def test_only_what_a_recording_for_these_invariants_holds_is_kept() -> None:
     invariants = learn(healthy_run(20)).invariants
-    known = {name for i in invariants for name in without_some(i.needs.calls)}
+    known = {name for i in invariants for name in without_sampling(i.needs.calls)}
     for invariant in invariants:
         for line in invariant.excerpt.lines if invariant.excerpt else ():
             assert not line.api or {line.api, line.family} & known

@@ -8,8 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traincheck.infer.preconditions import MAX_CLAUSES, MAX_CONDITIONS, learn, levels
-from traincheck.infer.words import sentence
+from traincheck.infer.preconditions import (
+    MAX_CLAUSES,
+    MAX_CONDITIONS,
+    learn,
+    preconditions_by_scope,
+)
+from traincheck.infer.sentences import sentence
 from traincheck.schema.claims import PROGRAM
 
 
@@ -153,8 +158,10 @@ def in_programs(*rows):
     return counts(*(({**context, PROGRAM: name}, good, bad) for name, context, good, bad in rows))
 
 
-def told(table, reach=1, enough=5, **options) -> list[str]:
-    found = levels(table, reach, lambda learned: learned.positive >= enough, **options)
+def told(table, min_programs=1, enough=5, **options) -> list[str]:
+    found = preconditions_by_scope(
+        table, min_programs, lambda learned: learned.positive >= enough, **options
+    )
     return [sentence("X", learned.precondition) for learned in found]
 
 
@@ -169,16 +176,16 @@ def test_of_other_programs_nothing_is_said_beyond_what_was_seen():
 
 def test_what_each_program_has_of_its_own_is_not_said_of_others():
     table = in_programs(("a.py", {"leaf": "x"}, 9, 0), ("b.py", {"leaf": "x"}, 9, 0))
-    assert told(table, reach=None) == ["In a.py and b.py, X."]
-    assert told(table, reach=3) == ["In a.py and b.py, X."]
-    assert told(table, reach=2) == ["X.", "In a.py and b.py, X."]
+    assert told(table, min_programs=None) == ["In a.py and b.py, X."]
+    assert told(table, min_programs=3) == ["In a.py and b.py, X."]
+    assert told(table, min_programs=2) == ["X.", "In a.py and b.py, X."]
 
 
 def test_a_program_that_speaks_against_it_is_left_out():
     table = in_programs(("a.py", {"leaf": "x"}, 9, 0), ("b.py", {"leaf": "x"}, 9, 9))
     assert told(table) == ["In a.py, X."]
     silent = in_programs(("a.py#123456", {"leaf": "x"}, 9, 0), ("b.py", {"leaf": "x"}, 9, 0))
-    assert told(silent, silent=["a.py"]) == ["In b.py, X."]
+    assert told(silent, contradicting=["a.py"]) == ["In b.py, X."]
 
 
 def test_programs_may_differ_in_when_it_holds():
@@ -202,9 +209,9 @@ def test_names_that_mean_nothing_elsewhere_are_no_condition_of_other_programs():
 
 def test_too_few_examples_of_one_program_do_not_spoil_those_of_another():
     table = in_programs(("a.py", {"leaf": "x"}, 9, 0), ("b.py", {"leaf": "x"}, 2, 0))
-    assert told(table, reach=None) == ["In a.py, X."]
+    assert told(table, min_programs=None) == ["In a.py, X."]
     few = in_programs(("b.py", {"leaf": "x"}, 2, 0))
-    assert told(few, reach=None) == ["In b.py, X."]  # to be told why it is dropped
+    assert told(few, min_programs=None) == ["In b.py, X."]  # to be told why it is dropped
 
 
 def test_a_model_with_frozen_parts_is_no_evidence_for_others():

@@ -13,8 +13,8 @@ import pytest
 from tests.builders import MLP, TraceBuilder
 from tests.learning import learn, texts
 from tests.relations.test_distinct import epochs, shuffled
-from traincheck.schema.apis import Families
 from traincheck.schema.events import CheckpointEvent
+from traincheck.schema.torch_api import Families
 
 DROPOUT = "torch.nn.functional.dropout"
 CROSS_ENTROPY = "torch.nn.functional.cross_entropy"

@@ -12,19 +12,19 @@ import pytest
 from tests.builders import BN_BUFFERS, MLP, MLP_BN, TraceBuilder, healthy_run
 from tests.learning import Recorded, report_of, texts
 from traincheck.errors import InvariantFormatError
-from traincheck.infer.decide import SILENT, Limits
+from traincheck.infer.coverage import RunCoverage
 from traincheck.infer.engine import infer, learn_from
 from traincheck.infer.files import save
-from traincheck.infer.statistics import distinct, statistics_of
+from traincheck.infer.parallel import Run
+from traincheck.infer.replay_views import in_selective_view, in_step_sample
+from traincheck.infer.select import SILENT, Limits
+from traincheck.infer.statistics import distinct_runs, statistics_of
 from traincheck.infer.statistics_file import read_statistics, write_statistics
-from traincheck.infer.tasks import Run
-from traincheck.infer.view import sampled, selective
-from traincheck.infer.vocabulary import Vocabulary
 from traincheck.relations.registry import RELATIONS
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Hypothesis, Needs
 from traincheck.schema.findings import Verdict
 from traincheck.schema.invariant_file import invariant_json
+from traincheck.schema.torch_api import Families
 
 ZERO_GRAD = "In every training step, zero_grad is called"
 
@@ -174,7 +174,7 @@ def test_a_run_is_counted_once():
     source = Recorded(RUNS["plain"])
     source.manifest = SimpleNamespace(run_id="train-1")
     runs = [statistics_of(source, RELATIONS, name) for name in ("here", "a copy")]
-    assert [run.name for run in distinct(runs)] == ["a copy"]
+    assert [run.name for run in distinct_runs(runs)] == ["a copy"]
     assert {i.support.runs for i in learn_from(runs).invariants} == {1}
 
 
@@ -187,11 +187,11 @@ def test_only_relations_that_all_runs_were_asked_about():
 
 def test_claims_that_another_version_made_are_left_out():
     (run,) = infer(named("plain")).statistics
-    (key, told), *_ = ((k, t) for k, t in run.told.items() if t.claim.relation == "order")
+    (key, told), *_ = ((k, t) for k, t in run.evidence.items() if t.claim.relation == "order")
     strange = replace(told, claim=Hypothesis(relation="order", params={"follows": "x"}))
-    others = {k: t for k, t in run.told.items() if k != key}
-    result = learn_from([replace(run, told={**others, "order {}": strange})])
-    assert texts(result) == texts(learn_from([replace(run, told=others)]))
+    others = {k: t for k, t in run.evidence.items() if k != key}
+    result = learn_from([replace(run, evidence={**others, "order {}": strange})])
+    assert texts(result) == texts(learn_from([replace(run, evidence=others)]))
 
 
 @pytest.mark.parametrize("content", [b"", b"x", b'{"a": 1}'], ids=repr)
@@ -219,8 +219,8 @@ def test_what_is_learned_stands_the_replay_by_the_engine_in_every_view(name):
     for invariant in invariants:
         needs |= invariant.needs
     events = RUNS[name]
-    less = [e for e in (selective(event, needs) for event in events) if e is not None]
-    few = [e for e in (sampled(event) for event in less) if e is not None]
+    less = [e for e in (in_selective_view(event, needs) for event in events) if e is not None]
+    few = [e for e in (in_step_sample(event) for event in less) if e is not None]
     for view in (events, less, few):
         verdicts = report_of(invariants, view).verdicts.values()
         assert not {Verdict.VIOLATED, Verdict.NOT_OBSERVABLE} & set(verdicts)
@@ -229,13 +229,13 @@ def test_what_is_learned_stands_the_replay_by_the_engine_in_every_view(name):
 def test_runs_of_other_programs_are_not_asked_what_one_does(monkeypatch):
     """There may be hundreds of them, each with claims of its own."""
     asked = []
-    could_tell = Vocabulary.could_tell
+    could_observe = RunCoverage.could_observe
 
     def counted(self, relation, claim):
         asked.append((self.programs, claim.params.get("program")))
-        return could_tell(self, relation, claim)
+        return could_observe(self, relation, claim)
 
-    monkeypatch.setattr(Vocabulary, "could_tell", counted)
+    monkeypatch.setattr(RunCoverage, "could_observe", counted)
     traces = {
         name: TraceBuilder().process(argv0=name).model("Net", MLP).optimizer().train()
         for name in ("a.py", "b.py", "c.py")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from traincheck.infer.examples import Rows
-from traincheck.infer.preconditions import Learned
+from traincheck.infer.examples import ExampleCounts
+from traincheck.infer.preconditions import LearnedPrecondition
 from traincheck.infer.subsume import Accepted, implied_by
 from traincheck.relations.contains.relation import Contains
 from traincheck.schema.claims import Condition, Hypothesis, Precondition, key_of
@@ -26,8 +26,10 @@ def accepted(*clause: Condition, **params: Any) -> Accepted:
     params = {"outer": "step", "change": "content", "role": "parameter", **params}
     claim = Hypothesis(relation="contains", params=params)
     precondition = Precondition(clauses=(clause,) if clause else ())
-    rows = Rows({(("stage", "train"),): (4, 0)}, steps=4, runs=1)
-    return Accepted(key_of(claim), claim, Learned(precondition, positive=4, excluded=0), rows, 0.9)
+    rows = ExampleCounts({(("stage", "train"),): (4, 0)}, steps=4, runs=1)
+    return Accepted(
+        key_of(claim), claim, LearnedPrecondition(precondition, positive=4, excluded=0), rows, 0.9
+    )
 
 
 def implied(*claims: Accepted) -> tuple[Mapping[str, str], int]:

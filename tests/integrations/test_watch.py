@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import traincheck
 from tests.collect.recording import read_folder, recording
-from traincheck.check.saves import suspects
+from traincheck.check.saved_checkpoints import suspects
 from traincheck.collect.active_session import CURRENT
 from traincheck.errors import LaunchError, OutputError, UsageError
 from traincheck.integrations import watching
@@ -351,12 +351,12 @@ def test_what_was_checked_takes_no_room(tmp_path, monkeypatch) -> None:
 
 
 def test_a_broken_check_does_not_reach_training(monkeypatch, caplog) -> None:
-    from traincheck.check.live import Watched
+    from traincheck.check.run_overview import RunOverview
 
     def fails(*_: object) -> None:
         raise ValueError("we got it wrong")
 
-    monkeypatch.setattr(Watched, "take", fails)
+    monkeypatch.setattr(RunOverview, "add", fails)
     net, optimizer = made()
     with traincheck.watch(net, optimizer) as run:
         loop(net, optimizer)
@@ -366,16 +366,16 @@ def test_a_broken_check_does_not_reach_training(monkeypatch, caplog) -> None:
 
 def test_an_interrupt_while_checking_ends_the_checking(monkeypatch) -> None:
     """What was being read is lost, and what is absent must prove nothing."""
-    from traincheck.check.live import Watched
+    from traincheck.check.run_overview import RunOverview
 
-    real = Watched.take
+    real = RunOverview.add
 
-    def interrupted(self: Watched, event: Any) -> None:
+    def interrupted(self: RunOverview, event: Any) -> None:
         if event.kind == "call" and event.step == 2:
             raise KeyboardInterrupt
         real(self, event)
 
-    monkeypatch.setattr(Watched, "take", interrupted)
+    monkeypatch.setattr(RunOverview, "add", interrupted)
     net, optimizer = made()
     run = traincheck.watch(net, optimizer)
     with pytest.raises(KeyboardInterrupt), run:

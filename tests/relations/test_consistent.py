@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from tests.builders import MLP, TraceBuilder
-from tests.learning import broken, decide, learn, report_of, texts
+from tests.golden import Golden, mentions
+from tests.learning import broken, claims, decide, learn, report_of, values_of
 from tests.ranks import RankBuilder, merged, two_ranks
-from traincheck.schema.apis import Families
 from traincheck.schema.events import CollectiveEvent, StateEvent
 from traincheck.schema.findings import Symptom
+from traincheck.schema.torch_api import Families
 
 BASE = {"program": "train.py"}
 WRAPPED = {"role": "parameter", "of": "wrapped"}
@@ -23,19 +24,16 @@ def sharded(rank: RankBuilder) -> None:
     rank.go_apart("Net.fc2.weight", "Net.fc2.bias").steps(10)
 
 
-def test_what_every_rank_has_is_learned_by_place():
-    found = texts(learn(two_ranks(sharded, wrap=False)), "consistent")
-    assert (
-        "In train.py, every parameter under Net.fc1 is the same on all ranks after every step."
-        in found
-    )
-    assert not any("Net.fc2" in text for text in found)
+def test_what_every_rank_has_is_learned_by_place(golden: Golden):
+    found = golden.each(claims(learn(two_ranks(sharded, wrap=False)), "consistent"))
+    places = values_of(found, "consistent", "under")
+    assert "Net.fc1" in places
+    assert not any("Net.fc2" in str(place) for place in places)
 
 
-def test_of_a_wrapped_model_it_is_learned_for_any_program():
+def test_of_a_wrapped_model_it_is_learned_for_any_program(golden: Golden):
     result = learn(two_ranks(lambda rank: rank.steps(10)))
-    wanted = "Every parameter of a model in DistributedDataParallel is the same on all ranks"
-    assert any(text.startswith(wanted) for text in texts(result))
+    assert golden.each(claims(result, "consistent", of="wrapped", role="parameter"))
 
 
 def drifting(rank: RankBuilder) -> None:
@@ -123,9 +121,7 @@ def target(steps: int, *, exact_until: int = 1000) -> TraceBuilder:
 
 
 def test_a_copy_that_is_none_is_told():
-    assert "In train.py, whenever Target changes, it is a copy of Net." in texts(
-        learn(target(40).build())
-    )
+    assert claims(learn(target(40).build()), "consistent", copy="Target", source="Net")
     assert broken(decide("consistent", COPY, target(9).build())) == []
     found = broken(decide("consistent", COPY, target(9, exact_until=6).build()))
     assert found[0][:2] == (7, Symptom.NOT_RESTORED)
@@ -133,8 +129,7 @@ def test_a_copy_that_is_none_is_told():
 
 
 def test_an_average_is_no_copy_although_it_begins_as_one():
-    said = texts(learn(target(40, exact_until=2).build()), "consistent")
-    assert said == []
+    assert not claims(learn(target(40, exact_until=2).build()), "consistent")
 
 
 @pytest.mark.parametrize("params", [{}, {"role": "gradient", "under": "Net"}, {"copy": "Net"}])
@@ -214,19 +209,19 @@ def clipping(norms: Sequence[float], steps: int = 10) -> Callable[[RankBuilder],
     return run
 
 
-def test_ranks_that_clip_by_other_norms_are_told_in_the_first_step():
+def test_ranks_that_clip_by_other_norms_are_told_in_the_first_step(golden: Golden):
     result = learn(two_ranks(clipping((2.0, 2.0 + 1e-6)), wrap=False))
-    said = "In train.py, all ranks find the same norm of the gradients when they clip them."
-    assert said in texts(result, "consistent")
+    assert golden.each(claims(result, "consistent", of="norms"))
     apart = two_ranks(clipping((2.0, 3.0), 3), wrap=False)
     found = broken(decide("consistent", NORMS, apart))
     assert found[0] == (0, Symptom.RANKS_DIFFER, Families.CLIP_NORM)
     (finding,) = report_of(result.invariants, apart).findings
     assert finding.subject.api == Families.CLIP_NORM
-    assert finding.observed == "rank 0: 2, rank 1: 3"
+    golden(finding)
+    assert mentions(finding, 0, 2, 1, 3)
     assert not report_of(result.invariants, two_ranks(clipping((1.0, 1.0)), wrap=False)).findings
 
 
 def test_where_ranks_clip_by_norms_of_their_own_nothing_is_claimed():
-    said = texts(learn(two_ranks(clipping((2.0, 3.0)), wrap=False)))
-    assert not any("same norm" in text for text in said)
+    found = learn(two_ranks(clipping((2.0, 3.0)), wrap=False))
+    assert not claims(found, "consistent", of="norms")

@@ -13,15 +13,17 @@ import orjson
 import pytest
 
 from tests.builders import BN_BUFFERS, MLP_BN, TraceBuilder
+from tests.golden import Golden
 from tests.learning import decide, learn, report_of
 from traincheck.relations import registry
 from traincheck.relations.order.relation import Order
 from traincheck.relations.registry import BUILT_IN, RELATIONS
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import StateEvent
 from traincheck.schema.findings import Verdict
 from traincheck.schema.invariant_file import SCHEMA_FILE, read_invariants, write_invariants
+from traincheck.schema.protocols import Relation
+from traincheck.schema.torch_api import Families
 from traincheck.schema.values import TensorSummary, tensor_json
 
 HEADINGS = ["What it says", "Example", "Evidence", "Chance", "Not said"]
@@ -127,7 +129,7 @@ def test_examples_do_not_depend_on_what_it_did_not_ask_for(relation):
 
         def is_needed(event, needs=needs, roles=roles):
             if event.kind == "call":
-                return needs.hears(event.api) or event.family in needs.calls
+                return needs.delivers(event.api) or event.family in needs.calls
             return event.role in roles if event.kind == "state" else event.kind in needs.kinds
 
         params = dict(claim.params)
@@ -147,6 +149,11 @@ def test_it_says_each_claim_in_words_of_its_own(relation):
             relation.name,
             text,
         )
+
+
+@relations
+def test_the_sentences_of_its_claims(relation: Relation, golden: Golden) -> None:
+    golden.each(i for i in LEARNED.invariants if i.hypothesis.relation == relation.name)
 
 
 @relations

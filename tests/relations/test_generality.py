@@ -8,9 +8,9 @@ from tests.builders import BN_BUFFERS, LINEAR, MLP, MLP_BN, SGD, TraceBuilder
 from tests.learning import broken, decide, learn, report_of
 from traincheck.facts.awaited import FIRST, LATER, LATER_AT_END, STUCK
 from traincheck.relations.contains.changes import PATIENCE
-from traincheck.schema.apis import Families
 from traincheck.schema.events import CallEvent, StateEvent
 from traincheck.schema.findings import Symptom
+from traincheck.schema.torch_api import Families
 
 F = Families
 ZERO_BETWEEN = {"after": F.OPTIMIZER_STEP, "needs": F.ZERO_GRAD, "before": F.OPTIMIZER_STEP}
@@ -336,6 +336,6 @@ def test_of_one_plain_program_nothing_of_it_is_asked_of_others():
         wrapped_step(others[1])
     others[2].train(False).steps(9, not_updated={"Net.fc1.weight"}, no_gradient={"Net.fc1.weight"})
     for other in others:
-        assert [f.message for f in report_of(learned, other.build()).findings] == []
+        assert report_of(learned, other.build()).findings == []
     stale = plain("stale.py").replace("Net.fc1.weight").steps(3)
     assert report_of(learned, stale.build()).findings

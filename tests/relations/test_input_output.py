@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.builders import LINEAR, TraceBuilder
-from tests.learning import broken, decide, learn, report_of, texts
-from traincheck.schema.apis import GRAD, Families
+from tests.golden import Golden, mentions
+from tests.learning import broken, claims, decide, learn, report_of, values_of
+from traincheck.schema.claims import Invariant
 from traincheck.schema.findings import Symptom
+from traincheck.schema.torch_api import GRAD, Families
 
 API = f"{LINEAR}.forward"
 LOSS = "torch.nn.functional.cross_entropy"
@@ -41,52 +43,56 @@ def made(count: int, **options) -> TraceBuilder:
     return trace.begin_step().step()
 
 
-def learned(trace: TraceBuilder) -> list[str]:
-    return texts(learn(trace.build()), "input_output")
+def learned(trace: TraceBuilder) -> list[Invariant]:
+    return claims(learn(trace.build()), "input_output")
+
+
+def of_argument_0(trace: TraceBuilder) -> list[list[str]]:
+    """What the result of the layer has of its first argument, by each claim about it."""
+    return values_of(learned(trace), "input_output", "equal", api=API, left="result", right="0")
+
+
+REQUIRES_GRAD = {"is": {"requires_grad": True}}
 
 
 EQUAL = {"api": API, "left": "result", "right": "0", "equal": ["dtype", "shape[0]"]}
 
 
-def test_dims_and_dtypes_that_agree():
+def test_dims_and_dtypes_that_agree(golden: Golden):
     examples = decide("input_output", EQUAL, made(9).build())
     assert len(examples) == 9
     assert all(example.holds for example in examples)
     wrong = call(TraceBuilder().process(), tensor(64, 10), tensor(64, 5, dtype="float16"))
     (example,) = decide("input_output", EQUAL, wrong.build())
     assert broken([example]) == [(0, Symptom.WRONG_VALUE, "Net.fc")]
-    assert "dtype float32" in example.expected
-    assert "dtype float16" in example.observed
+    golden(example)
 
 
-def test_a_batch_size_is_never_pinned():
-    assert "The result of Linear.forward has the dtype and first dim of argument 0." in learned(
-        made(30)
-    )
+def test_a_batch_size_is_never_pinned(golden: Golden):
+    assert of_argument_0(made(30)) == [["dtype", "shape[0]"]]
     same = TraceBuilder().process()
     for _ in range(30):
         call(same, tensor(64, 10), tensor(64, 5))
-    assert learned(same.begin_step().step()) == [
-        "The result of Linear.forward has the dtype of argument 0."
-    ]
+    found = golden.each(learned(same.begin_step().step()))
+    assert values_of(found, "input_output", "equal") == [["dtype"]]
 
 
-def test_square_layers_do_not_make_a_shape():
+def test_square_layers_do_not_make_a_shape(golden: Golden):
     trace = TraceBuilder().process()
     for number in range(30):
         call(trace, tensor(8 + number % 3, 32), tensor(8 + number % 3, 32))
-    found = learned(trace.begin_step().step())
-    assert found == ["The result of Linear.forward has the dtype and first dim of argument 0."]
+    found = golden.each(learned(trace.begin_step().step()))
+    assert values_of(found, "input_output", "equal") == [["dtype", "shape[0]"]]
 
 
-def test_under_autocast_the_dtype_is_that_of_autocast():
+def test_under_autocast_the_dtype_is_that_of_autocast(golden: Golden):
     trace = TraceBuilder().process()
     for _ in range(30):
         given, result = tensor(64, 10), tensor(64, 5, dtype="bfloat16")
         call(trace, given, result, autocast="bfloat16")
-    found = learned(trace.begin_step().step())
-    assert found == ["Under autocast to bfloat16, the result of Linear.forward is bfloat16."]
+    (found,) = golden.each(learned(trace.begin_step().step()))
     params = {"api": API, "is": {"dtype": "bfloat16"}, "autocast": "bfloat16"}
+    assert found.hypothesis.params == params
     plain = call(TraceBuilder().process(), tensor(64, 10), tensor(64, 5))
     assert decide("input_output", params, plain.build()) == []  # another state: no example
 
@@ -97,30 +103,27 @@ def test_a_function_that_ignores_autocast():
     assert len(broken(decide("input_output", params, trace.build()))) == 1
 
 
-def test_flags_of_a_loss_are_those_of_the_program():
+def test_flags_of_a_loss_are_those_of_the_program(golden: Golden):
     trace = TraceBuilder().process()
     for _ in range(30):
         loss(trace)
     result = learn(trace.begin_step().step().build())
     (flags,) = [i for i in result.invariants if "args" in i.hypothesis.params]
-    assert flags.text == "In train.py, functional.cross_entropy is called with reduction='mean'."
-    params = flags.hypothesis.params
+    params = golden(flags).hypothesis.params
+    assert params["args"] == {"reduction": "mean"}
     wrong = loss(TraceBuilder().process(), reduction="sum")
     assert len(broken(decide("input_output", params, wrong.build()))) == 1
     other = loss(TraceBuilder().process(argv0="other.py"), reduction="sum")
     assert decide("input_output", params, other.build()) == []
 
 
-def test_results_that_require_grad():
+def test_results_that_require_grad(golden: Golden):
     params = {"api": API, "is": {"requires_grad": True}}
     frozen = call(TraceBuilder().process(), tensor(64, 10), tensor(64, 5))
     (example,) = decide("input_output", params, frozen.build())
     assert not example.holds
-    assert "requires_grad" in example.expected
-    found = learned(made(30))
-    assert (
-        "In train.py, the result of Linear.forward requires grad, if grad_enabled is true." in found
-    )
+    assert mentions(example, "requires_grad")
+    assert golden.each(claims(learned(made(30)), "input_output", api=API, **REQUIRES_GRAD))
 
 
 SOFT = "torch.nn.functional.log_softmax"
@@ -138,11 +141,9 @@ def softened(*steps: str) -> list:
     return trace.build()
 
 
-def test_what_a_function_makes_of_a_teacher_need_not_require_grad():
+def test_what_a_function_makes_of_a_teacher_need_not_require_grad(golden: Golden):
     held = [i for i in learn(softened(*["s"] * 30)).invariants if "is" in i.hypothesis.params]
-    assert [i.text for i in held] == [
-        "In train.py, the result of functional.log_softmax requires grad, if grad_enabled is true."
-    ]
+    assert values_of(held, "input_output", "is") == [{"requires_grad": True}]
     for beside in ("st", "ts"):
         assert report_of(held, softened(*[beside] * 5)).findings == []
     params = held[0].hypothesis.params
@@ -150,7 +151,8 @@ def test_what_a_function_makes_of_a_teacher_need_not_require_grad():
     assert [step for step, *_ in detached] == [1, 1, 3]
     assert [step for step, *_ in broken(decide("input_output", params, softened("sc")))] == [0]
     (finding,) = report_of(held, softened(*["t"] * 3)).findings
-    assert finding.title == "No gradient flows back through what log_softmax returns"
+    golden(finding)
+    assert mentions(finding, "log_softmax")
     assert (finding.first_step, finding.violations) == (0, 3)
 
 
@@ -166,11 +168,12 @@ def in_parts(second: object, *, named: bool) -> TraceBuilder:
 
 
 @pytest.mark.parametrize("named", [False, True])
-def test_each_of_several_results_requires_grad(named):
+def test_each_of_several_results_requires_grad(named, golden: Golden):
     mu, recon = ("result[mu]", "result[recon]") if named else ("result[1]", "result[0]")
     healthy = in_parts(tensor(64, 2, grad=True), named=named)
-    said = "In train.py, the {} of VAE.forward requires grad, if grad_enabled is true."
-    assert {said.format(part) for part in (mu, recon)} == set(learned(healthy))
+    found = golden.each(learned(healthy))
+    assert set(values_of(found, "input_output", "of", **REQUIRES_GRAD)) == {mu, recon}
+    assert len(found) == 2
     params = {"api": "__main__.VAE.forward", "of": mu, "is": {"requires_grad": True}}
     assert broken(decide("input_output", params, healthy.build())) == []
     cut = in_parts(tensor(64, 2), named=named).build()
@@ -211,14 +214,15 @@ GIVEN = {
 }
 
 
-def test_what_a_module_is_given_by_others_requires_grad():
-    assert "In train.py, argument 0 of Net.head requires grad." in learned(heads())
+def test_what_a_module_is_given_by_others_requires_grad(golden: Golden):
+    assert golden.each(claims(learned(heads()), "input_output", **GIVEN))
     examples = decide("input_output", GIVEN, heads().build())
     assert [example.holds for example in examples] == [True] * 9
     found = broken(decide("input_output", GIVEN, heads(detached=True).build()))
     assert found == [(0, Symptom.DETACHED, "Net.head")] * 9
     finding = report_of(learn(heads().build()).invariants, heads(detached=True).build()).findings[0]
-    assert finding.title == "No gradient flows back through what Net.head is given"
+    golden(finding)
+    assert mentions(finding, "Net.head")
 
 
 def test_in_evaluation_nothing_is_asked_of_what_a_module_is_given():
@@ -229,26 +233,26 @@ def test_in_evaluation_nothing_is_asked_of_what_a_module_is_given():
 def test_where_it_varies_nothing_is_said_of_what_a_module_is_given():
     both = heads()
     call(both, tensor(64, 5), tensor(64, 5, grad=True), module="Net.head")
-    assert not any("argument 0 of Net.head" in text for text in learned(both.step()))
+    assert not claims(learned(both.step()), "input_output", of="argument 0")
 
 
 @pytest.mark.parametrize("optimizer", [None, 7])
-def test_a_gradient_that_is_to_be_derived_again(optimizer):
-    said = "In train.py, the result of autograd.grad requires grad, if grad_enabled is true."
+def test_a_gradient_that_is_to_be_derived_again(optimizer, golden: Golden):
     found = learned(penalized(30, grad=True, optimizer=optimizer))
-    assert [text for text in found if "result of" in text] == [said]
+    found = golden.each(claims(found, "input_output", **REQUIRES_GRAD))
+    assert values_of(found, "input_output", "api") == [GRAD]
     params = {"api": GRAD, "is": {"requires_grad": True}}
     (example,) = decide("input_output", params, penalized(1, grad=False).build())
     assert not example.holds
-    assert not any("result of" in text for text in learned(penalized(30, grad=False)))
+    assert not claims(learned(penalized(30, grad=False)), "input_output", api=GRAD, **REQUIRES_GRAD)
 
 
-def test_a_module_by_itself_where_its_class_is_mixed():
+def test_a_module_by_itself_where_its_class_is_mixed(golden: Golden):
     trace = made(30)
     for _ in range(30):
         call(trace, tensor(8, 10), tensor(8, 5), module="Net.frozen")
-    found = [text for text in learned(trace) if "requires grad" in text]
-    assert found == ["In train.py, the result of Net.fc requires grad, if grad_enabled is true."]
+    found = golden.each(claims(learned(trace), "input_output", **REQUIRES_GRAD))
+    assert values_of(found, "input_output", "module") == ["Net.fc"]
 
 
 @pytest.mark.parametrize(

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from tests.builders import MLP, TraceBuilder
-from tests.learning import broken, decide, learn, report_of, texts
+from tests.golden import Golden, mentions
+from tests.learning import broken, claims, decide, learn, report_of
 from tests.ranks import RankBuilder, two_ranks
-from traincheck.schema.apis import DDP_HOOK, JOIN, Families
 from traincheck.schema.findings import Symptom
+from traincheck.schema.torch_api import DDP_HOOK, JOIN, Families
 
 CROSS_ENTROPY = "torch.nn.functional.cross_entropy"
 BACKWARDS, RANKS, TOKENS = {"of": "backwards"}, {"of": "ranks"}, {"of": "tokens"}
-SUMMED = "The losses of several backwards add up to one mean loss before an update."
 WRONG = Symptom.WRONG_VALUE
 
 
@@ -68,14 +68,15 @@ def updates(count: int = 8, *, of: TraceBuilder | None = None, **options):
     return trace
 
 
-def test_losses_that_are_not_divided_are_told_in_another_program():
+def test_losses_that_are_not_divided_are_told_in_another_program(golden: Golden):
     learned = learn(updates(batches=2, factor=0.5).build())
-    assert SUMMED in texts(learned, "loss")
-    wide = [i for i in learned.invariants if i.text == SUMMED]
+    wide = golden.each(claims(learned, "loss", of="backwards"))
+    assert len(wide) == 1
     other = {"argv0": "other.py"}
     (finding,) = report_of(wide, updates(of=begin(**other), batches=4).build()).findings
     assert (finding.severity, finding.first_step) == ("info", 0)
-    assert finding.observed == "they add up to 4: the mean loss of each batch is given as it is"
+    golden(finding)
+    assert mentions(finding, 4)
     healthy = updates(of=begin(**other), batches=4, factor=0.25).build()
     assert not report_of(wide, healthy).findings
 
@@ -118,7 +119,7 @@ def ranked(factors: tuple[float, float], *, wrap: bool = True, hook: str = "", *
     return two_ranks(play, wrap=wrap)
 
 
-def test_a_loss_that_is_divided_by_the_labels_of_all_ranks():
+def test_a_loss_that_is_divided_by_the_labels_of_all_ranks(golden: Golden):
     healthy = ranked((1.5, 0.5))
     assert {e.holds for e in decide("loss", RANKS, healthy)} == {True}
     learned = learn(healthy)
@@ -127,7 +128,8 @@ def test_a_loss_that_is_divided_by_the_labels_of_all_ranks():
     wide = [i for i in learned.invariants if i.hypothesis.params == RANKS]
     (finding,) = report_of(wide, buggy).findings
     assert finding.severity == "warning"
-    assert "0.5 times that of the mean loss" in finding.observed
+    golden(finding)
+    assert mentions(finding, 0.5)
 
 
 def test_ranks_that_are_averaged_in_other_ways_say_nothing():
@@ -172,6 +174,6 @@ def test_a_head_for_further_tokens_comes_beside_the_first():
 def test_a_run_without_several_backwards_does_not_speak_against_them():
     short = updates(3, of=begin(argv0="train.py"))
     learned = learn(updates(batches=2, factor=0.5).build(), short.build())
-    assert SUMMED in texts(learned, "loss")
+    assert claims(learned, "loss", of="backwards")
     with pytest.raises(ValueError, match="nothing is known"):
         decide("loss", {"of": "moods"}, [])

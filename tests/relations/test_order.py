@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from tests.builders import BN_BUFFERS, MLP, MLP_BN, TraceBuilder
-from tests.learning import broken, decide, learn, report_of, texts
+from tests.golden import Golden
+from tests.learning import broken, claims, decide, learn, report_of, values_of
 from traincheck.relations.registry import RELATIONS
-from traincheck.schema.apis import Families
 from traincheck.schema.events import CheckpointEvent, Event
 from traincheck.schema.findings import Symptom
+from traincheck.schema.torch_api import Families
 
 F = Families
 
@@ -240,26 +241,27 @@ def clipped(program: str) -> TraceBuilder:
 def test_clipping_is_asked_for_of_the_same_program_only():
     relations = {"order": RELATIONS["order"]}
     learned = learn(clipped("a.py").build(), relations=relations).invariants
-    found = [i for i in learned if "clip" in i.text]
+    found = claims(learned, "order", needs=Families.CLIP_NORM)
     assert [i.hypothesis.params["program"] for i in found] == ["a.py"]
     for program, expected in (("a.py", 5), ("b.py", 0)):
         trace = TraceBuilder().process(argv0=program).model("Net", MLP).optimizer().steps(5)
         assert len(outcome(found[0].hypothesis.params, trace)) == expected
 
 
-def test_what_comes_at_its_own_pace_is_never_asked_for():
+def test_what_comes_at_its_own_pace_is_never_asked_for(golden: Golden):
     trace = net().steps(30, eval_every=1, scheduler=True)
-    found = texts(learn(trace.build()), "order")
-    assert "After Optimizer.step, zero_grad comes before the next backward." in found
-    needed = [text.partition(", ")[2] for text in found]
-    assert not [text for text in needed if text.startswith(("Module.eval", "LRScheduler"))]
+    found = learn(trace.build())
+    cleared = {"after": F.OPTIMIZER_STEP, "needs": F.ZERO_GRAD, "before": F.BACKWARD}
+    assert golden.each(claims(found, "order", **cleared))
+    needed = set(values_of(found, "order", "needs"))
+    assert not needed & {"torch.nn.Module.eval", F.SCHEDULER_STEP}
 
 
-def test_accumulation_in_the_reference_leaves_what_it_keeps():
-    found = texts(learn(net().steps(10, accumulate=2).build()), "order")
-    wanted = "In train.py, after backward, Optimizer.step comes before the next zero_grad."
-    assert wanted in found
-    assert not [text for text in found if text.startswith("Between two calls of backward")]
+def test_accumulation_in_the_reference_leaves_what_it_keeps(golden: Golden):
+    found = learn(net().steps(10, accumulate=2).build())
+    applied = {"after": F.BACKWARD, "needs": F.OPTIMIZER_STEP, "before": F.ZERO_GRAD}
+    assert golden.each(claims(found, "order", **applied))
+    assert not claims(found, "order", after=F.BACKWARD, before=F.BACKWARD)
 
 
 def test_parameters_that_no_version_wrote_are_refused():
@@ -282,11 +284,10 @@ def normalised(steps: int = 12, *, early: bool = False, load: bool = False) -> l
     return trace.steps(steps).evaluate().steps(1).build()
 
 
-def test_buffers_that_are_used_before_they_are_computed_are_told():
+def test_buffers_that_are_used_before_they_are_computed_are_told(golden: Golden):
     result = learn(normalised())
-    said = "In train.py, every buffer weight_u of a Linear is computed by a pass in training mode"
-    about = [text for text in texts(result, "order") if "computed" in text]
-    assert about == [f"{said} before another pass uses it."]  # nothing of the statistics
+    found = golden.each(claims(result, "order", role="buffer"))
+    assert values_of(found, "order", "leaf") == ["weight_u"]  # nothing of the statistics
     (finding,) = report_of(result.invariants, normalised(early=True)).findings
     assert (finding.code, finding.severity, finding.first_step) == ("order", "warning", 0)
     assert finding.subject.variable == "Net.fc1.weight_u"
@@ -300,4 +301,4 @@ def test_buffers_that_were_loaded_need_not_be_computed():
 
 
 def test_a_program_that_uses_them_early_is_left_alone():
-    assert not any("computed" in text for text in texts(learn(normalised(early=True))))
+    assert not claims(learn(normalised(early=True)), "order", role="buffer")

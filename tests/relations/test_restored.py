@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from tests.builders import BN_BUFFERS, MLP, MLP_BN, TraceBuilder
-from tests.learning import broken, decide, learn, report_of, texts
-from traincheck.schema.apis import Families
+from tests.golden import Golden, mentions
+from tests.learning import broken, claims, decide, learn, report_of, values_of
 from traincheck.schema.events import CheckpointEvent, Event
 from traincheck.schema.findings import Symptom
+from traincheck.schema.torch_api import Families
 
 BASE = {"program": "train.py"}
 LOADED = {**BASE, "what": "loads", "of": "Net", "value": 4}
@@ -34,24 +35,23 @@ def resumed(
     return trace
 
 
-def test_what_a_resumption_restores_is_learned():
-    assert texts(learn(resumed().steps(9).build()), "restored") == [
-        "In train.py, when Net is loaded, 4 values come back.",
-        "In train.py, whenever Net is loaded and training goes on, the state of a scheduler is "
-        "loaded too.",
-        "In train.py, whenever Net is loaded and training goes on, the state of an optimizer is "
-        "loaded too.",
-        "What is loaded into a model are copies, not its own tensors.",
+def test_what_a_resumption_restores_is_learned(golden: Golden):
+    found = golden.each(claims(learn(resumed().steps(9).build()), "restored"))
+    assert [(i.hypothesis.params["what"], i.hypothesis.params["of"]) for i in found] == [
+        ("loads", "Net"),
+        ("also", "Net scheduler"),
+        ("also", "Net optimizer"),
+        ("copies", ""),
     ]
 
 
 @pytest.mark.parametrize(("missing", "word"), [("optimizer", "Adam"), ("scheduler", "LinearLR")])
-def test_state_that_is_not_loaded_is_told_in_the_first_step_after(missing, word):
+def test_state_that_is_not_loaded_is_told_in_the_first_step_after(missing, word, golden: Golden):
     invariants = learn(resumed().steps(9).build()).invariants
     lacking = resumed(**{missing: False}, empty=True)
     found = report_of(invariants, lacking.steps(2).build()).findings
     assert [(f.code, f.first_step) for f in found] == [("restored", 3)]
-    assert word in found[0].message
+    assert mentions(golden(found[0]).message, word)
     assert not report_of(invariants, resumed().steps(2).build()).findings
 
 
@@ -65,26 +65,25 @@ def swapped(*loads: int) -> list[Event]:
     return trace.build()
 
 
-def test_weights_that_are_swapped_in_and_not_back():
+def test_weights_that_are_swapped_in_and_not_back(golden: Golden):
     learned = learn(swapped(2, 2, 2, 0), swapped(2, 2, 2, 0))
-    (held,) = [i for i in learned.invariants if "loaded back" in i.text]
+    (held,) = claims(learned, "restored", what="back")
     for healthy in (swapped(2, 2, 1), swapped(4, 0, 2), swapped(0, 0)):
         assert report_of([held], healthy).findings == []
     (finding,) = report_of([held], swapped(2, 1, 1, 0)).findings
     assert (finding.first_step, finding.subject.module, finding.violations) == (4, "Net", 2)
-    assert "swapped back" in finding.likely_cause
+    golden(finding)
     for others in (swapped(2, 1, 2, 0), resumed().steps(9).build()):
-        assert not any("loaded back" in text for text in texts(learn(others), "restored"))
+        assert not claims(learn(others), "restored", what="back")
 
 
-def test_names_that_do_not_match_are_the_cause_of_what_does_not_come_back():
-    held = [i for i in learn(resumed().steps(9).build()).invariants if "come back" in i.text]
+def test_names_that_do_not_match_are_the_cause_of_what_does_not_come_back(golden: Golden):
+    held = claims(learn(resumed().steps(9).build()), "restored", what="loads")
     trace = TraceBuilder().process().model("Net", MLP).optimizer().steps(3)
     trace.load("Net", missing=["a.x", "a.y"], unexpected=["b.x"], matched=1, entries=2).steps(1)
     (finding,) = report_of(held, trace.build()).findings
-    assert finding.observed == "1 value comes back, with a.x, a.y missing, and b.x given"
-    assert "strict=False" in finding.likely_cause
-    assert "missing and unexpected keys" in finding.fix
+    golden(finding)
+    assert mentions(finding, 1, "a.x", "a.y", "b.x", "strict=False")
 
 
 def test_a_value_less_is_told():
@@ -100,7 +99,7 @@ def test_what_is_loaded_for_a_last_evaluation_says_nothing():
 
 def test_a_run_that_is_not_resumed_says_nothing():
     trace = TraceBuilder().process().model("Net", MLP).optimizer().steps(9)
-    assert texts(learn(trace.build()), "restored") == []
+    assert not claims(learn(trace.build()), "restored")
     assert decide("restored", LOADED, trace.build()) == []
 
 
@@ -121,7 +120,7 @@ def saved(trace: TraceBuilder, **parts: dict[str, object]) -> TraceBuilder:
 MODEL = {"kind": "model", "entries": 4}
 
 
-def test_what_files_hold_is_learned_and_what_they_lack_is_told():
+def test_what_files_hold_is_learned_and_what_they_lack_is_told(golden: Golden):
     def run(**parts: dict[str, object]) -> TraceBuilder:
         trace = TraceBuilder().process().model("Net", MLP).optimizer()
         for _ in range(4):
@@ -130,19 +129,18 @@ def test_what_files_hold_is_learned_and_what_they_lack_is_told():
 
     held = {"kind": "optimizer", "params": 4, "entries": 4}
     result = learn(run(optimizer=held).build())
-    assert texts(result, "restored") == [
-        "In train.py, every file epoch#.pt holds model, optimizer.",
-        "In train.py, the part model of epoch#.pt is of all the parameters that its model or "
-        "optimizer has.",
-        "In train.py, the part optimizer of epoch#.pt is of all the parameters that its model or "
-        "optimizer has.",
+    learned = golden.each(claims(result, "restored"))
+    assert [(i.hypothesis.params["what"], i.hypothesis.params["of"]) for i in learned] == [
+        ("file", "epoch#.pt"),
+        ("part", "model of epoch#.pt"),
+        ("part", "optimizer of epoch#.pt"),
     ]
     assert not report_of(result.invariants, run(optimizer=held).build()).findings
     found = report_of(result.invariants, run(optimizer={**held, "params": 2}).build()).findings
     assert [(f.code, f.first_step) for f in found] == [("restored", 1)]
-    assert found[0].observed == "it is of 2 values, and no optimizer has so many"
+    assert mentions(golden(found[0]), 2)
     found = report_of(result.invariants, run().build()).findings
-    assert "optimizer is missing" in found[0].message
+    golden(found[0])
 
 
 STATES = {
@@ -178,20 +176,21 @@ def without(*kinds: str, **more: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("names", "told"),
+    ("names", "missing"),
     [
-        (without("optimizer"), "optimizer is missing"),
-        (without("optimizer", ema="model"), "optimizer is missing"),
-        (without("optimizer", "scheduler"), "optimizer and scheduler are missing"),
-        (without("scaler"), "scaler is missing"),
-        (without("rng"), "rng is missing"),
-        (without("model"), "model is missing"),
+        (without("optimizer"), ["optimizer"]),
+        (without("optimizer", ema="model"), ["optimizer"]),
+        (without("optimizer", "scheduler"), ["optimizer", "scheduler"]),
+        (without("scaler"), ["scaler"]),
+        (without("rng"), ["rng"]),
+        (without("model"), ["model"]),
     ],
 )
-def test_parts_that_a_file_lacks_are_told(names, told):
-    (claim,) = [i for i in learn(saving(ALL)).invariants if "every file" in i.text]
+def test_parts_that_a_file_lacks_are_told(names, missing, golden: Golden):
+    (claim,) = claims(learn(saving(ALL)), "restored", what="file")
     (finding,) = report_of([claim], saving(names)).findings
-    assert finding.observed == told
+    assert [kind for kind in STATES if mentions(finding.observed, kind)] == missing
+    golden(finding)
 
 
 @pytest.mark.parametrize(
@@ -205,7 +204,7 @@ def test_parts_that_a_file_lacks_are_told(names, told):
     ],
 )
 def test_a_file_may_hold_more_other_names_and_nothing_that_is_not_there(names, program):
-    (claim,) = [i for i in learn(saving(ALL)).invariants if "every file" in i.text]
+    (claim,) = claims(learn(saving(ALL)), "restored", what="file")
     assert not report_of([claim], saving(names, **program)).findings
 
 
@@ -215,7 +214,7 @@ def test_claims_on_files_that_older_versions_wrote_tell_no_kinds():
     assert len(broken(decide("restored", older, saving(without("optimizer"))))) == 4
 
 
-def test_each_of_two_models_that_are_trained_is_to_be_saved():
+def test_each_of_two_models_that_are_trained_is_to_be_saved(golden: Golden):
     def run(models: Sequence[str], **parts: dict[str, object]) -> list[Event]:
         trace = TraceBuilder().process()
         for model in models:
@@ -227,9 +226,9 @@ def test_each_of_two_models_that_are_trained_is_to_be_saved():
 
     both = {"net": MODEL, "critic": MODEL}
     learned = learn(run(["Net", "Critic"], **both)).invariants
-    (claim,) = [i for i in learned if "every file" in i.text]
+    (claim,) = claims(learned, "restored", what="file")
     (finding,) = report_of([claim], run(["Net", "Critic"], net=MODEL)).findings
-    assert finding.observed == "critic is missing"
+    golden(finding)
     # One model of both, of which either part was saved
     (finding,) = report_of([claim], run(["Net", "Net#2"], net=MODEL)).findings
     whole = {"kind": "model", "entries": 8}
@@ -257,8 +256,8 @@ def sized(
     return trace.build()
 
 
-def test_a_part_is_as_large_as_what_it_is_of_whatever_the_reference_has():
-    claims = [i for i in learn(sized(4)).invariants if "the part" in i.text]
+def test_a_part_is_as_large_as_what_it_is_of_whatever_the_reference_has(golden: Golden):
+    parts = claims(learn(sized(4)), "restored", what="part")
     norm, mask = {**MLP_BN}, {"mask": "Net"}
     for healthy in (
         sized(6, parameters=DEEPER, saves=6),
@@ -268,24 +267,25 @@ def test_a_part_is_as_large_as_what_it_is_of_whatever_the_reference_has():
         sized(5, buffers=mask),
         sized(12),  # of modules that are shared, or were never used
     ):
-        assert not report_of(claims, healthy).findings
+        assert not report_of(parts, healthy).findings
     cut = [
         sized(4, parameters=DEEPER, saves=6),
         sized(6, parameters=norm, buffers=BN_BUFFERS, saves=6),
         sized(4, saves=2),
         sized(4, saves=8),
     ]
-    found = [finding for run in cut for finding in report_of(claims, run).findings]
-    assert [(f.subject.module, f.observed) for f in found] == [
-        ("model of epoch#.pt", "it is of 4 values, and no model has so many"),
-        ("model of epoch#.pt", "it is of 6 values, and no model has so many"),
-        ("optimizer of epoch#.pt", "it is of 2 values, and no optimizer has so many"),
-        ("optimizer of epoch#.pt", "it is of 8 values, and no optimizer has so many"),
-    ]
+    found = [finding for run in cut for finding in report_of(parts, run).findings]
+    for wrong, (part, values) in zip(
+        golden.each(found),
+        [("model", 4), ("model", 6), ("optimizer", 2), ("optimizer", 8)],
+        strict=True,
+    ):
+        assert wrong.subject.module == f"{part} of epoch#.pt"
+        assert mentions(wrong.observed, values)
 
 
 def test_of_a_part_of_a_model_that_the_reference_saves_no_size_is_claimed():
-    assert not [t for t in texts(learn(sized(2)), "restored") if "the part model" in t]
+    assert not claims(learn(sized(2)), "restored", what="part", of="model of epoch#.pt")
     older = {**BASE, "what": "part", "of": "model of epoch#.pt", "value": 4}
     assert broken(decide("restored", older, sized(6, parameters=DEEPER))) == []
 
@@ -311,12 +311,12 @@ def averaged(*loaded: str) -> list:
 
 def test_weights_that_become_what_they_were_before_training():
     reference = averaged(*(f"xxh3-128:{number}" for number in range(5)))
-    (claim,) = [i for i in learn(reference).invariants if "began with" in i.text]
+    (claim,) = claims(learn(reference), "restored", what="trained")
     assert report_of([claim], averaged("xxh3-128:7", "xxh3-128:8")).findings == []
     (finding,) = report_of([claim], averaged("xxh3-128:7", "xxh3-128:first")).findings
     assert (finding.first_step, finding.subject.module) == (3, "Net")
     again = learn(averaged(*["xxh3-128:first", "xxh3-128:2"] * 3)).invariants
-    assert not any("began with" in i.text for i in again)
+    assert not claims(again, "restored", what="trained")
 
 
 COUNTED = {"program": "train.py", "what": "counts", "of": "epoch of last.pt", "value": True}
@@ -332,10 +332,9 @@ def counting(*epochs: int, **others: int) -> TraceBuilder:
     return trace
 
 
-def test_an_epoch_that_begins_anew_is_told_at_its_first_step():
+def test_an_epoch_that_begins_anew_is_told_at_its_first_step(golden: Golden):
     result = learn(counting(0, 1, 2, 3, 4).build())
-    said = "In train.py, the epoch of last.pt is never lower than when it was saved before."
-    assert texts(result, "restored") == [said]
+    assert [i.hypothesis.params for i in golden.each(claims(result, "restored"))] == [COUNTED]
     (finding,) = report_of(result.invariants, counting(0, 1, 2, 0, 1).build()).findings
     assert (finding.code, finding.first_step, finding.violations) == ("restored", 6, 1)
     for other in (counting(0, 0, 1, 1), counting(3, 6, 9), counting(7)):
@@ -343,10 +342,8 @@ def test_an_epoch_that_begins_anew_is_told_at_its_first_step():
 
 
 def test_a_number_that_is_no_count_of_epochs_or_steps_says_nothing():
-    told = texts(learn(counting(*range(9), best_epoch=3, step=5, seed=0).build()), "restored")
-    assert [text for text in told if "never lower" in text] == [
-        "In train.py, the epoch of last.pt is never lower than when it was saved before."
-    ]
+    learned = learn(counting(*range(9), best_epoch=3, step=5, seed=0).build())
+    assert [i.hypothesis.params for i in claims(learned, "restored", what="counts")] == [COUNTED]
     assert decide("restored", {**COUNTED, "of": "seed of last.pt"}, counting(1, 2).build()) == []
 
 
@@ -368,12 +365,10 @@ def evaluated(*contents: str, wrote: int | None = None) -> list[Event]:
     ]
 
 
-def test_weights_that_evaluation_finds_as_they_began_or_writes_are_told():
+def test_weights_that_evaluation_finds_as_they_began_or_writes_are_told(golden: Golden):
     result = learn(evaluated("a", "b", "c"))
-    assert texts(result, "restored") == [
-        "In train.py, after updates, Net is not evaluated with the weights that it began with.",
-        "In train.py, no forward in evaluation changes the weights of Net.",
-    ]
+    found = golden.each(claims(result, "restored"))
+    assert values_of(found, "restored", "what") == ["evaluated", "left"]
     (stale,) = report_of(result.invariants, evaluated("first", "first", "first")).findings
     assert (stale.code, stale.first_step, stale.subject.module) == ("restored", 5, "Net")
     (written,) = report_of(result.invariants, evaluated("a", "b", wrote=1)).findings
@@ -401,7 +396,7 @@ def test_a_model_is_not_updated_by_the_optimizer_of_another():
         ]
 
     learned = learn(run("a", "b", "c", "d")).invariants
-    (claim,) = [i for i in learned if "not evaluated with the weights" in i.text]
+    (claim,) = claims(learned, "restored", what="evaluated")
     assert not report_of([claim], run("first", "first", "first", "d", begins=3)).findings
     (stale,) = report_of([claim], run("first", "first", "first", "first", begins=1)).findings
     assert (stale.first_step, stale.subject.module) == (2, "Head")

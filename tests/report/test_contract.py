@@ -16,7 +16,7 @@ import jsonschema
 import pytest
 
 from tests.report.test_golden import REPORTS, several, suppressed, written
-from traincheck.check.live import Watched
+from traincheck.check.run_overview import RunOverview
 from traincheck.report.registry import SINKS
 from traincheck.report.run_summary import RunSummary, write_run_summary
 from traincheck.schema.findings import NOTHING_CHECKED, Finding, Presentation, Report, Verdict
@@ -95,7 +95,7 @@ def test_what_was_suppressed_is_counted(form: str) -> None:
 
 def test_the_summary_of_a_run_counts_it_too() -> None:
     stream = io.StringIO()
-    write_run_summary(RunSummary(report=suppressed(), watched=Watched(), trace="x"), stream)
+    write_run_summary(RunSummary(report=suppressed(), watched=RunOverview(), trace="x"), stream)
     assert "2 suppressed (1 by baseline, 1 by comment)" in stream.getvalue()
 
 
@@ -105,7 +105,7 @@ def test_the_summary_of_a_run_shows_advice_that_fails_it(fail_on: str) -> None:
     assert early.severity == "info"
     report = replace(suppressed(), presentation=Presentation(fail_on=fail_on))
     stream = io.StringIO()
-    write_run_summary(RunSummary(report=report, watched=Watched(), trace="x"), stream)
+    write_run_summary(RunSummary(report=report, watched=RunOverview(), trace="x"), stream)
     is_shown = fail_on == "info"
     assert ("1 finding in 5 steps" in stream.getvalue()) is is_shown
     assert (f"and advice of {early.code}" in stream.getvalue()) is not is_shown
@@ -114,7 +114,7 @@ def test_the_summary_of_a_run_shows_advice_that_fails_it(fail_on: str) -> None:
 def test_the_summary_of_a_run_cuts_notes_between_words() -> None:
     stream = io.StringIO()
     report = replace(several(), notes=(" ".join(["unabridged"] * 40),), skipped_lines=0)
-    write_run_summary(RunSummary(report=report, watched=Watched(), trace="here"), stream)
+    write_run_summary(RunSummary(report=report, watched=RunOverview(), trace="here"), stream)
     told = stream.getvalue().partition("  note")[2].partition("  trace")[0].split()
     assert told[-1] == "..."
     assert set(told[:-1]) == {"unabridged"}
@@ -126,7 +126,7 @@ def test_fixes_and_commands_are_shown_whole() -> None:
     report = replace(several(), findings=findings)
     serious = sum(finding.severity != "info" for finding in findings)
     stream = io.StringIO()
-    write_run_summary(RunSummary(report=report, watched=Watched(), trace=trace), stream)
+    write_run_summary(RunSummary(report=report, watched=RunOverview(), trace=trace), stream)
     for text in (stream.getvalue(), written("text", report)):
         assert "..." not in text
         assert text.split().count("repair") == 60 * serious
@@ -147,7 +147,7 @@ def test_every_form_shows_a_path_in_the_same_way(tmp_path, monkeypatch, is_below
     monkeypatch.chdir(script.parent if is_below else tmp_path / "elsewhere")
     shown = "train.py" if is_below else str(script)
     stream = io.StringIO()
-    write_run_summary(RunSummary(report=report, watched=Watched(), trace="here"), stream)
+    write_run_summary(RunSummary(report=report, watched=RunOverview(), trace="here"), stream)
     document = json.loads(written("json", report))
     assert document["findings"][0]["where"]["file"] == shown
     for text in (stream.getvalue(), written("text", report)):

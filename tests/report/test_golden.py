@@ -17,12 +17,12 @@ from traincheck.report.registry import SINKS, load_sink
 from traincheck.schema.events import Event
 from traincheck.schema.excerpts import Row
 from traincheck.schema.findings import (
-    Acceptance,
     Also,
     Finding,
     Presentation,
     Report,
     Subject,
+    Suppressed,
     Topic,
     Verdict,
 )
@@ -109,11 +109,11 @@ def suppressed() -> Report:
         suppressed=[
             replace(
                 rule,
-                accepted=Acceptance(by="comment", reason="on purpose", where="train.py:88"),
+                suppressed=Suppressed(by="comment", reason="on purpose", where="train.py:88"),
             ),
             replace(
                 invariant,
-                accepted=Acceptance(by="baseline", reason="in the baseline", where="known.json"),
+                suppressed=Suppressed(by="baseline", reason="in the baseline", where="known.json"),
             ),
         ],
     )
@@ -165,8 +165,8 @@ def beside() -> Report:
     )
     explains = tuple(one.check for one in also)
     report = report_of(events)
-    finding = replace(finding, beside=rows, also=also, explains=explains)
-    other = replace(finding, id="other", beside=(), also=(), explains=(), first_step=5, step=5)
+    finding = replace(finding, comparison=rows, also=also, explains=explains)
+    other = replace(finding, id="other", comparison=(), also=(), explains=(), first_step=5, step=5)
     return replace(report, findings=[finding, other])
 
 

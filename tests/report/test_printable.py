@@ -11,12 +11,12 @@ import pytest
 
 from tests.builders import LINEAR, TraceBuilder
 from traincheck.api import check
-from traincheck.check.baseline import write_baseline
+from traincheck.check.suppression.baseline import write_baseline
 from traincheck.cli import main as entry
-from traincheck.infer.decide import Limits
 from traincheck.infer.engine import infer
 from traincheck.infer.files import save
-from traincheck.infer.tasks import Run
+from traincheck.infer.parallel import Run
+from traincheck.infer.select import Limits
 from traincheck.schema.printable import (
     all_printable,
     printable,

@@ -8,8 +8,8 @@ from tests.builders import TraceBuilder
 from tests.checking import net
 from tests.rules.loss_runs import tensor
 from traincheck.rules.attention.calls import SDPA
-from traincheck.schema.apis import Families
 from traincheck.schema.events import Event
+from traincheck.schema.torch_api import Families
 
 IDS = tensor((4, 16), "int64")
 

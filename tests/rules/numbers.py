@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from tests.builders import TraceBuilder
-from traincheck.schema.apis import Families
 from traincheck.schema.events import BatchEvent, CallEvent, Event, StateEvent
+from traincheck.schema.torch_api import Families
 from traincheck.schema.values import TensorSummary, tensor_json
 
 Numbers = dict[str, float] | None

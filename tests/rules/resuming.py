@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from tests.builders import MLP, TraceBuilder
-from traincheck.schema.apis import Families
 from traincheck.schema.events import CheckpointEvent
+from traincheck.schema.torch_api import Families
 
 PATH = "out/last.pt"
 PARTS = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.checking import BY_CODE, report_of
-from tests.rules.test_contract import BROKEN
+from tests.rules.broken import BROKEN
 from traincheck.errors import UsageError
 from traincheck.rules.options import configured, options_of
 from traincheck.rules.registry import RULES
@@ -126,7 +126,6 @@ def test_thresholds_of_another_tool_are_the_defaults(code: str, option: str) -> 
     ],
 )
 def test_another_threshold_decides_otherwise(code: str, values: dict[str, object]) -> None:
-    broken = BROKEN[code]
     rule = BY_CODE[code]
-    assert [f.code for f in report_of(broken, [rule]).findings] == [code]
-    assert report_of(broken, configured([rule], {code: values})).findings == []
+    assert [f.code for f in report_of(BROKEN[code], [rule]).findings] == [code]
+    assert report_of(BROKEN[code], configured([rule], {code: values})).findings == []

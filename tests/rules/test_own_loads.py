@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 import pytest
 
 from tests.checking import BY_CODE, report_of
-from tests.rules.test_contract import BROKEN
+from tests.rules.broken import BROKEN
 from traincheck.schema.events import CheckpointEvent, Event, OptimizerEvent, StateEvent
 
 

@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 
 from tests.checking import BY_CODE, Alone
-from tests.rules.test_contract import BROKEN
+from tests.rules.broken import BROKEN
 from tests.texts import findings
-from traincheck.check.findings import FindingBook
-from traincheck.check.wording.symptoms import WORDING
+from traincheck.check.finding_builder import FindingBuilder
+from traincheck.check.wording.symptom_messages import SYMPTOM_MESSAGES
 from traincheck.rules.registry import RULES
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 
@@ -56,9 +56,9 @@ def test_no_two_rules_have_one_title() -> None:
     assert [title for title, count in counts.items() if count > 1] == []
 
 
-@pytest.mark.parametrize("symptom", WORDING, ids=lambda one: one.value)
+@pytest.mark.parametrize("symptom", SYMPTOM_MESSAGES, ids=lambda one: one.value)
 def test_the_fix_of_a_symptom_says_what_to_do(symptom: Symptom) -> None:
-    words = WORDING[symptom]
+    words = SYMPTOM_MESSAGES[symptom]
     assert not CONTENTLESS.search(words.fix), words.fix
     assert not BANNED.search(f"{words.title} {words.likely_cause} {words.fix}")
 
@@ -80,7 +80,7 @@ def doubled(code: str) -> str:
         return replace(violation, subject=Subject(variable=other), **texts)
 
     info: CheckInfo = BY_CODE[code].info
-    book = FindingBook({code: info})
+    book = FindingBuilder({code: info})
     book.add(renamed(told[0], "Net.first.weight"))
     book.add(renamed(told[0], OTHER))
     (found,) = book.findings()
@@ -94,10 +94,10 @@ def test_verbs_agree_with_several_variables(code: str) -> None:
     assert wrong is None, wrong and text[wrong.start() : wrong.end() + 40]
 
 
-@pytest.mark.parametrize("symptom", WORDING, ids=lambda one: one.value)
+@pytest.mark.parametrize("symptom", SYMPTOM_MESSAGES, ids=lambda one: one.value)
 def test_verbs_of_symptoms_agree_with_several_variables(symptom: Symptom) -> None:
     info = CheckInfo(check_id="c", kind="invariant", code="c", severity="error", title="a claim")
-    book = FindingBook({"c": info})
+    book = FindingBuilder({"c": info})
     for name in ("Net.first.weight", OTHER):
         book.add(
             Violation(

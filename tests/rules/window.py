@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from tests.builders import TraceBuilder
-from traincheck.schema.apis import Families
 from traincheck.schema.events import BatchEvent
+from traincheck.schema.torch_api import Families
 
 LOSS = {"dtype": "float32", "shape": [], "device": "cpu", "requires_grad": True}
 

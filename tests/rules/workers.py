@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from tests.builders import TraceBuilder
 from tests.rules.batches import trained_on
-from traincheck.schema.apis import Marks
 from traincheck.schema.events import Event
+from traincheck.schema.observations.worker_rng import WorkerRng
 
 Drawn = dict[str, tuple[str, str]]  # generator -> states before and after the first batch
 
@@ -16,7 +16,7 @@ def worker(number: int, drawn: Drawn, *, epoch: int = 0, loader: str = "loader0"
     """What one worker process writes."""
     trace = TraceBuilder(pid=2000 + 10 * epoch + number, worker=True).process(worker=True)
     return trace.mark(
-        Marks.WORKER,
+        WorkerRng.text,
         worker=number,
         workers=2,
         seed="1",

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traincheck.schema.apis import STAGES
 from traincheck.schema.codec import decode, decode_lines, encode
 from traincheck.schema.events import EVENT_TYPES, KINDS, CallEvent, ParamGroup, StateEvent
+from traincheck.schema.trace_terms import STAGES
 from traincheck.schema.values import TensorSummary
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)

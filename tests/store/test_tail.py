@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 
 from tests.builders import TraceBuilder, healthy_run
 from traincheck.errors import TraceFormatError
-from traincheck.schema.apis import Marks
 from traincheck.schema.codec import encode
 from traincheck.schema.events import Event, MarkEvent
 from traincheck.schema.layout import event_file_name
+from traincheck.schema.marks import Marks
 from traincheck.store.manifest import Manifest, write_manifest
 from traincheck.store.reader import TraceReader
 from traincheck.store.tail import TailReader

@@ -1,6 +1,6 @@
-"""What a recorded view can decide, and what became of each check.
+"""What a trace can decide, and the verdict of each check.
 
-It never lets a check pass that could not be decided.
+A check that could not be decided never passes.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from traincheck.facts.programs import program_of
-from traincheck.schema.apis import DDP_HOOK, DDP_INIT, JOIN, RESHAPES, Families
-from traincheck.schema.claims import Needs, Schedule, without_some
+from traincheck.schema.claims import Needs, Schedule, without_sampling
 from traincheck.schema.events import MarkEvent
 from traincheck.schema.findings import Verdict
+from traincheck.schema.instruments import FEEDS
 from traincheck.schema.invariant_file import needs_from_json
 
 _ALWAYS = frozenset({"step", "stage", "mark"})  # recorded whatever was asked for
@@ -22,112 +22,18 @@ _ALWAYS = frozenset({"step", "stage", "mark"})  # recorded whatever was asked fo
 _WITH_OTHERS = frozenset({"new", "hand"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Feed:
-    """What one instrument records, and what is missing when it is off.
-
-    Attributes:
-        calls: beginnings of API and family names.
-        ends: ends of them.
-        roles: of the states that it records, in front of their moments.
-        kinds: of events.
-        stats: of which tensors it takes numbers; those of an API go with its calls.
-        packages: whether it records the user's own packages.
-    """
-
-    calls: tuple[str, ...] = ()
-    ends: tuple[str, ...] = ()
-    roles: frozenset[str] = frozenset()
-    kinds: frozenset[str] = frozenset()
-    stats: frozenset[str] = frozenset()
-    packages: bool = False
-
-    def serves(self, needs: Needs) -> bool:
-        """Whether ``needs`` depends on it."""
-        return (
-            any(map(self.has_call, without_some(needs.calls)))
-            or any(map(self.has_state, needs.states))
-            or not self.kinds.isdisjoint(needs.kinds)
-            or any(map(self.has_stat, without_some(needs.stats)))
-            or (self.packages and bool(needs.packages))
-        )
-
-    def has_call(self, api: str) -> bool:
-        """Whether it records calls of this name."""
-        return api.startswith(self.calls) or api.endswith(self.ends)
-
-    def has_state(self, state: str) -> bool:
-        """Whether it records this ``role@moment``."""
-        return state.partition("@")[0] in self.roles
-
-    def has_stat(self, name: str) -> bool:
-        """Whether it takes these numbers."""
-        return name in self.stats or (not name.isidentifier() and self.has_call(name))
-
-
-_VARIABLES = frozenset({"parameter", "gradient", "buffer", "optimizer_state"})
-
-# Functions of torch itself that are recorded as those of torch.nn.functional are
-_OPERATORS = ("bmm", "matmul", "mm", "relu", "sigmoid", "softmax", "tanh")
-
-# Instrument -> what it feeds: analysis never imports torch, so it is said here once more. A test
-# compares it with what the instruments declare, and with what all checks need.
-FEEDS: Mapping[str, Feed] = {
-    "modules": Feed(
-        ends=(".forward",),
-        roles=_VARIABLES | {"input"},
-        stats=frozenset({"activation", "input", "parameter"}),
-    ),
-    "functional": Feed(
-        calls=(
-            "torch.nn.functional.",
-            "torch.Tensor.",
-            "torch.nn.init.",
-            *(f"torch.{name}" for name in _OPERATORS),
-        ),
-        stats=frozenset({"activation"}),
-    ),
-    "optimizers": Feed(
-        calls=("torch.optim.", "torch.nn.Module.zero_grad"),
-        roles=_VARIABLES - {"buffer"},
-        kinds=frozenset({"optimizer", "step"}),
-        stats=frozenset({"parameter", "update"}),
-    ),
-    "autograd": Feed(
-        calls=("torch.autograd.",),
-        roles=frozenset({"gradient", "loss"}),
-        stats=frozenset({"gradient"}),
-    ),
-    "amp": Feed(calls=("torch.amp.", "torch.cuda.amp.")),
-    "schedulers": Feed(calls=("torch.optim.lr_scheduler.",)),
-    "clipping": Feed(calls=("torch.nn.utils.clip_grad", Families.FSDP_CLIP)),
-    "modes": Feed(calls=(Families.TRAIN, Families.EVAL)),
-    "data": Feed(
-        roles=frozenset({"batch"}), kinds=frozenset({"batch"}), stats=frozenset({"batch"})
-    ),
-    "rng": Feed(kinds=frozenset({"rng"})),
-    "rng_state": Feed(calls=(Families.SET_RNG_STATE,)),
-    "checkpoint": Feed(kinds=frozenset({"checkpoint"}), roles=frozenset({"average"})),
-    "distributed": Feed(
-        calls=(DDP_INIT, DDP_HOOK, JOIN),
-        kinds=frozenset({"collective"}),
-        roles=frozenset({"collective"}),
-    ),
-    "warnings": Feed(kinds=frozenset({"warning"})),
-    "packages": Feed(packages=True),
-    "reshapes": Feed(calls=tuple(RESHAPES)),
-    "transforms": Feed(),
-}
-
-
 @dataclass(slots=True)
-class View:
+class TraceView:
     """What one process recorded.
 
-    recorded: None for everything. schedule: the steps in which what is wanted in some is taken.
-    stats: of which tensors numbers were taken, None if not told. off: instrument -> why it is off.
-    program: file name of what was started. level: at which calls of operators were recorded, None
-    if not told. packages: the user's own whose functions were recorded.
+    Attributes:
+        recorded: None for everything.
+        schedule: the steps in which sampled data was recorded.
+        stats: tensors whose statistics were recorded; None if unknown.
+        off: instrument -> why it is off.
+        program: file name of the program.
+        level: at which calls of operators were recorded; None if unknown.
+        packages: the user's packages whose functions were recorded.
     """
 
     recorded: Needs | None = None
@@ -139,15 +45,15 @@ class View:
     packages: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, mark: MarkEvent) -> View:
-        """The view that a "process" mark tells of; what it does not tell is taken as recorded."""
-        view = cls.of_facts(mark.data)
+    def from_mark(cls, mark: MarkEvent) -> TraceView:
+        """The view that a "process" mark describes. What it does not mention counts as recorded."""
+        view = cls.from_data(mark.data)
         view.program = program_of(mark)
         return view
 
     @classmethod
-    def of_facts(cls, facts: Mapping[str, Any]) -> View:
-        """`of` from the data of the mark. The program is not told."""
+    def from_data(cls, facts: Mapping[str, Any]) -> TraceView:
+        """`from_mark`, from the data of the mark. It does not name the program."""
         recorded = facts.get("recorded")
         view = cls(recorded=None if recorded is None else _needs(recorded))
         view.schedule = _schedule(facts.get("some"))
@@ -162,21 +68,22 @@ class View:
                 view.off[name] = state.partition(":")[2].strip() or "switched off"
         return view
 
-    def at(self, step: int | None, stage: str | None) -> Needs | None:
-        """What is recorded in a step; None for everything."""
-        if self.recorded is None or not self.recorded.rare:
+    def recorded_in(self, step: int | None, stage: str | None) -> Needs | None:
+        """What was recorded in a step; None for everything."""
+        if self.recorded is None or not self.recorded.sampled_calls:
             return self.recorded
-        return self.recorded.at(is_whole=self.schedule.is_whole(step, stage))
+        return self.recorded.for_step(is_full=self.schedule.is_full(step, stage))
 
-    def thins(self, needs: Needs) -> bool:
-        """Whether calls or looks that ``needs`` asks for are there in some steps only."""
+    def samples(self, needs: Needs) -> bool:
+        """Whether calls or scans in ``needs`` were sampled."""
         recorded = self.recorded
         return recorded is not None and (
-            any(map(needs.hears, recorded.rare)) or any(map(needs.looks, recorded.rare_looks))
+            any(map(needs.delivers, recorded.sampled_calls))
+            or any(map(needs.scans, recorded.sampled_states))
         )
 
-    def lacks(self, needs: Needs) -> str | None:
-        """Why ``needs`` cannot be served, as half a sentence; None when it can."""
+    def missing_for(self, needs: Needs) -> str | None:
+        """Why the trace does not have what ``needs`` asks for, as a clause; None if it has."""
         for name, reason in sorted(self.off.items()):
             if name in FEEDS and FEEDS[name].serves(needs):
                 return f"instrument {name} was off ({reason})"
@@ -186,40 +93,40 @@ class View:
         if needs.level and self.level and needs.level != self.level:
             return f"the trace is of level {self.level}, which counts operators otherwise"
         if self.recorded is None:
-            asked = without_some(needs.stats)
+            asked = without_sampling(needs.stats)
             numbers = sorted(asked - (asked if self.stats is None else self.stats))
             return f"the trace was recorded without numbers of {numbers[0]}" if numbers else None
         missing = _missing(needs, self.recorded)
         return f"the trace was recorded without {missing}" if missing else None
 
 
-def unfed(needs: Needs) -> list[str]:
-    """What no instrument feeds: a check that needs it never ends as not observable."""
+def unproduced(needs: Needs) -> list[str]:
+    """Needs that no instrument serves. A check with one would never be *not observable*."""
     feeds = FEEDS.values()
     known = frozenset[str]().union(*(feed.kinds for feed in feeds)) | _ALWAYS
     return sorted(
         [
-            *(c for c in without_some(needs.calls) if not any(f.has_call(c) for f in feeds)),
-            *(s for s in without_some(needs.states) if not any(f.has_state(s) for f in feeds)),
-            *(s for s in without_some(needs.stats) if not any(f.has_stat(s) for f in feeds)),
+            *(c for c in without_sampling(needs.calls) if not any(f.has_call(c) for f in feeds)),
+            *(s for s in without_sampling(needs.states) if not any(f.has_state(s) for f in feeds)),
+            *(s for s in without_sampling(needs.stats) if not any(f.has_stat(s) for f in feeds)),
             *(needs.kinds - known),
         ]
     )
 
 
 def instrument_named(source: str) -> str | None:
-    """The instrument that failed, from its name or a method's: ``Autograd._describe``."""
+    """The instrument that failed, by its name or that of a method: ``Autograd._describe``."""
     name = source.partition(".")[0].lower()
     return name if name in FEEDS else None
 
 
-def judge(
+def verdicts_of(
     check_ids: Iterable[str],
     violated: Mapping[str, int],
     triggered: Mapping[str, int],
     unobservable: Mapping[str, str],
 ) -> dict[str, Verdict]:
-    """One verdict a check. A proof of a violation stands, whatever else could not be seen."""
+    """The verdict of each check. A violation counts even if the check was not fully observable."""
     verdicts = {}
     for check_id in check_ids:
         if check_id in violated:
@@ -235,7 +142,7 @@ def judge(
 
 
 def reasons(unobservable: Mapping[str, str]) -> list[str]:
-    """A line for each reason, with the number of checks that it kept from being decided."""
+    """A line for each reason, with the number of checks that could not be decided."""
     counts: dict[str, int] = {}
     for reason in unobservable.values():
         counts[reason] = counts.get(reason, 0) + 1
@@ -249,7 +156,7 @@ def _needs(value: Any) -> Needs:
     try:
         return needs_from_json(value)
     except ValueError:
-        return Needs()  # a view that cannot be read holds nothing for certain
+        return Needs()  # nothing is certain about a view that cannot be read
 
 
 def _schedule(value: Any) -> Schedule:
@@ -264,23 +171,23 @@ def _missing(needs: Needs, recorded: Needs) -> str | None:
     if kinds:
         return f"{', '.join(kinds)} events"
     if "call" not in recorded.kinds and "*" not in recorded.calls:
-        calls = sorted(without_some(needs.calls) - without_some(recorded.calls))
+        calls = sorted(without_sampling(needs.calls) - without_sampling(recorded.calls))
         if calls:
             return f"calls of {', '.join(calls[:3])}"
-        rare = sorted(needs.calls & recorded.rare)
+        rare = sorted(needs.calls & recorded.sampled_calls)
         if rare:
             return f"all calls of {', '.join(rare[:3])}"
     if "state" not in recorded.kinds:
-        found = without_some(recorded.states)
-        states = sorted(s for s in without_some(needs.states) if not _has_state(s, found))
+        found = without_sampling(recorded.states)
+        states = sorted(s for s in without_sampling(needs.states) if not _has_state(s, found))
         if states:
             return f"the state of {', '.join(states[:3])}"
-        rare = sorted(needs.states & recorded.rare_looks)
+        rare = sorted(needs.states & recorded.sampled_states)
         if rare:
             return f"the state of {', '.join(rare[:3])} in all steps"
     if needs.exact and not recorded.exact:
         return "exact fingerprints"
-    stats = without_some(needs.stats - recorded.stats) - recorded.stats
+    stats = without_sampling(needs.stats - recorded.stats) - recorded.stats
     if stats:
         return f"numbers of {', '.join(sorted(stats)[:3])}"
     return None

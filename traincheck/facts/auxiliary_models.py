@@ -7,14 +7,19 @@ every step, so what is seen is late by some steps.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeGuard
 
-from traincheck.schema.apis import Marks
-from traincheck.schema.claims import Needs
-from traincheck.schema.events import Event, MarkEvent
+from traincheck.schema.events import Event
+from traincheck.schema.observations.auxiliary_models import (
+    AuxiliaryCall,
+    AuxiliaryEval,
+    AuxiliaryInitialNorms,
+    AuxiliaryTraining,
+)
+from traincheck.schema.observations.base import needs_of
+from traincheck.schema.observations.reading import observed
 
-AUXILIARY = Needs(states=frozenset({"parameter@untrained"}), kinds=frozenset({"mark"}))
-_LOOKS = frozenset({Marks.NORMS, Marks.SERVES, Marks.UNTRAINED})
+_CALLS = (AuxiliaryTraining, AuxiliaryEval, AuxiliaryInitialNorms)
+AUXILIARY = needs_of(*_CALLS)
 
 
 @dataclass(slots=True)
@@ -27,7 +32,7 @@ class AuxiliaryModel:
     """
 
     name: str
-    weights: object
+    weights: str
     first: int | None
     since: int
     looks: int = 0
@@ -42,13 +47,12 @@ class AuxiliaryModels:
     def __init__(self) -> None:
         self.by_name: dict[str, AuxiliaryModel] = {}
 
-    def look(self, event: MarkEvent) -> AuxiliaryModel:
-        """Enter a look at one."""
-        weights, step = event.data.get("weights"), event.step or 0
-        model = self.by_name.get(event.model)
+    def look(self, call: AuxiliaryCall, at: int | None) -> AuxiliaryModel:
+        """Enter a look at one. at: the step of the look."""
+        weights, step = call.weights, at or 0
+        model = self.by_name.get(call.model)
         if model is None:
-            model = AuxiliaryModel(event.model, weights, event.step, step)
-            self.by_name[event.model] = model
+            model = self.by_name[call.model] = AuxiliaryModel(call.model, weights, at, step)
         model.looks += 1
         model.moved, model.rest = model.weights != weights, step - model.since
         if model.moved:
@@ -56,6 +60,6 @@ class AuxiliaryModels:
         return model
 
 
-def is_look(event: Event) -> TypeGuard[MarkEvent]:
-    """Whether the event tells that such a model was called."""
-    return isinstance(event, MarkEvent) and event.text in _LOOKS
+def auxiliary_call(event: Event) -> AuxiliaryCall | None:
+    """The call of such a model that the event tells of."""
+    return observed(event, *_CALLS)

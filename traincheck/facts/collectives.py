@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from traincheck.facts.provider import Fact
-from traincheck.schema.apis import Marks
 from traincheck.schema.events import CollectiveEvent, Event, MarkEvent, StepEvent
+from traincheck.schema.marks import Marks
 
 PAIRWISE = frozenset({"send", "recv"})  # not all ranks take part
 _ASYNCHRONOUS = frozenset({"isend", "irecv"})

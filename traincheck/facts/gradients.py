@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from traincheck.facts.optimizers import Holder
 from traincheck.facts.step_entries import StepEntries
 from traincheck.facts.step_facts import Moment, Parameter
-from traincheck.schema.apis import Families
 from traincheck.schema.events import CallEvent, StateEvent
+from traincheck.schema.torch_api import Families
 
 
 class Gradients:

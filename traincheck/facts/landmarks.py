@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from traincheck.schema.apis import Families
 from traincheck.schema.events import CallEvent
+from traincheck.schema.torch_api import Families
 
 _F = Families
 _LANDMARKS = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from traincheck.schema.apis import EVAL_STAGE
 from traincheck.schema.events import BatchEvent
+from traincheck.schema.trace_terms import EVAL_STAGE
 
 # It draws from 0 to the last index of the dataset, without order: what is left out shows
 _SHUFFLED = "torch.utils.data.sampler.RandomSampler"

@@ -7,8 +7,9 @@ from collections.abc import Callable, Collection, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any
 
-from traincheck.schema.apis import ATTENTION, Marks
-from traincheck.schema.events import CallEvent, MarkEvent
+from traincheck.schema.events import CallEvent
+from traincheck.schema.observations.model_structure import ModelStructure
+from traincheck.schema.torch_api import ATTENTION
 
 BATCH_NORM = "torch.nn.functional.batch_norm"
 # Modules of libraries that leave out paths or areas at random, while they are trained
@@ -29,11 +30,9 @@ class ModalModules:
         self.droppers: set[str] = set()
         self.blank: set[str] = set()
 
-    def enter(self, mark: MarkEvent) -> None:
-        """Enter a mark; one that is not of a model changes nothing."""
-        if mark.text != Marks.MODEL:
-            return
-        modules = mark.data.get("modules") or {}
+    def enter(self, model: ModelStructure) -> None:
+        """Enter what a model is made of."""
+        modules = model.modules
         droppers = {path for path, facts in modules.items() if _drops(facts)}
         blank = {path for path, facts in modules.items() if facts.get("initial")}
         self.droppers = (self.droppers - modules.keys()) | droppers

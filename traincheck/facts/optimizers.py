@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from traincheck.schema.apis import is_loose
 from traincheck.schema.events import OptimizerEvent
+from traincheck.schema.parameter_names import is_unowned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,9 +27,9 @@ class Holder:
         """``opt0 (Adam)``."""
         return f"{self.event.id} ({self.event.cls.rpartition('.')[2]})"
 
-    def is_loose(self, identity: int) -> bool:
+    def is_unowned(self, identity: int) -> bool:
         """Whether no module ever owned this one: a tensor that is optimized for itself."""
-        return is_loose(self.names[identity])
+        return is_unowned(self.names[identity])
 
 
 class Holders:
@@ -49,7 +49,7 @@ class Holders:
         for index, group in enumerate(event.groups):
             names.update(zip(group.ids, group.params))
             groups.update(dict.fromkeys(group.ids, index))
-            self.is_of_models |= not all(map(is_loose, group.params))
+            self.is_of_models |= not all(map(is_unowned, group.params))
         known = self.by_id.get(event.id)
         holder = self.by_id[event.id] = Holder(
             event=event,

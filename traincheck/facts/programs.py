@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from zlib import crc32
 
-from traincheck.schema.apis import Marks
 from traincheck.schema.events import Event, MarkEvent, StateEvent
+from traincheck.schema.marks import Marks
 
 SEEN = frozenset({"parameter@new"})  # what it takes to tell programs of one file name apart
 _MARK = "#"  # between the file name and the sketch

@@ -2,7 +2,7 @@
 
 A fact is state that follows from events. It gives no verdict. A monitor names the facts that it
 uses in a class attribute; each of them is built once for a process, or for a run, and is fed every
-event before the monitors that use it (check/seats.py).
+event before the monitors that use it (check/monitors/subscriptions.py).
 """
 
 from __future__ import annotations

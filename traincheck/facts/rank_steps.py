@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from traincheck.facts.steps import is_judged
-from traincheck.schema.apis import DDP_FORWARD, DDP_HOOK, DDP_INIT, JOIN, Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import (
     CallEvent,
@@ -14,6 +13,7 @@ from traincheck.schema.events import (
     StateEvent,
     StepEvent,
 )
+from traincheck.schema.torch_api import DDP_FORWARD, DDP_HOOK, DDP_INIT, JOIN, Families
 from traincheck.schema.values import TensorSummary, number
 
 FSDP_FORWARD = "torch.distributed.fsdp.fully_sharded_data_parallel.FullyShardedDataParallel.forward"
@@ -92,7 +92,7 @@ class RankStep:
     end: StepEvent | None = None
 
     @property
-    def is_whole(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether what is absent really did not happen."""
         return self.end is not None and self.end.complete and not self.is_gap
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 from traincheck.facts.provider import Fact
 from traincheck.facts.rank_steps import FSDP_FORWARD, Content, Key, Rank, RankStep, Wrap, content
-from traincheck.schema.apis import DDP_FORWARD, DDP_HOOK, DDP_INIT, JOIN, Families, Marks
 from traincheck.schema.events import (
     CallEvent,
     CollectiveEvent,
@@ -23,6 +22,8 @@ from traincheck.schema.events import (
     StateEvent,
     StepEvent,
 )
+from traincheck.schema.marks import Marks
+from traincheck.schema.torch_api import DDP_FORWARD, DDP_HOOK, DDP_INIT, JOIN, Families
 
 _KEPT = frozenset({Families.BACKWARD, Families.OPTIMIZER_STEP, Families.CLIP_NORM, Families.MODULE})
 _LOCAL = ("localsgd", "local_sgd", "noop_hook", "diloco", "hierarchical")
@@ -44,8 +45,8 @@ class RunStep:
     changed: frozenset[Key]
 
     @property
-    def is_whole(self) -> bool:
-        return all(page.is_whole for page in self.pages.values())
+    def is_complete(self) -> bool:
+        return all(page.is_complete for page in self.pages.values())
 
     @property
     def is_judged(self) -> bool:

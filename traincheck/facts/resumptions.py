@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from traincheck.schema.apis import Families
 from traincheck.schema.events import BatchEvent, CallEvent, CheckpointEvent, Event, StepEvent
+from traincheck.schema.torch_api import Families
 
 _MOST = 1 << 20  # indices of an epoch that are remembered
 _DATA = frozenset({"torch.Tensor", "builtins.list", "builtins.tuple", "numpy.ndarray"})

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from traincheck.facts.forwards import Forwards
-from traincheck.schema.events import CallEvent, MarkEvent, StateEvent
+from traincheck.schema.events import CallEvent, StateEvent
+from traincheck.schema.observations.gradients import UnclearedGradients, WrittenGradients
 
 
 @dataclass(slots=True)
@@ -25,8 +26,8 @@ class StepEntries:
     flipped: set[int] = field(default_factory=set)
     uncertain: set[int] = field(default_factory=set)
     numbers: dict[int, StateEvent] = field(default_factory=dict)
-    kept: MarkEvent | None = None
-    written: list[MarkEvent] = field(default_factory=list)
+    kept: UnclearedGradients | None = None
+    written: list[WrittenGradients] = field(default_factory=list)
     has_own: bool = False
 
     def use(self, call: CallEvent, batch: tuple[str, int, int] | None) -> None:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from traincheck.facts.forwards import Forward
-from traincheck.schema.apis import MODAL, Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, StateEvent, StepEvent
+from traincheck.schema.torch_api import MODAL, Families
 
 # "new" is the moment of discovery, which every view records: it asks for no look.
 DISCOVERY = Needs(states=frozenset({"parameter@new"}), kinds=frozenset({"optimizer", "step"}))
@@ -110,7 +110,7 @@ class StepFacts:
         return not self.event.recorded
 
     @property
-    def is_whole(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether what is absent really did not happen."""
         return self.event.recorded and self.event.complete
 

@@ -17,7 +17,6 @@ from traincheck.facts.provider import Fact
 from traincheck.facts.resumptions import brings_back
 from traincheck.facts.step_entries import StepEntries
 from traincheck.facts.step_facts import Parameter, StepFacts
-from traincheck.schema.apis import MODAL, SOFTMAXES, Families, Marks, is_loose
 from traincheck.schema.events import (
     BatchEvent,
     CallEvent,
@@ -28,7 +27,25 @@ from traincheck.schema.events import (
     StateEvent,
     StepEvent,
 )
+from traincheck.schema.observations.auxiliary_models import AuxiliaryTraining
+from traincheck.schema.observations.base import Observation
+from traincheck.schema.observations.gradients import (
+    ReplacedGradients,
+    UnclearedGradients,
+    WrittenGradients,
+)
+from traincheck.schema.observations.model_structure import ModelStructure
+from traincheck.schema.observations.reading import observed
+from traincheck.schema.parameter_names import is_unowned
+from traincheck.schema.torch_api import MODAL, SOFTMAXES, Families
 
+_OBSERVATIONS: tuple[type[Observation], ...] = (
+    AuxiliaryTraining,
+    ReplacedGradients,
+    UnclearedGradients,
+    WrittenGradients,
+    ModelStructure,
+)
 _LANDMARKS = frozenset(
     {
         Families.BACKWARD,
@@ -135,20 +152,21 @@ class TrainingState(Fact):
             self._page.softmaxes.append(event)
 
     def _enter_mark(self, event: MarkEvent) -> None:
-        if event.text == Marks.UNTRAINED:
-            self.auxiliary.look(event)
-        elif event.text == Marks.REPLACED:
+        found = observed(event, *_OBSERVATIONS)
+        if isinstance(found, AuxiliaryTraining):
+            self.auxiliary.look(found, event.step)
+        elif isinstance(found, ReplacedGradients):
             self._page.has_own = True
-        elif event.text == Marks.KEPT:
-            self._page.kept = event
-        elif event.text == Marks.WRITTEN:
-            self._page.written += [event]
-        elif event.text == Marks.MODEL:
-            self.strided.update(event.data.get("strided") or ())
-            modules = event.data.get("modules") or {}
+        elif isinstance(found, UnclearedGradients):
+            self._page.kept = found
+        elif isinstance(found, WrittenGradients):
+            self._page.written.append(found)
+        elif isinstance(found, ModelStructure):
+            self.strided.update(found.strided)
+            modules = found.modules
             off = {path for path, f in modules.items() if f.get("requires_grad") is False}
             self.off = (self.off - modules.keys()) | off
-            self.modal.enter(event)
+            self.modal.enter(found)
 
     def _enter_optimizer(self, event: OptimizerEvent) -> None:
         for identity, name in self._holders.enter(event).names.items():
@@ -180,7 +198,7 @@ class TrainingState(Fact):
                 self._enter_parameter(event)
 
     def _books(self, name: str) -> dict[int, Parameter]:
-        return self.loose if is_loose(name) else self.parameters
+        return self.loose if is_unowned(name) else self.parameters
 
     def _enter_parameter(self, event: StateEvent) -> None:
         name, identity = event.name, event.identity
@@ -247,15 +265,15 @@ class TrainingState(Fact):
             kept=self._kept(page.kept),
             has_own=page.has_own,
             by_hand=by_hand,
-            written=frozenset(self._named(name for mark in page.written for name in mark.names)),
+            written=frozenset(self._named(name for found in page.written for name in found.names)),
         )
 
     def _named(self, names: Iterable[str]) -> set[int]:
         return {self._ids[name] for name in names if name in self._ids}
 
-    def _kept(self, mark: MarkEvent | None) -> dict[str, frozenset[int]]:
-        """Whose gradients a mark names, by the optimizers that it names."""
-        if mark is None:
+    def _kept(self, found: UnclearedGradients | None) -> dict[str, frozenset[int]]:
+        """Whose gradients were not cleared, by the optimizers that applied them."""
+        if found is None:
             return {}
-        ids = self._named(mark.names)
-        return {o: h.ids & ids for o, h in self.holders.items() if o in mark.owners}
+        ids = self._named(found.names)
+        return {o: h.ids & ids for o, h in self.holders.items() if o in found.owners}

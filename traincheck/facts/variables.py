@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from traincheck.facts.optimizers import Holders
-from traincheck.schema.apis import TELLING, is_loose
 from traincheck.schema.claims import Context
 from traincheck.schema.events import OptimizerEvent, StateEvent
+from traincheck.schema.parameter_names import is_unowned
+from traincheck.schema.trace_terms import LIFECYCLE_CHANGES
 
 _SPENT = 0.01  # of the highest rate: below, a schedule ends, and float32 rounds updates away
 _TINY = 1e-7  # as where a warm-up or a range test begins: float32 keeps seven digits
@@ -59,9 +60,9 @@ class Variables:
     def observe(self, event: StateEvent) -> None:
         """Take note of a variable that came, went, or has other flags."""
         change, role = event.change, event.role
-        if role == "gradient" or change not in TELLING:
+        if role == "gradient" or change not in LIFECYCLE_CHANGES:
             return
-        if role == "parameter" and is_loose(event.name):
+        if role == "parameter" and is_unowned(event.name):
             return  # what is said of every parameter is said of models
         known = self.by_role[role]
         if change in ("new", "replaced") or (event.name not in known and change != "gone"):

@@ -1,4 +1,4 @@
-"""What two sets of invariants have in common, and what they have not."""
+"""The difference of two sets of invariants."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from traincheck.schema.claims import Invariant, key_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """changed: the same claims under other conditions, before and after."""
+    """The difference. changed: the same claims with other preconditions, before and after."""
 
     added: Sequence[Invariant]
     removed: Sequence[Invariant]
@@ -22,7 +22,7 @@ class Difference:
 
 
 def compare(before: Iterable[Invariant], after: Iterable[Invariant]) -> Difference:
-    """What changed between two sets. How many examples there are makes no difference."""
+    """Compare two sets. The number of examples is ignored."""
     old, new = _by_claim(before), _by_claim(after)
     both = [(old[key], new[key]) for key in sorted(old.keys() & new.keys())]
     return Difference(

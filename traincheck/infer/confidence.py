@@ -1,4 +1,4 @@
-"""How sure a hypothesis is, given its examples. The chance model is the relation's."""
+"""The confidence of a hypothesis, from its examples and the chance model of its relation."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ def confidence(
     """1 - probability that chance alone gave these examples.
 
     Args:
-        relation: whose chance model counts.
+        relation: gives the chance model.
         claim: a hypothesis of that relation.
-        positive: examples that hold, all of those that the precondition lets through.
-        candidates: conditions that were tried when the precondition was learned.
-        conditions: those it has. Each one chosen among many makes a chance agreement likelier.
+        positive: number of examples, all of which hold, that the precondition lets through.
+        candidates: number of conditions that were tried when the precondition was learned.
+        conditions: number of conditions that were chosen. Each choice among many makes chance
+            agreement more likely.
     """
     chance = relation.chance(claim, positive) * float(max(1, candidates)) ** conditions
     # Rounded, so that the file does not depend on how a machine rounds its last bits.
@@ -33,5 +34,5 @@ def confidence(
 
 
 def min_examples(level: float) -> int:
-    """How many tosses of a coin it takes to be this sure."""
+    """Number of coin tosses that give this confidence."""
     return max(1, math.ceil(math.log(max(1.0 - level, 1e-12), 0.5) - 1e-9))

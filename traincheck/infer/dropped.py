@@ -1,4 +1,4 @@
-"""Hypotheses that did not become invariants: their side file, and a search for one by its words."""
+"""Hypotheses that did not become invariants: their file, and a text search in it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CLOSEST = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dropped:
-    """A hypothesis that did not become an invariant. reason: one of `decide.REASONS`."""
+    """A hypothesis that did not become an invariant. reason: one of `select.REASONS`."""
 
     hypothesis: Hypothesis
     text: str
@@ -32,7 +32,7 @@ class Dropped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What became of the statements that hold a text. closest: others, where none holds it."""
+    """Statements that contain a text. closest: similar statements, if none contains it."""
 
     kept: Sequence[Invariant]
     dropped: Sequence[Dropped]
@@ -40,7 +40,7 @@ class Found:
 
 
 def search(text: str, kept: Iterable[Invariant], dropped: Iterable[Dropped]) -> Found:
-    """Look for a text, in upper or lower case, in the statements made; '' is in all."""
+    """Search the statements for a text, ignoring case. The empty text is in all."""
     kept, dropped = list(kept), list(dropped)
     wanted = text.lower()
     found = Found(
@@ -56,20 +56,20 @@ def search(text: str, kept: Iterable[Invariant], dropped: Iterable[Dropped]) -> 
 
 
 def _likeness(text: str, other: str) -> float:
-    """Words in common count first, letters decide among equals."""
+    """Number of common words; similarity of letters decides among equals."""
     words = set(re.findall(r"\w+", text))
     shared = sum(any(word in part for part in re.findall(r"\w+", other)) for word in words)
     return shared + SequenceMatcher(None, text, other).ratio()
 
 
 def dropped_path(invariants: str | Path) -> Path:
-    """Where the dropped hypotheses of an invariant file lie."""
+    """Path of the dropped hypotheses of an invariant file."""
     path = Path(invariants)
     return path.with_name(f"{path.name}.dropped.json")
 
 
 def dropped_json(dropped: Iterable[Dropped]) -> dict[str, Any]:
-    """What the side file holds."""
+    """The content of the file."""
     entries = [
         {
             "relation": one.hypothesis.relation,
@@ -85,7 +85,7 @@ def dropped_json(dropped: Iterable[Dropped]) -> dict[str, Any]:
 
 
 def read_dropped(path: str | Path) -> list[Dropped]:
-    """Read a side file.
+    """Read the file.
 
     Raises:
         InvariantFormatError: it cannot be read or is not one.

@@ -1,6 +1,6 @@
-"""Learn invariants from reference runs: the statistics of each run, then one decision about all.
+"""Learn invariants from reference runs: statistics of each run, then one selection for all.
 
-Writes and prints nothing. The result does not depend on the order of runs or the number of jobs.
+The result does not depend on the order of the runs or on the number of jobs.
 """
 
 from __future__ import annotations
@@ -9,12 +9,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from traincheck.errors import InvariantFormatError, UsageError
-from traincheck.infer.decide import REASONS, Decision, Limits
 from traincheck.infer.dropped import Dropped
 from traincheck.infer.excerpts import with_excerpts
-from traincheck.infer.recorded import as_recorded
-from traincheck.infer.statistics import BAD_VALUE, RunStatistics, distinct, merged, statistics_of
-from traincheck.infer.tasks import Progress, Run, each
+from traincheck.infer.parallel import Progress, Run, map_runs
+from traincheck.infer.recorded import restrict_to_recorded
+from traincheck.infer.select import REASONS, InvariantSelector, Limits
+from traincheck.infer.statistics import (
+    BAD_VALUE,
+    RunStatistics,
+    distinct_runs,
+    merge_runs,
+    statistics_of,
+)
 from traincheck.relations.registry import RELATIONS
 from traincheck.schema.claims import Invariant
 from traincheck.schema.protocols import Relation
@@ -27,9 +33,15 @@ __all__ = ["REASONS", "Dropped", "InferResult", "Limits", "infer", "learn_from"]
 class InferResult:
     """What was learned.
 
-    runs: names, sorted. hypotheses: how many were tested. events, steps: in all runs, steps
-    complete and of one rank of each. skipped: lines that could not be read. statistics: of each
-    run, to add runs to later.
+    Attributes:
+        invariants: sorted.
+        dropped: the other hypotheses, sorted.
+        runs: names, sorted.
+        hypotheses: number of those tested.
+        events: number in all runs.
+        steps: number of complete steps in all runs, of one rank of each.
+        skipped: number of lines that could not be read.
+        statistics: of each run, so that runs can be added later.
     """
 
     invariants: Sequence[Invariant]
@@ -58,7 +70,7 @@ def infer(
         relations: to learn, by name; the default is all.
         limits: what an invariant must reach.
         jobs: processes that share the runs.
-        on_progress: told how many of how many runs are read.
+        on_progress: called with the number of runs read, and of all.
         known: statistics of further runs, which are not read again.
 
     Raises:
@@ -67,7 +79,7 @@ def infer(
     if not runs:
         raise UsageError("no run to learn from", fix="give a directory that holds a trace")
     table = dict(RELATIONS if relations is None else relations)
-    found = list(each(runs, statistics_of, table, jobs, on_progress))
+    found = list(map_runs(runs, statistics_of, table, jobs, on_progress))
     return learn_from([*known, *found], relations=table, limits=limits)
 
 
@@ -99,16 +111,16 @@ def _learn_from(
     limits: Limits | None,
 ) -> InferResult:
     table = dict(RELATIONS if relations is None else relations)
-    runs = distinct(statistics)
-    decision = Decision(table, limits or Limits()).about(merged(runs, table))
+    runs = distinct_runs(statistics)
+    selector = InvariantSelector(table, limits or Limits()).select(merge_runs(runs, table))
     return InferResult(
         invariants=with_excerpts(
-            as_recorded(decision.kept, [run.vocabulary for run in runs]),
+            restrict_to_recorded(selector.kept, [run.coverage for run in runs]),
             [run.trees for run in runs],
         ),
-        dropped=decision.dropped,
+        dropped=selector.dropped,
         runs=[run.name for run in runs],
-        hypotheses=decision.hypotheses,
+        hypotheses=selector.hypotheses,
         events=sum(run.events for run in runs),
         steps=sum(run.steps for run in runs),
         skipped=sum(run.skipped for run in runs),

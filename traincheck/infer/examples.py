@@ -1,6 +1,6 @@
-"""Second pass: count the examples of each hypothesis by context. Keeps counts, not examples.
+"""Second pass over a run: count the examples of each hypothesis by context.
 
-Equal examples are one row, so that memory does not grow with the length of a run.
+Only counts are kept, so memory does not grow with the length of a run.
 """
 
 from __future__ import annotations
@@ -8,24 +8,27 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from traincheck.check.routing import Router
-from traincheck.check.verdicts import View, instrument_named
+from traincheck.check.monitors.router import Router
+from traincheck.check.verdicts import TraceView, instrument_named
 from traincheck.facts.programs import Sketch
 from traincheck.facts.steps import is_judged
 from traincheck.infer.propose import by_scope
-from traincheck.infer.view import Features, Groups, Views, features_of, with_gaps
-from traincheck.schema.apis import Marks
+from traincheck.infer.replay_views import ClaimGroups, Features, ReplayViews, features_of, with_gaps
 from traincheck.schema.claims import PROGRAM, Context, Hypothesis
 from traincheck.schema.events import Event, MarkEvent, StepEvent
 from traincheck.schema.findings import Example
+from traincheck.schema.marks import Marks
 from traincheck.schema.protocols import Decider, EventSource, Relation
 
 
 @dataclass(slots=True)
-class Rows:
-    """The examples of one hypothesis. counts: context -> positive and negative ones.
+class ExampleCounts:
+    """The number of examples of one hypothesis.
 
-    steps: in which there was a positive one. runs: that had any example.
+    Attributes:
+        counts: context -> number of positive and of negative examples.
+        steps: number of steps with a positive example.
+        runs: number of runs with any example.
     """
 
     counts: dict[Features, tuple[int, int]] = field(default_factory=dict)
@@ -40,8 +43,8 @@ class Rows:
     def negative(self) -> int:
         return sum(negative for _, negative in self.counts.values())
 
-    def add(self, other: Rows) -> None:
-        """Take in the rows of another run."""
+    def add(self, other: ExampleCounts) -> None:
+        """Add the counts of another run."""
         for features, (positive, negative) in other.counts.items():
             mine = self.counts.get(features, (0, 0))
             self.counts[features] = (mine[0] + positive, mine[1] + negative)
@@ -49,8 +52,8 @@ class Rows:
         self.runs += other.runs
 
 
-class _Tally:
-    """Counts what one decider says. A context is looked into once for each object."""
+class _ExampleCounter:
+    """Counts the examples of one decider. Contexts are told apart by identity, which is faster."""
 
     def __init__(self, decider: Decider, size: int) -> None:
         self.decider = decider
@@ -75,32 +78,34 @@ class _Tally:
             else:
                 cell[1] += 1
 
-    def rows(self) -> Iterable[tuple[int, Features, int, int]]:
+    def examples(self) -> Iterable[tuple[int, Features, int, int]]:
         features = {key: features_of(context) for key, context in self._contexts.items()}
         for (index, context), (positive, negative) in self._counts.items():
             yield index, features[context], positive, negative
 
 
 @dataclass(slots=True)
-class Decided:
-    """What a run says of one hypothesis.
+class ClaimExamples:
+    """The examples of one hypothesis in a run.
 
-    objections: view -> contexts in which a negative example is seen in that view.
-    unobservable: why it cannot be decided; empty when it can.
+    Attributes:
+        examples: in the full trace.
+        counterexamples: view -> contexts of the negative examples in that view.
+        unobservable: why it cannot be decided; empty if it can.
     """
 
-    rows: Rows = field(default_factory=Rows)
-    objections: dict[str, set[Features]] = field(default_factory=dict)
+    examples: ExampleCounts = field(default_factory=ExampleCounts)
+    counterexamples: dict[str, set[Features]] = field(default_factory=dict)
     unobservable: str = ""
 
 
-def collect(
+def count_examples(
     source: EventSource, relations: Mapping[str, Relation], claims: Mapping[str, Hypothesis]
-) -> dict[str, Decided]:
-    """What a run says of each claim, by key, from one pass over it."""
+) -> dict[str, ClaimExamples]:
+    """The examples of each claim in a run, by key, from one pass over it."""
     own, shared = by_scope(relations)
-    groups, for_all = Groups.of(own, claims), Groups.of(shared, claims)
-    everywhere = _Process(for_all, is_whole=True)
+    groups, for_all = ClaimGroups.of(own, claims), ClaimGroups.of(shared, claims)
+    whole_run = _Process(for_all, is_whole_run=True)
     processes: dict[tuple[int, str], _Process] = {}
     stream, rank = "", -1
     observers: list[_Process] = []
@@ -110,87 +115,87 @@ def collect(
             key = (rank, stream.partition("-")[0])
             if key not in processes:
                 processes[key] = _Process(groups)
-            observers = [processes[key], everywhere] if for_all.whole else [processes[key]]
+            observers = [processes[key], whole_run] if for_all.whole else [processes[key]]
         for process in observers:
             process.observe(event)
-    found: dict[str, Decided] = {}
-    for process in (*(process for _, process in sorted(processes.items())), everywhere):
+    found: dict[str, ClaimExamples] = {}
+    for process in (*(process for _, process in sorted(processes.items())), whole_run):
         process.finish()
-        process.into(found)
+        process.add_to(found)
     for decided in found.values():
-        decided.rows.runs = 1 if decided.rows.counts else 0
+        decided.examples.runs = 1 if decided.examples.counts else 0
     return found
 
 
 class _Process:
-    """The deciders of one process, or of all, each given the events that a check would give it.
+    """The deciders of one process, or of the whole run. They get the events that a check gets.
 
-    is_whole: of all; these may be of several programs.
+    is_whole_run: of the whole run, which may have several programs.
     """
 
-    def __init__(self, groups: Groups, *, is_whole: bool = False) -> None:
-        self._is_whole = is_whole
+    def __init__(self, groups: ClaimGroups, *, is_whole_run: bool = False) -> None:
+        self._is_whole_run = is_whole_run
         self._groups = groups.whole
-        self._tallies = [
-            _Tally(group.relation.decider(group.claims), len(group.keys)) for group in groups.whole
+        self._counters = [
+            _ExampleCounter(group.relation.decider(group.claims), len(group.keys))
+            for group in groups.whole
         ]
-        router = Router(list(zip([group.needs for group in groups.whole], self._tallies)))
+        router = Router(list(zip([group.needs for group in groups.whole], self._counters)))
         self._route = router.route
-        self._views = Views(groups.narrow)
-        self._sight = View()
+        self._views = ReplayViews(groups.narrow)
+        self._view = TraceView()
         self._sketch = Sketch()
         self._steps = 0
 
     def observe(self, event: Event) -> None:
-        for tally in self._route(event):
-            examples = tally.decider.observe(event)
+        for counter in self._route(event):
+            examples = counter.decider.observe(event)
             if examples:
-                tally.count(examples, event.step)
+                counter.count(examples, event.step)
         self._views.observe(event)
-        kind = event.kind  # by kind, most frequent first: nine in ten are changes of state
-        if kind == "state":
-            if event.change == "new":  # type: ignore[union-attr]
+        if event.kind == "state":  # by kind, most frequent first: nine in ten change state
+            if event.change == "new":
                 self._sketch.observe(event)
         elif isinstance(event, StepEvent):
             self._steps += is_judged(event)
         elif isinstance(event, MarkEvent):
-            self._look(event)
+            self._note_view(event)
 
     def finish(self) -> None:
-        for tally in self._tallies:
-            tally.count(tally.decider.finish(), None)
+        for counter in self._counters:
+            counter.count(counter.decider.finish(), None)
         self._views.finish()
 
-    def into(self, found: dict[str, Decided]) -> None:
-        """Add the counts to those of other processes; ranks see the same steps."""
-        for group, tally in zip(self._groups, self._tallies):
-            for index, context, positive, negative in tally.rows():
-                features = self._placed(context)
-                rows = found.setdefault(group.keys[index], Decided()).rows
-                mine = rows.counts.get(features, (0, 0))
-                rows.counts[features] = (mine[0] + positive, mine[1] + negative)
-                rows.steps = max(rows.steps, tally.steps[index])
-        for key, name, context in self._views.objections():
-            objections = found.setdefault(key, Decided()).objections.setdefault(name, set())
-            objections.add(self._placed(context))
+    def add_to(self, found: dict[str, ClaimExamples]) -> None:
+        """Add the counts to ``found``. Ranks run the same steps, so steps are not summed."""
+        for group, counter in zip(self._groups, self._counters):
+            for index, context, positive, negative in counter.examples():
+                features = self._with_program(context)
+                examples = found.setdefault(group.keys[index], ClaimExamples()).examples
+                mine = examples.counts.get(features, (0, 0))
+                examples.counts[features] = (mine[0] + positive, mine[1] + negative)
+                examples.steps = max(examples.steps, counter.steps[index])
+        for key, name, context in self._views.counterexamples():
+            by_view = found.setdefault(key, ClaimExamples()).counterexamples
+            by_view.setdefault(name, set()).add(self._with_program(context))
         for group in self._groups if self._steps else ():
             for key, claim in zip(group.keys, group.claims):
-                reason = self._sight.lacks(group.relation.needs(claim))
+                reason = self._view.missing_for(group.relation.needs(claim))
                 if reason is not None:
-                    found.setdefault(key, Decided()).unobservable = reason
+                    found.setdefault(key, ClaimExamples()).unobservable = reason
 
-    def _placed(self, context: Features) -> Features:
-        """A context with the program that it was seen in, as one more feature."""
-        program = None if self._is_whole else self._sight.program
+    def _with_program(self, context: Features) -> Features:
+        """A context with the program as one more feature."""
+        program = None if self._is_whole_run else self._view.program
         if program is None:
             return context
         return tuple(sorted((*context, (PROGRAM, self._sketch.of(program)))))
 
-    def _look(self, mark: MarkEvent) -> None:
-        """Take note of what the process does not record."""
+    def _note_view(self, mark: MarkEvent) -> None:
+        """Note what the process does not record."""
         if mark.text == Marks.PROCESS:
-            self._sight = View.of(mark)
+            self._view = TraceView.from_mark(mark)
         elif mark.text == Marks.INSTRUMENT_DISABLED:
             name = instrument_named(str(mark.data.get("instrument")))
             if name is not None:
-                self._sight.off[name] = str(mark.data.get("reason", "it failed"))
+                self._view.off[name] = str(mark.data.get("reason", "it failed"))

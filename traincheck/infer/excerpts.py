@@ -1,6 +1,6 @@
-"""What a reference run did where claims hold: trees of calls, found in the first of its steps.
+"""Excerpts: the calls of a reference run where claims hold, from its first steps.
 
-Accepts no claim; `with_excerpts` gives the invariants theirs.
+`with_excerpts` adds them to invariants.
 """
 
 from __future__ import annotations
@@ -12,8 +12,14 @@ from functools import reduce
 from operator import or_
 from typing import Any
 
-from traincheck.check.call_tree import Node, bounded, excerpt, seen_by, tree
-from traincheck.check.windows import Window, inside, latest, of_step, window_of
+from traincheck.check.context.call_tree import Node, build_tree, excerpt, truncated, visible_nodes
+from traincheck.check.context.windows import (
+    CallWindow,
+    calls_inside,
+    calls_of_step,
+    latest_calls,
+    window_of,
+)
 from traincheck.facts.steps import is_judged
 from traincheck.schema.claims import Hypothesis, Invariant, Needs
 from traincheck.schema.events import CallEvent, Event, StepEvent
@@ -21,11 +27,11 @@ from traincheck.schema.protocols import EventSource
 
 Trees = Mapping[str, Sequence[tuple[Node, ...]]]  # key of a window -> different trees of it
 
-_STEPS = 8  # looked at for what a step is like
-_CALLS = 24  # of one API, looked at for what they hold
-_TREES = 4  # different ones kept of a window
-_RING = 4096  # calls kept
-_EVENTS = 200_000  # after which nothing more is looked for
+_STEPS = 8  # read to find a typical step
+_CALLS = 24  # of one API, read for the calls inside them
+_TREES = 4  # different trees kept of a window
+_MAX_CALLS = 4096  # kept
+_EVENTS = 200_000  # after which reading stops
 
 
 def trees_of(
@@ -33,14 +39,14 @@ def trees_of(
 ) -> dict[str, list[tuple[Node, ...]]]:
     """Trees of the windows that show whether ``claims`` hold, from the beginning of a run."""
     windows = {window.key: window for window in map(window_of, claims) if window is not None}
-    watched: dict[tuple[int, str], _Watched] = {}
+    watched: dict[tuple[int, str], _ProcessTrees] = {}
     for number, event in enumerate(source.events()):
         if not isinstance(event, (CallEvent, StepEvent)):
             continue
         key = (event.rank, event.stream.partition("-")[0])
         process = watched.get(key)
         if process is None:
-            process = watched[key] = _Watched(windows)
+            process = watched[key] = _ProcessTrees(windows)
         process.observe(event)
         if number >= _EVENTS or process.is_done:
             break
@@ -51,57 +57,57 @@ def trees_of(
     return dict(sorted(found.items()))
 
 
-class _Watched:
+class _ProcessTrees:
     """One process of the run."""
 
-    def __init__(self, windows: Mapping[str, Window]) -> None:
-        self._calls: deque[CallEvent] = deque(maxlen=_RING)
+    def __init__(self, windows: Mapping[str, CallWindow]) -> None:
+        self._calls: deque[CallEvent] = deque(maxlen=_MAX_CALLS)
         self._between = {key: window for key, window in windows.items() if window.after}
-        self._inside: dict[str, dict[str, Window]] = defaultdict(dict)
+        self._inside: dict[str, dict[str, CallWindow]] = defaultdict(dict)
         for key, window in windows.items():
             if window.outer:
                 self._inside[window.outer][key] = window
         self._wants_steps = any(not w.outer and not w.after for w in windows.values())
         self._steps: list[tuple[Node, ...]] = []
-        self._looked: Counter[str] = Counter()
+        self._calls_read: Counter[str] = Counter()
         self._found: dict[str, list[tuple[Node, ...]]] = defaultdict(list)
 
     @property
     def is_done(self) -> bool:
-        """Whether there is nothing left to look for."""
+        """Whether all windows have been found."""
         return (
             (not self._wants_steps or len(self._steps) >= _STEPS)
-            and all(self._looked[api] >= _CALLS for api in self._inside)
+            and all(self._calls_read[api] >= _CALLS for api in self._inside)
             and all(key in self._found for key in self._between)
         )
 
     def observe(self, event: Event) -> None:
         if isinstance(event, CallEvent):
             self._calls.append(event)
-            self._look_inside(event)
-            self._look_back()
+            self._add_inside(event)
+            self._add_between()
         elif isinstance(event, StepEvent) and event.step and is_judged(event):
-            self._look_at_step(event.step)
+            self._add_step(event.step)
 
-    def _look_at_step(self, step: int) -> None:
+    def _add_step(self, step: int) -> None:
         if self._wants_steps and len(self._steps) < _STEPS:
-            self._steps.append(bounded(tree(of_step(self._calls, step), _always)))
+            self._steps.append(truncated(build_tree(calls_of_step(self._calls, step), _always)))
 
-    def _look_inside(self, event: CallEvent) -> None:
+    def _add_inside(self, event: CallEvent) -> None:
         windows = self._inside.get(event.api)
-        if windows is None or self._looked[event.api] >= _CALLS or event.exception is not None:
+        if windows is None or self._calls_read[event.api] >= _CALLS or event.exception is not None:
             return
-        self._looked[event.api] += 1
-        calls = inside(self._calls, event)
+        self._calls_read[event.api] += 1
+        calls = calls_inside(self._calls, event)
         for key, window in windows.items():
-            self._keep(key, bounded(tree(calls, _always, window.names)))
+            self._keep(key, truncated(build_tree(calls, _always, window.names)))
 
-    def _look_back(self) -> None:
+    def _add_between(self) -> None:
         for key, window in self._between.items():
             if key not in self._found:
-                calls = latest(self._calls, window)
+                calls = latest_calls(self._calls, window)
                 if calls:
-                    self._keep(key, bounded(tree(calls, _always)))
+                    self._keep(key, truncated(build_tree(calls, _always)))
 
     def _keep(self, key: str, found: tuple[Node, ...]) -> None:
         trees = self._found[key]
@@ -109,11 +115,11 @@ class _Watched:
             trees.append(found)
 
     def trees(self) -> dict[str, list[tuple[Node, ...]]]:
-        """By key of the window. Of steps, what most are like; step 0 is none of them."""
+        """Trees by key of the window. Of steps, the most frequent tree; step 0 is not counted."""
         found = dict(self._found)
         if self._steps:
             usual = max(self._steps, key=self._steps.count)  # the first of those
-            found[Window().key] = [usual]
+            found[CallWindow().key] = [usual]
         return found
 
 
@@ -122,10 +128,10 @@ def _always(_: CallEvent) -> bool:
 
 
 def with_excerpts(invariants: Sequence[Invariant], runs: Sequence[Trees]) -> list[Invariant]:
-    """Invariants with what a run did where they hold: the first of ``runs`` that shows it.
+    """Add to each invariant an excerpt of the first of ``runs`` that shows it.
 
-    Only what a recording for all these invariants holds is shown, so that a run that was recorded
-    for them can be compared with it.
+    An excerpt shows only what a recording for all these invariants holds, so that such a recording
+    can be compared with it.
     """
     needs = reduce(or_, (invariant.needs for invariant in invariants), Needs())
     return [_with_excerpt(invariant, runs, needs) for invariant in invariants]
@@ -137,16 +143,16 @@ def _with_excerpt(invariant: Invariant, runs: Sequence[Trees], needs: Needs) -> 
         return invariant
     for trees in runs:
         for nodes in trees.get(window.key, ()):
-            if not window.outer or _holds(nodes, window):
-                return replace(invariant, excerpt=excerpt(seen_by(nodes, needs)))
+            if not window.outer or _has_claimed_call(nodes, window):
+                return replace(invariant, excerpt=excerpt(visible_nodes(nodes, needs)))
     return invariant
 
 
-def _holds(nodes: Iterable[Node], window: Window) -> bool:
-    """Whether the call that is claimed is among these."""
+def _has_claimed_call(nodes: Iterable[Node], window: CallWindow) -> bool:
+    """Whether the claimed call is among these nodes."""
     return any(
-        (node.api == window.inner and node.note.startswith(window.said))
-        or _holds(node.children, window)
+        (node.api == window.inner and node.note.startswith(window.argument_text))
+        or _has_claimed_call(node.children, window)
         for node in nodes
     )
 

@@ -1,6 +1,7 @@
-"""What inference writes, and reads to add to it: invariants, what was dropped, and statistics.
+"""The files of inference: invariants, dropped hypotheses and statistics.
 
-The three lie side by side: ``invariant.json``, ``.dropped.json`` and ``.stats`` behind its name.
+They are written next to each other: ``invariant.json``, and its name with ``.dropped.json`` and
+``.stats`` appended.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ from pathlib import Path
 
 from traincheck.errors import UsageError
 from traincheck.infer.confidence import DEFAULT_CONFIDENCE
-from traincheck.infer.decide import Limits
 from traincheck.infer.dropped import dropped_json, dropped_path
 from traincheck.infer.engine import InferResult
+from traincheck.infer.select import Limits
 from traincheck.infer.statistics import RunStatistics
 from traincheck.infer.statistics_file import read_statistics, statistics_path, write_statistics
 from traincheck.schema.files import write_json
@@ -21,7 +22,7 @@ from traincheck.version import VERSION
 
 
 def save(result: InferResult, output: str | Path, limits: Limits) -> None:
-    """Write an invariant file and the two beside it.
+    """Write an invariant file and the two files next to it.
 
     Raises:
         OutputError: the place is not writable or the disk is full; the message names the path.
@@ -34,7 +35,7 @@ def save(result: InferResult, output: str | Path, limits: Limits) -> None:
     }
     write_invariants(path, result.invariants, created_with, result.runs)
     if path.exists() and not path.is_file():
-        return  # a pipe or a device has no file beside it
+        return  # a pipe or a device has no files next to it
     write_json(dropped_path(path), dropped_json(result.dropped))
     write_statistics(statistics_path(path), result.statistics)
 
@@ -42,26 +43,26 @@ def save(result: InferResult, output: str | Path, limits: Limits) -> None:
 def limits_of(
     paths: Sequence[str | Path], confidence: float | None = None, examples: int | None = None
 ) -> Limits:
-    """What invariants must reach: as asked, else what the files say, of several the strictest.
+    """Limits as given, or the strictest of the files.
 
     Raises:
         InvariantFormatError: a file is no invariant file.
     """
-    said = [read_created_with(path) for path in paths]
+    created_with = [read_created_with(path) for path in paths]
     if confidence is None:
-        confidence = max(_numbers(said, "confidence"), default=DEFAULT_CONFIDENCE)
-        examples = examples or int(max(_numbers(said, "min_examples"), default=0)) or None
+        confidence = max(_numbers(created_with, "confidence"), default=DEFAULT_CONFIDENCE)
+        examples = examples or int(max(_numbers(created_with, "min_examples"), default=0)) or None
     limits = Limits(confidence=confidence)
     return limits if examples is None else Limits(confidence=confidence, examples=examples)
 
 
-def _numbers(said: Sequence[dict[str, object]], key: str) -> list[float]:
-    values = [one.get(key) for one in said]
+def _numbers(created_with: Sequence[dict[str, object]], key: str) -> list[float]:
+    values = [one.get(key) for one in created_with]
     return [value for value in values if isinstance(value, (int, float)) and value]
 
 
 def known_runs(path: str | Path) -> list[RunStatistics]:
-    """The statistics beside an invariant file.
+    """The statistics of an invariant file.
 
     Raises:
         UsageError: there are none.

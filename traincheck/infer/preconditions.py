@@ -1,11 +1,11 @@
 """Learn when a hypothesis holds: a short condition that excludes every counterexample.
 
-Any of: all of. At most two clauses of at most three conditions. None is better than one, one is
-better than two, and a condition that explains is better than one that happens to fit.
+A precondition is a disjunction of at most two conjunctions of at most three conditions. Fewer
+conditions are better, and so are features that explain.
 
-There are two levels: what is said of every program is kept to the circumstances in which it was
-seen, and must have been seen in as many programs as the relation asks for. What is said of the
-programs that were seen is kept to these by their names.
+There are two scopes. A precondition for every program is limited to the circumstances that were
+seen, which must have occurred in as many programs as the relation requires. A precondition for the
+programs seen names these programs.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from itertools import combinations
 from typing import Any
 
 from traincheck.facts.programs import alike
-from traincheck.infer.view import Features
+from traincheck.infer.replay_views import Features
 from traincheck.relations.phrasing import is_private
 from traincheck.schema.claims import PROGRAM, Condition, Precondition, Scalar
 
 MAX_CLAUSES = 2
 MAX_CONDITIONS = 3
-_BREADTH = 24  # candidates that are combined with each other
+_BREADTH = 24  # number of candidates that are combined
 _COVER = 0.95  # share of the positive examples that a precondition must let through
 
-# Cost of a feature: those that explain first, those that name a place last. Others lie between.
+# Cost of a feature: lowest for those that explain, highest for those that name a place.
 _COST = {
     "training": 0,
     "requires_grad": 1,
@@ -41,33 +41,38 @@ _COST = {
     "module_class": 18,
 }
 _OTHER_COST = 10
-# A model with frozen parts may be kept in whatever mode suits them: each program has its own.
+# Programs choose the mode of a model with frozen parts freely.
 _FROZEN = "frozen"
-# Where only one value of these was ever seen, nothing is claimed about the other.
+# If only one value of these was seen, nothing is claimed about the other.
 _SCOPES = ("grad_enabled", "training")
-# Nor, of other programs, of these: a program that freezes nothing does not know what freezing does.
+# The same in other programs: a program without frozen parameters shows nothing about freezing.
 WIDE_SCOPES = (*_SCOPES, _FROZEN, "has_gradient", "has_step", "requires_grad")
-# Their values mean nothing elsewhere.
+# Its values have no meaning in other programs.
 _PRIVATE = "model"
 _CLASS = "module_class"
 
 
 @dataclass(frozen=True, slots=True)
-class Learned:
-    """A precondition and what it lets through.
+class LearnedPrecondition:
+    """A precondition and its examples.
 
-    candidates: conditions it was chosen from. is_own: it holds in programs of certain names only.
+    Attributes:
+        precondition: as learned.
+        positive: number of examples that it lets through.
+        excluded: number of counterexamples.
+        candidates: number of conditions it was chosen from.
+        is_restricted: whether it names programs.
     """
 
     precondition: Precondition
     positive: int
     excluded: int
     candidates: int = 1
-    is_own: bool = False
+    is_restricted: bool = False
 
     @property
     def conditions(self) -> int:
-        """How many were chosen; that of the program was not."""
+        """Number of conditions that were chosen; the one on the program was not."""
         chosen = {
             tuple(c for c in clause if c.feature != PROGRAM) for clause in self.precondition.clauses
         }
@@ -76,7 +81,7 @@ class Learned:
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """A conjunction. rows: bit i is set where it holds in row i."""
+    """A conjunction. rows: bit i is set if it holds in row i of the table."""
 
     conditions: tuple[Condition, ...]
     rows: int
@@ -86,39 +91,42 @@ class _Candidate:
 Counts = Mapping[Features, tuple[int, int]]
 
 
-def levels(
+def preconditions_by_scope(
     counts: Counts,
-    reach: int | None,
-    is_enough: Callable[[Learned], bool],
-    silent: Collection[str] = (),
-) -> list[Learned]:
-    """What can be said of every program, then what can be said of those that were seen.
+    min_programs: int | None,
+    is_enough: Callable[[LearnedPrecondition], bool],
+    contradicting: Collection[str] = (),
+) -> list[LearnedPrecondition]:
+    """Preconditions of a claim: for every program, then for the programs seen.
 
     Args:
         counts: of positive and negative examples, by context.
-        reach: in how many programs a claim must hold to be made of every one; None: never.
-        is_enough: whether there is evidence enough. What has too little is given only when
-            nothing else is there to give.
-        silent: programs that could have shown the claim and do not.
+        min_programs: number of programs in which a claim must hold before it is made of every
+            program; None for never.
+        is_enough: whether a precondition has enough evidence. One with too little is returned only
+            if there is no other.
+        contradicting: programs that could have shown the claim, and did not.
     """
     by_program = _by_program(counts)
-    if None in by_program:  # nobody said which program it was
-        learned = None if silent else learn(_joined(by_program.values()))
+    if None in by_program:  # the program is not known
+        learned = None if contradicting else learn(_sum_counts(by_program.values()))
         return [] if learned is None else [learned]
     found = []
-    if reach is not None and not silent:
-        wide = learn(_joined(by_program.values()), is_wide=True)
-        if wide is not None and _programs(by_program, wide.precondition) >= reach:
+    if min_programs is not None and not contradicting:
+        wide = learn(_sum_counts(by_program.values()), is_wide=True)
+        if wide is not None and _count_programs(by_program, wide.precondition) >= min_programs:
             found.append(wide)
     own = {
         name: learn(some)
         for name, some in sorted(by_program.items(), key=_name)
-        if not any(alike(name or "", other) for other in silent)
+        if not any(alike(name or "", other) for other in contradicting)
     }
     known = {name: learned for name, learned in own.items() if learned is not None}
-    sure = {name: learned for name, learned in known.items() if is_enough(_own({name: learned}))}
-    if sure or (known and not found):
-        found.append(_own(sure or known))
+    enough = {
+        name: learned for name, learned in known.items() if is_enough(_restricted({name: learned}))
+    }
+    if enough or (known and not found):
+        found.append(_restricted(enough or known))
     return found
 
 
@@ -135,7 +143,7 @@ def _by_program(counts: Counts) -> dict[str | None, dict[Features, tuple[int, in
     return found
 
 
-def _joined(tables: Iterable[Counts]) -> dict[Features, tuple[int, int]]:
+def _sum_counts(tables: Iterable[Counts]) -> dict[Features, tuple[int, int]]:
     found: dict[Features, tuple[int, int]] = {}
     for table in tables:
         for features, (positive, negative) in table.items():
@@ -144,35 +152,35 @@ def _joined(tables: Iterable[Counts]) -> dict[Features, tuple[int, int]]:
     return found
 
 
-def _programs(by_program: Mapping[str | None, Counts], precondition: Precondition) -> int:
-    """In how many programs there was an example that the precondition lets through."""
+def _count_programs(by_program: Mapping[str | None, Counts], precondition: Precondition) -> int:
+    """Number of programs with an example that the precondition lets through."""
     return sum(
         any(count[0] and precondition.holds(dict(features)) for features, count in table.items())
         for table in by_program.values()
     )
 
 
-def _own(found: Mapping[str | None, Learned]) -> Learned:
-    """What was learned in several programs, each by its name. Sure as the least sure of them."""
+def _restricted(found: Mapping[str | None, LearnedPrecondition]) -> LearnedPrecondition:
+    """The union of what was learned in several programs. The weakest evidence counts."""
     clauses = tuple(
         (Condition(feature=PROGRAM, op="==", value=name), *clause)
         for name, learned in found.items()
         for clause in learned.precondition.clauses or ((),)
     )
     weakest = min(found.values(), key=lambda learned: learned.positive)
-    return Learned(
+    return LearnedPrecondition(
         Precondition(clauses=clauses),
         weakest.positive,
         sum(learned.excluded for learned in found.values()),
         max(learned.candidates for learned in found.values()),
-        is_own=True,
+        is_restricted=True,
     )
 
 
-def learn(counts: Counts, *, is_wide: bool = False) -> Learned | None:
-    """The simplest precondition that lets through no negative example; None when there is none.
+def learn(counts: Counts, *, is_wide: bool = False) -> LearnedPrecondition | None:
+    """The simplest precondition that excludes all negative examples; None if there is none.
 
-    is_wide: it is to mean something in other programs, and to be kept to what was seen.
+    is_wide: it must make sense in other programs, and is limited to the values seen.
     """
     table = [(dict(features), *counts[features]) for features in sorted(counts, key=repr)]
     if is_wide:
@@ -183,10 +191,10 @@ def learn(counts: Counts, *, is_wide: bool = False) -> Learned | None:
         return None
     if not negative:
         scope = _scope(table, is_wide)
-        return Learned(Precondition(clauses=(scope,) if scope else ()), positive, 0)
+        return LearnedPrecondition(Precondition(clauses=(scope,) if scope else ()), positive, 0)
     singles = sorted(_singles(table, is_wide), key=lambda c: (c.cost, repr(c.conditions)))
     bad = _bits(row[2] > 0 for row in table)
-    # One that lets all of them through first: how many a sample holds of each then does not matter.
+    # First one that lets all positive examples through, whatever their numbers in this sample.
     found = (_search(table, singles, bad, share * positive) for share in (1.0, _COVER))
     chosen = next((c for c in found if c is not None and _is_simpler(c, table)), None)
     if chosen is None:
@@ -198,11 +206,11 @@ def learn(counts: Counts, *, is_wide: bool = False) -> Learned | None:
     scope = _scope(inside, is_wide)
     clauses = tuple((*clause.conditions, *_missing(scope, clause.conditions)) for clause in chosen)
     held = sum(row[1] for row in inside)
-    return Learned(Precondition(clauses=clauses), held, negative, len(singles))
+    return LearnedPrecondition(Precondition(clauses=clauses), held, negative, len(singles))
 
 
 def _is_simpler(clauses: Sequence[_Candidate], table: Sequence[object]) -> bool:
-    """Whether it takes fewer words than what it is to explain."""
+    """Whether it has fewer conditions than the table has rows."""
     return sum(len(clause.conditions) for clause in clauses) < len(table)
 
 
@@ -215,7 +223,7 @@ def _search(
     def cover(rows: int) -> int:
         return sum(row[1] for i, row in enumerate(table) if rows >> i & 1)
 
-    # A conjunction lets through no more than each of its parts.
+    # A conjunction lets through no more than any of its parts.
     wide = [c for c in singles if cover(c.rows) >= wanted]
     for size in range(1, MAX_CONDITIONS + 1):
         found = [

@@ -1,4 +1,4 @@
-"""First pass: which hypotheses are worth testing. Decides nothing about them."""
+"""First pass over a run: which hypotheses are worth testing."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from functools import reduce
 import orjson
 
 from traincheck.facts.steps import is_judged
-from traincheck.infer.view import with_gaps
-from traincheck.infer.vocabulary import Listener, Vocabulary, joined
+from traincheck.infer.coverage import CoverageCollector, RunCoverage, union
+from traincheck.infer.replay_views import with_gaps
 from traincheck.schema.claims import Hypothesis, key_of
 from traincheck.schema.events import Event, StepEvent
 from traincheck.schema.protocols import EventSource, Proposer, Relation, is_for_run
@@ -20,21 +20,26 @@ _SUBJECT = ("api", "outer", "after", "before", "role", "of", "quantity")  # para
 
 
 def subject_of(claim: Hypothesis) -> tuple[str, ...]:
-    """What a claim speaks of: only claims about the same can imply each other."""
+    """The subject of a claim. Only claims with the same subject can imply each other."""
     return (claim.relation, *(str(claim.params.get(key)) for key in _SUBJECT))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposed:
-    """What one pass over a run gave.
+    """The result of one pass over a run.
 
-    claims: by key; echoed: keys of those that are worth testing only if another run proposes them.
-    steps: complete ones, of the process that has most. skipped: lines that could not be read.
+    Attributes:
+        claims: by key.
+        conditional: keys of the claims that are tested only if another run proposes them.
+        coverage: what the run could have shown.
+        events: number of events.
+        steps: number of complete steps, of the process that has most.
+        skipped: number of lines that could not be read.
     """
 
     claims: Mapping[str, Hypothesis]
-    echoed: frozenset[str]
-    vocabulary: Vocabulary
+    conditional: frozenset[str]
+    coverage: RunCoverage
     events: int
     steps: int
     skipped: int
@@ -43,17 +48,17 @@ class Proposed:
 def by_scope(
     relations: Mapping[str, Relation],
 ) -> tuple[dict[str, Relation], dict[str, Relation]]:
-    """Those that look at one process, and those that look at all of a run."""
+    """The relations that see one process, and those that see the whole run."""
     shared = {name: relation for name, relation in relations.items() if is_for_run(relation)}
     return {name: r for name, r in relations.items() if name not in shared}, shared
 
 
 def propose(source: EventSource, relations: Mapping[str, Relation]) -> Proposed:
-    """Hypotheses by key, from one pass over a run.
+    """Collect hypotheses in one pass over a run.
 
-    Each process is watched by itself, but by relations that speak of all ranks: these see all.
+    Each process has proposers of its own. Proposers of relations for the whole run see all ranks.
     """
-    processes: dict[tuple[int, str], tuple[Listener, list[Proposer]]] = {}
+    processes: dict[tuple[int, str], tuple[CoverageCollector, list[Proposer]]] = {}
     own, shared = by_scope(relations)
     for_all = [shared[name].proposer() for name in sorted(shared)]
     stream, rank = "", -1
@@ -70,21 +75,23 @@ def propose(source: EventSource, relations: Mapping[str, Relation]) -> Proposed:
             process = (rank, stream.partition("-")[0])
             if process not in processes:
                 proposers = [own[name].proposer() for name in sorted(own)]
-                processes[process] = (Listener(), proposers)
-            listener, proposers = processes[process]
+                processes[process] = (CoverageCollector(), proposers)
+            collector, proposers = processes[process]
             everybody = (*proposers, *for_all)
-            observers = [listener.observe, *(p.observe for p in everybody)]
-            hears = [p for p in everybody if "state" not in getattr(p, "ignores", ())]
-            of_state = [listener.observe, *(p.observe for p in hears)]
+            observers = [collector.observe, *(p.observe for p in everybody)]
+            interested = [p for p in everybody if "state" not in p.ignored_kinds]
+            of_state = [collector.observe, *(p.observe for p in interested)]
         for observe in of_state if event.kind == "state" else observers:
             observe(event)
     everybody = (*(p for _, own_ in processes.values() for p in own_), *for_all)
-    claims, echoed = _found(everybody)
-    told = Vocabulary(calls=frozenset(w for p in everybody for w in getattr(p, "words", tuple)()))
+    claims, conditional = _found(everybody)
+    terms = RunCoverage(calls=frozenset(w for p in everybody for w in p.observed_terms()))
     return Proposed(
         claims=claims,
-        echoed=echoed,
-        vocabulary=reduce(joined, (ear.words() for ear, _ in processes.values()), told),
+        conditional=conditional,
+        coverage=reduce(
+            union, (collector.coverage() for collector, _ in processes.values()), terms
+        ),
         events=events,
         steps=max(steps.values(), default=0),
         skipped=getattr(source, "skipped", 0),  # a source in memory has no lines
@@ -93,15 +100,15 @@ def propose(source: EventSource, relations: Mapping[str, Relation]) -> Proposed:
 
 def _found(proposers: Iterable[Proposer]) -> tuple[dict[str, Hypothesis], frozenset[str]]:
     proposed: dict[str, Hypothesis] = {}
-    echoed: dict[str, Hypothesis] = {}
+    conditional: dict[str, Hypothesis] = {}
     for proposer in proposers:
         proposed.update(map(_keyed, proposer.hypotheses()))
-        echoed.update(map(_keyed, getattr(proposer, "echoes", tuple)()))
-    return {**echoed, **proposed}, frozenset(echoed.keys() - proposed.keys())
+        conditional.update(map(_keyed, proposer.conditional_hypotheses()))
+    return {**conditional, **proposed}, frozenset(conditional.keys() - proposed.keys())
 
 
 def _keyed(claim: Hypothesis) -> tuple[str, Hypothesis]:
-    """A claim and its key. Its parameters are as a file gives them back: lists, keys sorted."""
+    """A claim and its key. Its parameters are as read from a file: lists, sorted keys."""
     key = key_of(claim)
     params = orjson.loads(key.partition(" ")[2])
     return key, Hypothesis(relation=claim.relation, params=params)

@@ -1,4 +1,4 @@
-"""What was recorded because it was asked for: claims about it cannot be checked elsewhere."""
+"""Claims about APIs that are recorded only on request cannot be checked without that request."""
 
 from __future__ import annotations
 
@@ -6,33 +6,35 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from traincheck.infer.vocabulary import Vocabulary
-from traincheck.schema.apis import is_operator
-from traincheck.schema.claims import LEVELS, Invariant, without_some
+from traincheck.infer.coverage import RunCoverage
+from traincheck.schema.claims import LEVELS, Invariant, without_sampling
+from traincheck.schema.torch_api import is_operator
 from traincheck.store.manifest import one_step_in
 
 
-def as_recorded(invariants: Iterable[Invariant], words: Sequence[Vocabulary]) -> list[Invariant]:
-    """Invariants that need the packages and the level of the runs that they were learned from.
+def restrict_to_recorded(
+    invariants: Iterable[Invariant], coverages: Sequence[RunCoverage]
+) -> list[Invariant]:
+    """Let invariants need the packages and the level of the runs that they were learned from.
 
-    words: of these runs.
+    coverages: of these runs.
     """
     packages: dict[str, set[str]] = {}
-    for one in words:
+    for one in coverages:
         for api, package in one.packages:
             packages.setdefault(api, set()).add(package)
     found = []
     for invariant in invariants:
-        calls = without_some(invariant.needs.calls)
+        calls = without_sampling(invariant.needs.calls)
         asked = frozenset().union(*(packages[api] for api in calls & packages.keys()))
-        level = _level(frozenset(filter(is_operator, calls)), words)
+        level = _level(frozenset(filter(is_operator, calls)), coverages)
         needs = replace(invariant.needs, packages=asked, level=level)
         found.append(replace(invariant, needs=needs))
     return found
 
 
 def view_notes(settings: Mapping[str, Any]) -> list[str]:
-    """What a run was recorded without, as sentences; settings: those of its manifest."""
+    """Sentences on what a run was recorded without. settings: of its manifest."""
     notes = []
     if settings.get("needs") is not None:
         notes.append(
@@ -45,7 +47,7 @@ def view_notes(settings: Mapping[str, Any]) -> list[str]:
     return notes
 
 
-def _level(operators: frozenset[str], words: Iterable[Vocabulary]) -> str:
-    """That of the runs in which these are called; none where runs of both levels agree."""
-    levels = {level for one in words if operators & one.calls for level in one.levels}
+def _level(operators: frozenset[str], coverages: Iterable[RunCoverage]) -> str:
+    """The level of the runs that call these operators; empty if they have both levels."""
+    levels = {level for one in coverages if operators & one.calls for level in one.levels}
     return levels.pop() if len(levels) == 1 and levels <= set(LEVELS) else ""

@@ -1,6 +1,6 @@
-"""What one run contributes to inference, and how runs are put together. Accepts nothing.
+"""The statistics of one run, and how those of several runs are merged.
 
-The statistics of a run depend on that run alone, so that runs can be added without reading others.
+The statistics of a run depend on that run alone, so runs can be added without reading others.
 """
 
 from __future__ import annotations
@@ -12,29 +12,39 @@ from dataclasses import dataclass, field, replace
 
 from traincheck.errors import TraceFormatError
 from traincheck.facts.programs import alike, file_of
-from traincheck.infer.examples import Decided, Rows, collect
+from traincheck.infer.coverage import RunCoverage
+from traincheck.infer.examples import ClaimExamples, ExampleCounts, count_examples
 from traincheck.infer.excerpts import Trees, trees_of
 from traincheck.infer.propose import propose, subject_of
-from traincheck.infer.view import Features
-from traincheck.infer.vocabulary import Vocabulary
+from traincheck.infer.replay_views import Features
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.protocols import EventSource, Relation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """What one run says of one claim. is_proposed: of itself, not only to answer other runs."""
+class ClaimEvidence:
+    """The evidence of one run about one claim.
+
+    Attributes:
+        claim: the hypothesis.
+        is_proposed: whether the run proposes it; else it is tested only if another run does.
+        examples: by context.
+        counterexamples: view -> contexts in which it breaks in that view.
+        unobservable: why the run cannot decide it; empty if it can.
+    """
 
     claim: Hypothesis
     is_proposed: bool
-    rows: Rows
-    objections: Mapping[str, frozenset[Features]]
+    examples: ExampleCounts
+    counterexamples: Mapping[str, frozenset[Features]]
     unobservable: str = ""
 
     @property
-    def is_fine(self) -> bool:
-        """Whether nothing in the run speaks against the claim, whatever the precondition."""
-        return not (self.rows.negative or any(self.objections.values()) or self.unobservable)
+    def is_unopposed(self) -> bool:
+        """Whether the run has no counterexample, whatever the precondition."""
+        return not (
+            self.examples.negative or any(self.counterexamples.values()) or self.unobservable
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,15 +52,15 @@ class RunStatistics:
     """All that inference keeps of a run.
 
     Attributes:
-        name: what people call it.
-        run_id: what it is known by; the same run is counted once.
-        events: how many there were.
-        steps: complete ones, of one rank.
-        skipped: lines that could not be read.
-        relations: that it was asked about.
-        vocabulary: what it could have told.
-        told: what it says of the claims that it knows, by key.
-        trees: what its calls were where claims hold.
+        name: as shown to users.
+        run_id: identifies it; the same run is counted once.
+        events: number of events.
+        steps: number of complete steps, of one rank.
+        skipped: number of lines that could not be read.
+        relations: that were learned.
+        coverage: what it could have shown.
+        evidence: about each claim that was tested, by key.
+        trees: calls around the subjects of claims, see excerpts.py.
     """
 
     name: str
@@ -59,19 +69,19 @@ class RunStatistics:
     steps: int
     skipped: int
     relations: tuple[str, ...]
-    vocabulary: Vocabulary
-    told: Mapping[str, Told]
+    coverage: RunCoverage
+    evidence: Mapping[str, ClaimEvidence]
     trees: Trees = field(default_factory=dict)
 
 
-# What the parts of inference raise where an event holds a value of another type.
+# Raised by inference when an event holds a value of another type.
 BAD_VALUE = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)
 
 
 def statistics_of(
     source: EventSource, relations: Mapping[str, Relation], name: str
 ) -> RunStatistics:
-    """What a run contributes, from two passes over it.
+    """The statistics of a run, from two passes over it.
 
     Raises:
         TraceFormatError: the run holds events with values of other types, so that nothing can be
@@ -91,138 +101,150 @@ def _statistics_of(
     source: EventSource, relations: Mapping[str, Relation], name: str
 ) -> RunStatistics:
     proposed = propose(source, relations)
-    decided = collect(source, relations, proposed.claims)
-    told = {}
+    decided = count_examples(source, relations, proposed.claims)
+    evidence = {}
     for key, claim in sorted(proposed.claims.items()):
-        found = decided.get(key, Decided())
-        told[key] = Told(
+        found = decided.get(key, ClaimExamples())
+        evidence[key] = ClaimEvidence(
             claim=claim,
-            is_proposed=key not in proposed.echoed,
-            rows=found.rows,
-            objections={
-                view: frozenset(contexts) for view, contexts in sorted(found.objections.items())
+            is_proposed=key not in proposed.conditional,
+            examples=found.examples,
+            counterexamples={
+                view: frozenset(contexts)
+                for view, contexts in sorted(found.counterexamples.items())
             },
             unobservable=found.unobservable,
         )
     run_id = getattr(getattr(source, "manifest", None), "run_id", None)
     return RunStatistics(
         name=name,
-        run_id=run_id or _content_id(name, told),
+        run_id=run_id or _content_id(name, evidence),
         events=proposed.events,
         steps=proposed.steps,
         skipped=proposed.skipped,
         relations=tuple(sorted(relations)),
-        vocabulary=proposed.vocabulary,
-        told=told,
+        coverage=proposed.coverage,
+        evidence=evidence,
         trees=trees_of(source, proposed.claims.values()),
     )
 
 
-def _content_id(name: str, told: Mapping[str, Told]) -> str:
-    """For a run without a manifest."""
+def _content_id(name: str, evidence: Mapping[str, ClaimEvidence]) -> str:
+    """An id for a run without a manifest."""
     content = repr(
-        (name, [(key, sorted(one.rows.counts.items(), key=repr)) for key, one in told.items()])
+        (
+            name,
+            [(key, sorted(one.examples.counts.items(), key=repr)) for key, one in evidence.items()],
+        )
     )
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
-def distinct(runs: Iterable[RunStatistics]) -> list[RunStatistics]:
-    """Each run once, the last one given of each, in an order of its own."""
+def distinct_runs(runs: Iterable[RunStatistics]) -> list[RunStatistics]:
+    """Each run once, the last one given of each, sorted by name and id."""
     by_id = {run.run_id: run for run in runs}
     return sorted(by_id.values(), key=lambda run: (run.name, run.run_id))
 
 
 @dataclass(slots=True)
-class Merged:
-    """What all runs say of a claim.
+class MergedClaim:
+    """The evidence of all runs about a claim.
 
-    silent: names of the runs that could have told it and do not, by program. objections: see
-    `Told`.
-    unobservable: why a run cannot decide it.
+    Attributes:
+        key: of the claim.
+        claim: the hypothesis.
+        examples: of all runs.
+        contradicting_runs: program -> names of its runs that could have shown the claim, and did
+            not.
+        counterexamples: see `ClaimEvidence`.
+        unobservable: why a run cannot decide it; empty if all can.
     """
 
     key: str
     claim: Hypothesis
-    rows: Rows = field(default_factory=Rows)
-    silent: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
-    objections: dict[str, set[Features]] = field(default_factory=lambda: defaultdict(set))
+    examples: ExampleCounts = field(default_factory=ExampleCounts)
+    contradicting_runs: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    counterexamples: dict[str, set[Features]] = field(default_factory=lambda: defaultdict(set))
     unobservable: str = ""
 
-    def add(self, told: Told) -> None:
-        self.rows.add(told.rows)
-        self.unobservable = self.unobservable or told.unobservable
-        for view, contexts in told.objections.items():
-            self.objections[view] |= contexts
+    def add(self, evidence: ClaimEvidence) -> None:
+        self.examples.add(evidence.examples)
+        self.unobservable = self.unobservable or evidence.unobservable
+        for view, contexts in evidence.counterexamples.items():
+            self.counterexamples[view] |= contexts
 
 
-def merged(runs: Sequence[RunStatistics], relations: Mapping[str, Relation]) -> Iterator[Merged]:
-    """All claims that any run proposes, by key. runs: as `distinct` gives them.
+def merge_runs(
+    runs: Sequence[RunStatistics], relations: Mapping[str, Relation]
+) -> Iterator[MergedClaim]:
+    """All claims that any run proposes, by key. runs: as `distinct_runs` returns them.
 
-    A run that does not know a claim has no part in it where what the claim speaks of never
-    occurred, or where it bears out one that says more. Else the claim does not hold in that run.
+    A run may lack a claim. If the subject of the claim never occurred in it, or the run supports a
+    stronger claim, it has no part. Otherwise it counts as a counterexample.
     """
     common = set(relations).intersection(*(run.relations for run in runs))
     claims = {
-        key: told.claim
+        key: evidence.claim
         for run in runs
-        for key, told in run.told.items()
-        if told.is_proposed
-        and told.claim.relation in common
-        and _is_understood(relations[told.claim.relation], told.claim)
+        for key, evidence in run.evidence.items()
+        if evidence.is_proposed
+        and evidence.claim.relation in common
+        and _is_known_form(relations[evidence.claim.relation], evidence.claim)
     }
-    vouchers = [(run, _Vouchers(run, relations)) for run in runs]
-    # Of other programs' runs nobody asks what one does: there may be hundreds.
-    by_file: dict[str, list[tuple[RunStatistics, _Vouchers]]] = defaultdict(list)
-    for entry in vouchers:
-        for file in {file_of(name) for name in entry[0].vocabulary.programs}:
+    indexed = [(run, _Implications(run, relations)) for run in runs]
+    # A claim about one program needs only its runs: there may be hundreds of others.
+    by_file: dict[str, list[tuple[RunStatistics, _Implications]]] = defaultdict(list)
+    for entry in indexed:
+        for file in {file_of(name) for name in entry[0].coverage.programs}:
             by_file[file].append(entry)
     for key, claim in sorted(claims.items()):
-        one = Merged(key, claim)
+        one = MergedClaim(key, claim)
         relation = relations[claim.relation]
         program = claim.params.get("program")
-        asked = vouchers if program is None else by_file.get(file_of(program), ())
-        for run, vouching in asked:
-            told = run.told.get(key)
-            if told is not None:
-                one.add(told)
-            elif run.vocabulary.could_tell(relation, claim) and not vouching.answer(claim):
-                for name in run.vocabulary.programs or ("",):
-                    one.silent[name].append(run.name)
+        asked = indexed if program is None else by_file.get(file_of(program), ())
+        for run, implications in asked:
+            evidence = run.evidence.get(key)
+            if evidence is not None:
+                one.add(evidence)
+            elif run.coverage.could_observe(relation, claim) and not implications.covers(claim):
+                for name in run.coverage.programs or ("",):
+                    one.contradicting_runs[name].append(run.name)
         yield one
 
 
-class _Vouchers:
-    """The claims of a run against which nothing speaks in it."""
+class _Implications:
+    """The claims of a run that have no counterexample in it."""
 
     def __init__(self, run: RunStatistics, relations: Mapping[str, Relation]) -> None:
         self._relations = relations
-        self._words = run.vocabulary.calls
-        self._fine: dict[tuple[str, ...], list[Hypothesis]] = defaultdict(list)
-        for told in run.told.values():
-            relation = relations.get(told.claim.relation)
-            if told.is_fine and relation is not None and _is_understood(relation, told.claim):
-                self._fine[subject_of(told.claim)].append(told.claim)
+        self._calls = run.coverage.calls
+        self._unopposed: dict[tuple[str, ...], list[Hypothesis]] = defaultdict(list)
+        for evidence in run.evidence.values():
+            relation = relations.get(evidence.claim.relation)
+            if (
+                evidence.is_unopposed
+                and relation is not None
+                and _is_known_form(relation, evidence.claim)
+            ):
+                self._unopposed[subject_of(evidence.claim)].append(evidence.claim)
 
-    def answer(self, claim: Hypothesis) -> bool:
-        """Whether one of them implies ``claim``, or what the run could have told of it."""
+    def covers(self, claim: Hypothesis) -> bool:
+        """Whether one of them implies ``claim``, as far as the run could have shown it."""
         relation = self._relations[claim.relation]
-        fine = [_as_of(one, claim) for one in self._fine.get(subject_of(claim), ())]
-        bears_out = getattr(relation, "bears_out", None)
-        if bears_out is not None:
-            return any(bears_out(one, claim, self._words) for one in fine)
-        return any(relation.implies(one, claim) for one in fine)
+        fine = [_as_of(one, claim) for one in self._unopposed.get(subject_of(claim), ())]
+        return any(relation.supports(one, claim, self._calls) for one in fine)
 
 
 def _as_of(fine: Hypothesis, claim: Hypothesis) -> Hypothesis:
-    """``fine``, of the program of ``claim`` if it may be the one it is of."""
+    """``fine``, with the program of ``claim`` if both may be the same program."""
     mine, its = fine.params.get("program"), claim.params.get("program")
     if mine is None or its is None or mine == its or not alike(mine, its):
         return fine
     return replace(fine, params={**fine.params, "program": its})
 
 
-def _is_understood(relation: Relation, claim: Hypothesis) -> bool:
-    """Whether this version can say what the claim means: another one may have written it."""
+def _is_known_form(relation: Relation, claim: Hypothesis) -> bool:
+    """Whether this version knows the form of a claim, which another version may have written."""
     try:
         return bool(relation.text(claim)) and relation.needs(claim) is not None
     except (KeyError, ValueError, TypeError, AttributeError):

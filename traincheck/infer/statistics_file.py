@@ -1,6 +1,6 @@
-"""Statistics of runs to bytes and back: they lie beside the invariants, to add runs to later.
+"""The statistics file beside an invariant file, which lets runs be added later.
 
-Compressed JSON; equal statistics are equal bytes. What is read is never evaluated.
+It is compressed JSON. Equal statistics are equal bytes. Nothing in it is evaluated.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import msgspec
 import orjson
 
 from traincheck.errors import InvariantFormatError
-from traincheck.infer.examples import Rows
+from traincheck.infer.coverage import RunCoverage
+from traincheck.infer.examples import ExampleCounts
 from traincheck.infer.excerpts import trees_from_json, trees_json
-from traincheck.infer.statistics import RunStatistics, Told, distinct
-from traincheck.infer.view import Features
-from traincheck.infer.vocabulary import Vocabulary
+from traincheck.infer.replay_views import Features
+from traincheck.infer.statistics import ClaimEvidence, RunStatistics, distinct_runs
 from traincheck.schema.claims import Hypothesis, key_of
 from traincheck.schema.files import write_bytes
 from traincheck.schema.json_text import parse_json
@@ -29,7 +29,7 @@ _LEVEL = 6
 
 
 def statistics_path(invariants: str | Path) -> Path:
-    """Where the statistics of an invariant file lie."""
+    """Path of the statistics of an invariant file."""
     path = Path(invariants)
     return path.with_name(f"{path.name}.stats")
 
@@ -40,7 +40,7 @@ def write_statistics(path: str | Path, runs: Iterable[RunStatistics]) -> None:
     Raises:
         OutputError: the place is not writable or the disk is full; the message names the path.
     """
-    value = {"statistics_version": VERSION, "runs": [_run_json(run) for run in distinct(runs)]}
+    value = {"statistics_version": VERSION, "runs": [_run_json(run) for run in distinct_runs(runs)]}
     write_bytes(path, zlib.compress(orjson.dumps(value), _LEVEL))
 
 
@@ -73,12 +73,12 @@ def read_statistics(path: str | Path) -> list[RunStatistics]:
         raise InvariantFormatError(
             f"{path}: was written by statistics version {version}, which said less", fix=fix
         )
-    return distinct(runs)
+    return distinct_runs(runs)
 
 
 def _run_json(run: RunStatistics) -> dict[str, Any]:
-    words = run.vocabulary
-    table = _Contexts(run.told.values())
+    coverage = run.coverage
+    table = _Contexts(run.evidence.values())
     return {
         "name": run.name,
         "run_id": run.run_id,
@@ -87,46 +87,48 @@ def _run_json(run: RunStatistics) -> dict[str, Any]:
         "skipped": run.skipped,
         "relations": list(run.relations),
         "vocabulary": {
-            "programs": sorted(words.programs),
-            "calls": sorted(words.calls),
-            "modules": sorted(words.modules),
-            "variables": sorted(words.variables),
-            "packages": sorted(words.packages),
-            "levels": sorted(words.levels),
+            "programs": sorted(coverage.programs),
+            "calls": sorted(coverage.calls),
+            "modules": sorted(coverage.modules),
+            "variables": sorted(coverage.variables),
+            "packages": sorted(coverage.packages),
+            "levels": sorted(coverage.levels),
         },
         "contexts": table.contexts,
-        "claims": [table.claim_json(told) for _, told in sorted(run.told.items())],
+        "claims": [table.claim_json(one) for _, one in sorted(run.evidence.items())],
         "trees": trees_json(run.trees),
     }
 
 
 class _Contexts:
-    """The contexts of a run, each written once."""
+    """The contexts of a run, each written once and referred to by its index."""
 
-    def __init__(self, told: Iterable[Told]) -> None:
-        found = {c for one in told for c in (*one.rows.counts, *_seen(one.objections))}
+    def __init__(self, evidence: Iterable[ClaimEvidence]) -> None:
+        found = {
+            c for one in evidence for c in (*one.examples.counts, *_contexts(one.counterexamples))
+        }
         self.contexts = sorted(found, key=repr)
         self._places = {features: place for place, features in enumerate(self.contexts)}
 
-    def claim_json(self, told: Told) -> dict[str, Any]:
-        rows = sorted((self._places[c], *counts) for c, counts in told.rows.counts.items())
+    def claim_json(self, evidence: ClaimEvidence) -> dict[str, Any]:
+        rows = sorted((self._places[c], *counts) for c, counts in evidence.examples.counts.items())
         objections = {
             view: sorted(self._places[c] for c in contexts)
-            for view, contexts in sorted(told.objections.items())
+            for view, contexts in sorted(evidence.counterexamples.items())
         }
         return {
-            "relation": told.claim.relation,
-            "params": dict(told.claim.params),
+            "relation": evidence.claim.relation,
+            "params": dict(evidence.claim.params),
             "rows": rows,
-            "steps": told.rows.steps,
-            **({} if told.is_proposed else {"echo": True}),
+            "steps": evidence.examples.steps,
+            **({} if evidence.is_proposed else {"echo": True}),
             **({"objections": objections} if objections else {}),
-            **({"unobservable": told.unobservable} if told.unobservable else {}),
+            **({"unobservable": evidence.unobservable} if evidence.unobservable else {}),
         }
 
 
-def _seen(objections: Mapping[str, frozenset[Features]]) -> list[Features]:
-    return [context for contexts in objections.values() for context in contexts]
+def _contexts(counterexamples: Mapping[str, frozenset[Features]]) -> list[Features]:
+    return [context for contexts in counterexamples.values() for context in contexts]
 
 
 _Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
@@ -157,7 +159,7 @@ class _ClaimForm(msgspec.Struct):
 
 
 class _RunForm(msgspec.Struct):
-    """The types of a run in a file: what else a file holds is no statistics."""
+    """The types of a run in a file. A file with other types is rejected."""
 
     name: str
     run_id: str
@@ -178,7 +180,7 @@ def _runs(value: Any) -> list[RunStatistics]:
 def _run(run: _RunForm) -> RunStatistics:
     words = run.vocabulary
     contexts: list[Features] = [tuple(context) for context in run.contexts]
-    told = [_told(claim, contexts) for claim in run.claims]
+    evidence = [_evidence(claim, contexts) for claim in run.claims]
     return RunStatistics(
         name=run.name,
         run_id=run.run_id,
@@ -186,7 +188,7 @@ def _run(run: _RunForm) -> RunStatistics:
         steps=run.steps,
         skipped=run.skipped,
         relations=tuple(run.relations),
-        vocabulary=Vocabulary(
+        coverage=RunCoverage(
             programs=frozenset(words.programs),
             calls=frozenset(words.calls),
             modules=frozenset(words.modules),
@@ -194,18 +196,18 @@ def _run(run: _RunForm) -> RunStatistics:
             packages=frozenset(words.packages),
             levels=frozenset(words.levels),
         ),
-        told={key_of(one.claim): one for one in told},
+        evidence={key_of(one.claim): one for one in evidence},
         trees=trees_from_json(run.trees),
     )
 
 
-def _told(claim: _ClaimForm, contexts: Sequence[Features]) -> Told:
+def _evidence(claim: _ClaimForm, contexts: Sequence[Features]) -> ClaimEvidence:
     counts = {contexts[place]: (good, bad) for place, good, bad in claim.rows}
-    return Told(
+    return ClaimEvidence(
         claim=Hypothesis(relation=claim.relation, params=claim.params),
         is_proposed=not claim.echo,
-        rows=Rows(counts=counts, steps=claim.steps, runs=1 if counts else 0),
-        objections={
+        examples=ExampleCounts(counts=counts, steps=claim.steps, runs=1 if counts else 0),
+        counterexamples={
             view: frozenset(contexts[place] for place in places)
             for view, places in claim.objections.items()
         },

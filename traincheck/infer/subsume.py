@@ -1,4 +1,4 @@
-"""Remove what other accepted hypotheses already say."""
+"""Remove hypotheses that other accepted hypotheses imply."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from traincheck.infer.examples import Rows
-from traincheck.infer.preconditions import WIDE_SCOPES, Learned
+from traincheck.infer.examples import ExampleCounts
+from traincheck.infer.preconditions import WIDE_SCOPES, LearnedPrecondition
 from traincheck.infer.propose import subject_of
 from traincheck.schema.claims import PROGRAM, Hypothesis, Scalar
 from traincheck.schema.protocols import Relation
@@ -15,32 +15,32 @@ from traincheck.schema.protocols import Relation
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """A hypothesis that stands, with what it stands on. key: stable order among hypotheses."""
+    """An accepted hypothesis with its evidence. key: gives hypotheses a stable order."""
 
     key: str
     claim: Hypothesis
-    learned: Learned
-    rows: Rows
+    learned: LearnedPrecondition
+    examples: ExampleCounts
     confidence: float
 
 
 def implied_by(accepted: Sequence[Accepted], relations: Mapping[str, Relation]) -> dict[str, str]:
-    """Key of each hypothesis that says nothing new -> key of one that says it.
+    """Key of each implied hypothesis -> key of one that implies it.
 
-    A hypothesis is implied when, wherever it was seen to apply, one that implies it applies too.
+    A hypothesis is implied if a stronger one applies in every context in which it was seen.
     """
     found: dict[str, str] = {}
     covered: dict[str, set[int]] = defaultdict(set)
     alike: dict[tuple[str, ...], list[Accepted]] = defaultdict(list)
-    # Those that ask for least imply most: of many claims nearly all are done with the first
+    # Claims with few parameters imply most others, so most searches end at the first.
     for one in sorted(accepted, key=lambda one: len(one.claim.params)):
         alike[subject_of(one.claim)].append(one)
     for one in accepted:
         inside = _applies(one)
         for other in alike[subject_of(one.claim)]:
-            if other is one or not _says(other, one, relations):
+            if other is one or not _implies(other, one, relations):
                 continue
-            if _says(one, other, relations) and one.key < other.key:
+            if _implies(one, other, relations) and one.key < other.key:
                 continue  # equal claims: the first stays
             holds = other.learned.precondition.holds
             covered[one.key] |= {i for i, context in enumerate(inside) if holds(context)}
@@ -53,16 +53,16 @@ def implied_by(accepted: Sequence[Accepted], relations: Mapping[str, Relation]) 
 def _applies(one: Accepted) -> list[dict[str, Scalar]]:
     """The contexts in which it was seen to apply.
 
-    Without what it does not ask for and saw one value of only, where that is what others are kept
-    to: it would apply too if that were otherwise.
+    A feature is left out if its condition does not ask for it and only one value was seen: it would
+    apply with another value, too.
     """
     seen: dict[str, set[Scalar]] = {}
-    for features, (positive, _) in one.rows.counts.items():
+    for features, (positive, _) in one.examples.counts.items():
         for name, value in features if positive else ():
             seen.setdefault(name, set()).add(value)
     limits = {name for name in WIDE_SCOPES if len(seen.get(name, ())) == 1} | {PROGRAM}
     found: dict[str, dict[str, Scalar]] = {}
-    for features, (positive, _) in one.rows.counts.items():
+    for features, (positive, _) in one.examples.counts.items():
         context = dict(features)
         for clause in one.learned.precondition.clauses or ((),):
             if positive and all(condition.holds(context) for condition in clause):
@@ -72,5 +72,5 @@ def _applies(one: Accepted) -> list[dict[str, Scalar]]:
     return [found[key] for key in sorted(found)]
 
 
-def _says(one: Accepted, other: Accepted, relations: Mapping[str, Relation]) -> bool:
+def _implies(one: Accepted, other: Accepted, relations: Mapping[str, Relation]) -> bool:
     return relations[one.claim.relation].implies(one.claim, other.claim)

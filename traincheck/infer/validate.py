@@ -1,7 +1,7 @@
-"""Replay a run through the engine that checks: in full, and as selective and sampled collection.
+"""Replay a run through the checking engine: in full, selectively recorded, and sampled.
 
-Inference itself asks the deciders (view.py), so that runs can be put together later; this is for
-files of invariants and runs that somebody has.
+It validates the invariants of a file on a run. Inference uses replay_views.py instead, as its
+results can be merged with those of other runs.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from functools import reduce
 from operator import or_
 
 from traincheck.check.engine import Engine
-from traincheck.infer.view import SAMPLED, SELECTIVE, sampled, selective
+from traincheck.infer.replay_views import SAMPLED, SELECTIVE, in_selective_view, in_step_sample
 from traincheck.schema.claims import Invariant, Needs
 from traincheck.schema.findings import Report
 from traincheck.schema.protocols import EventSource, Relation
@@ -23,19 +23,19 @@ VIEWS = (FULL, SELECTIVE, SAMPLED)
 def replay(
     source: EventSource, relations: Mapping[str, Relation], invariants: Sequence[Invariant]
 ) -> dict[str, Report]:
-    """What the engine says of a run, by view, from one pass over it.
+    """The reports of a run by view, from one pass over it.
 
-    The selective view is that of a recording for all of ``invariants``; the sampled view holds
-    every third step of it.
+    The selective view is a recording for all of ``invariants``. The sampled view holds every third
+    step of that.
     """
     needs = reduce(or_, (invariant.needs for invariant in invariants), Needs())
     engines = {view: Engine(invariants, (), relations) for view in VIEWS}
     for event in source.events():
         engines[FULL].observe(event)
-        less = selective(event, needs)
+        less = in_selective_view(event, needs)
         if less is not None:
             engines[SELECTIVE].observe(less)
-            few = sampled(less)
+            few = in_step_sample(less)
             if few is not None:
                 engines[SAMPLED].observe(few)
     return {view: engine.finish() for view, engine in engines.items()}

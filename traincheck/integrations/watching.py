@@ -23,9 +23,9 @@ from types import FunctionType, TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from traincheck.api import conclude, make_engine
-from traincheck.check.live import LiveEngine
-from traincheck.check.source_calls import program_in
-from traincheck.check.source_files import SourceFiles, trusted_folders
+from traincheck.check.live_engine import LiveEngine
+from traincheck.check.suppression.source_calls import program_in
+from traincheck.check.suppression.source_files import SourceFiles, trusted_folders
 from traincheck.collect.active_session import CURRENT
 from traincheck.collect.launch.settings import Settings
 from traincheck.collect.launch.systems import refuse_other_systems

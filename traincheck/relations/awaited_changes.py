@@ -13,18 +13,18 @@ from traincheck.facts.manual_updates import UPDATED
 from traincheck.facts.step_changes import Additions, StepChanges
 from traincheck.facts.variables import Variables
 from traincheck.relations.example_cache import Examples
-from traincheck.schema.apis import Families
-from traincheck.schema.claims import Needs, some
+from traincheck.schema.claims import Needs, sampled
 from traincheck.schema.events import CallEvent, Event, StateEvent, StepEvent
 from traincheck.schema.findings import Example
+from traincheck.schema.torch_api import Families
 
 # Gradients show which parameters wait for an update, and whether backward() adds to old ones.
 GRADIENTS = Needs(
     calls=frozenset({Families.BACKWARD}),
-    states=frozenset({"parameter@new"}) | some("gradient@backward"),
+    states=frozenset({"parameter@new"}) | sampled("gradient@backward"),
     kinds=frozenset({"step", "optimizer"}),
 )
-UPDATES = Needs(states=some("parameter@step"))  # those by hand
+UPDATES = Needs(states=sampled("parameter@step"))  # those by hand
 
 
 class ClearedByHand:

@@ -1,20 +1,41 @@
-"""What most relations say alike of their claims. One that says it differently overrides it."""
+"""Defaults of relations and proposers. A relation overrides those that do not fit it."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, ClassVar
 
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.findings import CheckInfo
 
 
-class UsualRelation:
-    """A coin for each example, no claim that implies another one, one severity for all."""
+class RelationBase:
+    """Defaults of the members of `protocols.Relation`.
+
+    Attributes:
+        name: of the relation.
+        severity: of all its invariants.
+        scope: "process" for a proposer and a decider for each process, "run" for one of all ranks.
+    """
 
     name: str
     severity: ClassVar[str] = "error"
+    scope: str = "process"
+
+    def antecedent(self, claim: Hypothesis) -> Mapping[str, Any]:
+        """The subject of a claim: all its parameters."""
+        return claim.params
+
+    def supports(self, claim: Hypothesis, other: Hypothesis, terms: Collection[str]) -> bool:
+        """Whether a run that supports ``claim`` supports ``other``: if it is implied."""
+        return self.implies(claim, other)
+
+    def min_programs(self, claim: Hypothesis) -> int | None:
+        """One program is enough to claim it of every program."""
+        return 1
 
     def chance(self, claim: Hypothesis, positive: int) -> float:
+        """The chance of a coin toss for each example."""
         return float(0.5**positive)
 
     def implies(self, claim: Hypothesis, other: Hypothesis) -> bool:
@@ -22,6 +43,25 @@ class UsualRelation:
         return claim == other
 
     def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
+        """The text of the invariant is the title."""
         return CheckInfo(
             check_id=check_id, kind="invariant", code=self.name, severity=self.severity, title=text
         )
+
+
+class ProposerBase:
+    """Defaults of the members of `protocols.Proposer`.
+
+    Attributes:
+        ignored_kinds: kinds of events that it does not use.
+    """
+
+    ignored_kinds: frozenset[str] = frozenset()
+
+    def conditional_hypotheses(self) -> Iterable[Hypothesis]:
+        """None."""
+        return ()
+
+    def observed_terms(self) -> Iterable[str]:
+        """None."""
+        return ()

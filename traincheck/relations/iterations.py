@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from traincheck.relations.example_cache import Examples
-from traincheck.schema.apis import Families
 from traincheck.schema.events import BatchEvent, CallEvent, Event, StepEvent
 from traincheck.schema.findings import Example
+from traincheck.schema.torch_api import Families
 
 
 @dataclass(frozen=True, slots=True)

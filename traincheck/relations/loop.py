@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from traincheck.facts.landmarks import MODES, OWNED, key_of
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import CallEvent, OptimizerEvent
 from traincheck.schema.findings import Symptom
+from traincheck.schema.torch_api import Families
 
 _F = Families
 _CLIP = _F.CLIP_NORM

@@ -10,6 +10,7 @@ from traincheck.facts.programs import ProgramName
 from traincheck.facts.step_changes import StepChanges
 from traincheck.facts.steps import is_judged
 from traincheck.facts.variables import Variable, Variables
+from traincheck.relations.base import ProposerBase
 from traincheck.relations.subtrees import fold, names_folded
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import CallEvent, Event, OptimizerEvent, StateEvent, StepEvent
@@ -63,7 +64,7 @@ class Lookups:
             self.sparse[f"{event.module}.weight"] = self._open.pop(event.span)
 
 
-class MembershipProposer:
+class MembershipProposer(ProposerBase):
     """Looks at the variables when each training step ends, and proposes what stayed the same."""
 
     def __init__(self) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from traincheck.facts.programs import file_of
-from traincheck.schema.apis import Families
+from traincheck.schema.torch_api import Families
 from traincheck.schema.words import listed
 
 SEVERAL_RANKS = "several ranks"  # among the words of a run: that there are any but rank 0

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 from importlib.metadata import entry_points
+from typing import Any, cast
 
+from traincheck.relations.base import RelationBase
 from traincheck.relations.bounded.relation import Bounded
 from traincheck.relations.consistent.relation import Consistent
 from traincheck.relations.constant.relation import Constant
@@ -17,6 +19,7 @@ from traincheck.relations.loss.relation import Loss
 from traincheck.relations.membership.relation import Membership
 from traincheck.relations.order.relation import Order
 from traincheck.relations.periodic.relation import Periodic
+from traincheck.relations.plugins import PluginRelation
 from traincheck.relations.restored.relation import Restored
 from traincheck.relations.schedule.relation import Schedule
 from traincheck.relations.sharing.relation import Sharing
@@ -48,12 +51,18 @@ def _all_relations() -> dict[str, Relation]:
     table: dict[str, Relation] = {relation.name: relation for relation in BUILT_IN}
     for point in sorted(entry_points(group="traincheck.relations"), key=lambda p: p.name):
         try:
-            relation = point.load()()
+            relation = _complete(point.load()())
         except Exception as error:  # another package's fault must not stop ours
             _logger.warning("relation %s of %s cannot be used: %r", point.name, point.dist, error)
             continue
         table.setdefault(relation.name, relation)
     return table
+
+
+def _complete(relation: Any) -> Relation:
+    if isinstance(relation, RelationBase):
+        return cast(Relation, relation)
+    return cast(Relation, PluginRelation(relation))
 
 
 RELATIONS: dict[str, Relation] = _all_relations()

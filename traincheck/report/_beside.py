@@ -1,6 +1,6 @@
 """The reference and the run at hand, side by side as text, or one below the other if it is narrow.
 
-What stands beside what is settled in check/beside.py.
+What stands beside what is settled in check/context/reference_diff.py.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Only where the name is called on one line of the script that was run, and nowher
 
 from __future__ import annotations
 
-from traincheck.check.source_calls import lines_calling
+from traincheck.check.suppression.source_calls import lines_calling
 from traincheck.report._places import Place, code_at, code_of, from_here, place_of, unchanged
 from traincheck.schema.findings import Finding, Report
 

@@ -7,7 +7,7 @@ import platform
 from dataclasses import dataclass
 from pathlib import Path
 
-from traincheck.check.source_files import SourceFiles, split_place
+from traincheck.check.suppression.source_files import SourceFiles, split_place
 from traincheck.schema.findings import Finding, Report
 from traincheck.schema.places import where
 

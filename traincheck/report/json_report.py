@@ -13,7 +13,7 @@ from typing import Any, TextIO
 
 import orjson
 
-from traincheck.check.saves import suspects
+from traincheck.check.saved_checkpoints import suspects
 from traincheck.report._beside import excerpt_json
 from traincheck.report._by_name import located
 from traincheck.report.sentences import lack, notes_of
@@ -62,7 +62,7 @@ def _suppressed(report: Report) -> list[dict[str, Any]]:
     return [
         {
             **finding_json(finding, report),
-            "accepted": asdict(finding.accepted) if finding.accepted else None,
+            "accepted": asdict(finding.suppressed) if finding.suppressed else None,
         }
         for finding in report.suppressed
     ]
@@ -90,7 +90,7 @@ def finding_json(finding: Finding, report: Report) -> dict[str, Any]:
         "variables": list(finding.variables),
         "topic": finding.topic.value if finding.topic else None,
         "where": _where(finding, report),
-        "excerpt": excerpt_json(finding.beside, finding.sides),
+        "excerpt": excerpt_json(finding.comparison, finding.compared),
         "also_broke": [asdict(also) for also in finding.also],
     }
 

@@ -112,7 +112,7 @@ def _close_run(suite: ET.Element, report: Report) -> None:
 
 
 def _why_no_finding(check_id: str, report: Report, effects: Mapping[str, Finding]) -> str:
-    accepted = next((f.accepted for f in report.suppressed if f.check == check_id), None)
+    accepted = next((f.suppressed for f in report.suppressed if f.check == check_id), None)
     if accepted is not None:
         return f"suppressed by {accepted.by}: {accepted.reason}"
     cause = effects.get(check_id)

@@ -13,8 +13,8 @@ from typing import TextIO
 from rich.console import Console
 from rich.text import Text
 
-from traincheck.check.live import Watched
-from traincheck.check.saves import suspect_note
+from traincheck.check.run_overview import RunOverview
+from traincheck.check.saved_checkpoints import suspect_note
 from traincheck.report.lines import COLOURS, page, paragraph, table
 from traincheck.report.sentences import doubt, lack, notes_of, suppressions
 from traincheck.report.text_report import write_fix
@@ -36,7 +36,7 @@ class RunSummary:
     """What there is to say. trace: where the events are, as a sentence."""
 
     report: Report
-    watched: Watched
+    watched: RunOverview
     trace: str
 
 
@@ -113,7 +113,7 @@ def _rows(summary: RunSummary) -> Iterator[tuple[str, str]]:
     yield "trace", summary.trace
 
 
-def _watched(report: Report, watched: Watched) -> str:
+def _watched(report: Report, watched: RunOverview) -> str:
     trainers = len(watched.processes) - len(watched.workers)
     parts = [f"{counted(trainers, 'process')}, {counted(report.ranks, 'rank')}"]
     if watched.workers:

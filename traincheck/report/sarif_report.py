@@ -136,7 +136,7 @@ def _result(finding: Finding, number: int, report: Report) -> dict[str, Any]:
             "alsoBroke": [also.check for also in finding.also],
         },
     }
-    accepted = finding.accepted
+    accepted = finding.suppressed
     if accepted is not None:
         kind = "inSource" if accepted.by == "comment" else "external"
         suppression = {"kind": kind, "status": "accepted"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from traincheck.check.saves import suspect_note
+from traincheck.check.saved_checkpoints import suspect_note
 from traincheck.schema.findings import Finding, Report, Verdict
 from traincheck.schema.words import counted
 
@@ -89,7 +89,7 @@ def checked(report: Report) -> str:
 
 def suppressions(report: Report) -> str:
     """``3 suppressed (2 by baseline, 1 by comment)``."""
-    by = Counter(f.accepted.by for f in report.suppressed if f.accepted)
+    by = Counter(f.suppressed.by for f in report.suppressed if f.suppressed)
     parts = ", ".join(f"{number} by {name}" for name, number in sorted(by.items()))
     return f"{len(report.suppressed)} suppressed ({parts})"
 
@@ -108,7 +108,7 @@ def notes_of(report: Report) -> list[str]:
 
 def why_accepted(finding: Finding) -> str:
     """Who accepted a finding, where and why."""
-    accepted = finding.accepted
+    accepted = finding.suppressed
     if accepted is None:
         return ""
     where = f" {accepted.where}" if accepted.where else ""

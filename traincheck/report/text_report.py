@@ -73,9 +73,9 @@ def _in_full(console: Console, finding: Finding, report: Report) -> None:
     if code:
         paragraph(console, Text(code, style="italic"), indent=widest + 6)
     console.print()
-    if finding.beside:
-        left, right = finding.sides
-        shown = beside(finding.beside, console, (left, f"{right} {_at(finding.first_step)}"))
+    if finding.comparison:
+        left, right = finding.compared
+        shown = beside(finding.comparison, console, (left, f"{right} {_at(finding.first_step)}"))
         console.print(Padding(shown, (0, 0, 1, 2)))
     if report.presentation.verbose and finding.also:
         _also(console, finding)
@@ -169,9 +169,9 @@ def _others(console: Console, head: str, findings: Sequence[Finding], report: Re
         line = Text(f"{_at(finding.first_step)}: ").append(
             f"{finding.code} {finding.severity}", style=COLOURS[finding.severity]
         )
-        accepted = f" ({why_accepted(finding)})" if finding.accepted else ""
+        accepted = f" ({why_accepted(finding)})" if finding.suppressed else ""
         paragraph(console, line.append(f": {finding.title}{accepted}"), indent=2)
-        if not finding.accepted:
+        if not finding.suppressed:
             write_fix(console, finding, report, indent=4)
     console.print()
 

@@ -8,14 +8,15 @@ from typing import Any
 
 import orjson
 
-from traincheck.schema.apis import EVAL_STAGE, Families
 from traincheck.schema.excerpts import Excerpt
+from traincheck.schema.torch_api import Families
+from traincheck.schema.trace_terms import EVAL_STAGE
 
 Scalar = None | bool | int | float | str
 Context = Mapping[str, Scalar]  # feature name -> value, for one example
 
 BATCH_CONTENT = "batch@content"
-_SOME = "@some"  # behind a name in `Needs.stats`, `Needs.calls` or `Needs.states`
+_SAMPLED = "@some"  # suffix of a name in `Needs.stats`, `Needs.calls` or `Needs.states`
 
 LEVELS = ("", "default", "deep")  # each takes more than those before it
 
@@ -25,7 +26,7 @@ OPERATORS = ("==", "!=", ">", "<=")
 # each process, not of each example.
 PROGRAM = "program"
 
-# Calls that are recorded, in some of the steps, for the numbers of an "activation".
+# Calls that are recorded in sampled steps for the statistics of an "activation".
 ACTIVATION_FUNCTIONS = frozenset(
     {f"torch.{name}" for name in ("relu", "tanh", "sigmoid")}
     | {f"torch.Tensor.{name}{end}" for name in ("relu", "tanh", "sigmoid") for end in ("", "_")}
@@ -66,7 +67,7 @@ class Condition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Precondition:
-    """Any of: all of clauses. No clause at all means always."""
+    """A disjunction of conjunctions. Without clauses it always holds."""
 
     clauses: tuple[tuple[Condition, ...], ...] = ()
 
@@ -84,13 +85,13 @@ class Precondition:
         return not self.clauses
 
     def programs(self) -> tuple[str, ...]:
-        """The programs that it is kept to; none when it speaks of all."""
+        """The programs that it is restricted to; none if it applies to all."""
         return tuple(
             str(c.value) for clause in self.clauses for c in clause if c.feature == PROGRAM
         )
 
     def within(self, program: str | None) -> Precondition | None:
-        """What is left to ask in a process of this file name; None when it never holds there."""
+        """The conditions left for a process of this program; None if it never applies there."""
         if not self.programs():
             return self
         left = []
@@ -103,46 +104,46 @@ class Precondition:
         return Precondition(clauses=tuple(dict.fromkeys(left)) if all(left) else ())
 
 
-def some(*names: str) -> frozenset[str]:
-    """Numbers or looks in some steps: what is wrong is so in these, too, or shows in the loss."""
-    return frozenset(name + _SOME for name in names)
+def sampled(*names: str) -> frozenset[str]:
+    """Names for `Needs` that are recorded in sampled steps only: these show most bugs."""
+    return frozenset(name + _SAMPLED for name in names)
 
 
-def without_some(names: Iterable[str]) -> frozenset[str]:
-    """What is wanted at all, however often."""
-    return frozenset(name.removesuffix(_SOME) for name in names)
+def without_sampling(names: Iterable[str]) -> frozenset[str]:
+    """The names without the suffix for sampling."""
+    return frozenset(name.removesuffix(_SAMPLED) for name in names)
 
 
 def _has(names: frozenset[str], name: str) -> bool:
-    return name in names or name + _SOME in names
+    return name in names or name + _SAMPLED in names
 
 
-def _rare(names: frozenset[str]) -> frozenset[str]:
-    return without_some(name for name in names if name.endswith(_SOME)) - names
+def _only_sampled(names: frozenset[str]) -> frozenset[str]:
+    return without_sampling(name for name in names if name.endswith(_SAMPLED)) - names
 
 
 def within_modules(*names: str) -> frozenset[str]:
-    """Names for `Needs.calls`: those that models call again and again, in some steps only.
+    """Names for `Needs.calls`: those that modules call are recorded in sampled steps only.
 
-    What is wrong with these only in others shows in what is looked at in every step, or soon.
+    A bug in the other steps shows in what is recorded in every step, or soon after.
     """
-    return frozenset(name + _SOME if is_within_modules(name) else name for name in names)
+    return frozenset(name + _SAMPLED if is_within_modules(name) else name for name in names)
 
 
 def is_within_modules(name: str) -> bool:
-    """Whether modules make most of the calls of this name, by which steps are not told apart."""
+    """Whether modules make most of the calls of this name."""
     if name.startswith("torch.nn.functional."):
         return not name.endswith(("_loss", "cross_entropy", "_logits", "kl_div"))
     return name.endswith(".forward") and name != Families.MODULE
 
 
-# Moments in `Needs.states` at which variables are looked at.
-_LOOKS = frozenset({"forward", "backward", "step", "zero_grad", "*"})
+# Moments in `Needs.states` at which variables are scanned.
+_SCAN_MOMENTS = frozenset({"forward", "backward", "step", "zero_grad", "*"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """The steps in which what is wanted in some steps is taken: the first ones, and each n-th."""
+    """The steps in which sampled data is recorded: the first ones, and every n-th."""
 
     first: int = 4
     every: int = 10
@@ -150,49 +151,41 @@ class Schedule:
     def __str__(self) -> str:
         return f"the first {self.first} and each {self.every}th"
 
-    def takes(self, step: int | None) -> bool:
-        """Whether ``step`` is one; a process without steps (None) has nothing to take some of."""
+    def includes(self, step: int | None) -> bool:
+        """Whether data is recorded in ``step``. Outside of steps (None) it always is."""
         return step is None or step < self.first or step % self.every == 0
 
-    def is_whole(self, step: int | None, stage: str | None) -> bool:
-        """Whether all calls are taken then."""
-        return stage == EVAL_STAGE or self.takes(step)
+    def is_full(self, step: int | None, stage: str | None) -> bool:
+        """Whether all calls are recorded then."""
+        return stage == EVAL_STAGE or self.includes(step)
 
 
-# Of calls and looks. What goes wrong does so at the start, as a rule. Then a prime, so that what a
-# loop does in every second or fifth step is met in its turn.
-THIN = Schedule(first=8, every=7)
-# Of the uses of a model, at which marks tell of it.
-USES = Schedule(first=8, every=10)
-# Elements of a tensor that is known again by what it holds: fewer may be alike by chance.
-FEWEST_KNOWN, MOST_KNOWN = 16, 1 << 20
+# For calls and state scans. Most bugs show at the start. A prime period, so that sampling does not
+# miss what a loop does in every second or fifth step.
+SAMPLED_STEPS = Schedule(first=8, every=7)
+# For the uses of a model that marks report.
+USE_SCHEDULE = Schedule(first=8, every=10)
+# Number of elements of a tensor that is recognized by its content: fewer match by chance.
+MIN_MATCHED_ELEMENTS, MAX_MATCHED_ELEMENTS = 16, 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
     """What a trace must hold to decide a check.
 
-    Also what is routed to the check and what selective collection records.
+    The router gives the check these events, and selective collection records them.
 
     Attributes:
-        calls: API or family names. With ``@some`` behind it, its calls are taken in the steps of
-            `THIN`, and whenever models are evaluated.
+        calls: API or family names. With the suffix ``@some``, calls are recorded in the steps of
+            `SAMPLED_STEPS`, and whenever models are evaluated.
         states: ``role@moment`` with moment one of forward, backward, step, zero_grad, or
-            ``role@*``, with ``@some`` behind it in the steps of `THIN`; ``role@new``: only which
-            there are, not what becomes of them;
+            ``role@*``; with the suffix ``@some`` in the steps of `SAMPLED_STEPS`;
+            ``role@new``: only which variables exist, not how they change;
             ``parameter@hand``: what the program updates itself, while no optimizer has stepped;
             ``parameter@ranks``: with exact fingerprints where there are several ranks;
             ``collective@ranks``: with exact fingerprints of what ranks send and get;
             ``batch@content``: with fingerprints of what batches hold, with ``@some`` as above;
-            ``average@loaded``: marks of models that no optimizer holds, when they change soon after
-            their load;
-            ``parameter@evaluation``: marks of the weights that models are evaluated with, and of
-            those that this writes; ``parameter@untrained``: marks of the weights of models that
-            serve the training of another in training mode, and of batch norms of theirs that are
-            evaluated with initial statistics; ``parameter@between``: marks of those
-            that are not as their optimizer left them; ``input@given``: marks of what models are
-            given; ``loss@broadcast``: marks of operations of losses that broadcast;
-            ``loss@attention``: of weights of attention.
+            and what observations need (`Observation.need`, listed in docs/trace-format.md).
         kinds: further event kinds (step, optimizer, batch ... ).
         exact: whether fingerprints are compared; else "did it change" is enough.
         stats: of which tensors numbers are taken: ``parameter``, ``gradient``, ``batch``,
@@ -202,6 +195,7 @@ class Needs:
         level: at which calls of operators are to be recorded, "default" or "deep", which count
             them differently; empty where it makes no difference.
         packages: the user's own, whose functions are to be recorded.
+        marks: texts of the observations that are read, also of those that are always recorded.
     """
 
     calls: frozenset[str] = frozenset()
@@ -211,56 +205,59 @@ class Needs:
     stats: frozenset[str] = frozenset()
     level: str = ""
     packages: frozenset[str] = frozenset()
+    marks: frozenset[str] = frozenset()
 
     def asks_for(self, api: str) -> bool:
-        """Whether calls of this name are wanted, in all steps or in some."""
+        """Whether calls of this name are needed, in all steps or in sampled ones."""
         return _has(self.calls, api)
 
-    def hears(self, api: str) -> bool:
-        """Whether its calls are to be delivered: also those that come for their numbers."""
+    def delivers(self, api: str) -> bool:
+        """Whether calls of this name are delivered, also those recorded for statistics."""
         return self.asks_for(api) or (
-            api in ACTIVATION_FUNCTIONS and "activation" in without_some(self.stats)
+            api in ACTIVATION_FUNCTIONS and "activation" in without_sampling(self.stats)
         )
 
     @property
-    def rare(self) -> frozenset[str]:
-        """Names of the calls that are wanted in some steps only."""
-        return _rare(self.calls)
+    def sampled_calls(self) -> frozenset[str]:
+        """Names of the calls that are needed in sampled steps only."""
+        return _only_sampled(self.calls)
 
     @property
-    def rare_looks(self) -> frozenset[str]:
-        """States that are wanted in some steps only."""
-        return _rare(self.states)
+    def sampled_states(self) -> frozenset[str]:
+        """States that are needed in sampled steps only."""
+        return _only_sampled(self.states)
 
-    def looks(self, state: str) -> bool:
-        """Whether this state is wanted, in all steps or in some."""
+    def scans(self, state: str) -> bool:
+        """Whether this state is needed, in all steps or in sampled ones."""
         return _has(self.states, state)
 
     @property
-    def looks_rarely(self) -> bool:
-        """Whether in other steps no variable is to be looked at."""
+    def samples_scans(self) -> bool:
+        """Whether no variable needs to be scanned outside of sampled steps."""
         usual = (state.partition("@")[2] for state in self.states)
-        return bool(self.rare_looks) and _LOOKS.isdisjoint(usual) and "state" not in self.kinds
+        is_scanned = "state" in self.kinds or not _SCAN_MOMENTS.isdisjoint(usual)
+        return bool(self.sampled_states) and not is_scanned
 
     @property
-    def is_sparse(self) -> bool:
-        """Whether in other steps no call within modules is wanted but that of a loss."""
-        usual = self.calls - some(*self.rare)
-        return bool(self.rare) and not (
+    def samples_calls(self) -> bool:
+        """Whether no call within modules but that of a loss is needed outside of sampled steps."""
+        usual = self.calls - sampled(*self.sampled_calls)
+        return bool(self.sampled_calls) and not (
             any(map(is_within_modules, usual)) or "*" in usual or "call" in self.kinds
         )
 
-    def at(self, *, is_whole: bool) -> Needs:
-        """What is taken in a step, which is one of the whole ones or not."""
-        calls = without_some(self.calls) if is_whole else self.calls - some(*self.rare)
+    def for_step(self, *, is_full: bool) -> Needs:
+        """What is recorded in a step. is_full: whether it is one in which all calls are."""
+        skipped = sampled(*self.sampled_calls)
+        calls = without_sampling(self.calls) if is_full else self.calls - skipped
         return replace(self, calls=calls)
 
-    def settled(self, *, calls: bool, looks: bool) -> Needs:
-        """What a recording takes that leaves out calls, or looks, of other steps, or does not."""
+    def resolve(self, *, sample_calls: bool, sample_scans: bool) -> Needs:
+        """What a recording holds that samples calls, or scans, or records them in every step."""
         return replace(
             self,
-            calls=self.calls if calls else without_some(self.calls),
-            states=self.states if looks else without_some(self.states),
+            calls=self.calls if sample_calls else without_sampling(self.calls),
+            states=self.states if sample_scans else without_sampling(self.states),
         )
 
     def __or__(self, other: Needs) -> Needs:
@@ -272,6 +269,7 @@ class Needs:
             stats=self.stats | other.stats,
             level=max(self.level, other.level, key=LEVELS.index),
             packages=self.packages | other.packages,
+            marks=self.marks | other.marks,
         )
 
 
@@ -284,14 +282,14 @@ class Hypothesis:
 
 
 def key_of(claim: Hypothesis) -> str:
-    """Equal for equal claims, and a stable order among different ones."""
+    """A text that is equal for equal claims, and gives different ones a stable order."""
     params = orjson.dumps(dict(claim.params), option=orjson.OPT_SORT_KEYS).decode()
     return f"{claim.relation} {params}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Support:
-    """How many examples stand behind an invariant."""
+    """The number of examples of an invariant, and of runs and steps that have them."""
 
     positive: int = 0
     negative: int = 0

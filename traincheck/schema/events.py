@@ -14,7 +14,7 @@ kind: what was observed; fixed for each type.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 from msgspec import field
 
@@ -65,7 +65,7 @@ class CallEvent(_Event, frozen=True, kw_only=True, tag="call"):
         open: whether the run ended before the call did.
     """
 
-    kind: ClassVar[str] = "call"
+    kind: ClassVar[Literal["call"]] = "call"
     api: str
     span: Int64 = field(name="id")
     parent: Int64 | None = None
@@ -109,7 +109,7 @@ class StateEvent(_Event, frozen=True, kw_only=True, tag="state"):
         owner: id of the optimizer whose state it is.
     """
 
-    kind: ClassVar[str] = "state"
+    kind: ClassVar[Literal["state"]] = "state"
     name: str
     role: str = "parameter"
     change: str = "content"
@@ -147,7 +147,7 @@ class OptimizerEvent(_Event, frozen=True, kw_only=True, tag="optimizer"):
         where: ``file:line`` of the user's code that made it.
     """
 
-    kind: ClassVar[str] = "optimizer"
+    kind: ClassVar[Literal["optimizer"]] = "optimizer"
     change: str = "created"
     id: str
     cls: str = ""
@@ -170,7 +170,7 @@ class StepEvent(_Event, frozen=True, kw_only=True, tag="step"):
         complete: false for the last step when the run ended inside it.
     """
 
-    kind: ClassVar[str] = "step"
+    kind: ClassVar[Literal["step"]] = "step"
     counters: Mapping[str, Int64] = {}
     lr: Mapping[str, Sequence[float | int]] = {}
     modes: Mapping[str, bool] = {}
@@ -195,7 +195,7 @@ class StageEvent(_Event, frozen=True, kw_only=True, tag="stage"):
         previous: the stage before.
     """
 
-    kind: ClassVar[str] = "stage"
+    kind: ClassVar[Literal["stage"]] = "stage"
     previous: str = "init"
 
 
@@ -227,7 +227,7 @@ class BatchEvent(_Event, frozen=True, kw_only=True, tag="batch"):
             attends to.
     """
 
-    kind: ClassVar[str] = "batch"
+    kind: ClassVar[Literal["batch"]] = "batch"
     loader: str = ""
     index: Int64 = 0
     epoch: Int64 = 0
@@ -254,7 +254,7 @@ class RngEvent(_Event, frozen=True, kw_only=True, tag="rng"):
         where: ``file:line`` of the user's code that gives the seed.
     """
 
-    kind: ClassVar[str] = "rng"
+    kind: ClassVar[Literal["rng"]] = "rng"
     source: str = "torch"
     change: str = "state"
     fingerprint: str | None = None
@@ -281,7 +281,7 @@ class CollectiveEvent(_Event, frozen=True, kw_only=True, tag="collective"):
         where: ``file:line`` of the user's code.
     """
 
-    kind: ClassVar[str] = "collective"
+    kind: ClassVar[Literal["collective"]] = "collective"
     op: str = ""
     group: str = "world"
     number: Int64 = 0
@@ -326,7 +326,7 @@ class CheckpointEvent(_Event, frozen=True, kw_only=True, tag="checkpoint"):
         where: ``file:line`` of the user's code.
     """
 
-    kind: ClassVar[str] = "checkpoint"
+    kind: ClassVar[Literal["checkpoint"]] = "checkpoint"
     op: str = ""
     target: str | None = None
     path: str | None = None
@@ -355,7 +355,7 @@ class WarningEvent(_Event, frozen=True, kw_only=True, tag="warning"):
         where: ``file:line`` it points to.
     """
 
-    kind: ClassVar[str] = "warning"
+    kind: ClassVar[Literal["warning"]] = "warning"
     category: str = ""
     text: str = ""
     where: str | None = None
@@ -365,43 +365,19 @@ class MarkEvent(_Event, frozen=True, kw_only=True, tag="mark"):
     """A note in the trace.
 
     Attributes:
-        text: "process" (first in a file: versions, instruments), "model" (what one is made of),
-            "worker" (states of a DataLoader worker's random generators when it started and after
-            its first batch), "collective entered" (with fields of its event, which follows when it
-            comes back), "loaded model changed" (one that no optimizer holds, soon after it was
-            loaded, and whether it equals the trained model "of": null if that was written to by
-            hand), "evaluated" (a model without grad, after training has begun: fingerprints of its
-            first trained parameters), "evaluation wrote" (names of parameters that forwards in
-            evaluation mode change each time), "initial norm statistics" (a model that no optimizer
-            holds is evaluated, and its batch norms never saw a batch), "untrained" (a model in
-            training mode that is called without grad and held by no optimizer), "serves" (the same
-            in evaluation mode); of these three "weights" differ once they are written to, "class"
-            is that of the outermost module, and "statistics" are "copied" where batch norms of a
-            plain mean of weights are those of the last model in it;
-            "parameters between steps" (names of those that are not as their optimizer left them),
-            "given" (numbers of the inputs of a model, in training or in evaluation),
-            "loss broadcasts" (before a backward pass: elementwise operations of its loss whose
-            result is larger than what it is differentiated by; for each of its inputs the nodes it
-            comes from, as long as the size stays, or null if no gradient flows there),
-            "attention" (before a backward pass: weights of attention in its graph, their shape, the
-            dim over which softmax normalized them, and which of their dims the product with the
-            values keeps and sums over),
-            "gradients replaced" (an optimizer steps with others than the last look found),
-            "gradients kept" (where a step that was not recorded is followed by one that is: names
-            of those that were applied there, and are not cleared when a backward pass begins),
-            "gradients written" (names of those that are others when the backward pass "after"
-            begins than when the last one ended),
-            "backward entered" (where several ranks train: a backward pass begins, which its call
-            follows when it comes back), "process ended" (of a rank that was not killed: class name
-            and line of the "exception" that ended it, if one did),
-            "process group", "instrument disabled", "fault" (the first of its kind), "dropped"
-            (events are missing here), "evaluation folded" (in the rest of the step, most forwards
-            without grad are recorded without the calls within them), or what a user gave
-            `traincheck.mark`; "user: " is put before one of these.
+        text: "process" (first in a file: versions, instruments), "process group", "collective
+            entered" (with fields of its event, which follows when it comes back), "backward
+            entered" (where several ranks train: a backward pass begins, which its call follows when
+            it comes back), "process ended" (of a rank that was not killed: class name and line of
+            the "exception" that ended it, if one did), "instrument disabled", "fault" (the first of
+            its kind), "dropped" (events are missing here), "evaluation folded" (in the rest of the
+            step, most forwards without grad are recorded without the calls within them), that of an
+            observation (schema/observations), or what a user gave `traincheck.mark`; "user: " is
+            put before one of these.
         data: what belongs to it.
     """
 
-    kind: ClassVar[str] = "mark"
+    kind: ClassVar[Literal["mark"]] = "mark"
     text: str = ""
     data: Mapping[str, Value] = {}
 
@@ -412,41 +388,10 @@ class MarkEvent(_Event, frozen=True, kw_only=True, tag="mark"):
         return size if isinstance(size, int) and 0 < size <= _MOST_RANKS else None
 
     @property
-    def model(self) -> str:
-        """The model that it is about, where it is about one."""
-        return str(self.data.get("model"))
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The variables that it names, beside those of `values`."""
-        return self._texts("names")
-
-    @property
     def where(self) -> str | None:
         """``file:line`` of the user's code, where the mark tells it."""
         where = self.data.get("where")
         return where if isinstance(where, str) else None
-
-    @property
-    def after(self) -> int | None:
-        """The span that it is about, where it is about one."""
-        after = self.data.get("after")
-        return after if isinstance(after, int) else None
-
-    @property
-    def owners(self) -> tuple[str, ...]:
-        """Ids of the optimizers that it names."""
-        return self._texts("owners")
-
-    @property
-    def values(self) -> Mapping[str, Value]:
-        """Fingerprints of variables by name, where it tells them."""
-        values = self.data.get("values")
-        return values if isinstance(values, Mapping) else {}
-
-    def _texts(self, key: str) -> tuple[str, ...]:
-        found = self.data.get(key)
-        return tuple(n for n in found if isinstance(n, str)) if isinstance(found, list) else ()
 
     @property
     def gap(self) -> StepEvent:

@@ -191,10 +191,13 @@ class CheckInfo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Acceptance:
-    """Somebody's word that a violation is not to be reported.
+class Suppressed:
+    """Why a violation is not reported.
 
-    by: "comment", "configuration" or "baseline". where: the file that says so, and its line.
+    Attributes:
+        by: "comment", "configuration" or "baseline".
+        reason: that the user gave.
+        where: the file that suppresses it, and the line.
     """
 
     by: str
@@ -219,11 +222,17 @@ class Also:
 class Finding:
     """Violations of one cause folded together, as reported.
 
-    id: of check and subject, the same in every run. topic: of the violation that heads the group.
-    variables: all names concerned, sorted; explains: ids of checks it explains; also: what these
-    say. beside: what a reference run did and what this one did, or what two ranks did; sides: whose
-    they are. steps: in how many of them it was seen, at least. accepted: why it is not reported, if
-    it is not. provisional: later events may withdraw it, so no program is stopped for it.
+    Attributes:
+        id: of check and subject, the same in every run.
+        topic: of the violation that heads the group.
+        variables: all names concerned, sorted.
+        explains: ids of the checks that it explains.
+        also: the texts of these.
+        comparison: what a reference run did and what this one did, or what two ranks did.
+        compared: the names of the two that are compared.
+        steps: number of steps in which it was seen, at least.
+        suppressed: why it is not reported; None if it is.
+        provisional: later events may withdraw it, so no program is stopped for it.
     """
 
     id: str
@@ -249,10 +258,10 @@ class Finding:
     variables: tuple[str, ...] = ()
     explains: tuple[str, ...] = ()
     also: tuple[Also, ...] = ()
-    beside: tuple[Row, ...] = ()
-    sides: tuple[str, str] = ("the reference", "this run")
+    comparison: tuple[Row, ...] = ()
+    compared: tuple[str, str] = ("the reference", "this run")
     steps: int = 1
-    accepted: Acceptance | None = None
+    suppressed: Suppressed | None = None
     provisional: bool = False
 
     def __repr__(self) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from traincheck.schema.apis import Families
 from traincheck.schema.events import CallEvent, Event
+from traincheck.schema.torch_api import Families
 
 _INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]")
 

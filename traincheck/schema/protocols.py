@@ -1,8 +1,8 @@
-"""The seams between folders. Structural: nothing needs to inherit from these."""
+"""The interfaces between packages. They are structural: nothing needs to inherit from them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from traincheck.schema.claims import Hypothesis, Needs
@@ -43,7 +43,7 @@ class Rule(Protocol):
 
     Its class docstring is its documentation (headings: What it checks, Why it matters, Fires on,
     Stays quiet on, Fix). A class attribute ``scope = "run"`` gives it one monitor for all ranks
-    (check/seats.py); else each process has its own.
+    (check/monitors/subscriptions.py); else each process has its own.
     """
 
     info: CheckInfo
@@ -55,7 +55,10 @@ class Rule(Protocol):
 class Decider(Protocol):
     """Decides instances of many hypotheses of one relation over one process' events.
 
-    Yields ``(index of hypothesis, example)``.
+    An answer holds ``(index of hypothesis, example)``. Callers cache by identity: a tuple that was
+    returned before must still be the same answer, and a context object that was used before must
+    still hold the same features. So a decider may reuse these objects to save its callers work, and
+    must not change one that it has returned.
     """
 
     def observe(self, event: Event) -> Iterable[tuple[int, Example]]: ...
@@ -64,27 +67,49 @@ class Decider(Protocol):
 
 
 class Proposer(Protocol):
-    """Watches one process' events and then says which hypotheses are worth testing.
+    """Reads one process' events, and then proposes the hypotheses that are worth testing.
 
-    May have a class attribute ``ignores``: kinds of events that it makes nothing of; and a method
-    ``echoes()``: hypotheses that are tested only to answer other runs; and ``words()``: what there
-    was any of, for a relation whose claims ask for more than a call or a variable (`antecedent`).
+    `relations.base.ProposerBase` has defaults for all but ``observe`` and ``hypotheses``.
+
+    Attributes:
+        ignored_kinds: kinds of events that it does not use. They may be withheld from it.
     """
+
+    ignored_kinds: frozenset[str]
 
     def observe(self, event: Event) -> None: ...
 
-    def hypotheses(self) -> Iterable[Hypothesis]: ...
+    def hypotheses(self) -> Iterable[Hypothesis]:
+        """Hypotheses to be tested in all runs."""
+        ...
+
+    def conditional_hypotheses(self) -> Iterable[Hypothesis]:
+        """Hypotheses to be tested only if another run proposes them."""
+        ...
+
+    def observed_terms(self) -> Iterable[str]:
+        """Terms for conditions that occurred, which `Relation.antecedent` may ask for.
+
+        They are needed where a claim requires more than a call or a variable.
+        """
+        ...
 
 
 class Relation(Protocol):
     """A kind of property that can be learned.
 
-    Inference and checking both run its decider; nothing is judged elsewhere. A class attribute
-    ``scope = "run"`` gives it one proposer and one decider for all ranks; else each process has its
-    own.
+    Inference and checking both run its decider; nothing is judged elsewhere.
+    `relations.base.RelationBase` has defaults for the members that most relations share. Relations
+    of other packages get them for those that they lack.
+
+    Attributes:
+        name: stands in invariant files.
+        scope: "run" for one proposer and one decider for all ranks; "process" for one of each for
+            every process.
     """
 
     name: str
+    scope: str
 
     def proposer(self) -> Proposer: ...
 
@@ -104,23 +129,37 @@ class Relation(Protocol):
         """Whether ``other`` says nothing that ``claim`` does not say."""
         ...
 
+    def antecedent(self, claim: Hypothesis) -> Mapping[str, Any]:
+        """The subject of a claim, in the parameters that mean the same in every relation.
+
+        A run in which the subject never occurred has no say about the claim. Default: the
+        parameters of the claim.
+        """
+        ...
+
+    def supports(self, claim: Hypothesis, other: Hypothesis, terms: Collection[str]) -> bool:
+        """Whether a run in which ``claim`` holds supports ``other``, which it did not propose.
+
+        Args:
+            claim: without a counterexample in the run.
+            other: proposed by another run.
+            terms: calls and terms that occurred in the run.
+
+        Default: `implies`.
+        """
+        ...
+
+    def min_programs(self, claim: Hypothesis) -> int | None:
+        """Number of programs in which a claim must hold before it is made of every program.
+
+        None for never. Claims with a parameter ``program`` are made of that program only, whatever
+        this returns. Default: 1.
+        """
+        ...
+
     def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo: ...
 
 
 def is_for_run(check: Rule | Relation) -> bool:
     """Whether one monitor sees all ranks."""
     return getattr(check, "scope", "process") == "run"
-
-
-def reach_of(relation: Relation, claim: Hypothesis) -> int | None:
-    """In how many programs a claim must hold before it is made of others; None for never."""
-    if "program" in claim.params:
-        return None
-    reach = getattr(relation, "reach", None)
-    if reach is None:
-        return 1
-    found: int | None = reach(claim)
-    return found
-
-
-JSON = Any

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 ROW_GROUP = 20_000  # events of a kind in memory at once
 ORDER = "order"  # column: place in the merged order of the whole run
 _PROGRESS_EVERY = 5_000
-_TYPES = {t.kind: t for t in EVENT_TYPES}
+_TYPES: dict[str, type[Event]] = {t.kind: t for t in EVENT_TYPES}
 INTEGER, _TEXT, _FLAG, SHAPE, JSON = "int64", "string", "bool", "shape", "json"
 _HEADER = {
     "seq": INTEGER,

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from traincheck.handlers import give_back
-from traincheck.schema.apis import Marks
 from traincheck.schema.codec import decode, decode_lines, foreign_number
 from traincheck.schema.events import Event, MarkEvent, StepEvent
+from traincheck.schema.marks import Marks
 from traincheck.schema.reading import open_regular
 
 CHUNK_BYTES = 1 << 16  # larger pieces leave the CPU cache: a quarter slower at 1 MiB

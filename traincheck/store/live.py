@@ -19,8 +19,8 @@ from collections.abc import Iterator, Sequence
 from math import inf
 from typing import Protocol
 
-from traincheck.schema.apis import Marks
 from traincheck.schema.events import Event, MarkEvent
+from traincheck.schema.marks import Marks
 from traincheck.store.lines import EventFile
 from traincheck.store.order import RankClock, merge_streams
 
@@ -125,8 +125,8 @@ class LiveRank:
                 if event.kind == "step":
                     self._step_ends.append((event.time_ns, round_number))
                 elif event.kind == "mark":
-                    if event.text == Marks.PROCESS:  # type: ignore[union-attr]
-                        self.world_size = event.world_size or self.world_size  # type: ignore[union-attr]
+                    if event.text == Marks.PROCESS:
+                        self.world_size = event.world_size or self.world_size
                 else:
                     continue
                 if follower is not None:

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from traincheck.errors import TraceFormatError
-from traincheck.schema.apis import Marks
 from traincheck.schema.events import Event
 from traincheck.schema.json_text import parse_json
 from traincheck.schema.layout import EVENT_GLOB, parse_event_file_name
+from traincheck.schema.marks import Marks
 from traincheck.schema.reading import open_regular
 from traincheck.store.lines import CHUNK_BYTES, EventFile, Skip, SkipLog
 from traincheck.store.manifest import Manifest, ending_notes, lost_notes, read_manifest

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
-from traincheck.schema.apis import Families, Marks
 from traincheck.schema.events import (
     BatchEvent,
     CallEvent,
@@ -25,13 +24,16 @@ from traincheck.schema.events import (
     StepEvent,
     WarningEvent,
 )
+from traincheck.schema.marks import Marks
+from traincheck.schema.observations.loaded_averages import LoadedAverage
+from traincheck.schema.torch_api import Families
 from traincheck.schema.values import is_tensor
 
 _MOST = 1000  # different texts kept of what a program may make up at will
 _MOST_PARTS = 4  # of a collection in a mark
 _FORWARD = ".forward"
 # What each run has, or is told elsewhere.
-_KNOWN_MARKS = frozenset({Marks.PROCESS, Marks.COLLECTIVE_ENTERED, Marks.LOADED_CHANGED})
+_KNOWN_MARKS = frozenset({Marks.PROCESS, Marks.COLLECTIVE_ENTERED, LoadedAverage.text})
 
 
 @dataclass(slots=True, kw_only=True)

@@ -19,9 +19,9 @@ from math import inf
 from pathlib import Path
 from typing import BinaryIO
 
-from traincheck.schema.apis import Marks
 from traincheck.schema.events import Event
 from traincheck.schema.files import private
+from traincheck.schema.marks import Marks
 from traincheck.schema.reading import open_regular
 from traincheck.store.live import LiveStream
 from traincheck.store.manifest import process_exists, read_manifest, write_manifest
@@ -126,7 +126,7 @@ class Thinner:
         """Such an event ends a step, or is a mark. Called before `read`."""
         process = self._processes.setdefault(stream.pid, _Process())
         if event.kind == "mark":
-            if event.text == Marks.PROCESS and event.data.get("worker"):  # type: ignore[union-attr]
+            if event.text == Marks.PROCESS and event.data.get("worker"):
                 process.first_ns = -1
         elif event.step is not None:
             process.steps.append((event.time_ns, event.step))

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.checking import fires, quiet
+from tests.golden import mentions
 from tests.rules.attending import IDS, attending
 from tests.rules.loss_runs import tensor
 from traincheck.schema.findings import Verdict
@@ -21,8 +22,7 @@ BROKEN = attending(PADDED)
 def test_fires_at_the_first_padded_batch() -> None:
     finding = fires("TC316", BROKEN)
     assert (finding.first_step, finding.last_step) == (0, 1)
-    assert "attention_mask" in finding.message
-    assert "25%" in finding.message
+    assert mentions(finding, "attention_mask", "25%")
 
 
 def test_fires_on_a_mask_by_position() -> None:

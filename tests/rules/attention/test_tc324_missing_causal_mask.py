@@ -13,9 +13,10 @@ from torch.nn import functional
 from tests.builders import TraceBuilder
 from tests.checking import fires, net, quiet
 from tests.collect.recording import recording
+from tests.golden import Golden, mentions
 from tests.rules.loss_runs import F, tensor
-from traincheck.schema.apis import Families
 from traincheck.schema.findings import Verdict
+from traincheck.schema.torch_api import Families
 
 LENGTH, VOCABULARY = 16, 27
 SDPA, HEADS = f"{F}scaled_dot_product_attention", f"{F}multi_head_attention_forward"
@@ -61,11 +62,12 @@ def steps(
 BROKEN = steps(OPEN, OPEN).build()
 
 
-def test_fires_once_at_the_first_step() -> None:
+def test_fires_once_at_the_first_step(golden: Golden) -> None:
     finding = fires("TC324", BROKEN)
     assert (finding.first_step, finding.violations) == (0, 1)
     assert finding.subject.module == "LM"
-    assert "all 2 calls of scaled_dot_product_attention" in finding.observed
+    golden(finding)
+    assert mentions(finding, 2, "scaled_dot_product_attention")
 
 
 @pytest.mark.parametrize(
@@ -131,11 +133,11 @@ def test_fires_on_the_decoder_of_two_texts_where_its_length_tells_it() -> None:
     ],
 )
 def test_fires_on_layers_of_a_decoder_without_a_mask(
-    given: dict[str, Any], more: dict[str, int]
+    given: dict[str, Any], more: dict[str, int], golden: Golden
 ) -> None:
     finding = fires("TC324", steps(OPEN_HEADS, OPEN_DECODER, given=given, **more).build())
-    assert "TransformerDecoderLayer is called without tgt_mask" in finding.observed
-    assert "as tgt_mask" in finding.fix
+    golden(finding)
+    assert mentions(finding, "tgt_mask")
     for decoder in (HIDDEN_DECODER, FLAGGED_DECODER, BY_POSITION):
         run = steps(OPEN_HEADS, decoder, given=given, **more).build()
         assert quiet("TC324", run) is Verdict.HELD
@@ -245,7 +247,7 @@ def test_a_recorded_translator(tmp_path: Any, source_length: int) -> None:
         if causal:
             assert quiet("TC324", run.events) is Verdict.HELD
         else:
-            assert "tgt_mask" in fires("TC324", run.events).observed
+            assert mentions(fires("TC324", run.events), "tgt_mask")
 
 
 def by_hand(hidden: float | None, length: int = LENGTH) -> tuple[str, dict[str, Any]]:
@@ -268,10 +270,10 @@ def written_by_hand(*shares: tuple[str, dict[str, Any]]) -> TraceBuilder:
     return trace
 
 
-def test_fires_on_attention_that_is_written_by_hand() -> None:
+def test_fires_on_attention_that_is_written_by_hand(golden: Golden) -> None:
     finding = fires("TC324", written_by_hand(by_hand(0.0), by_hand(0.0), by_hand(0.0, 8)).build())
-    assert finding.observed.startswith("all 2 calls of softmax are made over all positions")
-    assert "before softmax" in finding.fix
+    golden(finding)
+    assert mentions(finding, 2)
 
 
 @pytest.mark.parametrize(

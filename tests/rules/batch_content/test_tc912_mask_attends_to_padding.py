@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.checking import fires, quiet
+from tests.golden import Golden, mentions
 from tests.rules.batches import leaf, run_on
 from traincheck.schema.findings import Verdict
 
@@ -19,8 +20,8 @@ def masked(rows: int | None, n: int = 3) -> list:
 BROKEN = masked(6)
 
 
-def test_fires_in_the_third_batch() -> None:
-    assert "6 of 8 rows" in fires("TC912", BROKEN).observed
+def test_fires_in_the_third_batch(golden: Golden) -> None:
+    assert mentions(golden(fires("TC912", BROKEN)), 6, 8)
 
 
 @pytest.mark.parametrize("events", [masked(0), masked(None), masked(6, n=2)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.checking import fires, quiet
+from tests.golden import Golden, mentions
 from tests.rules.batches import leaf, run_on
 from traincheck.schema.findings import Verdict
 
@@ -19,8 +20,8 @@ def padded(share: float | None, n: int = 3) -> list:
 BROKEN = padded(0.7)
 
 
-def test_fires_in_the_third_batch() -> None:
-    assert "70% is padding" in fires("TC913", BROKEN).observed
+def test_fires_in_the_third_batch(golden: Golden) -> None:
+    assert mentions(golden(fires("TC913", BROKEN)), "70%")
 
 
 @pytest.mark.parametrize("events", [padded(0.4), padded(None), padded(0.7, n=2)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.checking import fires, quiet
+from tests.golden import Golden, mentions
 from tests.rules.batches import leaf, run_on
 from traincheck.schema.findings import Verdict
 
@@ -18,10 +19,11 @@ def batches(shape: tuple[int, ...], low: float, high: float, dtype: str = "float
 BROKEN = batches((8, 3, 32, 32), 0, 0)
 
 
-def test_fires_in_the_third_batch() -> None:
+def test_fires_in_the_third_batch(golden: Golden) -> None:
     finding = fires("TC919", BROKEN)
-    assert "loader0 batch[0]" in finding.observed
-    assert "every value is 0" in finding.observed
+    assert mentions(finding, "loader0 batch[0]")
+    golden(finding)
+    assert mentions(finding, 0)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.checking import fires, quiet
+from tests.golden import mentions
 from tests.rules.batches import leaf, run_on
 from traincheck.schema.findings import Verdict
 
@@ -20,12 +21,11 @@ BROKEN = batches((8, 64, 64, 3), 0, 1)
 
 def test_fires_in_the_third_batch() -> None:
     finding = fires("TC920", BROKEN)
-    assert "loader0 batch[0]" in finding.observed
-    assert "[8, 64, 64, 3]" in finding.observed
+    assert mentions(finding, "loader0 batch[0]", "[8, 64, 64, 3]")
 
 
 def test_fires_on_large_images_that_are_no_squares() -> None:
-    assert "[8, 480, 640, 3]" in fires("TC920", batches((8, 480, 640, 3), 0, 1)).observed
+    assert mentions(fires("TC920", batches((8, 480, 640, 3), 0, 1)), "[8, 480, 640, 3]")
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.checking import fires, quiet
+from tests.golden import Golden, mentions
 from tests.rules.batches import leaf, run_on
 from traincheck.schema.findings import Verdict
 
@@ -18,10 +19,11 @@ def batches(shape: tuple[int, ...], low: float, high: float, dtype: str = "float
 BROKEN = batches((8,), -7, 9, "int64")
 
 
-def test_fires_in_the_third_batch() -> None:
+def test_fires_in_the_third_batch(golden: Golden) -> None:
     finding = fires("TC921", BROKEN)
-    assert "loader0 batch[0]" in finding.observed
-    assert "the smallest is -7" in finding.observed
+    assert mentions(finding, "loader0 batch[0]")
+    golden(finding)
+    assert mentions(finding, -7)
 
 
 @pytest.mark.parametrize(

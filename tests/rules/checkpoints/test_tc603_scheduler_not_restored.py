@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.checking import fires, quiet
+from tests.golden import mentions
 from tests.rules.resuming import PARTS, Resuming
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
@@ -25,7 +26,7 @@ BROKEN = resumed()
 def test_fires_when_the_schedule_begins_anew() -> None:
     finding = fires("TC603", BROKEN)
     assert finding.first_step == 0
-    assert "StepLR" in finding.message
+    assert mentions(finding, "StepLR")
 
 
 def test_quiet_when_it_is_restored_or_told_where_to_begin() -> None:

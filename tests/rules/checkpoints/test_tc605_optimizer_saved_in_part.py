@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.checking import fires, quiet
+from tests.golden import Golden, mentions
 from tests.rules.resuming import PARTS, PATH, Resuming
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
@@ -23,10 +24,11 @@ def saved(params: int, *, optimizers: int = 1) -> list[Event]:
 BROKEN = saved(2)
 
 
-def test_fires_when_parameters_are_left_out() -> None:
+def test_fires_when_parameters_are_left_out(golden: Golden) -> None:
     finding = fires("TC605", BROKEN)
     assert (finding.first_step, finding.violations) == (1, 1)
-    assert "2 parameters, but Adam holds 4" in finding.message
+    golden(finding)
+    assert mentions(finding, 2, 4)
 
 
 def test_quiet_when_all_are_there() -> None:

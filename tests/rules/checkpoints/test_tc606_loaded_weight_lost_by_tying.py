@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.builders import LINEAR, TraceBuilder
 from tests.checking import fires, quiet
+from tests.golden import mentions
 from tests.rules.resuming import Resuming
 from traincheck.schema.events import Event, StateEvent
 from traincheck.schema.findings import Verdict
@@ -41,7 +42,7 @@ BROKEN = run()
 def test_fires_when_weights_are_tied_after_a_load_of_two() -> None:
     finding = fires("TC606", BROKEN)
     assert finding.subject.variable == HEAD
-    assert EMBED in finding.message
+    assert mentions(finding, EMBED)
 
 
 def test_quiet_when_they_stay_two() -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from tests.checking import fires, quiet
+from tests.golden import mentions
 from tests.rules.resuming import PARTS, PATH, Resuming
-from traincheck.schema.apis import Families
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
+from traincheck.schema.torch_api import Families
 
 
 def resumed(
@@ -35,7 +36,7 @@ BROKEN = resumed()
 def test_fires_when_the_scale_begins_anew() -> None:
     finding = fires("TC609", BROKEN)
     assert (finding.first_step, finding.violations) == (0, 1)
-    assert PATH in finding.message
+    assert mentions(finding, PATH)
 
 
 def test_quiet_when_it_is_restored() -> None:

@@ -6,9 +6,9 @@ from typing import Any
 
 from tests.checking import fires, quiet
 from tests.rules.resuming import PARTS, PATH, Resuming
-from traincheck.schema.apis import Families
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
+from traincheck.schema.torch_api import Families
 
 
 def resumed(*, kept: bool = True, given_back: bool = False, path: str = PATH) -> list[Event]:

@@ -11,9 +11,9 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from tests.checking import fires, net, quiet
 from tests.collect.recording import recording
-from traincheck.schema.apis import Marks
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
+from traincheck.schema.observations.auxiliary_models import AuxiliaryEval
 
 AVERAGES = (
     "torch.optim.swa_utils.AveragedModel", "timm.utils.model_ema.ModelEmaV3", "ema_pytorch.EMA",
@@ -29,7 +29,7 @@ def evaluated(
     trace = net()
     for content in weights:
         trace.steps(apart)
-        trace.begin_step().mark(Marks.SERVES, model=model, weights=content, **{"class": cls})
+        trace.begin_step().mark(AuxiliaryEval.text, model=model, weights=content, **{"class": cls})
         trace.zero_grad().forward().backward().optimizer_step()
     return trace.build()
 

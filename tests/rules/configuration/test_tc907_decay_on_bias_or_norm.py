@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.builders import TraceBuilder
 from tests.checking import fires, net, quiet
+from tests.golden import Golden, mentions
 from tests.rules.models import model
 from traincheck.schema.findings import Verdict
 
@@ -12,9 +13,10 @@ DECAY = {"cls": "torch.optim.adamw.AdamW", "weight_decay": 0.01}
 BROKEN = model(LAYERS, trace=net(**DECAY)).steps(2).build()
 
 
-def test_fires_once_for_an_optimizer() -> None:
+def test_fires_once_for_an_optimizer(golden: Golden) -> None:
     finding = fires("TC907", BROKEN)
-    assert "Net.fc1.bias, Net.fc2.bias, Net.fc2.weight: decayed by opt0" in finding.observed
+    golden(finding)
+    assert mentions(finding, "Net.fc1.bias", "Net.fc2.bias", "Net.fc2.weight", "opt0")
     assert finding.violations == 1
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from tests.builders import LINEAR, TraceBuilder
 from tests.checking import fires, net, quiet
+from tests.golden import Golden, mentions
 from tests.rules.models import model
 from traincheck.schema.findings import Verdict
 
@@ -16,9 +17,10 @@ BARE = TraceBuilder().process().model("Net", WEIGHTS).optimizer(**DECAY)
 BROKEN = model(LAYERS, trace=BARE).steps(2).build()
 
 
-def test_fires_once_for_an_optimizer() -> None:
+def test_fires_once_for_an_optimizer(golden: Golden) -> None:
     finding = fires("TC908", BROKEN)
-    assert finding.observed.startswith("Net.fc1.weight: decayed by opt0 (")
+    golden(finding)
+    assert mentions(finding, "Net.fc1.weight", "opt0")
     assert finding.violations == 1
 
 

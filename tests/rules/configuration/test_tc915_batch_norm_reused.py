@@ -6,8 +6,8 @@ import pytest
 
 from tests.builders import TraceBuilder
 from tests.checking import fires, net, quiet
-from traincheck.schema.apis import Families
 from traincheck.schema.findings import Verdict
+from traincheck.schema.torch_api import Families
 
 
 def called(

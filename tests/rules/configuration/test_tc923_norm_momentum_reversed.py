@@ -11,10 +11,11 @@ from torch import nn
 
 from tests.checking import fires, net, quiet
 from tests.collect.recording import recording
+from tests.golden import Golden, mentions
 from tests.rules.loss_runs import tensor
-from traincheck.schema.apis import Families
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
+from traincheck.schema.torch_api import Families
 
 API = "torch.nn.functional.batch_norm"
 FORWARD = "__main__.Net.forward"
@@ -53,12 +54,12 @@ def run(
 BROKEN = run(0.99)
 
 
-def test_fires_once_at_the_first_step() -> None:
+def test_fires_once_at_the_first_step(golden: Golden) -> None:
     finding = fires("TC923", BROKEN)
     assert (finding.first_step, finding.violations, finding.severity) == (0, 1, "warning")
     assert finding.subject.module == "Net.bn1"
-    assert finding.observed == "Net.bn1: momentum 0.99"
-    assert finding.title == "Batch norms forget all but the last batch: Net.bn1"
+    golden(finding)
+    assert mentions(finding, "Net.bn1", 0.99)
 
 
 @pytest.mark.parametrize("events", [run(0.9), run(0.99, calls=0.99), run(0.1, calls=0.9997)])

@@ -6,6 +6,7 @@ import pytest
 
 from tests.builders import TraceBuilder
 from tests.checking import fires, quiet
+from tests.golden import Golden, mentions
 from tests.rules.workers import Drawn, run_with, worker
 from traincheck.schema.findings import Verdict
 
@@ -15,19 +16,20 @@ GLOBALS: Drawn = {"numpy": ("n", "n"), "torch": ("t", "t")}
 BROKEN = run_with([worker(i, {"dataset.rng": BOTH, **GLOBALS}) for i in (0, 1)])
 
 
-def test_fires_on_a_generator_that_the_dataset_owns() -> None:
+def test_fires_on_a_generator_that_the_dataset_owns(golden: Golden) -> None:
     finding = fires("TC504", BROKEN)
     assert (finding.first_step, finding.violations) == (0, 1)
     assert finding.variables == ("loader0",)
-    assert "dataset.rng" in finding.message
-    assert "workers 0 and 1" in finding.likely_cause
+    assert mentions(finding, "dataset.rng")
+    golden(finding)
+    assert mentions(finding, 0, 1)
 
 
 def test_fires_on_a_global_generator_once_for_all_epochs() -> None:
     workers = [worker(i, {"numpy": BOTH}, epoch=epoch) for epoch in (0, 1) for i in (0, 1)]
     finding = fires("TC504", run_with(workers, epochs=2))
     assert finding.violations == 1
-    assert "NumPy" in finding.message
+    assert mentions(finding, "NumPy")
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.checking import fires, quiet
+from tests.golden import Golden, mentions
 from tests.rules.workers import Drawn, run_with, worker
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
@@ -22,10 +23,11 @@ OTHER: tuple[Drawn, Drawn] = ({"torch": ("e", "f")}, {"torch": ("g", "h")})
 BROKEN = epochs(OWN, OWN, OWN)
 
 
-def test_fires_at_the_second_epoch() -> None:
+def test_fires_at_the_second_epoch(golden: Golden) -> None:
     finding = fires("TC505", BROKEN)
     assert (finding.first_step, finding.violations) == (3, 1)
-    assert "epochs 0 and 1" in finding.message
+    golden(finding)
+    assert mentions(finding, 0, 1)
 
 
 @pytest.mark.parametrize(

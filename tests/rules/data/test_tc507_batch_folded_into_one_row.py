@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.checking import fires, quiet
+from tests.golden import mentions
 from tests.rules.batches import leaf, run_on
 from traincheck.schema.findings import Verdict
 
@@ -25,7 +26,7 @@ BROKEN = run_on([batch((1, 5, 3, 4, 4), (1, 12))] * 2)
 def test_fires_at_the_first_batch() -> None:
     finding = fires("TC507", BROKEN)
     assert (finding.first_step, finding.violations) == (0, 1)
-    assert "[1, 5, 3, 4, 4]" in finding.observed
+    assert mentions(finding, "[1, 5, 3, 4, 4]")
 
 
 @pytest.mark.parametrize(

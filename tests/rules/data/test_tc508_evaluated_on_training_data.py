@@ -6,9 +6,9 @@ import pytest
 
 from tests.builders import TraceBuilder
 from tests.checking import fires, net, quiet
-from traincheck.schema.apis import Families
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
+from traincheck.schema.torch_api import Families
 
 
 def run(*evaluated: str, count: int = 2) -> list[Event]:

@@ -6,6 +6,7 @@ import pytest
 
 from tests.builders import MLP, TraceBuilder
 from tests.checking import fires, net, quiet
+from tests.golden import Golden, mentions
 from traincheck.schema.events import Event, RngEvent
 from traincheck.schema.findings import Verdict
 from traincheck.schema.places import where
@@ -36,10 +37,11 @@ def run(
 BROKEN = run([7, 7, 7, None])
 
 
-def test_fires_at_the_first_step_that_draws_again() -> None:
+def test_fires_at_the_first_step_that_draws_again(golden: Golden) -> None:
     finding = fires("TC510", BROKEN)
     assert (finding.first_step, finding.violations) == (1, 1)
-    assert "steps 0 and 1" in finding.observed
+    golden(finding)
+    assert mentions(finding, 0, 1)
 
 
 def test_fires_on_a_seed_at_the_head_of_each_epoch() -> None:

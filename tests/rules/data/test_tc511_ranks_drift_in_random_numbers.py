@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.checking import fires, quiet
+from tests.golden import Golden
 from tests.ranks import RankBuilder, two_ranks
 from traincheck.schema.events import Event, RngEvent
 from traincheck.schema.findings import Verdict
@@ -25,10 +26,10 @@ def run(*, drift: int | None = 4, own: bool = False, draws: bool = True) -> list
 BROKEN = run()
 
 
-def test_fires_at_the_first_step_in_which_they_differ() -> None:
+def test_fires_at_the_first_step_in_which_they_differ(golden: Golden) -> None:
     finding = fires("TC511", BROKEN)
     assert (finding.first_step, finding.violations) == (4, 1)
-    assert "same batches" in finding.message
+    golden(finding)
 
 
 def test_quiet_when_they_stay_together() -> None:

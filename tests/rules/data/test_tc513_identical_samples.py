@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.checking import fires, quiet
+from tests.golden import Golden, mentions
 from tests.rules.batches import leaf, run_on
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
@@ -44,10 +45,11 @@ BROKEN = batches([pictures(), labels()])
 @pytest.mark.parametrize(
     "events", [BROKEN, batches([pictures()]), batches([pictures(), pictures()])]
 )
-def test_fires_at_the_first_of_three_batches(events: list[Event]) -> None:
+def test_fires_at_the_first_of_three_batches(events: list[Event], golden: Golden) -> None:
     finding = fires("TC513", events)
     assert (finding.first_step, finding.variables) == (0, ("loader0",))
-    assert "all 16 rows of batch[0] are equal" in finding.observed
+    golden(finding)
+    assert mentions(finding, 16, "[0]")
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.checking import fires, net, quiet
+from tests.golden import Golden, mentions
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
 
@@ -21,10 +22,11 @@ def run(**fields: Any) -> list[Event]:
 BROKEN = run(sampler=WEIGHTED, weights=10, dataset_size=1797)
 
 
-def test_fires_on_one_weight_for_each_class() -> None:
+def test_fires_on_one_weight_for_each_class(golden: Golden) -> None:
     finding = fires("TC516", BROKEN)
     assert (finding.first_step, finding.violations, finding.severity) == (0, 1, "error")
-    assert "10 weights for 1797 samples" in finding.likely_cause
+    golden(finding)
+    assert mentions(finding, 10, 1797)
 
 
 def test_quiet_on_one_weight_for_each_sample() -> None:

@@ -8,11 +8,12 @@ import pytest
 
 from tests.builders import TraceBuilder
 from tests.checking import fires, net, quiet
+from tests.golden import Golden, mentions
 from tests.rules.batches import leaf
 from tests.rules.loss_runs import F
-from traincheck.schema.apis import Families
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
+from traincheck.schema.torch_api import Families
 
 
 def step(trace: TraceBuilder, epoch: int, fetched: int, used: Sequence[int]) -> None:
@@ -49,11 +50,12 @@ def run(steps: int = 4, fetched: int = 5, used: Sequence[int] = (4,)) -> list[Ev
 BROKEN = run()
 
 
-def test_fires_at_the_first_step() -> None:
+def test_fires_at_the_first_step(golden: Golden) -> None:
     finding = fires("TC519", BROKEN)
     assert (finding.first_step, finding.last_step) == (0, 3)
     assert finding.variables == ("loader0",)
-    assert "all 5 batches" in finding.likely_cause
+    golden(finding)
+    assert mentions(finding, 5)
 
 
 def test_fires_at_the_end_of_two_steps() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.checking import fires, quiet
+from tests.golden import Golden, mentions
 from tests.rules.models import linear, told
 from traincheck.schema.findings import Verdict
 
@@ -13,10 +14,11 @@ ODD = {"a": linear(3, 100), "b": linear(100, 64), "c": linear(64, 10)}
 BROKEN = told(ODD, **GPU)
 
 
-def test_fires_on_an_inner_layer() -> None:
+def test_fires_on_an_inner_layer(golden: Golden) -> None:
     finding = fires("TC901", BROKEN)
     assert finding.subject.module == "Net.b"
-    assert "multiples of 8" in finding.expected
+    golden(finding)
+    assert mentions(finding, 8)
 
 
 def test_quiet_on_what_the_data_give() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.checking import fires, quiet
+from tests.golden import mentions
 from tests.rules.loss_runs import loss_run, tensor
 from traincheck.schema.findings import Verdict
 
@@ -16,7 +17,7 @@ BROKEN = loss_run("cross_entropy", input=tensor((64, 1)), target=LABELS)
 def test_fires_on_one_output() -> None:
     finding = fires("TC315", BROKEN)
     assert finding.first_step == 0
-    assert "[64, 1]" in finding.observed
+    assert mentions(finding, "[64, 1]")
 
 
 @pytest.mark.parametrize("shape", [(64, 2), (64, 10, 1), (10,), (1, 5)])

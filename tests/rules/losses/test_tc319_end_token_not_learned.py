@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.checking import fires, net, quiet
+from tests.golden import Golden, mentions
 from tests.rules.batches import leaf, run_on
 from traincheck.schema.findings import Verdict
 
@@ -19,10 +20,11 @@ LOST = {"padding": 0.2, "lost_end": 2}
 BROKEN = run_on(batches(LOST, LOST, LOST))
 
 
-def test_fires_from_the_first_batch_on() -> None:
+def test_fires_from_the_first_batch_on(golden: Golden) -> None:
     finding = fires("TC319", BROKEN)
     assert (finding.first_step, finding.violations) == (0, 1)
-    assert "token 2" in finding.observed
+    golden(finding)
+    assert mentions(finding, 2)
 
 
 def test_quiet_when_it_is_a_label_now_and_then() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.checking import fires, net, quiet
+from tests.golden import Golden, mentions
 from tests.rules.loss_runs import tensor
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
@@ -33,10 +34,11 @@ def accumulated(*valid: int, steps: int = 2, losses: int = 1, **args: Any) -> li
 BROKEN = accumulated(10, 80)
 
 
-def test_fires_at_the_first_step() -> None:
+def test_fires_at_the_first_step(golden: Golden) -> None:
     finding = fires("TC320", BROKEN)
     assert (finding.severity, finding.first_step) == ("warning", 0)
-    assert "10 to 80 valid labels" in finding.observed
+    golden(finding)
+    assert mentions(finding, 10, 80)
 
 
 @pytest.mark.parametrize("valid", [(50, 80), (70, 70, 71), (90, 60)])

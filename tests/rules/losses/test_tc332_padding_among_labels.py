@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader
 
 from tests.checking import fires, net, quiet
 from tests.collect.recording import recording
+from tests.golden import Golden, mentions
 from tests.rules.batches import leaf
 from tests.rules.loss_runs import F, tensor
 from traincheck.schema.events import Event
@@ -47,10 +48,11 @@ BROKEN = run()
 @pytest.mark.parametrize(
     "events", [BROKEN, run(elements=ROWS * (COLUMNS - 1), ignored=0.0), run(reduction="sum")]
 )
-def test_fires_at_the_first_loss(events: list[Event]) -> None:
+def test_fires_at_the_first_loss(events: list[Event], golden: Golden) -> None:
     finding = fires("TC332", events)
     assert (finding.first_step, finding.violations) == (0, 1)
-    assert finding.observed == "40% of a batch is padding, with the label 0"
+    golden(finding)
+    assert mentions(finding, "40%", 0)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from tests.checking import fires, quiet
 from tests.collect.recording import recording
+from tests.golden import Golden, mentions
 from tests.rules.loss_runs import computing, loss_run, tensor
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
@@ -27,11 +28,11 @@ def run(low: float, high: float, api: str = RANKING, count: int = 4, **args: Any
 BROKEN = run(0, 1)
 
 
-def test_fires_once_at_the_first_loss() -> None:
+def test_fires_once_at_the_first_loss(golden: Golden) -> None:
     finding = fires("TC334", BROKEN)
     assert (finding.first_step, finding.violations, finding.severity) == (0, 1, "warning")
-    assert finding.title == "margin_ranking_loss is given targets of 0 and 1 in place of -1 and 1"
-    assert "pairs with a target of 0 are left out" in finding.message
+    golden(finding)
+    assert mentions(finding, "margin_ranking_loss", 0, 1, -1)
 
 
 def test_the_first_batch_may_be_of_one_kind() -> None:

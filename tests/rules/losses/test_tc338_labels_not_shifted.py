@@ -13,9 +13,10 @@ from torch.nn import functional
 from tests.builders import TraceBuilder
 from tests.checking import fires, net, quiet
 from tests.collect.recording import recording
+from tests.golden import Golden, mentions
 from tests.rules.loss_runs import F, tensor
-from traincheck.schema.apis import Families
 from traincheck.schema.findings import Verdict
+from traincheck.schema.torch_api import Families
 
 LENGTH, VOCABULARY = 16, 27
 SDPA = f"{F}scaled_dot_product_attention"
@@ -53,10 +54,11 @@ BROKEN = steps(CAUSAL).build()
 
 
 @pytest.mark.parametrize("attention", [CAUSAL, BY_HAND])
-def test_fires_once_at_the_first_step(attention: Any) -> None:
+def test_fires_once_at_the_first_step(attention: Any, golden: Golden) -> None:
     finding = fires("TC338", steps(attention, attention).build())
     assert (finding.first_step, finding.violations) == (0, 1)
-    assert "falls to 0.01" in finding.observed
+    golden(finding)
+    assert mentions(finding, 0.01)
 
 
 @pytest.mark.parametrize(

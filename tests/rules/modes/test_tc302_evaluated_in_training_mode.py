@@ -6,9 +6,9 @@ from typing import Any
 
 from tests.checking import BY_CODE, Alone, fires, net, quiet
 from tests.rules.window import batch, dropout, forward
-from traincheck.schema.apis import Families
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
+from traincheck.schema.torch_api import Families
 
 
 def loop(

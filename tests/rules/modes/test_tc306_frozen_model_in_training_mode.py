@@ -6,6 +6,7 @@ from typing import Any
 
 from tests.builders import MLP
 from tests.checking import fires, net, quiet
+from tests.golden import mentions
 from tests.rules.window import dropout, forward, norm
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
@@ -39,11 +40,11 @@ def test_fires_on_a_teacher_that_drops_units() -> None:
     finding = fires("TC306", BROKEN)
     assert finding.subject.module == "Teacher"
     assert finding.first_step == 0
-    assert "Teacher.drop" in finding.observed
+    assert mentions(finding, "Teacher.drop")
 
 
 def test_fires_on_a_teacher_that_normalizes_by_the_batch() -> None:
-    assert "Teacher.bn" in fires("TC306", loop(norm("Teacher.bn", on=True))).observed
+    assert mentions(fires("TC306", loop(norm("Teacher.bn", on=True))), "Teacher.bn")
 
 
 def test_quiet_in_evaluation_mode() -> None:

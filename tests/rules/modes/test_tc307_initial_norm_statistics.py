@@ -14,16 +14,16 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn, update_bn
 
 from tests.checking import fires, net, quiet
 from tests.collect.recording import recording
-from traincheck.schema.apis import Marks
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
+from traincheck.schema.observations.auxiliary_models import AuxiliaryInitialNorms
 
 
 def evaluated(*weights: str, first: int = 1) -> list[Event]:
     """Steps from ``first`` on, each of which evaluates a copy with these weights."""
     trace = net().steps(first)
     for content in weights:
-        trace.begin_step().mark(Marks.NORMS, model="Ema", weights=content)
+        trace.begin_step().mark(AuxiliaryInitialNorms.text, model="Ema", weights=content)
         trace.zero_grad().forward().backward().optimizer_step()
     return trace.build()
 
@@ -109,4 +109,4 @@ def test_quiet_on_a_model_that_is_trained(tmp_path: Path) -> None:
     source = model().eval()
     with recording(tmp_path / "run") as run:
         train(source, source, lambda s, t: None)
-    assert not run.marks(Marks.NORMS)
+    assert not run.marks(AuxiliaryInitialNorms.text)

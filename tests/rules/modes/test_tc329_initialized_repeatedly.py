@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.builders import TraceBuilder
 from tests.checking import fires, net, quiet
+from tests.golden import Golden, mentions
 from tests.rules.loss_runs import tensor
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
@@ -24,11 +25,12 @@ def run(*calls: str) -> list[Event]:
 BROKEN = run(*[NORMAL] * 4)
 
 
-def test_fires_as_advice_on_the_fourth_time() -> None:
+def test_fires_as_advice_on_the_fourth_time(golden: Golden) -> None:
     finding = fires("TC329", BROKEN)
     assert (finding.severity, finding.first_step) == ("info", 0)
     assert finding.variables == (WEIGHT,)
-    assert "4 calls of normal_" in finding.likely_cause
+    golden(finding)
+    assert mentions(finding, 4)
 
 
 def test_quiet_on_a_constructor_and_one_more() -> None:

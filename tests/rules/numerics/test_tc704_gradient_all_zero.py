@@ -6,11 +6,12 @@ import pytest
 
 from tests.builders import MLP, TraceBuilder
 from tests.checking import fires, net, quiet
+from tests.golden import Golden, mentions
 from tests.rules.numbers import numbered
 from traincheck.facts.training_state import TrainingState
-from traincheck.schema.apis import Families
 from traincheck.schema.events import Event, StateEvent, StepEvent
 from traincheck.schema.findings import Verdict
+from traincheck.schema.torch_api import Families
 
 ALL = [f"Net.{name}" for name in MLP]
 
@@ -28,11 +29,12 @@ def run(steps: int, zero: list[str] = ALL, loss: float | None = 0.7) -> list[Eve
 BROKEN = run(6)
 
 
-def test_fires_after_five_in_a_row() -> None:
+def test_fires_after_five_in_a_row(golden: Golden) -> None:
     finding = fires("TC704", BROKEN)
     assert finding.first_step == 0
     assert finding.subject.api == Families.BACKWARD
-    assert "the loss is 0.7" in finding.observed
+    golden(finding)
+    assert mentions(finding, 0.7)
     assert quiet("TC704", run(4)) is Verdict.HELD
 
 

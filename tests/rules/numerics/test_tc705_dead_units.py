@@ -10,6 +10,7 @@ from torch import nn
 
 from tests.checking import fires, quiet
 from tests.collect.recording import recording
+from tests.golden import Golden
 from tests.rules.numbers import Activations
 from traincheck.schema.events import CallEvent, Event
 from traincheck.schema.findings import Verdict
@@ -29,11 +30,11 @@ def looks(
 BROKEN = looks(1.0, 1.0)
 
 
-def test_fires_on_a_function_and_names_its_module() -> None:
+def test_fires_on_a_function_and_names_its_module(golden: Golden) -> None:
     finding = fires("TC705", BROKEN)
     assert (finding.first_step, finding.violations) == (0, 1)
     assert finding.subject.module == "Net"
-    assert "relu in Net" in finding.observed
+    golden(finding)
 
 
 def test_fires_on_a_module() -> None:

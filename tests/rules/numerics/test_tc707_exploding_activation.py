@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.checking import fires, quiet
+from tests.golden import Golden, mentions
 from tests.rules.numbers import Activations
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
@@ -19,10 +20,11 @@ def looks(*largest: float, **options: object) -> list[Event]:
 BROKEN = looks(1, 2, 1e5, 1e8)
 
 
-def test_fires_when_it_is_confirmed() -> None:
+def test_fires_when_it_is_confirmed(golden: Golden) -> None:
     finding = fires("TC707", BROKEN)
     assert finding.first_step == 2
-    assert "up to 1e+08, usually 1.5" in finding.observed
+    golden(finding)
+    assert mentions(finding, "1e+08", 1.5)
 
 
 def test_quiet_on_one_outlier() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 from tests.builders import LINEAR, MLP, TraceBuilder
 from tests.checking import fires, quiet
+from tests.golden import Golden, mentions
 from tests.rules.numbers import numbered
 from traincheck.schema.events import CheckpointEvent, Event
 from traincheck.schema.findings import Verdict
@@ -48,16 +49,18 @@ def all_constant(name: str, elements: int) -> dict[str, float]:
 BROKEN = run(all_constant)
 
 
-def test_fires_on_constant_weights() -> None:
+def test_fires_on_constant_weights(golden: Golden) -> None:
     finding = fires("TC708", BROKEN)
     assert finding.first_step == 0
     assert finding.subject.variable == "Net.fc1.weight"
-    assert "hold nothing but 0.5" in finding.observed
+    golden(finding)
+    assert mentions(finding, 0.5)
 
 
-def test_fires_on_weights_of_a_standard_normal_distribution() -> None:
+def test_fires_on_weights_of_a_standard_normal_distribution(golden: Golden) -> None:
     finding = fires("TC708", run(lambda name, elements: spread(1.0, elements)))
-    assert "Net.fc1.weight by 28" in finding.observed
+    golden(finding)
+    assert mentions(finding, "Net.fc1.weight", 28)
 
 
 def test_quiet_on_the_usual_initialization() -> None:

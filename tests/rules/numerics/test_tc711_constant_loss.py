@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tests.checking import fires, net, quiet
+from tests.golden import mentions
 from tests.rules.numbers import numbered
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
@@ -20,7 +21,7 @@ BROKEN = run(lambda step: 2.302585)
 def test_fires_after_twenty_steps() -> None:
     finding = fires("TC711", BROKEN)
     assert (finding.first_step, finding.violations) == (0, 1)
-    assert "2.302585" in finding.observed
+    assert mentions(finding, 2.302585)
     assert quiet("TC711", run(lambda step: 2.302585, steps=19)) is Verdict.NOT_TRIGGERED
 
 

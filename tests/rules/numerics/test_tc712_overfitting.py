@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from tests.builders import TraceBuilder
 from tests.checking import fires, net, quiet
+from tests.golden import Golden, mentions
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
 from traincheck.schema.values import TensorSummary, tensor_json
@@ -32,10 +33,11 @@ def run(evaluations: Sequence[float], train: Sequence[float] | None = None) -> l
 BROKEN = run([1.0, 0.8, 0.7, 0.75, 0.8, 0.9, 1.0])
 
 
-def test_fires_as_advice_and_names_the_best_step() -> None:
+def test_fires_as_advice_and_names_the_best_step(golden: Golden) -> None:
     finding = fires("TC712", BROKEN)
     assert (finding.severity, finding.first_step) == ("info", 8)
-    assert "from 0.7 to 1" in finding.observed
+    golden(finding)
+    assert mentions(finding, 0.7, 1)
 
 
 def test_quiet_when_evaluation_goes_up_and_down() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.checking import fires, net, quiet
+from tests.golden import mentions
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
 from traincheck.schema.values import TensorSummary, tensor_json
@@ -24,7 +25,7 @@ BROKEN = run(0.97)
 def test_fires_as_advice() -> None:
     finding = fires("TC713", BROKEN)
     assert (finding.severity, finding.subject.variable) == ("info", "batch[1]")
-    assert "97%" in finding.observed
+    assert mentions(finding, "97%")
 
 
 def test_quiet_on_balanced_labels() -> None:

@@ -13,11 +13,12 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from tests.checking import fires, net, quiet
 from tests.collect.recording import recording
+from tests.golden import Golden, mentions
 from tests.rules.batches import leaf
 from tests.rules.loss_runs import tensor
-from traincheck.schema.apis import Families
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
+from traincheck.schema.torch_api import Families
 
 LOSS = "torch.nn.functional.cross_entropy"
 OUTPUTS = {"min": -1.7, "max": 2.3, "row_sum_min": -3.0, "row_sum_max": 1.0, "nonfinite": 0}
@@ -72,12 +73,12 @@ def run(
 BROKEN = run([2.005] * 5)
 
 
-def test_fires_once_at_the_third_batch() -> None:
+def test_fires_once_at_the_third_batch(golden: Golden) -> None:
     finding = fires("TC717", BROKEN)
     assert (finding.first_step, finding.violations, finding.severity) == (1, 1, "warning")
     assert finding.subject.api == LOSS
-    assert finding.observed == "a loss of 2.005 for 3 different batches in a row"
-    assert "loader1" in finding.message
+    golden(finding)
+    assert mentions(finding, 2.005, 3, "loader1")
 
 
 def test_fires_within_an_evaluation_and_on_several_losses() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.builders import ADAM, MLP, SGD, TraceBuilder
 from tests.checking import fires, quiet
+from tests.golden import mentions
 from traincheck.schema.findings import Verdict
 
 ALL = [f"Net.{name}" for name in MLP]
@@ -27,7 +28,7 @@ def test_fires_on_what_both_hold() -> None:
     finding = fires("TC103", BROKEN)
     assert (finding.first_step, finding.last_step) == (0, 2)
     assert finding.variables == tuple(sorted(ALL[2:]))
-    assert "opt0 (Adam) and opt1 (SGD)" in finding.message
+    assert mentions(finding, "opt0 (Adam) and opt1 (SGD)")
 
 
 def test_quiet_on_optimizers_that_share_nothing() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.builders import MLP, TraceBuilder
 from tests.checking import fires, net, quiet
+from tests.golden import mentions
 from traincheck.schema.findings import Verdict
 
 HEAD = ["Net.fc2.weight", "Net.fc2.bias"]
@@ -21,7 +22,7 @@ def test_fires_on_what_was_replaced() -> None:
     finding = fires("TC104", BROKEN)
     assert finding.variables == tuple(sorted(HEAD))
     assert finding.severity == "info"
-    assert "train.py:40" in finding.likely_cause
+    assert mentions(finding, "train.py:40")
 
 
 def test_quiet_without_leftovers() -> None:

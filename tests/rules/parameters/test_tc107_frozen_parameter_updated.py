@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.builders import TraceBuilder
 from tests.checking import fires, net, quiet
+from tests.golden import mentions
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
 
@@ -22,7 +23,7 @@ def test_fires_while_a_gradient_is_left() -> None:
     finding = fires("TC107", BROKEN)
     assert finding.first_step == 3
     assert finding.variables == tuple(sorted(BODY))
-    assert "train.py:88" in finding.likely_cause
+    assert mentions(finding, "train.py:88")
 
 
 def test_quiet_when_gradients_are_none() -> None:

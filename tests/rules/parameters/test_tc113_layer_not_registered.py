@@ -8,9 +8,10 @@ import pytest
 
 from tests.builders import MLP, TraceBuilder
 from tests.checking import fires, net, quiet
-from traincheck.schema.apis import Families
+from tests.golden import Golden, mentions
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import Verdict
+from traincheck.schema.torch_api import Families
 
 LINEAR = "torch.nn.modules.linear.Linear.forward"
 GRAPH = {"dtype": "float32", "shape": [64, 32], "device": "cpu", "requires_grad": True}
@@ -45,11 +46,12 @@ def _before_root(call: Any, given: dict[str, Any]) -> Any:
 BROKEN = run().build()
 
 
-def test_fires_on_layers_without_a_name() -> None:
+def test_fires_on_layers_without_a_name(golden: Golden) -> None:
     finding = fires("TC113", BROKEN)
     assert (finding.first_step, finding.violations) == (0, 1)
     assert finding.subject.module == "Net"
-    assert "1 call of Linear in a step" in finding.observed
+    golden(finding)
+    assert mentions(finding, 1)
 
 
 @pytest.mark.parametrize(

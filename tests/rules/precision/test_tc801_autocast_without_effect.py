@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from tests.checking import fires, net, quiet
+from tests.golden import Golden, mentions
 from tests.rules.loss_runs import tensor
-from traincheck.schema.apis import Families
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
+from traincheck.schema.torch_api import Families
 
 
 def under(autocast: str | None, *results: str, **root: Any) -> list[Event]:
@@ -29,10 +30,11 @@ def under(autocast: str | None, *results: str, **root: Any) -> list[Event]:
 BROKEN = under("bfloat16", "float32", "float32")
 
 
-def test_fires_when_no_product_has_its_dtype() -> None:
+def test_fires_when_no_product_has_its_dtype(golden: Golden) -> None:
     finding = fires("TC801", BROKEN)
     assert (finding.first_step, finding.last_step) == (0, 1)
-    assert "all 2 matrix products are in float32" in finding.observed
+    golden(finding)
+    assert mentions(finding, 2)
     assert finding.subject.module == "Net"
 
 

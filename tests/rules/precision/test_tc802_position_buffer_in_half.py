@@ -6,6 +6,7 @@ import pytest
 
 from tests.builders import MLP, TraceBuilder
 from tests.checking import fires, quiet
+from tests.golden import mentions
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
 
@@ -32,7 +33,7 @@ def test_fires_on_names_of_positions(buffer: str, dtype: str) -> None:
     finding = fires("TC802", run(buffer, dtype))
     assert finding.variables == (f"Net.{buffer}",)
     assert finding.first_step == 0
-    assert dtype in finding.message
+    assert mentions(finding, dtype)
 
 
 def test_quiet_on_float32_and_on_other_buffers() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from tests.builders import MLP, SGD
 from tests.checking import fires, net, quiet
+from tests.golden import mentions
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
 
@@ -28,7 +29,7 @@ def test_fires_at_the_first_step() -> None:
     finding = fires("TC803", BROKEN)
     assert finding.first_step == 0
     assert finding.variables == tuple(sorted(f"Net.{name}" for name in MLP))
-    assert "eps=1e-08" in finding.likely_cause
+    assert mentions(finding, "eps=1e-08")
 
 
 @pytest.mark.parametrize(

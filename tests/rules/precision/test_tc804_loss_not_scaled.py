@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.checking import fires, net, quiet
-from traincheck.schema.apis import Families
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
+from traincheck.schema.torch_api import Families
 
 SCALE = "torch.amp.GradScaler.scale"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.checking import fires, quiet
+from tests.golden import mentions
 from tests.rules.resuming import PARTS, PATH, Resuming
 from traincheck.schema.events import Event, StateEvent
 from traincheck.schema.findings import Verdict
@@ -28,7 +29,7 @@ BROKEN = saved("float16")
 def test_fires_on_moments_in_half() -> None:
     finding = fires("TC807", BROKEN)
     assert (finding.first_step, finding.severity, finding.violations) == (1, "info", 1)
-    assert "float16" in finding.message
+    assert mentions(finding, "float16")
 
 
 def test_quiet_on_moments_like_the_weights() -> None:

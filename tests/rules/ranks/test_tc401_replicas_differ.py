@@ -8,13 +8,14 @@ import pytest
 
 from tests.builders import BN_BUFFERS, MLP, MLP_BN
 from tests.checking import fires, quiet, report_of
+from tests.golden import Golden, mentions
 from tests.ranks import RankBuilder, merged, two_ranks
 from traincheck.check.engine import Engine
 from traincheck.rules.ranks.tc401_replicas_differ import ReplicasDiffer
-from traincheck.schema.apis import JOIN
 from traincheck.schema.events import Event, StateEvent
 from traincheck.schema.findings import Verdict
 from traincheck.schema.places import where
+from traincheck.schema.torch_api import JOIN
 
 ALL = tuple(sorted(f"Net.{name}" for name in MLP))
 LAYER_NORM = "torch.nn.modules.normalization.LayerNorm"
@@ -37,11 +38,12 @@ def test_the_place_is_in_the_loop() -> None:
     assert where(fires("TC401", BROKEN).evidence) == "train.py:84"
 
 
-def test_fires_at_the_first_step_that_leaves_ranks_apart() -> None:
+def test_fires_at_the_first_step_that_leaves_ranks_apart(golden: Golden) -> None:
     finding = fires("TC401", BROKEN)
     assert (finding.first_step, finding.variables) == (2, ("Net.fc1.weight",))
     assert finding.rank == 1
-    assert "rank 0" in finding.message
+    golden(finding)
+    assert mentions(finding, 0)
 
 
 def test_fires_with_all_names_at_once() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.builders import MLP
 from tests.checking import fires, quiet
+from tests.golden import mentions
 from tests.ranks import RankBuilder, two_ranks
 from traincheck.schema.findings import Verdict
 
@@ -28,7 +29,7 @@ def test_fires_at_the_first_step_past_the_wrapper() -> None:
     assert finding.first_step == 2
     assert finding.variables == tuple(sorted(f"Net.{name}" for name in MLP))
     assert finding.subject.module == "Net"
-    assert "train.py:30" in finding.likely_cause
+    assert mentions(finding, "train.py:30")
 
 
 def test_quiet_where_the_wrapper_is_called() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.checking import fires, quiet
+from tests.golden import Golden, mentions
 from tests.ranks import RankBuilder, two_ranks
 from tests.rules.window import schedule
 from traincheck.schema.findings import Verdict
@@ -20,11 +21,11 @@ def scheduled(rank: RankBuilder, *, on: tuple[int, ...] = (0,), apart: bool = Tr
 BROKEN = two_ranks(scheduled)
 
 
-def test_fires_where_one_rank_steps_the_scheduler() -> None:
+def test_fires_where_one_rank_steps_the_scheduler(golden: Golden) -> None:
     finding = fires("TC406", BROKEN)
     assert (finding.first_step, finding.rank) == (1, 1)
-    assert finding.observed == "rank 0: 0.0001, rank 1: 0.001"
-    assert "scheduler" in finding.likely_cause
+    golden(finding)
+    assert mentions(finding, 0, 0.0001, 1, 0.001)
 
 
 def test_the_rule_about_replicas_leaves_it_to_this_one() -> None:

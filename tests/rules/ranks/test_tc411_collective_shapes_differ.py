@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.checking import fires, quiet
+from tests.golden import mentions
 from tests.ranks import RankBuilder, two_ranks
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
@@ -27,11 +28,11 @@ BROKEN = run(shape=[5, 4])
 def test_fires_at_the_first_call_with_another_shape() -> None:
     finding = fires("TC411", BROKEN)
     assert (finding.first_step, finding.rank) == (1, 1)
-    assert "[5, 4]" in finding.observed
+    assert mentions(finding, "[5, 4]")
 
 
 def test_fires_on_another_dtype() -> None:
-    assert "float64" in fires("TC411", run(dtype="float64")).observed
+    assert mentions(fires("TC411", run(dtype="float64")), "float64")
 
 
 @pytest.mark.parametrize(

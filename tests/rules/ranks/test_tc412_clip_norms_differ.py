@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from tests.checking import fires, quiet
+from tests.golden import mentions
 from tests.ranks import RankBuilder, two_ranks
 from traincheck.facts.rank_steps import FSDP_FORWARD
-from traincheck.schema.apis import Families
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
+from traincheck.schema.torch_api import Families
 from traincheck.schema.values import TensorSummary, tensor_json
 
 
@@ -30,8 +31,7 @@ BROKEN = run(5.5, 18.5)
 def test_fires_at_the_first_step() -> None:
     finding = fires("TC412", BROKEN)
     assert (finding.first_step, finding.violations) == (0, 1)
-    assert "5.5" in finding.observed
-    assert "train.py:86" in finding.likely_cause
+    assert mentions(finding, 5.5, "train.py:86")
 
 
 def test_quiet_on_equal_norms() -> None:

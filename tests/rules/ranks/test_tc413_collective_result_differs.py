@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.checking import fires, quiet
+from tests.golden import Golden, mentions
 from tests.ranks import RankBuilder, two_ranks
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
@@ -39,10 +40,11 @@ def together(usual: str = "all_reduce", **odd: Any) -> list[Event]:
 BROKEN = pairs()
 
 
-def test_fires_when_data_is_lost_on_the_way() -> None:
+def test_fires_when_data_is_lost_on_the_way(golden: Golden) -> None:
     finding = fires("TC413", BROKEN)
     assert (finding.first_step, finding.rank) == (1, 1)
-    assert "what rank 0 sent" in finding.message
+    golden(finding)
+    assert mentions(finding, 0)
 
 
 def test_fires_when_a_result_differs_between_ranks() -> None:

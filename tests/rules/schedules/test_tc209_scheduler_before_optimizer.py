@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from tests.checking import fires, net, quiet
+from tests.golden import mentions
 from tests.rules.window import scaler_step, schedule
-from traincheck.schema.apis import Families
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
+from traincheck.schema.torch_api import Families
 
 
 def loop(steps: int = 4, *, early: bool) -> list[Event]:
@@ -27,7 +28,7 @@ def test_fires_from_the_first_step_on() -> None:
     finding = fires("TC209", BROKEN)
     assert (finding.first_step, finding.violations) == (0, 1)
     assert finding.subject.api == Families.SCHEDULER_STEP
-    assert "train.py:90" in finding.likely_cause
+    assert mentions(finding, "train.py:90")
 
 
 def test_quiet_in_the_usual_order() -> None:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from tests.checking import fires, net, quiet
+from tests.golden import mentions
 from tests.rules.window import schedule
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
@@ -35,7 +36,7 @@ def test_fires_where_the_rate_rises_again() -> None:
     finding = fires("TC217", BROKEN)
     assert (finding.severity, finding.violations) == ("info", 1)
     assert 4 <= finding.first_step <= 6
-    assert "train.py:90" in finding.likely_cause
+    assert mentions(finding, "train.py:90")
 
 
 def test_quiet_on_a_schedule_that_lasts() -> None:

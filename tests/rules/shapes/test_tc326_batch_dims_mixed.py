@@ -11,9 +11,10 @@ from torch import nn
 from tests.builders import TraceBuilder
 from tests.checking import fires, net, quiet
 from tests.collect.recording import recording
-from traincheck.schema.apis import Marks
+from tests.golden import Golden, mentions
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
+from traincheck.schema.observations.model_structure import ModelStructure
 
 GRU, ATTENTION = (
     "torch.nn.modules.rnn.GRU.forward",
@@ -35,7 +36,7 @@ def run(first: Shape, other: Shape, *, steps: int = 4, flags: Shape = (1, 0)) ->
         "Seq.enc": {"batch_first": bool(flags[1])},
         "Seq.dec": {"batch_first": bool(flags[0])},
     }
-    trace.mark(Marks.MODEL, name="Seq", modules=modules)
+    trace.mark(ModelStructure.text, name="Seq", modules=modules)
     for _ in range(steps):
         trace.begin_step().zero_grad().forward()
         given(trace, ATTENTION, "Seq.dec", first)
@@ -47,11 +48,12 @@ def run(first: Shape, other: Shape, *, steps: int = 4, flags: Shape = (1, 0)) ->
 BROKEN = run((32, 6), (32, 24))
 
 
-def test_fires_once_after_three_steps() -> None:
+def test_fires_once_after_three_steps(golden: Golden) -> None:
     finding = fires("TC326", BROKEN)
     assert (finding.first_step, finding.violations) == (2, 1)
     assert finding.subject.module == "Seq.enc"
-    assert finding.observed == "24 sequences of 32 steps"
+    golden(finding)
+    assert mentions(finding, 24, 32)
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,11 @@ from torch.utils.data import DataLoader, TensorDataset
 from tests.builders import MLP, TraceBuilder
 from tests.checking import fires, net, quiet
 from tests.collect.recording import recording
+from tests.golden import Golden, mentions
 from tests.rules.window import batch, scaler_step
-from traincheck.schema.apis import Families, Marks
 from traincheck.schema.findings import Verdict
+from traincheck.schema.observations.gradients import ReplacedGradients
+from traincheck.schema.torch_api import Families
 
 
 def windows(
@@ -41,12 +43,12 @@ def windows(
 BROKEN = windows(4).build()
 
 
-def test_fires_where_every_batch_clears() -> None:
+def test_fires_where_every_batch_clears(golden: Golden) -> None:
     finding = fires("TC204", BROKEN)
     assert finding.first_step == 0
     assert finding.subject.api == Families.ZERO_GRAD
-    assert "3 of every 4 batches" in finding.message
-    assert "train.py:80" in finding.likely_cause
+    golden(finding)
+    assert mentions(finding, 3, 4, "train.py:80")
 
 
 def test_quiet_on_accumulation_as_it_should_be() -> None:
@@ -123,7 +125,7 @@ def test_quiet_on_gradients_that_a_program_sums_up_itself(tmp_path: Path) -> Non
                     parameter.grad = gradient / 2
                 optimizer.step()
                 total = []
-    assert len(run.marks(Marks.REPLACED)) == 6
+    assert len(run.marks(ReplacedGradients.text)) == 6
     quiet("TC204", run.events)
 
 
@@ -136,4 +138,4 @@ def test_clipping_replaces_no_gradient(tmp_path: Path) -> None:
             model(torch.randn(8, 4)).sum().backward()
             nn.utils.clip_grad_norm_(model.parameters(), 0.1)
             optimizer.step()
-    assert run.marks(Marks.REPLACED) == []
+    assert run.marks(ReplacedGradients.text) == []

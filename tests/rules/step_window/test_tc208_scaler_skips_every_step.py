@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from tests.checking import fires, net, quiet
+from tests.golden import Golden, mentions
 from tests.rules.window import scale, scaler_step, schedule
-from traincheck.schema.apis import Families
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
+from traincheck.schema.torch_api import Families
 
 
 def loop(skipped: int, stepped: int = 0, *, enabled: bool = True) -> list[Event]:
@@ -21,13 +22,12 @@ def loop(skipped: int, stepped: int = 0, *, enabled: bool = True) -> list[Event]
 BROKEN = loop(12)
 
 
-def test_fires_after_ten_in_a_row() -> None:
+def test_fires_after_ten_in_a_row(golden: Golden) -> None:
     finding = fires("TC208", loop(12, 3))
     assert finding.first_step == 0
     assert finding.subject.api == Families.SCALER_STEP
-    assert "10 steps of opt0 (Adam) in a row, while its scheduler stepped 9 times" in (
-        finding.message
-    )
+    golden(finding)
+    assert mentions(finding, 10, "opt0 (Adam)", 9)
 
 
 def test_fires_when_a_run_ends_without_any() -> None:

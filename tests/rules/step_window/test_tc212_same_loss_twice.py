@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from tests.checking import fires, net, quiet
+from tests.golden import mentions
 from tests.rules.window import LOSS
-from traincheck.schema.apis import Families
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
+from traincheck.schema.torch_api import Families
 
 
 def loop(steps: int = 3, *, second: float | None, clears: bool = False) -> list[Event]:
@@ -36,7 +37,7 @@ def test_fires_on_the_same_value() -> None:
     finding = fires("TC212", BROKEN)
     assert (finding.first_step, finding.violations) == (0, 1)
     assert finding.subject.api == Families.BACKWARD
-    assert "train.py:84" in finding.likely_cause
+    assert mentions(finding, "train.py:84")
 
 
 def test_quiet_on_two_losses() -> None:

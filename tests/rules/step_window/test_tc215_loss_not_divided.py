@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from tests.builders import TraceBuilder
 from tests.checking import fires, net, quiet
-from traincheck.schema.apis import Families
+from tests.golden import Golden, mentions
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
+from traincheck.schema.torch_api import Families
 from traincheck.schema.values import TensorSummary, tensor_json
 
 
@@ -48,10 +49,11 @@ def run(
 BROKEN = run()
 
 
-def test_fires_when_means_are_added_up() -> None:
+def test_fires_when_means_are_added_up(golden: Golden) -> None:
     finding = fires("TC215", BROKEN)
     assert (finding.first_step, finding.severity, finding.violations) == (0, "info", 1)
-    assert "2 batches" in finding.message
+    golden(finding)
+    assert mentions(finding, 2)
 
 
 def test_fires_without_a_loader() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from tests.builders import ADAM, MLP, TraceBuilder
 from tests.checking import fires, quiet
+from tests.golden import Golden, mentions
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
 
@@ -40,11 +41,11 @@ def epochs(
 BROKEN = epochs()
 
 
-def test_fires_where_the_second_one_begins() -> None:
+def test_fires_where_the_second_one_begins(golden: Golden) -> None:
     finding = fires("TC223", BROKEN)
     assert (finding.first_step, finding.violations) == (3, 1)
-    assert "opt0, opt1 and opt2 (Adam)" in finding.likely_cause
-    assert "before the loop" in finding.fix
+    assert mentions(finding, "opt0, opt1 and opt2 (Adam)")
+    golden(finding)
 
 
 def test_fires_on_sgd_with_momentum_only() -> None:

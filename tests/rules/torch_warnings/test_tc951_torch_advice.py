@@ -6,9 +6,9 @@ import pytest
 
 from tests.checking import fires, net, quiet
 from traincheck.rules.torch_warnings.tc951_torch_advice import KNOWN
-from traincheck.schema.apis import Families
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
+from traincheck.schema.torch_api import Families
 
 # As torch words them.
 SCHEDULER = (

@@ -1,13 +1,13 @@
-"""Sentences of a finding, and what is filled in into its words. Groups and decides nothing."""
+"""Sentences of a finding, and the placeholders in its texts."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 
-from traincheck.check.call_tree import LANDMARKS
-from traincheck.check.folding import Fault
+from traincheck.check.grouping.root_causes import RootCause
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Topic, Violation
+from traincheck.schema.torch_api import LANDMARKS
 from traincheck.schema.words import joined
 
 _SHOWN_NAMES = 8
@@ -15,29 +15,29 @@ _BY_NUMBER = re.compile(r"\{([\w ]+)\|([\w ]+)\}")  # {is|are}: of one variable,
 _CALLED = {Symptom.MISSING_CALL: "does not call", Symptom.EXTRA_CALL: "calls"}
 
 
-def beside(fault: Fault) -> str:
-    """Sentences on what else a fault took in, each with a space before it; empty if nothing."""
-    return _frozen_beside(fault) + _called_beside(fault) + _numbers_beside(fault)
+def side_effects_text(cause: RootCause) -> str:
+    """Sentences on further effects of a cause, each after a space; empty if there are none."""
+    return _frozen_text(cause) + _called_text(cause) + _numbers_text(cause)
 
 
-def _frozen_beside(fault: Fault) -> str:
-    """A sentence on the frozen parameters that a fault of another kind took in."""
-    names = {t.first.subject.variable for _, s, t in fault.explained if s is Symptom.FROZEN}
-    found = sorted(name for name in names - fault.variables if name is not None)
+def _frozen_text(cause: RootCause) -> str:
+    """A sentence on the frozen parameters among the effects of another symptom."""
+    names = {t.first.subject.variable for _, s, t in cause.explained if s is Symptom.FROZEN}
+    found = sorted(name for name in names - cause.variables if name is not None)
     return f" Beside that, {joined(found, _SHOWN_NAMES)} do not require grad." if found else ""
 
 
-def _called_beside(fault: Fault) -> str:
-    """A sentence on computations that only the reference makes, or only this run."""
-    if fault.symptom is Symptom.EVAL_MODE:
-        return ""  # there calls are made, and not counted
-    apis: dict[tuple[str, str], set[str]] = {}  # by what stands before and behind their names
-    for _, symptom, tally in fault.explained:
-        api = tally.first.subject.api
-        if symptom is fault.symptom or symptom not in _CALLED or not api or _is_landmark(api):
+def _called_text(cause: RootCause) -> str:
+    """Sentences on calls that only the reference makes, or only this run."""
+    if cause.symptom is Symptom.EVAL_MODE:
+        return ""  # the calls are made, but not counted in evaluation mode
+    apis: dict[tuple[str, str], set[str]] = {}  # by the words before and after their names
+    for _, symptom, count in cause.explained:
+        api = count.first.subject.api
+        if symptom is cause.symptom or symptom not in _CALLED or not api or _is_landmark(api):
             continue
-        if tally.first.topic is not Topic.ORDER:  # what it misses may be called in another place
-            how = _how_often(symptom, tally.first)
+        if count.first.topic is not Topic.ORDER:  # the call may only be at another place
+            how = _how_often(symptom, count.first)
             apis.setdefault(how, set()).add(_short_api(api) or "")
     return "".join(
         f" Unlike the reference runs, this one {verb} {joined(sorted(names), 3)}{often}."
@@ -47,7 +47,7 @@ def _called_beside(fault: Fault) -> str:
 
 def _how_often(symptom: Symptom, violation: Violation) -> tuple[str, str]:
     """``calls`` and `` more often``, around the name of what is called."""
-    if violation.topic is Topic.COUNT:  # of calls that the reference makes
+    if violation.topic is Topic.COUNT:  # the reference makes this call, too
         if symptom is Symptom.EXTRA_CALL:
             return "calls", " more often"
         if violation.measured:
@@ -55,50 +55,51 @@ def _how_often(symptom: Symptom, violation: Violation) -> tuple[str, str]:
     return _CALLED[symptom], ""
 
 
-def _numbers_beside(fault: Fault) -> str:
-    """A sentence on what comes of a call that is missing or too many."""
-    if fault.symptom not in _CALLED:
+def _numbers_text(cause: RootCause) -> str:
+    """A sentence on a number that a missing or extra call changes."""
+    if cause.symptom not in _CALLED:
         return ""
-    values = [t for _, s, t in fault.explained if s is Symptom.WRONG_VALUE]
+    values = [t for _, s, t in cause.explained if s is Symptom.WRONG_VALUE]
     if not values:
         return ""
-    first = min(values, key=lambda tally: tally.key).first
+    first = min(values, key=lambda count: count.key).first
     return f" With it, another claim breaks: {first.expected}; here it is {first.observed}."
 
 
 def _is_landmark(api: str) -> bool:
-    """Whether a call belongs to the loop, so that its place there says all."""
+    """Whether a call belongs to the training loop."""
     return api in LANDMARKS or api.startswith(("torch.optim.", "torch.amp.", "torch.autograd."))
 
 
 def since(step: int, *, is_once: bool = False) -> str:
-    """In which steps. is_once: in this one, and in none after it."""
+    """The steps of a violation, as text. is_once: in this step and in none after it."""
     if step < 0:
         return "before the first step"
     return f"in step {step}" if is_once else f"from step {step} on"
 
 
 def message(head: Violation, info: CheckInfo, variables: Sequence[str], at: str) -> str:
-    """The check's own sentence, with all names where it has the first."""
-    said = head.message.rstrip(".")
+    """The check's own sentence, with the names of all variables."""
+    text = head.message.rstrip(".")
     names = joined(variables, _SHOWN_NAMES)
     if info.kind == "rule":
-        return f"{at[:1].upper()}{at[1:]}: {with_all_names(said, head, variables)}."
+        return f"{at[:1].upper()}{at[1:]}: {with_all_names(text, head, variables)}."
     about = f" ({names})" if names else ""
     seen = head.observed or "it does not hold"
-    return f"{said}. This held in every reference run. In this run, {at}: {seen}{about}."
+    return f"{text}. This held in every reference run. In this run, {at}: {seen}{about}."
 
 
 def with_all_names(text: str, head: Violation, variables: Sequence[str]) -> str:
-    """``text`` with all names in place of the one that it was written for."""
+    """``text`` with the names of all variables in place of the first."""
     own = head.subject.variable
     return text.replace(own, joined(variables, _SHOWN_NAMES), 1) if own and variables else text
 
 
-class Filler:
-    """Fills in {variables}, {subject}, {step}, {since}, {where} and {optimizer}.
+class Template:
+    """Fills in the placeholders of a text.
 
-    And {expected} and {observed}. And chooses between {is|are}, by how many variables there are.
+    They are {variables}, {subject}, {step}, {since}, {where}, {optimizer}, {expected} and
+    {observed}. {is|are} is chosen by the number of variables.
     """
 
     def __init__(

@@ -13,7 +13,7 @@ from traincheck.collect.tensors.summarize import summarize
 from traincheck.collect.trace_writer.call_site import where
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
 from traincheck.collect.tracking.wrapped_optimizers import owner_of
-from traincheck.schema.apis import Families
+from traincheck.schema.torch_api import Families
 
 # Of 2.4 and later; the older ones are for one kind of device
 _SETTERS = (
@@ -28,7 +28,6 @@ class Amp(Instrument):
     """A scaler's step may skip the optimizer; the step counter must see it all the same."""
 
     name = "amp"
-    families = (Families.SCALER_STEP, Families.SCALER_UPDATE, Families.UNSCALE)
     always = True
 
     def install(self) -> None:

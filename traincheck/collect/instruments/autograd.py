@@ -16,29 +16,26 @@ from traincheck.collect.instruments._wrap import (
     span_wrapper,
 )
 from traincheck.collect.instruments.base import Instrument
-from traincheck.collect.observers.attention_softmax import AttentionSoftmaxObserver
-from traincheck.collect.observers.loss_broadcast import LossBroadcastObserver
+from traincheck.collect.observers.base import Hook
 from traincheck.collect.observers.stale_gradients import StaleGradientObserver
 from traincheck.collect.templates import BACKWARD
 from traincheck.collect.tensors.summarize import encode
 from traincheck.collect.trace_writer.call_site import place, where
 from traincheck.collect.trace_writer.compile_state import is_traced, state
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
-from traincheck.schema.apis import GRAD, Families, Marks
+from traincheck.schema.marks import Marks
+from traincheck.schema.torch_api import GRAD, Families
 
 
 class Autograd(Instrument):
     """``Tensor.backward`` calls ``torch.autograd.backward`` by name, so one place sees all."""
 
     name = "autograd"
-    families = (Families.BACKWARD, GRAD)
-    states = ("gradient", "loss")
     always = True
 
     def install(self) -> None:
         self._looks_at_gradients = self.session.tracker.wants("gradient", "backward")
-        looks = (LossBroadcastObserver(self.session), AttentionSoftmaxObserver(self.session))
-        self._graph_looks = [look.before for look in looks if look.is_wanted]
+        self._graph_looks = [observer.before for observer in self.observers(Hook.BEFORE_BACKWARD)]
         self._kept = StaleGradientObserver(self.session)
         self._glance = self.session.tracker.scans.glance_gradients
         self.replace(torch.autograd, "backward", self._wrap_backward)

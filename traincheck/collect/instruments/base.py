@@ -8,8 +8,12 @@ import types
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from traincheck.collect.observers.base import Hook, Observer
+from traincheck.collect.observers.registry import OBSERVERS
 from traincheck.collect.trace_writer.compile_state import is_traced
 from traincheck.collect.trace_writer.emitter import hidden
+from traincheck.schema.claims import without_sampling
+from traincheck.schema.instruments import FEEDS, Feed
 
 if TYPE_CHECKING:
     from traincheck.collect.context import Recorder
@@ -20,33 +24,34 @@ _MISSING = object()
 class Instrument:
     """Makes one family of APIs emit events. Subclasses define ``name`` and ``install``.
 
-    families, kinds, states: what its records serve; in selective collection it is installed only
-    when a check needs one of them.
+    feed: what it records, declared in schema/instruments.py under its name; in selective collection
+    it is installed only when a check needs some of that.
     always: also installed when nothing of it is recorded, because steps are counted by it.
     is_seen_by_transforms: replaces functions that TorchScript or fx would come upon.
     """
 
     name: ClassVar[str]
-    families: ClassVar[tuple[str, ...]] = ()
-    kinds: ClassVar[tuple[str, ...]] = ()
-    states: ClassVar[tuple[str, ...]] = ()
+    feed: ClassVar[Feed]
     always: ClassVar[bool] = False
     is_seen_by_transforms: ClassVar[bool] = False
+
+    def __init_subclass__(cls) -> None:
+        cls.feed = FEEDS[cls.name]
 
     def __init__(self, session: Recorder) -> None:
         self.session = session
         self._originals: list[tuple[Any, str, Any]] = []
+        self._installed: list[Observer] = []
 
     def is_wanted(self) -> bool:
         """Whether anything that is recorded in this session needs this instrument."""
-        needs = self.session.needs
+        needs, feed = self.session.needs, self.feed
         if needs is None or self.always:
             return True
-        roles = tuple(f"{state}@" for state in self.states)
         return (
-            any(family in needs.calls for family in self.families)
-            or any(kind in needs.kinds for kind in self.kinds)
-            or any(state.startswith(roles) for state in needs.states)
+            any(family in needs.calls for family in feed.families)
+            or not feed.kinds.isdisjoint(needs.kinds)
+            or any(map(feed.has_state, without_sampling(needs.states)))
         )
 
     def wants_call(self, api: str, family: str | None = None) -> bool:
@@ -58,8 +63,28 @@ class Instrument:
         """Replace the originals. Called once."""
         raise AssertionError(f"{type(self).__name__} does not say what it installs")
 
+    def observers(self, hook: Hook) -> list[Observer]:
+        """New observers of the table that it serves at this hook, where a check needs them."""
+        made = (
+            observer(self.session)
+            for observer in OBSERVERS
+            if observer.hook is hook and observer.instrument() == self.name
+        )
+        return [observer for observer in made if observer.is_wanted]
+
+    def install_observers(self) -> None:
+        """Let the observers in that replace functions themselves. Called after `install`."""
+        for observer in self.observers(Hook.ON_INSTALL):
+            try:
+                observer.install(self)
+                self._installed.append(observer)
+            except Exception as error:  # another torch than we know: go without this observer
+                self.session.fault(observer.install, error)
+
     def remove(self) -> None:
         """Put the originals back, last replaced first."""
+        while self._installed:
+            self._installed.pop().remove()
         for holder, attribute, original in reversed(self._originals):
             if original is _MISSING:
                 delattr(holder, attribute)

@@ -66,13 +66,11 @@ class Checkpoint(Instrument):
     """The stage is "checkpoint" while state is saved or loaded."""
 
     name = "checkpoint"
-    kinds = ("checkpoint",)
-    states = ("average",)
 
     def install(self) -> None:
         self._nested = False  # loading one thing may load its parts
         self._averages = LoadedAverageObserver(self.session)
-        self._averages.install()
+        self._averages.install(self)
         self._made = StateDictObserver()
         self.replace(torch, "save", self._wrap_save)
         self._imports = ImportHook(_SAVERS.__contains__, self._wrap_savers, self.session.fault)

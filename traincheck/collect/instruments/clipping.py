@@ -17,7 +17,7 @@ from traincheck.collect.instruments.base import Instrument
 from traincheck.collect.tensors.summarize import summarize
 from traincheck.collect.trace_writer.call_site import where
 from traincheck.collect.trace_writer.emitter import Emitter
-from traincheck.schema.apis import Families
+from traincheck.schema.torch_api import Families
 
 # Where the class is; many programs do without, and importing it takes half a second.
 _SHARDED = "torch.distributed.fsdp.fully_sharded_data_parallel"
@@ -27,7 +27,6 @@ class Clipping(Instrument):
     """The result of clipping by norm is the norm before clipping."""
 
     name = "clipping"
-    families = (Families.CLIP_NORM, Families.CLIP_VALUE, Families.FSDP_CLIP)
 
     def install(self) -> None:
         self._imports: ImportHook | None = None

@@ -17,7 +17,7 @@ from torch.utils.data import _utils, dataloader
 
 from traincheck.collect import masking
 from traincheck.collect.instruments.base import Instrument
-from traincheck.collect.observers.worker_rng import watched
+from traincheck.collect.observers.worker_rng import WorkerRngObserver
 from traincheck.collect.stats.token_batch import token_facts
 from traincheck.collect.templates import BATCH, FINGERPRINT, INDICES, SAMPLES, TOKENS
 from traincheck.collect.tensors.fingerprint import fingerprint, is_plain_cpu, row_fingerprints
@@ -49,8 +49,6 @@ class Data(Instrument):
     """A batch fetched with grad enabled is a sign of a new training iteration."""
 
     name = "data"
-    kinds = ("batch",)
-    states = ("batch",)
     always = True
 
     def install(self) -> None:
@@ -60,8 +58,8 @@ class Data(Instrument):
         self._starting: tuple[str, int] | None = None  # forked workers find it as it was
         needs = self.session.needs
         self._is_recorded = needs is None or "batch" in needs.kinds
-        self._has_content = needs is not None and needs.looks(BATCH_CONTENT)
-        self._is_rare = needs is not None and BATCH_CONTENT in needs.rare_looks
+        self._has_content = needs is not None and needs.scans(BATCH_CONTENT)
+        self._is_rare = needs is not None and BATCH_CONTENT in needs.sampled_states
         self.replace(data.DataLoader, "__iter__", self._wrap_iter)
         self.replace(dataloader._BaseDataLoaderIter, "__init__", self._wrap_init)
         self.replace(dataloader._BaseDataLoaderIter, "__next__", self._wrap_next)
@@ -77,7 +75,8 @@ class Data(Instrument):
             try:
                 session.become_worker()
                 if self._is_recorded and session.switch.on:
-                    changed = watched(session, original, self._starting, args, kwargs)
+                    observer = WorkerRngObserver(session)
+                    changed = observer.watched(original, self._starting, args, kwargs)
                     args, kwargs = changed[0], dict(changed[1])
             except Exception as error:  # training must go on whatever we got wrong
                 session.fault(self._wrap_worker, error)

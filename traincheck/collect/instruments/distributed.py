@@ -19,7 +19,8 @@ from traincheck.collect.tensors.summarize import dotted, summarize
 from traincheck.collect.trace_writer.call_site import where
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
 from traincheck.handlers import give_back
-from traincheck.schema.apis import DDP_HOOK, DDP_INIT, JOIN, Marks
+from traincheck.schema.marks import Marks
+from traincheck.schema.torch_api import DDP_HOOK, DDP_INIT, JOIN
 
 COLLECTIVES = (
     "all_reduce", "broadcast", "reduce", "all_gather", "all_gather_into_tensor", "gather",
@@ -38,9 +39,6 @@ class Distributed(Instrument):
     """Numbers the collectives of each group, so that ranks can be compared call by call."""
 
     name = "distributed"
-    families = (DDP_INIT, DDP_HOOK, JOIN)
-    kinds = ("collective",)
-    states = ("collective",)
     always = True
 
     def install(self) -> None:

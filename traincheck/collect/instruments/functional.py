@@ -25,7 +25,7 @@ from traincheck.collect.tensors.summarize import encode
 from traincheck.collect.trace_writer.emitter import Emitter
 from traincheck.collect.tracking.tracker import Tracker
 from traincheck.handlers import give_back
-from traincheck.schema.apis import MODAL, MULTI_HEAD
+from traincheck.schema.torch_api import MODAL, MULTI_HEAD
 
 # Argument names of the C functions that have no Python signature.
 _C_SIGNATURES = {

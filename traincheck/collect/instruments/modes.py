@@ -12,14 +12,13 @@ from traincheck.collect.instruments._wrap import span_wrapper
 from traincheck.collect.instruments.base import Instrument
 from traincheck.collect.trace_writer.call_site import where
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
-from traincheck.schema.apis import Families
+from traincheck.schema.torch_api import Families
 
 
 class Modes(Instrument):
     """``eval()`` calls ``train(False)``: both are recorded as ``eval``."""
 
     name = "modes"
-    families = (Families.TRAIN, Families.EVAL)
 
     def install(self) -> None:
         self._depth = [0]

@@ -28,7 +28,7 @@ from traincheck.collect.trace_writer.compile_state import is_traced, state
 from traincheck.collect.trace_writer.emitter import Emitter, context, hidden
 from traincheck.collect.tracking.naming import unwrap
 from traincheck.collect.tracking.tracked_model import TrackedModel
-from traincheck.schema.apis import Families
+from traincheck.schema.torch_api import Families
 
 _SYNC = "require_backward_grad_sync"
 _MOST_PLANS = 1 << 16  # modules made in each step must not grow the training process
@@ -44,8 +44,6 @@ class Modules(Instrument):
 
     name = "modules"
     is_seen_by_transforms = True
-    families = (Families.MODULE,)
-    states = ("parameter", "gradient", "buffer", "optimizer_state", "input")
     always = True
 
     def install(self) -> None:

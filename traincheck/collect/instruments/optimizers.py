@@ -30,11 +30,14 @@ from traincheck.collect.tensors.summarize import dotted, encode, summarize_named
 from traincheck.collect.trace_writer.call_site import outside, place, where
 from traincheck.collect.trace_writer.compile_state import is_traced
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
+from traincheck.collect.trace_writer.marks import write
 from traincheck.collect.tracking.idle_models import NO_ROOTS
 from traincheck.collect.tracking.live_objects import rates_of
 from traincheck.collect.tracking.wrapped_optimizers import owner_of
 from traincheck.handlers import give_back
-from traincheck.schema.apis import Families, Marks, is_loose
+from traincheck.schema.observations.gradients import ReplacedGradients
+from traincheck.schema.parameter_names import is_unowned
+from traincheck.schema.torch_api import Families
 
 _WRAPPED = "_traincheck_wrapped"
 _SCALARS = (int, float, str, type(None))
@@ -79,9 +82,6 @@ class Optimizers(Instrument):
     """Wraps ``step`` once on each class that is instantiated, as torch does; never instances."""
 
     name = "optimizers"
-    families = (Families.OPTIMIZER_STEP, Families.ZERO_GRAD)
-    kinds = ("optimizer", "step")
-    states = ("parameter", "gradient", "optimizer_state")
     always = True
 
     def install(self) -> None:
@@ -239,7 +239,7 @@ class Optimizers(Instrument):
         tracker.hold(em, owner, optimizer)
         known = [name for name, _ in tracker.held(owner, optimizer)]
         self._loose.pop(owner, None)
-        if any(map(is_loose, known)):
+        if any(map(is_unowned, known)):
             self._loose[owner] = False
         names, groups = iter(known), []
         for group in optimizer.param_groups:
@@ -366,9 +366,9 @@ class Optimizers(Instrument):
         session.live.used_rates[owner] = rates_of(optimizer)
         session.tracker.updates(optimizer)
         if session.switch.looks and session.tracker.scans.has_other_gradients():
-            em.event("mark", {"text": Marks.REPLACED, "data": {"owner": owner}})
+            write(em, ReplacedGradients(owner))
         if owner in self._between.seen:
-            self._between.before(em, owner, optimizer)
+            self._between.before_step(em, owner, optimizer)
         if not self._is_as_seen(owner, optimizer):
             self._groups(em, owner, optimizer)
         if session.numbers.moves.is_due:
@@ -388,7 +388,7 @@ class Optimizers(Instrument):
             if self._looks_at_state:
                 session.tracker.scans.look_optimizer(em, span, owner, optimizer)
         if self._between.is_wanted:
-            self._between.after(owner, optimizer)
+            self._between.after_step(owner, optimizer)
         for look in session.hooks.after_optimizer:
             look()
 

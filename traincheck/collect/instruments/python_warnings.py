@@ -21,7 +21,6 @@ class PythonWarnings(Instrument):
     """Records before Python decides whether to show it; what is shown stays as it was."""
 
     name = "warnings"
-    kinds = ("warning",)
     is_seen_by_transforms = True  # TorchScript compiles warnings.warn
 
     def install(self) -> None:

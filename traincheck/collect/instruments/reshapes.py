@@ -16,8 +16,8 @@ from traincheck.collect.tensors.summarize import dumps, summarize
 from traincheck.collect.trace_writer.call_site import where
 from traincheck.collect.trace_writer.compile_state import is_traced, state
 from traincheck.collect.trace_writer.emitter import Emitter, context, hidden
-from traincheck.schema.apis import RESHAPES
 from traincheck.schema.shapes import is_for_exchange
+from traincheck.schema.torch_api import RESHAPES
 
 _MOST_KNOWN = 4096  # variable shapes must not grow the training process
 

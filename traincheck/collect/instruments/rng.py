@@ -25,7 +25,6 @@ class Rng(Instrument):
     """Only torch's CPU state is cheap enough for every step: 3 us; Python's, numpy's cost 15."""
 
     name = "rng"
-    kinds = ("rng",)
 
     def install(self) -> None:
         self._depth = [0]

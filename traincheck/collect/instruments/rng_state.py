@@ -12,15 +12,18 @@ from traincheck.collect.instruments.base import Instrument
 from traincheck.collect.tensors.summarize import summarize
 from traincheck.collect.trace_writer.call_site import where
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
-from traincheck.schema.apis import Families
+from traincheck.schema.torch_api import Families
 
 
 class RandomState(Instrument):
     """Seeds are in rng.py. What sets the state through ``torch.random`` is not recorded."""
 
     name = "rng_state"
-    families = (Families.SET_RNG_STATE,)
-    kinds = ("rng",)  # these ask whether it was set
+
+    def is_wanted(self) -> bool:
+        """Also where events of generators are recorded: these ask whether one was set."""
+        needs = self.session.needs
+        return super().is_wanted() or (needs is not None and "rng" in needs.kinds)
 
     def install(self) -> None:
         self.replace(torch, "set_rng_state", self._wrap)

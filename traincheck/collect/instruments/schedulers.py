@@ -16,7 +16,7 @@ from traincheck.collect.tensors.summarize import dotted, number, summarize, summ
 from traincheck.collect.trace_writer.call_site import where
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
 from traincheck.collect.tracking.wrapped_optimizers import owner_of
-from traincheck.schema.apis import LAST_MILESTONE, SCHEDULE_LENGTHS, TRAINING_STEPS, Families
+from traincheck.schema.torch_api import LAST_MILESTONE, SCHEDULE_LENGTHS, TRAINING_STEPS, Families
 
 _PLAIN = frozenset({int, float})
 
@@ -25,7 +25,6 @@ class Schedulers(Instrument):
     """Wraps ``step`` where a class defines it; a constructor's own step is not the user's."""
 
     name = "schedulers"
-    families = (Families.SCHEDULER_STEP, Families.SCHEDULER_CREATED)
 
     def install(self) -> None:
         self._stepping: set[int] = set()

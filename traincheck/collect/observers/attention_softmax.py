@@ -9,20 +9,21 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
+from traincheck.collect.observers.base import Hook, Observer
 from traincheck.collect.steps.use_schedule import UseSchedule
 from traincheck.collect.tensors.autograd_graph import IS_TOLD, Input, Sizes, inputs, kind, signed
 from traincheck.collect.trace_writer.emitter import Emitter
-from traincheck.schema.apis import Marks
+from traincheck.collect.trace_writer.marks import write
 from traincheck.schema.claims import Schedule
+from traincheck.schema.observations.attention_softmax import AttentionSoftmax, AttentionWeights
 
 if TYPE_CHECKING:
     from traincheck.collect.context import Recorder
 
-MOMENT = "attention"  # in ``loss@attention``
 _CALLS = 2  # of a step in which is looked
 # A look takes a microsecond or two for each node; what is wrong is so from the start.
 _SCHEDULE = Schedule(first=3, every=200)
@@ -43,24 +44,15 @@ _SCALING = _VIEWS | _PERMUTATIONS | _ELEMENTWISE | {"Add", "Expand", "Sub", "Tan
 _SOFTMAX = "Softmax"
 
 
-class _Weights(NamedTuple):
-    """shape: of what softmax gives. normalized: the dim it runs over.
-
-    kept, summed: its dims that are those of a matrix in the product.
-    """
-
-    shape: Sizes
-    normalized: int
-    kept: int
-    summed: int
-
-
-class AttentionSoftmaxObserver:
+class AttentionSoftmaxObserver(Observer):
     """Looks at the graph of a loss before its backward pass."""
 
+    produces: ClassVar = (AttentionSoftmax,)
+    hook: ClassVar = Hook.BEFORE_BACKWARD
+
     def __init__(self, session: Recorder) -> None:
-        self._session = session
-        self.is_wanted = IS_TOLD and session.tracker.wants("loss", MOMENT)
+        super().__init__(session)
+        self.is_wanted &= IS_TOLD
         self._use = UseSchedule(_CALLS, _SCHEDULE)
 
     def before(self, em: Emitter, args: tuple[Any, ...]) -> None:
@@ -71,11 +63,10 @@ class AttentionSoftmaxObserver:
             return
         found = dict.fromkeys(_weights(args[0].grad_fn))
         if found:
-            told = [each._asdict() for each in found][:_MOST_FOUND]
-            em.event("mark", {"text": Marks.ATTENTION, "data": {"weights": told}})
+            write(em, AttentionSoftmax(weights=tuple(found)[:_MOST_FOUND]))
 
 
-def _weights(loss: Any) -> Iterator[_Weights]:
+def _weights(loss: Any) -> Iterator[AttentionWeights]:
     """Of all attention behind a loss."""
     for node in _nodes(loss):
         first = _PRODUCTS.get(kind(node) or "")
@@ -104,7 +95,7 @@ def _nodes(loss: Any) -> Iterator[Any]:
                 to_do.append(following)
 
 
-def _softmax(here: Input, dims: tuple[int, int]) -> _Weights | None:
+def _softmax(here: Input, dims: tuple[int, int]) -> AttentionWeights | None:
     """The softmax that a factor is the result of, if of attention, and where ``dims`` were."""
     for _ in range(_MOST_BETWEEN):
         name = kind(here.node) or ""
@@ -112,7 +103,11 @@ def _softmax(here: Input, dims: tuple[int, int]) -> _Weights | None:
             return None
         if name == _SOFTMAX:
             normalized = signed(here.node._saved_dim) % len(here.sizes)
-            return _Weights(here.sizes, normalized, *dims) if _is_of_product(here.node) else None
+            return (
+                AttentionWeights(here.sizes, normalized, *dims)
+                if _is_of_product(here.node)
+                else None
+            )
         given = [each for each in inputs(here.node) if each is not None]
         if len(given) != 1 or given[0].sizes is None:
             return None

@@ -9,37 +9,44 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 from torch.optim.swa_utils import AveragedModel
 
+from traincheck.collect.observers.base import Hook, Observer
 from traincheck.collect.steps.use_schedule import UseSchedule
 from traincheck.collect.tensors.device_fingerprint import host
 from traincheck.collect.tensors.fingerprint import fingerprint, hex128
 from traincheck.collect.tensors.readable import is_countable
 from traincheck.collect.tensors.summarize import dotted
 from traincheck.collect.trace_writer.emitter import Emitter
+from traincheck.collect.trace_writer.marks import write
 from traincheck.collect.tracking.model_structure import has_initial_statistics
-from traincheck.schema.apis import Marks
+from traincheck.schema.observations.auxiliary_models import (
+    AuxiliaryEval,
+    AuxiliaryInitialNorms,
+    AuxiliaryTraining,
+)
 
 if TYPE_CHECKING:
     from traincheck.collect.context import Recorder
 
-MOMENT = "untrained"  # in ``parameter@untrained``
 _SAMPLES = 16  # parameters, spread over the model
 _LARGEST = 1 << 14  # elements of each of them
 _MOST_NORMS = 4  # batch norms of a model
 
 
-class AuxiliaryModelObserver:
+class AuxiliaryModelObserver(Observer):
     """Looks at models that are called without grad."""
 
+    produces: ClassVar = (AuxiliaryTraining, AuxiliaryEval, AuxiliaryInitialNorms)
+    hook: ClassVar = Hook.FORWARD
+
     def __init__(self, session: Recorder) -> None:
-        self._session = session
-        self.is_wanted = session.tracker.wants("parameter", MOMENT)
+        super().__init__(session)
         self._uses: dict[tuple[str, bool], UseSchedule] = {}  # by path and mode
 
     def enter(self, em: Emitter, module: torch.nn.Module, path: str, *, training: bool) -> None:
@@ -51,14 +58,14 @@ class AuxiliaryModelObserver:
         if weights is None:
             return
         cls = dotted(type(module))
-        text, data = Marks.UNTRAINED, {"model": path, "class": cls, "weights": weights}
-        if not training:
-            norms = list(islice(_norms(module), _MOST_NORMS))
-            is_blank = norms and all(map(has_initial_statistics, norms))
-            text = Marks.NORMS if is_blank else Marks.SERVES
-            if norms and _is_mean(module):
-                data["statistics"] = "copied"
-        em.event("mark", {"text": text, "data": data})
+        if training:
+            write(em, AuxiliaryTraining(path, cls, weights))
+            return
+        norms = list(islice(_norms(module), _MOST_NORMS))
+        is_blank = bool(norms) and all(map(has_initial_statistics, norms))
+        statistics = "copied" if norms and _is_mean(module) else None
+        kind = AuxiliaryInitialNorms if is_blank else AuxiliaryEval
+        write(em, kind(path, cls, weights, statistics))
 
     def _weights(self, module: torch.nn.Module) -> str | None:
         """What differs once any of the parameters was written to; None if one is being trained.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from traincheck.collect.trace_writer.emitter import Emitter
-from traincheck.schema.apis import Marks
+from traincheck.schema.marks import Marks
 
 if TYPE_CHECKING:
     from traincheck.collect.context import Recorder

@@ -5,21 +5,22 @@ Looks at the first forwards of an evaluation only, and not at every evaluation. 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
+from traincheck.collect.observers.base import Hook, Observer
 from traincheck.collect.steps.use_schedule import UseSchedule
 from traincheck.collect.tensors.fingerprint import fingerprint, is_at_hand
 from traincheck.collect.tensors.reading import detached, modes
 from traincheck.collect.trace_writer.emitter import Emitter
-from traincheck.schema.apis import Marks
+from traincheck.collect.trace_writer.marks import write
+from traincheck.schema.observations.eval_weights import EvalWeights, EvalWrites
 
 if TYPE_CHECKING:
     from traincheck.collect.context import Recorder
     from traincheck.collect.tracking.tracked_model import TrackedModel
 
-MOMENT = "evaluation"  # in ``parameter@evaluation``
 _FORWARDS = 2  # of an evaluation that is looked at: the first may initialize or normalize
 _LARGEST = 1 << 22  # elements of a model that are looked at
 _MOST_VALUES = 64
@@ -37,15 +38,17 @@ class _Model:
         self.written: set[str] = set()
 
 
-class EvalWeightObserver:
+class EvalWeightObserver(Observer):
     """Looks at the trained parameters of a model around forwards without grad.
 
     is_open: whether such a forward is running.
     """
 
+    produces: ClassVar = (EvalWeights, EvalWrites)
+    hook: ClassVar = Hook.FORWARD
+
     def __init__(self, session: Recorder) -> None:
-        self._session = session
-        self.is_wanted = session.tracker.wants("parameter", MOMENT)
+        super().__init__(session)
         self.is_open = False
         self._models: dict[str, _Model] = {}
         self._found: _Found = {}
@@ -71,9 +74,7 @@ class EvalWeightObserver:
         self._digests = [fingerprint(tensor) for tensor in self._found.values()]
         if model.use.times == 1:
             values = dict(list(zip(self._found, self._digests))[:_MOST_VALUES])
-            em.event(
-                "mark", {"text": Marks.EVALUATED, "data": {"model": root.name, "values": values}}
-            )
+            write(em, EvalWeights(root.name, values))
         if training:  # modules may mean to write then
             self._found = {}
             return
@@ -100,8 +101,7 @@ class EvalWeightObserver:
             name for name in changed & copies.keys() if _differ(found[name], copies[name])
         )
         if names:
-            data = {"model": root.name, "names": names[:_MOST_NAMES], "parameters": len(names)}
-            em.event("mark", {"text": Marks.EVALUATION_WROTE, "data": data})
+            write(em, EvalWrites(root.name, tuple(names[:_MOST_NAMES]), len(names)))
 
     def _progress(self) -> tuple[int, int, int]:
         steps = self._session.steps

@@ -6,18 +6,19 @@ Looks at few steps, on the CPU. Judges nothing.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import torch
 
+from traincheck.collect.observers.base import Hook, Observer
 from traincheck.collect.tensors.fingerprint import fingerprint, is_at_hand
 from traincheck.collect.trace_writer.emitter import Emitter
-from traincheck.schema.apis import Marks
+from traincheck.collect.trace_writer.marks import write
+from traincheck.schema.observations.external_writes import ExternalWrites
 
 if TYPE_CHECKING:
     from traincheck.collect.context import Recorder
 
-MOMENT = "between"  # in ``parameter@between``
 # The first steps, and then some of which no period of a loop is a multiple: what it does in each
 # fifth step to its own weights would else be in all looks.
 _FIRST, _EVERY = 4, 11
@@ -32,18 +33,20 @@ class _Seen(NamedTuple):
     digests: dict[str, str | None]
 
 
-class ExternalWriteObserver:
+class ExternalWriteObserver(Observer):
     """Looks after a step of an optimizer, and before the next one.
 
     seen: what the optimizers left behind that are to be looked at before their next step.
     """
 
+    produces: ClassVar = (ExternalWrites,)
+    hook: ClassVar = Hook.OPTIMIZER_STEP
+
     def __init__(self, session: Recorder) -> None:
-        self._session = session
-        self.is_wanted = session.tracker.wants("parameter", MOMENT)
+        super().__init__(session)
         self.seen: dict[str, _Seen] = {}
 
-    def before(self, em: Emitter, owner: str, optimizer: torch.optim.Optimizer) -> None:
+    def before_step(self, em: Emitter, owner: str, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer is about to step."""
         seen = self.seen.pop(owner, None)
         step = self._session.clock.step
@@ -53,10 +56,9 @@ class ExternalWriteObserver:
         if not now:
             return
         names = [name for name, digest in now.items() if seen.digests.get(name, digest) != digest]
-        data = {"owner": owner, "names": names[:_MOST_NAMES], "parameters": len(names)}
-        em.event("mark", {"text": Marks.BETWEEN_STEPS, "data": data})
+        write(em, ExternalWrites(owner, tuple(names[:_MOST_NAMES]), len(names)))
 
-    def after(self, owner: str, optimizer: torch.optim.Optimizer) -> None:
+    def after_step(self, owner: str, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer has stepped."""
         step = self._session.clock.step
         if step is not None and _is_due(step + 1):

@@ -8,19 +8,20 @@ from __future__ import annotations
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch.nn.parameter import is_lazy
 
+from traincheck.collect.observers.base import Hook, Observer, Patcher
 from traincheck.collect.tensors.fingerprint import fingerprint, is_at_hand
 from traincheck.collect.trace_writer.emitter import Emitter
-from traincheck.schema.apis import Marks
+from traincheck.collect.trace_writer.marks import write
+from traincheck.schema.observations.loaded_averages import LoadedAverage
 
 if TYPE_CHECKING:
     from traincheck.collect.context import Recorder
 
-WANTED = "average@loaded"
 _ENDS = 4  # of steps: the one of the load may be over, and an average shows in three
 _MOST = 8  # models at a time
 
@@ -43,16 +44,17 @@ class _Loaded:
     ends: int = 0
 
 
-class LoadedAverageObserver:
+class LoadedAverageObserver(Observer):
     """Follows models for a few steps after each load: the cost ends there."""
 
+    produces: ClassVar = (LoadedAverage,)
+    hook: ClassVar = Hook.LOAD
+
     def __init__(self, session: Recorder) -> None:
-        self._session = session
-        needs = session.needs
-        self.is_wanted = needs is None or WANTED in needs.states
+        super().__init__(session)
         self._loaded: list[_Loaded] = []
 
-    def install(self) -> None:
+    def install(self, patcher: Patcher) -> None:
         """Look when optimizers have stepped and steps end."""
         if self.is_wanted:
             self._session.hooks.after_optimizer.append(self.stepped)
@@ -106,13 +108,8 @@ class LoadedAverageObserver:
             equal: bool | None = all(torch.equal(mine, theirs) for mine, theirs in tensors)
             if equal and entry.stepped != [fingerprint(theirs) for _, theirs in tensors]:
                 equal = None  # the average may have been copied into the trained model
-            data = {
-                "model": entry.path,
-                "of": other[: -len(_common_tail(first, other))].rstrip("."),
-                "parameters": len(tensors),
-                "equal": equal,
-            }
-            em.event("mark", {"text": Marks.LOADED_CHANGED, "data": data})
+            trained = other[: -len(_common_tail(first, other))].rstrip(".")
+            write(em, LoadedAverage(entry.path, trained, len(tensors), equal))
         entry.ends += 1
         return entry.ends < _ENDS
 

@@ -9,20 +9,21 @@ from __future__ import annotations
 
 from collections import deque
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
+from traincheck.collect.observers.base import Hook, Observer
 from traincheck.collect.steps.use_schedule import UseSchedule
-from traincheck.collect.tensors.autograd_graph import IS_TOLD, Input, Sizes, inputs, kind
+from traincheck.collect.tensors.autograd_graph import IS_TOLD, Input, inputs, kind
 from traincheck.collect.trace_writer.emitter import Emitter
-from traincheck.schema.apis import Marks
+from traincheck.collect.trace_writer.marks import write
 from traincheck.schema.claims import Schedule
+from traincheck.schema.observations.loss_broadcast import Broadcast, LossBroadcast, Source
 
 if TYPE_CHECKING:
     from traincheck.collect.context import Recorder
 
-MOMENT = "broadcast"  # in ``loss@broadcast``
 _CALLS = 4  # of a step in which is looked
 # A look takes up to 120 microseconds; what is wrong is so from the start.
 _SCHEDULE = Schedule(first=8, every=50)
@@ -42,12 +43,15 @@ _ELEMENTWISE = frozenset({
 _FOLLOWED = _REDUCTIONS | _ELEMENTWISE
 
 
-class LossBroadcastObserver:
+class LossBroadcastObserver(Observer):
     """Looks at what a loss is made of before its backward pass."""
 
+    produces: ClassVar = (LossBroadcast,)
+    hook: ClassVar = Hook.BEFORE_BACKWARD
+
     def __init__(self, session: Recorder) -> None:
-        self._session = session
-        self.is_wanted = IS_TOLD and session.tracker.wants("loss", MOMENT)
+        super().__init__(session)
+        self.is_wanted &= IS_TOLD
         self._use = UseSchedule(_CALLS, _SCHEDULE)
 
     def before(self, em: Emitter, args: tuple[Any, ...]) -> None:
@@ -60,16 +64,16 @@ class LossBroadcastObserver:
         if node is not None and args[0].numel() == 1:
             found = _broadcasts(Input(node, args[0].output_nr, ()))
             if found:
-                em.event("mark", {"text": Marks.BROADCASTS, "data": {"operations": found}})
+                write(em, LossBroadcast(operations=tuple(found)))
 
 
-def _broadcasts(loss: Input) -> list[dict[str, Any]]:
+def _broadcasts(loss: Input) -> list[Broadcast]:
     """What broadcasts among the operations whose results are reduced to ``loss`` at once.
 
     Behind a reduction only results of the same size are followed, and no second one: what is
     reduced in between, over a dim, is meant to have that dim.
     """
-    found: list[dict[str, Any]] = []
+    found: list[Broadcast] = []
     if kind(loss.node) not in _FOLLOWED:  # as most are: cross_entropy, mse_loss
         return found
     to_do = deque([(loss, True)])  # whether a reduction may come
@@ -93,17 +97,17 @@ def _broadcasts(loss: Input) -> list[dict[str, Any]]:
     return found
 
 
-def _facts(here: Input, given: list[Input | None]) -> dict[str, Any]:
-    return {
-        "node": type(here.node).__name__,
-        "shape": here.sizes,
-        "inputs": [None if each is None else _sources(each) for each in given],
-    }
+def _facts(here: Input, given: list[Input | None]) -> Broadcast:
+    return Broadcast(
+        node=type(here.node).__name__,
+        shape=here.sizes or (),
+        inputs=tuple(None if each is None else _sources(each) for each in given),
+    )
 
 
-def _sources(given: Input) -> list[tuple[str, Sizes | None]]:
+def _sources(given: Input) -> tuple[Source, ...]:
     """Name and sizes of the node that an input is of, and those before while its size stays."""
-    found: list[tuple[str, Sizes | None]] = []
+    found: list[Source] = []
     here: Input | None = given
     while here is not None and len(found) < _MOST_SOURCES:
         found.append((type(here.node).__name__, here.sizes))
@@ -112,4 +116,4 @@ def _sources(given: Input) -> list[tuple[str, Sizes | None]]:
         size = prod(here.sizes)
         rest = [each for each in inputs(here.node) if each is not None]
         here = rest[0] if len(rest) == 1 and prod(rest[0].sizes or ()) == size else None
-    return found
+    return tuple(found)

@@ -6,30 +6,32 @@ Looked at are inputs in floating point, at the first calls and some later ones. 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import orjson
 import torch
 
+from traincheck.collect.observers.base import Hook, Observer
 from traincheck.collect.steps.use_schedule import UseSchedule
 from traincheck.collect.templates import MARK
 from traincheck.collect.trace_writer.emitter import Emitter
-from traincheck.schema.apis import Marks
+from traincheck.schema.observations.model_inputs import ModelInputs
 
 if TYPE_CHECKING:
     from traincheck.collect.context import Recorder
 
-MOMENT = "given"  # in ``input@given``
 _CALLS = 4  # of a step in which is looked
 _MOST = 2  # tensors of a call
 
 
-class ModelInputObserver:
+class ModelInputObserver(Observer):
     """Looks at the inputs of models that are called from outside."""
 
+    produces: ClassVar = (ModelInputs,)
+    hook: ClassVar = Hook.FORWARD
+
     def __init__(self, session: Recorder) -> None:
-        self._session = session
-        self.is_wanted = session.tracker.wants("input", MOMENT)
+        super().__init__(session)
         self._uses: dict[tuple[str, bool], UseSchedule] = {}
 
     def enter(
@@ -56,4 +58,4 @@ class ModelInputObserver:
         if found:
             head = orjson.dumps({"model": model, "training": training})[:-1]
             data = b'%b,"inputs":{%b}}' % (head, b",".join(found))
-            em.ready("mark", MARK % (Marks.GIVEN.encode(), data))
+            em.ready("mark", MARK % (ModelInputs.text.encode(), data))

@@ -6,12 +6,14 @@ not, they have nothing to compare with: a missing zero_grad would be seen in ste
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
+from traincheck.collect.observers.base import Hook, Observer
 from traincheck.collect.tensors.fingerprint import holds_zeros
 from traincheck.collect.trace_writer.emitter import Emitter
+from traincheck.collect.trace_writer.marks import write
 from traincheck.collect.tracking.change_detector import is_on_device
-from traincheck.schema.apis import Marks
+from traincheck.schema.observations.gradients import UnclearedGradients
 
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
@@ -19,11 +21,14 @@ if TYPE_CHECKING:
     from traincheck.collect.context import Recorder
 
 
-class StaleGradientObserver:
+class StaleGradientObserver(Observer):
     """Told when a recorded step follows others, it looks at the gradients that are still there."""
 
+    produces: ClassVar = (UnclearedGradients,)
+    hook: ClassVar = Hook.GRADIENT_SCAN
+
     def __init__(self, session: Recorder) -> None:
-        self._session = session
+        super().__init__(session)
         self._owners: AbstractSet[str] = frozenset()
         self._names: list[str] = []
         if not session.sampling.is_all:
@@ -52,5 +57,4 @@ class StaleGradientObserver:
         names = sorted({*self._names, *looker.kept})
         self._names, looker.kept, looker.kept_after = [], [], 0
         if names:
-            data = {"owners": sorted(self._owners), "names": names}
-            em.event("mark", {"text": Marks.KEPT, "data": data})
+            write(em, UnclearedGradients(tuple(sorted(self._owners)), tuple(names)))

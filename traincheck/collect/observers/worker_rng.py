@@ -1,6 +1,6 @@
 """Random generators of a DataLoader worker: their states when it starts, and after its first batch.
 
-Judges nothing: a mark in the trace says what was found. A worker draws what every other one draws
+A worker draws what every other one draws
 when it starts from the same state.
 """
 
@@ -13,17 +13,17 @@ import pickle
 import random
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import Any, ClassVar
 
 import torch
 from torch.utils.data import _utils, dataloader, get_worker_info
 
+from traincheck.collect.observers.base import Hook, Observer
 from traincheck.collect.tensors.reading import unseen
 from traincheck.collect.trace_writer.emitter import hidden
-from traincheck.schema.apis import Marks
-
-if TYPE_CHECKING:
-    from traincheck.collect.context import Recorder
+from traincheck.collect.trace_writer.marks import write
+from traincheck.schema.observations.worker_rng import WorkerRng
 
 _MAX_DEPTH = 3  # of attributes below the dataset: dataset.dataset.transform.rng
 _MAX_ITEMS = 32  # of one object or sequence
@@ -32,69 +32,71 @@ _MAX_OBJECTS = 256
 States = dict[str, str]  # name of a generator -> digest of its state
 
 
-def watched(
-    session: Recorder,
-    original: Callable[..., None],
-    label: tuple[str, int] | None,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-    """Arguments for the worker's loop that make it tell of its generators.
+class WorkerRngObserver(Observer):
+    """Looks at the generators of this worker process."""
 
-    Args:
-        session: of this worker process.
-        original: the loop.
-        label: loader and epoch, where they are known.
-        args: what the loop is called with.
-        kwargs: further arguments by name.
-    """
-    bound = inspect.signature(original).bind(*args, **kwargs)
-    given = bound.arguments
-    if given["dataset_kind"] != dataloader._DatasetKind.Map:  # a stream is split by its own code
-        return args, kwargs
-    init, number = given["init_fn"], given["worker_id"]
-    facts = {
-        "worker": number,
-        "workers": given["num_workers"],
-        "seed": str(given["base_seed"]),
-    }
-    if label is not None:
-        facts["loader"], facts["epoch"] = label
+    produces: ClassVar = (WorkerRng,)
+    hook: ClassVar = Hook.WORKER_START
 
-    def init_fn(worker_id: int) -> None:
-        if init is not None:
-            init(worker_id)
-        try:
-            # What the loop is given is named otherwise from torch 2.15 on; this is not.
-            dataset = get_worker_info().dataset  # type: ignore[union-attr]
-            with unseen():
-                facts["start"] = states(dataset)
-            _tell_after_first(session, dataset, facts)
-        except Exception as error:  # training must go on whatever we got wrong
-            session.fault(watched, error)
+    def watched(
+        self,
+        original: Callable[..., None],
+        label: tuple[str, int] | None,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+    ) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+        """Arguments for the worker's loop that make it record its generators.
 
-    given["init_fn"] = hidden(init_fn)
-    return bound.args, bound.kwargs
+        Args:
+            original: the loop.
+            label: loader and epoch, where they are known.
+            args: what the loop is called with.
+            kwargs: further arguments by name.
+        """
+        bound = inspect.signature(original).bind(*args, **kwargs)
+        given = bound.arguments
+        if (
+            given["dataset_kind"] != dataloader._DatasetKind.Map
+        ):  # a stream is split by its own code
+            return args, kwargs
+        init = given["init_fn"]
+        loader, epoch = label or (None, None)
+        worker = WorkerRng(
+            given["worker_id"], given["num_workers"], str(given["base_seed"]), loader, epoch
+        )
 
+        def init_fn(worker_id: int) -> None:
+            if init is not None:
+                init(worker_id)
+            try:
+                # What the loop is given is named otherwise from torch 2.15 on; this is not.
+                dataset = get_worker_info().dataset  # type: ignore[union-attr]
+                with unseen():
+                    start = states(dataset)
+                self._write_after_first(dataset, replace(worker, start=start))
+            except Exception as error:  # training must go on whatever we got wrong
+                self._session.fault(self.watched, error)
 
-def _tell_after_first(session: Recorder, dataset: Any, facts: dict[str, Any]) -> None:
-    """Write the mark once the first batch is fetched: states that moved were drawn from."""
-    fetcher = _utils.fetch._MapDatasetFetcher
-    fetch = fetcher.fetch
+        given["init_fn"] = hidden(init_fn)
+        return bound.args, bound.kwargs
 
-    def first(self: Any, index: Any) -> Any:
-        fetcher.fetch = fetch  # type: ignore[method-assign]
-        fetched = fetch(self, index)  # type: ignore[no-untyped-call]
-        try:
-            with unseen():
-                facts["after"] = states(dataset)
-            em = session.local.em or session.emitter()
-            em.event("mark", {"text": Marks.WORKER, "data": facts})
-        except Exception as error:  # training must go on whatever we got wrong
-            session.fault(watched, error)
-        return fetched
+    def _write_after_first(self, dataset: Any, worker: WorkerRng) -> None:
+        """Write once the first batch is fetched: states that moved were drawn from."""
+        fetcher = _utils.fetch._MapDatasetFetcher
+        fetch, session = fetcher.fetch, self._session
 
-    fetcher.fetch = hidden(first)  # type: ignore[method-assign]
+        def first(fetching: Any, index: Any) -> Any:
+            fetcher.fetch = fetch  # type: ignore[method-assign]
+            fetched = fetch(fetching, index)  # type: ignore[no-untyped-call]
+            try:
+                with unseen():
+                    after = states(dataset)
+                write(session.local.em or session.emitter(), replace(worker, after=after))
+            except Exception as error:  # training must go on whatever we got wrong
+                session.fault(self.watched, error)
+            return fetched
+
+        fetcher.fetch = hidden(first)  # type: ignore[method-assign]
 
 
 def states(dataset: Any) -> States:

@@ -17,8 +17,8 @@ from traincheck.collect.launch.settings import needs_json
 from traincheck.collect.trace_writer.emitter import Emitter
 from traincheck.collect.trace_writer.thread_state import Lease
 from traincheck.handlers import give_back
-from traincheck.schema.apis import Marks
 from traincheck.schema.claims import Schedule
+from traincheck.schema.marks import Marks
 from traincheck.version import VERSION
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from traincheck.collect import masking
 from traincheck.collect.instruments.base import Instrument
 from traincheck.collect.trace_writer.event_file import LowSpaceError, write_file
 from traincheck.handlers import give_back, is_of_handler
-from traincheck.schema.apis import Marks
 from traincheck.schema.layout import FOLLOWED, faults_file_name, lost_file_name
+from traincheck.schema.marks import Marks
 
 if TYPE_CHECKING:
     from traincheck.collect.context import Recorder

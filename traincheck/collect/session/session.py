@@ -36,9 +36,10 @@ from traincheck.collect.trace_writer.thread_state import ThreadState
 from traincheck.collect.tracking.live_objects import LiveObjects
 from traincheck.collect.tracking.tracker import Tracker
 from traincheck.handlers import give_back
-from traincheck.schema.apis import MARKS, Marks
-from traincheck.schema.claims import THIN, Schedule
+from traincheck.schema.claims import SAMPLED_STEPS, Schedule
 from traincheck.schema.layout import unused_file_name
+from traincheck.schema.marks import Marks
+from traincheck.schema.observations.registry import MARK_TEXTS
 
 logger = logging.getLogger(__name__)
 
@@ -54,12 +55,12 @@ class Session:
         self.rank = int(os.environ.get("RANK", "0") or 0)
         needs = settings.needs
         thin = None if settings.whole or settings.every > 1 else needs
-        thins_calls = thin is not None and thin.is_sparse
-        thins_looks = thin is not None and thin.looks_rarely
+        thins_calls = thin is not None and thin.samples_calls
+        thins_looks = thin is not None and thin.samples_scans
         if needs is not None:
-            needs = needs.settled(calls=thins_calls, looks=thins_looks)
+            needs = needs.resolve(sample_calls=thins_calls, sample_scans=thins_looks)
         self.needs = needs
-        schedule = THIN if thins_calls or thins_looks else Schedule()
+        schedule = SAMPLED_STEPS if thins_calls or thins_looks else Schedule()
         self.numbers = TensorStats(needs, self.clock, every=settings.every)
         self.tracker = Tracker(needs, numbers=self.numbers)
         self.sampling = EveryNth(settings.every, settings.warmup)
@@ -96,6 +97,7 @@ class Session:
                 continue
             try:
                 instrument.install()
+                instrument.install_observers()
                 self.instruments[instrument.name] = "on"
                 self.installed.append(instrument)
             except Exception as error:  # another torch than we know: go without this instrument
@@ -251,7 +253,7 @@ class Session:
         em.busy = True
         try:
             options = orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
-            told = f"user: {text}" if text in MARKS else masking.message(str(text))
+            told = f"user: {text}" if text in MARK_TEXTS else masking.message(str(text))
             fields = {"text": told, "data": masking.noted(dict(data))}
             with unseen():
                 em.ready("mark", orjson.dumps(fields, default=repr, option=options)[1:-1])

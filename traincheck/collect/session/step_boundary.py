@@ -18,8 +18,8 @@ from traincheck.collect.templates import (
     STEP,
 )
 from traincheck.collect.tensors.reading import unseen
-from traincheck.schema.apis import EVAL_STAGE
 from traincheck.schema.claims import Schedule
+from traincheck.schema.trace_terms import EVAL_STAGE
 
 if TYPE_CHECKING:
     from traincheck.collect.context import Recorder
@@ -74,7 +74,7 @@ class StepBoundary:
         previous = clock.stage
         clock.set(clock.step, stage)
         if self._thins_calls:
-            switch.inner = self._schedule.is_whole(clock.step, stage)
+            switch.inner = self._schedule.is_full(clock.step, stage)
         if switch.on:
             em.event("stage", {"previous": previous})
 
@@ -97,7 +97,7 @@ class StepBoundary:
     def begin_step(self) -> None:
         """A recorded step begins, or one behind it."""
         session, clock, switch = self._session, self._session.clock, self._session.switch
-        is_taken = self._schedule.takes(clock.step)
+        is_taken = self._schedule.includes(clock.step)
         session.numbers.turn(is_taken=is_taken)
         if self._thins_calls:
             switch.inner = is_taken or clock.stage == EVAL_STAGE

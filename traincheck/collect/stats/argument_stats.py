@@ -12,7 +12,7 @@ from torch.linalg import vector_norm  # what Tensor.norm calls after ten microse
 from traincheck.collect.tensors.fingerprint import PLAIN_TYPES
 from traincheck.collect.tensors.readable import FLOATS, HALF, INTS
 from traincheck.collect.tensors.reading import detached, unseen
-from traincheck.schema.apis import IGNORED_LABEL
+from traincheck.schema.torch_api import IGNORED_LABEL
 
 LARGE = 1 << 20  # elements of a batch from which mean and std are taken of the first ones only
 DEAD_NORM = 1e-6  # of a row or filter that does nothing

@@ -15,7 +15,7 @@ import torch
 
 from traincheck.collect.tensors.autograd_graph import signed
 from traincheck.collect.tensors.reading import detached
-from traincheck.schema.apis import IGNORED_LABEL
+from traincheck.schema.torch_api import IGNORED_LABEL
 
 NOT_AT_ALL, ONCE, TWICE = 0, 1, 2  # positions that labels are ahead of the tokens
 _LARGEST = 1 << 16  # elements of a tensor that is compared

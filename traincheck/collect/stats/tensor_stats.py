@@ -56,8 +56,13 @@ from traincheck.collect.tensors.readable import (
 from traincheck.collect.tensors.reading import detached, modes
 from traincheck.collect.tensors.summarize import encode
 from traincheck.collect.trace_writer.emitter import Clock, Emitter
-from traincheck.schema.apis import ATTENTION, EMBEDDING, MULTI_HEAD, SOFTMAXES
-from traincheck.schema.claims import FEWEST_KNOWN, MOST_KNOWN, Needs, without_some
+from traincheck.schema.claims import (
+    MAX_MATCHED_ELEMENTS,
+    MIN_MATCHED_ELEMENTS,
+    Needs,
+    without_sampling,
+)
+from traincheck.schema.torch_api import ATTENTION, EMBEDDING, MULTI_HEAD, SOFTMAXES, losses
 
 _ROOT = 1 << 20  # elements of a root module's result that are searched in every step
 _SQUARES = 3  # dims of weights of attention at least
@@ -66,16 +71,8 @@ _MOST_FIRST = 4  # layers in a step that may be the first of a model
 _MOST_LOOKS = 256  # at activations in one step: a step that never ends must not be slow for ever
 _LARGEST = 1 << 24  # elements of a parameter that is looked at when it is found
 
-# The losses whose arguments are looked at when everything is recorded.
-LOSSES = frozenset(
-    f"torch.nn.functional.{name}"
-    for name in (
-        "cross_entropy", "nll_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits",
-        "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "kl_div", "gaussian_nll_loss",
-        "poisson_nll_loss", "multi_margin_loss", "hinge_embedding_loss", "cosine_embedding_loss",
-        "ctc_loss", "margin_ranking_loss", "soft_margin_loss",
-    )
-)  # fmt: skip
+# The losses whose arguments are read when everything is recorded.
+LOSSES = losses()
 # Of these, only masks are looked at: how much they leave out.
 MASKED = frozenset({ATTENTION, MULTI_HEAD})
 # Of these, only results: whether weights of attention leave out later positions.
@@ -110,7 +107,7 @@ class TensorStats:
 
     def __init__(self, needs: Needs | None, clock: Clock, *, every: int = 1) -> None:
         words = EVERYTHING if needs is None else needs.stats
-        self.asked = without_some(words)
+        self.asked = without_sampling(words)
         self._always_asked = self.asked & words
         self._is_always_due = bool(self._always_asked - {"update"})  # that is up to `moves`
         self.parameter = "parameter" in self.asked
@@ -193,7 +190,7 @@ class TensorStats:
             return text
         if type(value) is not torch.Tensor or not value.is_cpu:
             return text
-        if not FEWEST_KNOWN <= value.numel() <= MOST_KNOWN:
+        if not MIN_MATCHED_ELEMENTS <= value.numel() <= MAX_MATCHED_ELEMENTS:
             return text
         if not is_countable(value) or is_plain(value):
             return text

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from traincheck.schema.apis import IGNORED_LABEL
+from traincheck.schema.torch_api import IGNORED_LABEL
 
 _MAX_ELEMENTS = 1 << 20
 _NEARLY_ALL = 0.9

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from traincheck.schema.claims import USES, Schedule
+from traincheck.schema.claims import USE_SCHEDULE, Schedule
 
 
 class UseSchedule:
@@ -13,7 +13,7 @@ class UseSchedule:
         schedule: the steps with a use, counted from 0, in which is looked.
     """
 
-    def __init__(self, most: int, schedule: Schedule = USES) -> None:
+    def __init__(self, most: int, schedule: Schedule = USE_SCHEDULE) -> None:
         self._most = most
         self._schedule = schedule
         self._step: int | None = -1
@@ -26,4 +26,4 @@ class UseSchedule:
             self._step, self.times = step, 0
             self._steps += 1
         self.times += 1
-        return self.times <= self._most and self._schedule.takes(self._steps - 1)
+        return self.times <= self._most and self._schedule.includes(self._steps - 1)

@@ -7,7 +7,7 @@ from typing import Any
 
 from traincheck.collect.trace_writer.call_site import outside
 from traincheck.collect.trace_writer.emitter import Emitter
-from traincheck.schema.apis import Marks
+from traincheck.schema.marks import Marks
 
 
 class ProcessEnd:

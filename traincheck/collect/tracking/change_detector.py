@@ -38,10 +38,11 @@ from traincheck.collect.tensors.fingerprint import (
 )
 from traincheck.collect.tensors.summarize import escaped
 from traincheck.collect.trace_writer.emitter import Emitter
+from traincheck.collect.trace_writer.marks import write
 from traincheck.collect.tracking.deferred_scan import DeferredScan, DeferredScans
 from traincheck.collect.tracking.tracked_tensor import NO_LINES, PARAMETER, TrackedTensor, kind_of
 from traincheck.handlers import give_back
-from traincheck.schema.apis import Marks
+from traincheck.schema.observations.gradients import WrittenGradients
 
 UNKNOWN = "unknown"
 _REPEATED = frozenset({"content", "set", "cleared", UNKNOWN})  # the variable itself is as it was
@@ -472,8 +473,7 @@ def _is_written(
 
 def _tell_written(em: Emitter, after: int, names: list[str]) -> None:
     if names:
-        data = {"after": after, "names": sorted(names)}
-        em.event("mark", {"text": Marks.WRITTEN, "data": data})
+        write(em, WrittenGradients(after, tuple(sorted(names))))
 
 
 def _template(variable: TrackedTensor, change: str, zero: bool | None, is_marked: bool) -> bytes:

@@ -16,6 +16,7 @@ from traincheck.collect.tensors.readable import is_countable
 from traincheck.collect.tensors.summarize import dotted
 from traincheck.collect.tracking.naming import class_of, table, walk
 from traincheck.handlers import give_back
+from traincheck.schema.observations.model_structure import ModelStructure
 
 # Plain attributes of modules that say how they work.
 _SETTINGS = (
@@ -42,12 +43,8 @@ _FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 def structure(
     top: nn.Module, name: str, parts: Iterable[tuple[str, nn.Module]] | None = None
-) -> dict[str, Any]:
-    """The facts about a model, as JSON values.
-
-    dtypes, devices: elements by dtype of parameters, by device of all tensors. modules: path ->
-    facts, in the order in which they were registered. strided: names of parameters whose elements
-    do not follow each other in memory.
+) -> ModelStructure:
+    """What a model is made of.
 
     Args:
         top: the model.
@@ -75,16 +72,16 @@ def structure(
             for tensor in held:
                 by_device[tensor.device] += tensor.numel()
         strided += [f"{path}.{key}" for key, t in parameters.items() if _is_strided(t)]
-    return {
-        "name": name,
-        "class": dotted(class_of(top)),
-        "dtypes": {str(k).removeprefix("torch."): n for k, n in by_dtype.items()},
-        "devices": {str(k): n for k, n in by_device.items()},
-        "cuda": _has_cuda(),
-        "tokens": _tokens(top),
-        **({"strided": strided[:_MOST_STRIDED]} if strided else {}),
-        "modules": modules,
-    }
+    return ModelStructure(
+        name=name,
+        model_class=dotted(class_of(top)),
+        dtypes={str(k).removeprefix("torch."): n for k, n in by_dtype.items()},
+        devices={str(k): n for k, n in by_device.items()},
+        cuda=_has_cuda(),
+        tokens=_tokens(top),
+        strided=tuple(strided[:_MOST_STRIDED]),
+        modules=modules,
+    )
 
 
 def _is_strided(tensor: torch.Tensor | None) -> bool:

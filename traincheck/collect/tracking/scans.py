@@ -289,7 +289,9 @@ class Scans:
             root.first_gradient = None
             for holder, key, parameter, gradient in root.parameters.values():
                 tensor = holder.get(key)
-                if tensor is None or not (root.is_loose or isinstance(tensor, torch.nn.Parameter)):
+                if tensor is None or not (
+                    root.is_unowned or isinstance(tensor, torch.nn.Parameter)
+                ):
                     continue  # torch.func has put another in its place for a call
                 yield parameter, tensor
                 gradient.identity = 0 if tensor.grad is None else id(tensor.grad)

@@ -32,7 +32,7 @@ class TrackedModel:
     Args:
         holder: the module, or the optimizer.
         name: what the names of the variables begin with.
-        is_loose: no module owns the variables.
+        is_unowned: no module owns the variables.
         on_death: called when the module is about to go, while its tensors are still there.
 
     is_lent: other tensors stand in the place of its parameters for one call. thread: that trains
@@ -46,7 +46,7 @@ class TrackedModel:
         holder: Any,
         name: str,
         *,
-        is_loose: bool = False,
+        is_unowned: bool = False,
         on_death: Callable[[TrackedModel], None] | None = None,
     ) -> None:
         own = weakref.ref(self)
@@ -54,7 +54,7 @@ class TrackedModel:
         self.ref: weakref.ref[Any] = weakref.ref(holder, lambda _: forget(own()))
         self.name = name
         self.on_death = on_death
-        self.is_loose = is_loose
+        self.is_unowned = is_unowned
         self.thread = this_thread()
         self.is_tracked = False
         self.is_lent = False

@@ -15,6 +15,7 @@ from torch.nn.parameter import is_lazy
 
 from traincheck.collect.stats.tensor_stats import TensorStats
 from traincheck.collect.trace_writer.emitter import Emitter
+from traincheck.collect.trace_writer.marks import write
 from traincheck.collect.tracking.change_detector import ChangeDetector
 from traincheck.collect.tracking.model_structure import structure
 from traincheck.collect.tracking.module_map import ModuleMap
@@ -30,8 +31,8 @@ from traincheck.collect.tracking.scans import Scans
 from traincheck.collect.tracking.staggered_scan import StaggeredScan
 from traincheck.collect.tracking.tracked_model import Slot, TrackedModel, still_there, this_thread
 from traincheck.collect.tracking.tracked_tensor import BUFFER, GRADIENT, PARAMETER, TrackedTensor
-from traincheck.schema.apis import Marks, is_loose
 from traincheck.schema.claims import Needs
+from traincheck.schema.parameter_names import is_unowned
 
 
 class Tracker:
@@ -63,7 +64,7 @@ class Tracker:
     def wants(self, role: str, moment: str) -> bool:
         """Whether this view records changes of ``role`` at ``moment``."""
         needs = self._needs
-        return needs is None or needs.looks(f"{role}@{moment}") or needs.looks(f"{role}@*")
+        return needs is None or needs.scans(f"{role}@{moment}") or needs.scans(f"{role}@*")
 
     def live_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Name and object of every parameter that is followed."""
@@ -78,7 +79,7 @@ class Tracker:
         if self.wants("parameter", "ranks"):
             self.looker.compares_ranks = True
             for root in self.live_roots():
-                for _, _, parameter, _ in root.parameters.values() if not root.is_loose else ():
+                for _, _, parameter, _ in root.parameters.values() if not root.is_unowned else ():
                     parameter.exact_only = True
 
     def track(self, em: Emitter, root: TrackedModel, parts: Parts | None = None) -> None:
@@ -120,9 +121,9 @@ class Tracker:
         self._gone(em, old_parameters, root.parameters)
         self._gone(em, old_buffers, root.buffers)
         facts = structure(top, root.name, parts)
-        for key, value in facts["tokens"].items():  # models that differ say nothing
+        for key, value in facts.tokens.items():  # models that differ say nothing
             self.special_ids[key] = value if self.special_ids.get(key, value) == value else None
-        em.event("mark", {"text": Marks.MODEL, "data": facts})
+        write(em, facts)
 
     def _follow_parameter(
         self, em: Emitter, name: str, slot: Slot, cls: str | None, known: Any
@@ -138,7 +139,7 @@ class Tracker:
         tensor = slot[0][slot[1]]
         identity = self.identities.of(tensor)
         self._turns.meet(tensor)
-        if role == PARAMETER and not (is_loose(name) and self.name_of(tensor)):
+        if role == PARAMETER and not (is_unowned(name) and self.name_of(tensor)):
             if self.name_of(tensor) != name:
                 self.names_version += 1
             self._by_parameter[id(tensor)] = (weakref.ref(tensor), name, cls)
@@ -201,11 +202,11 @@ class Tracker:
             loose = {
                 f"{name}.{place}": tensor
                 for place, tensor in enumerate(group["params"])
-                if is_loose(self.name_of(tensor) or f"{name}.{place}") and not is_lazy(tensor)
+                if is_unowned(self.name_of(tensor) or f"{name}.{place}") and not is_lazy(tensor)
             }
             root = self.roots.get(name)
             if root is None and loose:
-                root = self.roots[name] = TrackedModel(optimizer, name, is_loose=True)
+                root = self.roots[name] = TrackedModel(optimizer, name, is_unowned=True)
             if root is not None and (loose or root.parameters):
                 self._hold(em, root, loose)
 

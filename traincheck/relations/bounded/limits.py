@@ -97,7 +97,7 @@ class Samples:
                 params |= {n: text for n, text in (("api", key.api), ("name", key.name)) if text}
                 yield Hypothesis(relation="bounded", params=params)
 
-    def words(self) -> Iterator[str]:
+    def observed_terms(self) -> Iterator[str]:
         """Of what there were readings."""
         return map(word, self._values)
 

@@ -28,8 +28,8 @@ from traincheck.relations.readings.reading import (
     SMALLEST,
 )
 from traincheck.relations.readings.table import LOSSES
-from traincheck.schema.apis import Families
-from traincheck.schema.claims import Needs, some, within_modules
+from traincheck.schema.claims import Needs, sampled, within_modules
+from traincheck.schema.torch_api import Families
 
 
 def needs_of(params: Mapping[str, Any]) -> Needs:
@@ -40,34 +40,34 @@ def needs_of(params: Mapping[str, Any]) -> Needs:
         calls = frozenset({*LOSSES, Families.BACKWARD, Families.SCALE, Families.OPTIMIZER_STEP})
         # How many terms a sum has must be known where it is divided; a mean needs no numbers.
         sums = () if params.get("name") == OF_TERMS else params.get("sums", ())
-        return Needs(calls=calls, kinds=kinds | {"batch"}, stats=some(*sums))
+        return Needs(calls=calls, kinds=kinds | {"batch"}, stats=sampled(*sums))
     if quantity in (DEAD, SATURATED):
         calls = within_modules(api) | {Families.MODULE}
-        return Needs(calls=calls, kinds=kinds, stats=some("activation"))
+        return Needs(calls=calls, kinds=kinds, stats=sampled("activation"))
     if quantity in (HIDDEN, LARGEST, LEFT_OUT, SMALLEST):
         batches = frozenset({"batch"} if quantity == LEFT_OUT else ())
-        return Needs(calls=frozenset({api}), kinds=kinds | batches, stats=some(api))
+        return Needs(calls=frozenset({api}), kinds=kinds | batches, stats=sampled(api))
     name = params.get("name")
     if quantity == NON_FINITE and name in (LOSS, SCALED_LOSS):
         return Needs(calls=frozenset({Families.BACKWARD, Families.SCALE}), kinds=kinds)
     if quantity in (END_TOKEN, PADDING):
-        return Needs(kinds=kinds | {"batch"}, stats=some("batch"))
+        return Needs(kinds=kinds | {"batch"}, stats=sampled("batch"))
     if quantity in (AHEAD, MASK):
         calls = frozenset({api, Families.MODULE} if quantity == AHEAD else {api})
-        return Needs(calls=calls, kinds=kinds | {"batch"}, stats=some(api, "batch"))
+        return Needs(calls=calls, kinds=kinds | {"batch"}, stats=sampled(api, "batch"))
     if quantity == NON_FINITE and name != GRADIENT:
-        return Needs(kinds=kinds | {"batch"}, stats=some("batch"))
+        return Needs(kinds=kinds | {"batch"}, stats=sampled("batch"))
     if quantity == MOVED:
         return Needs(
-            states=some("parameter@step"),
+            states=sampled("parameter@step"),
             kinds=kinds | {"checkpoint", "optimizer"},
-            stats=some("parameter") | {"update"},
+            stats=sampled("parameter") | {"update"},
         )
     if quantity in (GRADIENT_NORM, NON_FINITE, LEAST_SHARE, FLAT):
         return Needs(
             calls=frozenset({Families.SCALE, Families.BACKWARD}),
-            states=some("gradient@backward", "gradient@zero_grad"),
+            states=sampled("gradient@backward", "gradient@zero_grad"),
             kinds=kinds,
-            stats=some("gradient"),
+            stats=sampled("gradient"),
         )
     return Needs(calls=frozenset({api}), kinds=kinds)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from traincheck.facts.programs import ProgramName
-from traincheck.relations.base import UsualRelation
+from traincheck.relations.base import ProposerBase, RelationBase
 from traincheck.relations.bounded.limits import Samples, holds, word
 from traincheck.relations.bounded.messages import (
     FIXES,
@@ -40,10 +40,10 @@ from traincheck.relations.readings.reading import (
     Reading,
 )
 from traincheck.relations.readings.table import Readings
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Context, Hypothesis, Needs
 from traincheck.schema.events import Event, StateEvent, StepEvent
 from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
+from traincheck.schema.torch_api import Families
 
 _ALWAYS: Context = {}
 _HELD = Example(holds=True, context=_ALWAYS)
@@ -58,7 +58,7 @@ _PATIENCE = {
 }  # readings in a row that are wrong
 
 
-class Bounded(UsualRelation):
+class Bounded(RelationBase):
     """A number stays within limits.
 
     What it says:
@@ -136,7 +136,7 @@ class Bounded(UsualRelation):
         )
 
 
-class BoundedProposer:
+class BoundedProposer(ProposerBase):
     """Proposes limits for each key that was read often enough."""
 
     def __init__(self) -> None:
@@ -152,13 +152,13 @@ class BoundedProposer:
     def hypotheses(self) -> Iterator[Hypothesis]:
         return self._samples.claims(self._program.name)
 
-    def echoes(self) -> Iterator[Hypothesis]:
+    def conditional_hypotheses(self) -> Iterator[Hypothesis]:
         """What this run bears out, if it is too short to say it itself."""
         return self._samples.claims(self._program.name, is_echo=True)
 
-    def words(self) -> Iterator[str]:
+    def observed_terms(self) -> Iterator[str]:
         """Of what there were readings."""
-        return self._samples.words()
+        return self._samples.observed_terms()
 
 
 class BoundedDecider:

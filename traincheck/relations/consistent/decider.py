@@ -10,13 +10,14 @@ from traincheck.facts.collectives import Collectives, Meeting, Pair
 from traincheck.facts.programs import RunProgram
 from traincheck.facts.rank_steps import Key
 from traincheck.facts.ranks import RankSteps, RunStep
+from traincheck.relations.base import ProposerBase
 from traincheck.relations.consistent.target_networks import Copies, CopyFinder
 from traincheck.relations.phrasing import short
 from traincheck.relations.subtrees import fold, matcher
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import Event, StepEvent
 from traincheck.schema.findings import Example, Subject, Symptom
+from traincheck.schema.torch_api import Families
 from traincheck.schema.words import counted
 
 _HOLDS = Example(holds=True, context={})
@@ -29,7 +30,7 @@ _CLOSE = 1e-4  # norms that are summed in another order
 COUNTED = {"backward": Families.BACKWARD, "optimizer_step": Families.OPTIMIZER_STEP}
 
 
-class ConsistentProposer:
+class ConsistentProposer(ProposerBase):
     """Compares all variables on all ranks, and models with those that are trained."""
 
     def __init__(self) -> None:
@@ -133,7 +134,7 @@ class ConsistentDecider:
             if step.is_judged:
                 found += self._of_ranks(step)
                 found += self._of_norms(step)
-            if step.is_whole:
+            if step.is_complete:
                 found += self._of_calls(step)
         return found
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from traincheck.facts.programs import SEEN
-from traincheck.relations.base import UsualRelation
+from traincheck.relations.base import RelationBase
 from traincheck.relations.consistent.decider import (
     CALLS,
     COUNTED,
@@ -24,11 +24,11 @@ from traincheck.relations.phrasing import (
     in_program,
     short,
 )
-from traincheck.schema.apis import DDP_HOOK, DDP_INIT, JOIN, Families
-from traincheck.schema.claims import Hypothesis, Needs, some
+from traincheck.schema.claims import Hypothesis, Needs, sampled
+from traincheck.schema.torch_api import DDP_HOOK, DDP_INIT, JOIN, Families
 
 
-class Consistent(UsualRelation):
+class Consistent(RelationBase):
     """Equal on all ranks after a step, or equal to what was copied.
 
     What it says:
@@ -69,7 +69,7 @@ class Consistent(UsualRelation):
     def needs(self, claim: Hypothesis) -> Needs:
         params = claim.params
         if "copy" in params:
-            states = some("parameter@step")
+            states = sampled("parameter@step")
             return Needs(states=states, kinds=frozenset({"mark", "optimizer", "step"}), exact=True)
         if params.get("of") == CALLS:
             return Needs(kinds=frozenset({"mark", "step"}))
@@ -80,7 +80,9 @@ class Consistent(UsualRelation):
             states = frozenset({"collective@ranks"} if params["of"] == RECEIVED else ())
             return Needs(states=states, kinds=frozenset({"collective", "mark", "step"}))
         role = params["role"]
-        looks = some(f"{role}@{MOMENTS[role]}") | SEEN | ({"parameter@ranks"} & {f"{role}@ranks"})
+        looks = (
+            sampled(f"{role}@{MOMENTS[role]}") | SEEN | ({"parameter@ranks"} & {f"{role}@ranks"})
+        )
         calls = frozenset({DDP_INIT, DDP_HOOK, JOIN} if params.get("of") == WRAPPED else ())
         return Needs(
             states=frozenset(looks),

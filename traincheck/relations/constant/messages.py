@@ -24,9 +24,9 @@ from traincheck.relations.constant.properties import (
 )
 from traincheck.relations.phrasing import short, shown
 from traincheck.relations.topics import topic_of
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Context
 from traincheck.schema.findings import Example, Subject, Symptom, Topic
+from traincheck.schema.torch_api import Families
 from traincheck.schema.values import is_number
 from traincheck.schema.words import joined
 

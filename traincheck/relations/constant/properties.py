@@ -16,19 +16,10 @@ from traincheck.facts.resumptions import brings_back
 from traincheck.facts.steps import is_judged
 from traincheck.relations.phrasing import is_library
 from traincheck.relations.readings.table import LOSSES
-from traincheck.schema.apis import (
-    ATTENTION,
-    IGNORED_LABEL,
-    LOSS_MODULES,
-    MODAL,
-    MULTI_HEAD,
-    SOFTMAXES,
-    TARGETED,
-    Families,
-    Marks,
-    is_loose,
+from traincheck.schema.claims import (
+    MAX_MATCHED_ELEMENTS,
+    MIN_MATCHED_ELEMENTS,
 )
-from traincheck.schema.claims import FEWEST_KNOWN, MOST_KNOWN
 from traincheck.schema.events import (
     BatchEvent,
     CallEvent,
@@ -39,6 +30,19 @@ from traincheck.schema.events import (
     StepEvent,
 )
 from traincheck.schema.findings import Subject
+from traincheck.schema.observations.external_writes import ExternalWrites
+from traincheck.schema.observations.reading import observed
+from traincheck.schema.parameter_names import is_unowned
+from traincheck.schema.torch_api import (
+    ATTENTION,
+    IGNORED_LABEL,
+    LOSS_MODULES,
+    MODAL,
+    MULTI_HEAD,
+    SOFTMAXES,
+    TARGETED,
+    Families,
+)
 from traincheck.schema.values import is_number, is_tensor, tensor_summary
 from traincheck.schema.words import counted
 
@@ -281,7 +285,7 @@ class Used:
 def _is_distinctive(leaf: Mapping[str, Any]) -> bool:
     """Whether two tensors of batches like this one are alike by chance only."""
     stats = leaf.get("stats") or {}
-    is_known = FEWEST_KNOWN <= prod(leaf["shape"]) <= MOST_KNOWN
+    is_known = MIN_MATCHED_ELEMENTS <= prod(leaf["shape"]) <= MAX_MATCHED_ELEMENTS
     return is_known and stats.get("min") != stats.get("max")
 
 
@@ -297,11 +301,14 @@ class Looks:
 
     def look(self, event: MarkEvent) -> Fact | None:
         """Which of them another one wrote to, if that is known."""
-        owner = event.data.get("owner")
-        is_loaded, self._is_loaded = self._is_loaded, False
-        if is_loaded or not isinstance(owner, str):
+        found = observed(event, ExternalWrites)
+        if found is None:
             return None
-        names = [name for name in event.names if not is_loose(name)]
+        owner = found.owner
+        is_loaded, self._is_loaded = self._is_loaded, False
+        if is_loaded:
+            return None
+        names = [name for name in found.names if not is_unowned(name)]
         subject = Subject(variable=names[0] if names else None, api=Families.OPTIMIZER_STEP)
         return Fact(Key(BETWEEN, owner), {owner: not names}, event, subject)
 
@@ -446,7 +453,7 @@ class Facts:
             fact = leaves_of(event)
             return () if fact is None else (fact,)
         if isinstance(event, MarkEvent):
-            fact = self._looks.look(event) if event.text == Marks.BETWEEN_STEPS else None
+            fact = self._looks.look(event)
             return () if fact is None else (fact,)
         if isinstance(event, OptimizerEvent):
             self._optimizers.optimizer(event)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from traincheck.facts.programs import ProgramName
+from traincheck.relations.base import ProposerBase
 from traincheck.relations.constant.messages import word
 from traincheck.relations.constant.properties import (
     ARGUMENTS,
@@ -27,17 +28,17 @@ from traincheck.relations.constant.properties import (
     Own,
     is_masked,
 )
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import CallEvent, Event, StepEvent
+from traincheck.schema.torch_api import Families
 
 _MAX_EVAL = 64  # modules that are named
 
 
-class ConstantProposer:
+class ConstantProposer(ProposerBase):
     """Proposes the values that were always the same."""
 
-    ignores = frozenset({"state"})
+    ignored_kinds = frozenset({"state"})
 
     def __init__(self) -> None:
         self._program = ProgramName()
@@ -95,7 +96,7 @@ class ConstantProposer:
             params = {"of": MODES, "eval": still, "classes": sorted(self._classes)}
             yield Hypothesis(relation="constant", params={"program": program, **params})
 
-    def words(self) -> Iterator[str]:
+    def observed_terms(self) -> Iterator[str]:
         """Of what there were facts."""
         if self._modes:
             yield word(MODES, "")

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from traincheck.facts.programs import ProgramName
-from traincheck.relations.base import UsualRelation
+from traincheck.relations.base import RelationBase
 from traincheck.relations.constant.messages import (
     ALWAYS,
     OWN_WORDS,
@@ -40,17 +40,18 @@ from traincheck.relations.constant.proposer import ConstantProposer
 from traincheck.relations.example_cache import Examples
 from traincheck.relations.iterations import ShortUpdates
 from traincheck.relations.phrasing import in_program
-from traincheck.schema.apis import TARGETED, Families
-from traincheck.schema.claims import Hypothesis, Needs, some, within_modules
+from traincheck.schema.claims import Hypothesis, Needs, sampled, within_modules
 from traincheck.schema.events import CallEvent, Event, StepEvent
 from traincheck.schema.findings import CheckInfo, Example
+from traincheck.schema.observations.external_writes import ExternalWrites
+from traincheck.schema.torch_api import TARGETED, Families
 
 _HELD = Example(holds=True, context=ALWAYS)
 _UNPADDED = 3  # steps: so many batches may have no padding, or lack what another loader gives
 _STEPS = frozenset({"mark", "step"})
 
 
-class Constant(UsualRelation):
+class Constant(RelationBase):
     """A program gives the same values again and again.
 
     What it says:
@@ -100,18 +101,18 @@ class Constant(UsualRelation):
             return Needs(calls=within_modules(claim.params["name"]), kinds=_STEPS)
         if kind == EQUAL:
             calls = within_modules(claim.params["name"])
-            return Needs(calls=calls, kinds=_STEPS | {"batch"}, stats=some("batch"))
+            return Needs(calls=calls, kinds=_STEPS | {"batch"}, stats=sampled("batch"))
         if kind in (HYPER, KEPT, BATCH):
             return Needs(kinds=_STEPS | {"batch" if kind == BATCH else "optimizer"})
         if kind == USED:
             return Needs(
                 calls=TARGETED | {Families.MODULE, Families.OPTIMIZER_STEP},
                 kinds=_STEPS | {"batch"},
-                stats=some("batch", *TARGETED),
+                stats=sampled("batch", *TARGETED),
             )
         if kind == BETWEEN:
             return Needs(
-                states=frozenset({"parameter@between"}),
+                states=frozenset({ExternalWrites.need}),
                 calls=frozenset({Families.OPTIMIZER_STEP}),
                 kinds=_STEPS | {"checkpoint"},
             )
@@ -136,9 +137,9 @@ class Constant(UsualRelation):
         """What a run has no fact of it says nothing of."""
         return {"program": claim.params["program"], "api": word_of(claim.params)}
 
-    def bears_out(self, claim: Hypothesis, other: Hypothesis, words: Collection[str]) -> bool:
+    def supports(self, claim: Hypothesis, other: Hypothesis, terms: Collection[str]) -> bool:
         """As `implies`, but for classes that were not called, and modes that were not seen."""
-        mine, its = alike(claim.params, other.params, words)
+        mine, its = alike(claim.params, other.params, terms)
         return self.implies(replace(claim, params=mine), replace(other, params=its))
 
     def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:

@@ -25,11 +25,11 @@ from traincheck.relations.phrasing import (
 )
 from traincheck.relations.readings.table import LOSSES
 from traincheck.relations.topics import topic_of
-from traincheck.schema.apis import ATTENTION, COMPILED, LOSS_MODULES, MODAL, Families
 from traincheck.schema.claims import Context, Hypothesis, Needs, within_modules
 from traincheck.schema.events import CallEvent, Event, OptimizerEvent, StepEvent
 from traincheck.schema.findings import Example, Subject, Symptom
 from traincheck.schema.hidden import text_length
+from traincheck.schema.torch_api import ATTENTION, COMPILED, LOSS_MODULES, MODAL, Families
 from traincheck.schema.values import tensors_in
 
 # What every training step holds -> the counters that prove it, and what its absence means.
@@ -85,7 +85,7 @@ def text(params: Mapping[str, Any]) -> str:
     return f"During every {short(outer)}, {short(inner)} is called{how}"
 
 
-def reach(params: Mapping[str, Any]) -> int | None:
+def min_programs(params: Mapping[str, Any]) -> int | None:
     """In how many programs it must hold before it is said of others; None: never.
 
     Gradients are also computed to look where they point, with no step of an optimizer after.
@@ -122,7 +122,7 @@ class CallProposer:
         self._has_mode = False
         self._has_optimizer = False
 
-    def words(self) -> Iterator[str]:
+    def observed_terms(self) -> Iterator[str]:
         """Whether there were steps enough, and an optimizer that could have stepped."""
         is_asked = self._seen >= PATIENCE and self._has_optimizer
         return iter((_PATIENT,) if is_asked else ())
@@ -185,7 +185,7 @@ class CallProposer:
                 for args in self._arguments(outer, inner):
                     yield Hypothesis(relation="contains", params=self._params(outer, inner, args))
 
-    def echoes(self) -> Iterator[Hypothesis]:
+    def conditional_hypotheses(self) -> Iterator[Hypothesis]:
         """What this run can answer to one that evaluated too, or called more often."""
         for outer, inner in sorted(self._present):
             if _is_internal(outer, inner):

@@ -15,37 +15,39 @@ from traincheck.facts.steps import is_judged, is_skipped
 from traincheck.facts.variables import Variable, Variables, may_stay, select, variable_of
 from traincheck.relations.example_cache import Examples, Joined
 from traincheck.relations.phrasing import STEP, selector_text, short
-from traincheck.schema.apis import EVAL_STAGE, LEAVES, Families, weights_beside
-from traincheck.schema.claims import THIN, Context, Hypothesis, Needs, some
+from traincheck.schema.claims import SAMPLED_STEPS, Context, Hypothesis, Needs, sampled
 from traincheck.schema.events import CallEvent, Event, StateEvent, StepEvent
 from traincheck.schema.findings import Example, Subject, Symptom
+from traincheck.schema.parameter_names import paired_weights
+from traincheck.schema.torch_api import LEAVES, Families
+from traincheck.schema.trace_terms import EVAL_STAGE
 
 _NEW = frozenset({"parameter@new"})
 # With the norms of gradients: once these have faded, updates may round to nothing.
-_UPDATED = Needs(states=some("parameter@step"), stats=some("gradient"))
+_UPDATED = Needs(states=sampled("parameter@step"), stats=sampled("gradient"))
 
 # What may be claimed: (outer window, role, change) -> what it takes to see it.
 TEMPLATES: Mapping[tuple[str, str, str], Needs] = {
     (STEP, "parameter", "changes"): _UPDATED,
     # Layers may run without recording the graph until the head has learned
     (STEP, "gradient", "changes"): Needs(
-        states=_NEW, calls=frozenset({Families.MODULE}) | some(*LEAVES)
+        states=_NEW, calls=frozenset({Families.MODULE}) | sampled(*LEAVES)
     ),
-    (STEP, "gradient", "cleared"): Needs(states=_NEW | some("gradient@zero_grad")),
+    (STEP, "gradient", "cleared"): Needs(states=_NEW | sampled("gradient@zero_grad")),
     (STEP, "buffer", "changes"): Needs(
-        states=some("buffer@forward"), calls=frozenset({Families.MODULE})
+        states=sampled("buffer@forward"), calls=frozenset({Families.MODULE})
     ),
     (Families.OPTIMIZER_STEP, "parameter", "changes"): _UPDATED,
     (Families.OPTIMIZER_STEP, "optimizer_state", "changes"): Needs(
-        states=_NEW | some("optimizer_state@step")
+        states=_NEW | sampled("optimizer_state@step")
     ),
 }
-PATIENCE = THIN.first  # steps, all with looks: layers that are left out at random come in sooner
+PATIENCE = SAMPLED_STEPS.first  # scanned steps: layers that are left out at random change sooner
 # A gradient of zeros, or none, explains why nothing changed: gradients are always looked at.
 # So are updates: with several optimizers, only those that step are to change something.
 _ALWAYS = Needs(
     calls=frozenset({Families.OPTIMIZER_STEP}),
-    states=some("gradient@backward", "gradient@zero_grad"),
+    states=sampled("gradient@backward", "gradient@zero_grad"),
     kinds=frozenset({"step", "optimizer"}),
 )
 
@@ -53,7 +55,7 @@ _ALWAYS = Needs(
 def needs(params: Mapping[str, Any]) -> Needs:
     """What it takes to decide the claim with these parameters."""
     # Gradients may come and go within backward, or be assigned: then the update tells.
-    updates = Needs(states=some("parameter@step") if "within" in params else frozenset())
+    updates = Needs(states=sampled("parameter@step") if "within" in params else frozenset())
     return TEMPLATES[_template(params)] | _ALWAYS | updates
 
 
@@ -78,7 +80,7 @@ def within(params: Mapping[str, Any]) -> int:
     return int(params.get("within", 1))
 
 
-def reach(params: Mapping[str, Any]) -> int | None:
+def min_programs(params: Mapping[str, Any]) -> int | None:
     """In how many programs it must hold before it is said of others; None: never.
 
     Layers may be left out of a step, or have no part in one of several losses.
@@ -473,7 +475,7 @@ class ChangeDecider:
         by an average, and neither is trained.
         """
         moved = self._book.changed["parameter"]
-        beside = weights_beside(parameter.name).intersection(moved)
+        beside = paired_weights(parameter.name).intersection(moved)
         is_beside = bool(beside)
         if not (self._variables.is_held(parameter) and parameter.name in self._book.reached):
             found = map(self._variables.by_role["parameter"].get, beside)

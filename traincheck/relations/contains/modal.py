@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from traincheck.facts.modal_modules import BATCH_NORM, ModalModules, is_dropping
-from traincheck.schema.apis import MODAL
-from traincheck.schema.claims import Needs, some
-from traincheck.schema.events import CallEvent, CheckpointEvent, Event, MarkEvent
+from traincheck.schema.claims import Needs, sampled
+from traincheck.schema.events import CallEvent, CheckpointEvent, Event
+from traincheck.schema.observations.model_structure import ModelStructure
+from traincheck.schema.observations.reading import observed
+from traincheck.schema.torch_api import MODAL
 
-MODES = Needs(calls=some(*MODAL), kinds=frozenset({"mark", "checkpoint"}))
+MODES = Needs(calls=sampled(*MODAL), kinds=frozenset({"mark", "checkpoint"}))
 
 
 class Modes:
@@ -37,8 +39,9 @@ class Modes:
 
     def observe(self, event: Event) -> None:
         """Enter marks of models, and what was loaded."""
-        if isinstance(event, MarkEvent):
-            self._modules.enter(event)
+        model = observed(event, ModelStructure)
+        if model is not None:
+            self._modules.enter(model)
         elif isinstance(event, CheckpointEvent) and event.op == "load_state_dict":
             self._loaded.add(event.target or "")
 

@@ -7,22 +7,23 @@ from typing import Any
 
 from traincheck.facts.step_changes import StepChanges
 from traincheck.facts.variables import Variables
-from traincheck.relations.base import UsualRelation
+from traincheck.relations.base import ProposerBase, RelationBase
 from traincheck.relations.contains import calls as _inside
 from traincheck.relations.contains import changes as _changes
 from traincheck.relations.contains.calls import CallDecider, CallProposer
 from traincheck.relations.contains.changes import ChangeDecider, ChangeProposer
 from traincheck.relations.example_cache import Examples, Joined
 from traincheck.relations.phrasing import STEP, in_program
-from traincheck.schema.apis import TELLING, Families
 from traincheck.schema.claims import Hypothesis, Needs
 from traincheck.schema.events import CallEvent, Event, OptimizerEvent, StateEvent, StepEvent
 from traincheck.schema.findings import CheckInfo
+from traincheck.schema.torch_api import Families
+from traincheck.schema.trace_terms import LIFECYCLE_CHANGES
 
 _OUTER = frozenset({Families.MODULE, Families.OPTIMIZER_STEP})
 
 
-class Contains(UsualRelation):
+class Contains(RelationBase):
     """During A, B happens.
 
     What it says:
@@ -91,10 +92,10 @@ class Contains(UsualRelation):
     def antecedent(self, claim: Hypothesis) -> Mapping[str, Any]:
         return claim.params if "role" in claim.params else _inside.antecedent(claim.params)
 
-    def reach(self, claim: Hypothesis) -> int | None:
+    def min_programs(self, claim: Hypothesis) -> int | None:
         if "role" in claim.params:
-            return _changes.reach(claim.params)
-        return _inside.reach(claim.params)
+            return _changes.min_programs(claim.params)
+        return _inside.min_programs(claim.params)
 
     def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
         """Landmarks and updates are errors; a call less inside a module is a warning."""
@@ -119,13 +120,11 @@ def _fits(mine: Mapping[str, Any], its: Mapping[str, Any]) -> bool:
     return mine.get("program") in (None, its.get("program"))
 
 
-class ContainsProposer:
+class ContainsProposer(ProposerBase):
     """Proposes both kinds of claims."""
 
     def __init__(self) -> None:
         self._halves = (CallProposer(), ChangeProposer())
-        self.echoes = self._halves[0].echoes
-        self.words = self._halves[0].words
 
     def observe(self, event: Event) -> None:
         for half in self._halves:
@@ -134,6 +133,12 @@ class ContainsProposer:
     def hypotheses(self) -> Iterator[Hypothesis]:
         for half in self._halves:
             yield from half.hypotheses()
+
+    def conditional_hypotheses(self) -> Iterator[Hypothesis]:
+        return self._halves[0].conditional_hypotheses()
+
+    def observed_terms(self) -> Iterator[str]:
+        return self._halves[0].observed_terms()
 
 
 class ContainsDecider:
@@ -152,7 +157,7 @@ class ContainsDecider:
     def observe(self, event: Event) -> Examples:
         # By kind, most frequent first: nine events in ten are state changes or calls.
         if isinstance(event, StateEvent):
-            if event.change in TELLING:
+            if event.change in LIFECYCLE_CHANGES:
                 self._variables.observe(event)
             self._changes.state(event)
         elif isinstance(event, CallEvent):

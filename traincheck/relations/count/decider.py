@@ -26,7 +26,6 @@ from traincheck.relations.count.windows import (
 )
 from traincheck.relations.example_cache import Examples, Joined
 from traincheck.relations.iterations import ShortUpdates
-from traincheck.schema.apis import COMPILED, Families
 from traincheck.schema.claims import Context, Hypothesis
 from traincheck.schema.events import (
     CallEvent,
@@ -36,6 +35,7 @@ from traincheck.schema.events import (
     StepEvent,
 )
 from traincheck.schema.findings import Example, Subject, Symptom, Topic
+from traincheck.schema.torch_api import COMPILED, Families
 from traincheck.schema.words import counted
 
 _ALWAYS: Context = {}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from traincheck.relations.example_cache import Examples
 from traincheck.relations.loop import Partners
-from traincheck.schema.apis import Families
 from traincheck.schema.events import CallEvent, OptimizerEvent
 from traincheck.schema.findings import Example
+from traincheck.schema.torch_api import Families
 
 _MANY = 64  # optimizers: they are made in the loop
 _KEPT = 8  # of what is missed of one, enough to tell

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from traincheck.facts.programs import ProgramName
+from traincheck.relations.base import ProposerBase
 from traincheck.relations.count.windows import (
     BACKWARD,
     COLLECTIVE,
@@ -21,9 +22,9 @@ from traincheck.relations.count.windows import (
     takes_part,
 )
 from traincheck.relations.phrasing import STEP, is_library
-from traincheck.schema.apis import LOSS_MODULES, Families
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import CallEvent, CollectiveEvent, Event, StepEvent
+from traincheck.schema.torch_api import LOSS_MODULES, Families
 
 _MIN_STEPS = 2
 # A module that is called so often for each backward is called in a loop, whose length may be that
@@ -38,10 +39,10 @@ def word(api: str, owner: str) -> str:
     return f"count {api} {owner}"
 
 
-class CountProposer:
+class CountProposer(ProposerBase):
     """Proposes one count for each key that has one."""
 
-    ignores = frozenset({"state"})
+    ignored_kinds = frozenset({"state"})
 
     def __init__(self) -> None:
         self._program = ProgramName()
@@ -98,7 +99,7 @@ class CountProposer:
     def hypotheses(self) -> Iterator[Hypothesis]:
         return self._claims(is_echo=False) if self._later >= _MIN_STEPS else iter(())
 
-    def echoes(self) -> Iterator[Hypothesis]:
+    def conditional_hypotheses(self) -> Iterator[Hypothesis]:
         """What few updates bear out; and all of it without a limit to the backwards."""
         for claim in self._claims(is_echo=True):
             yield claim
@@ -106,7 +107,7 @@ class CountProposer:
                 params = {key: v for key, v in claim.params.items() if key != "backwards"}
                 yield Hypothesis(relation="count", params=params)
 
-    def words(self) -> Iterator[str]:
+    def observed_terms(self) -> Iterator[str]:
         """Whose calls there were, and whether there was more than one update."""
         owned = self._seen.keys() - SIGNS
         yield from (word(api, owner) for api, owner in owned if owner is not None)

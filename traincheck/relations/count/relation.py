@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from traincheck.relations.base import UsualRelation
+from traincheck.relations.base import RelationBase
 from traincheck.relations.count.decider import CountDecider
 from traincheck.relations.count.proposer import LATER, CountProposer, word
 from traincheck.relations.count.windows import (
@@ -19,12 +19,12 @@ from traincheck.relations.count.windows import (
 )
 from traincheck.relations.input_output.messages import CUT
 from traincheck.relations.phrasing import in_program
-from traincheck.schema.apis import COMPILED, Families
 from traincheck.schema.claims import Hypothesis, Needs, within_modules
 from traincheck.schema.findings import CheckInfo
+from traincheck.schema.torch_api import COMPILED, Families
 
 
-class Count(UsualRelation):
+class Count(RelationBase):
     """In every training step, B is called so often.
 
     What it says:

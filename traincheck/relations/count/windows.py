@@ -13,8 +13,8 @@ from typing import Any
 
 from traincheck.facts.steps import is_judged, is_skipped
 from traincheck.relations.phrasing import STEP, short
-from traincheck.schema.apis import Families
 from traincheck.schema.events import CallEvent, CollectiveEvent, StepEvent
+from traincheck.schema.torch_api import Families
 from traincheck.schema.values import tensor_summary
 from traincheck.schema.words import counted
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from traincheck.facts.programs import SEEN, RunProgram
-from traincheck.relations.base import UsualRelation
+from traincheck.relations.base import ProposerBase, RelationBase
 from traincheck.relations.distinct.messages import CAUSES, TEXTS
 from traincheck.relations.distinct.repeats import (
     BATCHES,
@@ -23,15 +23,15 @@ from traincheck.relations.distinct.repeats import (
     Repeats,
 )
 from traincheck.relations.phrasing import in_program
-from traincheck.schema.apis import Families
-from traincheck.schema.claims import BATCH_CONTENT, Hypothesis, Needs, some
+from traincheck.schema.claims import BATCH_CONTENT, Hypothesis, Needs, sampled
 from traincheck.schema.events import Event
 from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
+from traincheck.schema.torch_api import Families
 
 _HOLDS = Example(holds=True, context={})
 
 
-class Distinct(UsualRelation):
+class Distinct(RelationBase):
     """Batches and random draws that do not come twice.
 
     What it says:
@@ -79,7 +79,7 @@ class Distinct(UsualRelation):
         kinds |= {"checkpoint"} if among == RESUMED else set()
         states = SEEN
         if of == BATCHES and among == EPOCH:  # in others indices tell, or there is content
-            states |= some(BATCH_CONTENT)
+            states |= sampled(BATCH_CONTENT)
         elif of == BATCHES and among in (EPOCHS, RANKS):  # those are compared one by one
             states |= {BATCH_CONTENT}
         return Needs(kinds=kinds, calls=calls, states=states)
@@ -116,7 +116,7 @@ class Distinct(UsualRelation):
         )
 
 
-class DistinctProposer:
+class DistinctProposer(ProposerBase):
     """Proposes what never came again."""
 
     def __init__(self) -> None:
@@ -136,7 +136,7 @@ class DistinctProposer:
                 params = {"program": program, "of": of, "what": what, "among": among}
                 yield Hypothesis(relation="distinct", params=params)
 
-    def words(self) -> Iterator[str]:
+    def observed_terms(self) -> Iterator[str]:
         """What could have come again."""
         return map(_word, self._found)
 

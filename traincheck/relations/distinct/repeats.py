@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from traincheck.facts.resumptions import Resumed, Resumptions
-from traincheck.schema.apis import Families, Marks
-from traincheck.schema.events import BatchEvent, CallEvent, Event, MarkEvent, RngEvent, StepEvent
+from traincheck.schema.events import BatchEvent, CallEvent, Event, RngEvent, StepEvent
+from traincheck.schema.observations.reading import observed
+from traincheck.schema.observations.worker_rng import WorkerRng
+from traincheck.schema.torch_api import Families
 from traincheck.schema.values import tensors_in
 from traincheck.schema.words import counted
 
@@ -111,7 +113,7 @@ class Repeats:
         self._parts: dict[tuple[str, int], dict[int, set[int]]] = {}  # indices by rank
         self._generators: dict[tuple[int, str, str], _Generator] = defaultdict(_Generator)
         self._resumptions = Resumptions()
-        self._waiting: list[MarkEvent] = []
+        self._waiting: list[tuple[Event, WorkerRng]] = []
         self._starts: dict[tuple[int, str, int], int | None] = {}  # step of an epoch's first batch
         # (rank, loader, generator) -> states that workers began with, the worker and its epoch
         self._begun: dict[tuple[int, str, str], list[tuple[str, int, int]]] = defaultdict(list)
@@ -129,9 +131,9 @@ class Repeats:
                     yield from self._batch(batch)
         elif isinstance(event, RngEvent):
             yield from self._state(event)
-        elif isinstance(event, MarkEvent):
-            if event.text == Marks.WORKER and "loader" in event.data:
-                self._waiting.append(event)
+        elif (worker := observed(event, WorkerRng)) is not None:
+            if worker.loader is not None:
+                self._waiting.append((event, worker))
         elif isinstance(event, StepEvent):
             self._training_of(event).turn()
             if self._waiting:
@@ -233,13 +235,13 @@ class Repeats:
 
     def _workers(self) -> Iterator[Comparison]:
         """Workers whose first batch has come: of loaders that feed training."""
-        ready = [mark for mark in self._waiting if _place(mark) in self._starts]
-        self._waiting = [mark for mark in self._waiting if mark not in ready][-_MOST_KEPT:]
-        for mark in sorted(ready, key=lambda mark: (_place(mark), mark.data["worker"])):
-            rank, loader, epoch = _place(mark)
+        ready = [each for each in self._waiting if _place(*each) in self._starts]
+        self._waiting = [each for each in self._waiting if each not in ready][-_MOST_KEPT:]
+        for mark, told in sorted(ready, key=lambda each: (_place(*each), each[1].worker)):
+            rank, loader, epoch = _place(mark, told)
             step = self._starts.get((rank, loader, epoch))
-            worker = int(mark.data["worker"])
-            for generator, state in _drawn(mark):
+            worker = told.worker
+            for generator, state in _drawn(told):
                 begun = self._begun[rank, loader, generator]
                 for other, its_worker, its_epoch in begun[-_MOST_COMPARED:]:
                     how = (
@@ -279,16 +281,14 @@ def _content(event: BatchEvent) -> tuple[str | None, int]:
     return " ".join(event.samples) or None, rows
 
 
-def _place(mark: MarkEvent) -> tuple[int, str, int]:
-    return mark.rank, str(mark.data["loader"]), int(mark.data.get("epoch") or 0)
+def _place(event: Event, worker: WorkerRng) -> tuple[int, str, int]:
+    return event.rank, str(worker.loader), worker.epoch or 0
 
 
-def _drawn(mark: MarkEvent) -> list[tuple[str, str]]:
+def _drawn(worker: WorkerRng) -> list[tuple[str, str]]:
     """The generators that the worker drew from, and the states they began in."""
-    start: Any = mark.data.get("start") or {}
-    after: Any = mark.data.get("after") or {}
     return [
-        (name, str(state))
-        for name, state in sorted(start.items())
-        if name in after and after[name] != state
+        (name, state)
+        for name, state in sorted(worker.start.items())
+        if worker.after.get(name, state) != state
     ]

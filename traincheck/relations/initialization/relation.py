@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from traincheck.relations.base import UsualRelation
+from traincheck.relations.base import ProposerBase, RelationBase
 from traincheck.relations.example_cache import Examples
 from traincheck.relations.initialization.init_calls import (
     FUNCTIONS,
@@ -27,7 +27,7 @@ _ALWAYS: Context = {}
 _HELD = Example(holds=True, context=_ALWAYS)
 
 
-class Initialization(UsualRelation):
+class Initialization(RelationBase):
     """Parameters are filled by the functions of torch.nn.init that they are meant to be filled by.
 
     What it says:
@@ -100,7 +100,7 @@ def _kind_text(module_class: str, leaf: str) -> str:
     return f"{leaf} of {module_class.rpartition('.')[2]}"
 
 
-class InitializationProposer:
+class InitializationProposer(ProposerBase):
     """Proposes what happened."""
 
     def __init__(self) -> None:

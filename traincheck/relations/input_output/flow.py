@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from traincheck.facts.programs import ProgramName
+from traincheck.relations.base import ProposerBase
 from traincheck.relations.phrasing import is_private
-from traincheck.schema.apis import GRAD, Families
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import CallEvent, Event
 from traincheck.schema.hidden import text_length
+from traincheck.schema.torch_api import GRAD, Families
 
 RESULT, ARGUMENT = "result", "argument "
 _PART = f"{RESULT}["
@@ -139,10 +140,10 @@ class _Api:
     grads: dict[str, dict[str | None, set[bool]]] = field(default_factory=dict)
 
 
-class FlowProposer:
+class FlowProposer(ProposerBase):
     """Proposes what never failed. Calls that are alike are looked at once."""
 
-    ignores = frozenset({"state"})
+    ignored_kinds = frozenset({"state"})
 
     def __init__(self, relation: str) -> None:
         self._relation = relation
@@ -201,7 +202,7 @@ class FlowProposer:
             if api.is_function and flags:
                 yield self._claim({"api": name, "args": flags}, is_pinned=True)
 
-    def echoes(self) -> Iterator[Hypothesis]:
+    def conditional_hypotheses(self) -> Iterator[Hypothesis]:
         """What this run bears out if another one, in which dims varied, makes a claim of it."""
         for name, autocast in sorted(self._apis, key=lambda key: (key[0], key[1] or "")):
             base = {"api": name, **({"autocast": autocast} if autocast else {})}

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from traincheck.facts.programs import ProgramName
-from traincheck.relations.base import UsualRelation
+from traincheck.relations.base import RelationBase
 from traincheck.relations.input_output.flow import (
     ARGUMENT,
     MEMORY,
@@ -27,13 +27,13 @@ from traincheck.relations.input_output.messages import (
     topic_of_claim,
 )
 from traincheck.relations.phrasing import in_program, is_private, shown
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Context, Hypothesis, Needs, within_modules
 from traincheck.schema.events import CallEvent, Event
 from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
+from traincheck.schema.torch_api import Families
 
 
-class InputOutput(UsualRelation):
+class InputOutput(RelationBase):
     """The result and the arguments of an API fit each other.
 
     What it says:

@@ -14,8 +14,9 @@ from traincheck.facts.ranks import RankSteps
 from traincheck.facts.steps import is_judged, is_skipped
 from traincheck.relations.readings.reading import OF_TERMS
 from traincheck.relations.readings.table import LOSSES, LossScale
-from traincheck.schema.apis import Families, Marks
 from traincheck.schema.events import CallEvent, Event, MarkEvent, StateEvent, StepEvent
+from traincheck.schema.marks import Marks
+from traincheck.schema.torch_api import Families
 
 BACKWARDS, RANKS, TOKENS = "backwards", "ranks", "tokens"
 KINDS = (BACKWARDS, RANKS, TOKENS)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from traincheck.facts.losses import OVER_CLASSES
-from traincheck.relations.base import UsualRelation
+from traincheck.relations.base import ProposerBase, RelationBase
 from traincheck.relations.example_cache import Examples
 from traincheck.relations.loss.loss_scale import (
     BACKWARDS,
@@ -17,10 +17,10 @@ from traincheck.relations.loss.loss_scale import (
     Shares,
 )
 from traincheck.relations.readings.table import LOSSES
-from traincheck.schema.apis import DDP_HOOK, DDP_INIT, JOIN, Families
-from traincheck.schema.claims import Context, Hypothesis, Needs, some
+from traincheck.schema.claims import Context, Hypothesis, Needs, sampled
 from traincheck.schema.events import Event
 from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom, Topic
+from traincheck.schema.torch_api import DDP_HOOK, DDP_INIT, JOIN, Families
 
 _ALWAYS: Context = {}
 _HELD = Example(holds=True, context=_ALWAYS)
@@ -45,7 +45,7 @@ _FIXES = {
 }
 
 
-class Loss(UsualRelation):
+class Loss(RelationBase):
     """What backward is given is one mean loss, of targets that are one token ahead.
 
     What it says:
@@ -88,11 +88,11 @@ class Loss(UsualRelation):
             return Needs(
                 calls=OVER_CLASSES | {Families.MODULE},
                 kinds=frozenset({"batch", "mark", "step"}),
-                stats=some(*OVER_CLASSES, "batch"),
+                stats=sampled(*OVER_CLASSES, "batch"),
             )
         calls = frozenset({*LOSSES, Families.BACKWARD, Families.SCALE})
         calls |= {DDP_INIT, DDP_HOOK, JOIN} if kind == RANKS else set()
-        return Needs(calls=calls, kinds=frozenset({"mark", "step"}), stats=some(*OVER_CLASSES))
+        return Needs(calls=calls, kinds=frozenset({"mark", "step"}), stats=sampled(*OVER_CLASSES))
 
     def text(self, claim: Hypothesis) -> str:
         return _TEXTS[claim.params["of"]]
@@ -115,10 +115,10 @@ class Loss(UsualRelation):
         )
 
 
-class LossProposer:
+class LossProposer(ProposerBase):
     """Proposes what the run can tell of."""
 
-    ignores = frozenset({"state"})
+    ignored_kinds = frozenset({"state"})
 
     def __init__(self) -> None:
         self._shares = Shares()

@@ -30,7 +30,6 @@ from traincheck.relations.members import (
     structure,
 )
 from traincheck.relations.subtrees import expand, matcher
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import (
     CallEvent,
@@ -41,6 +40,7 @@ from traincheck.schema.events import (
     StepEvent,
 )
 from traincheck.schema.findings import Example, Subject, Symptom
+from traincheck.schema.torch_api import Families
 
 _MOST_COUNTED = 8  # variables of one step that count as examples
 _HOLDS = Example(holds=True, context={})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from traincheck.relations.base import UsualRelation
+from traincheck.relations.base import RelationBase
 from traincheck.relations.members import (
     DTYPE,
     FREE,
@@ -22,9 +22,9 @@ from traincheck.relations.members import (
 )
 from traincheck.relations.membership.decider import MembershipDecider
 from traincheck.relations.phrasing import in_program
-from traincheck.schema.apis import Families
-from traincheck.schema.claims import Hypothesis, Needs, some
+from traincheck.schema.claims import Hypothesis, Needs, sampled
 from traincheck.schema.findings import CheckInfo
+from traincheck.schema.torch_api import Families
 from traincheck.schema.words import joined
 
 _SHOWN = 6  # names in a sentence
@@ -40,7 +40,7 @@ _TEXTS = {
 }
 
 
-class Membership(UsualRelation):
+class Membership(RelationBase):
     """Which variables a model has, which of them are trained, and which an optimizer holds.
 
     What it says:
@@ -85,9 +85,11 @@ class Membership(UsualRelation):
         what = claim.params.get("is")
         if what in (None, DTYPE):
             return Needs(states=frozenset({f"{claim.params['role']}@new"}), kinds=kinds)
-        states = some("parameter@step") if what in (STILL, UNMOVED, REACHED) else {"parameter@new"}
+        states = (
+            sampled("parameter@step") if what in (STILL, UNMOVED, REACHED) else {"parameter@new"}
+        )
         if what in (REACHED, HELD, TRAINABLE):
-            states |= some("gradient@backward")
+            states |= sampled("gradient@backward")
         calls = frozenset({Families.OPTIMIZER_STEP} if what in (ONCE, REACHED, UNMOVED) else ())
         if what == SPARSE:
             calls = Lookups.CALLS | Lookups.MODULES

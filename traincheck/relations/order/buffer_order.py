@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 from traincheck.facts.programs import ProgramName
 from traincheck.facts.resumptions import brings_back
 from traincheck.facts.variables import Variable, Variables
-from traincheck.schema.apis import Families
-from traincheck.schema.claims import Hypothesis, Needs, some
+from traincheck.schema.claims import Hypothesis, Needs, sampled
 from traincheck.schema.events import CallEvent, CheckpointEvent, Event, StateEvent, StepEvent
 from traincheck.schema.findings import Example, Subject, Symptom
+from traincheck.schema.torch_api import Families
 
 FILLS = Needs(
     calls=frozenset({Families.MODULE}),
-    states=some("buffer@forward"),
+    states=sampled("buffer@forward"),
     kinds=frozenset({"checkpoint", "mark", "step"}),
 )
 _HOLDS = Example(holds=True, context={})

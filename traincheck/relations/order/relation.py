@@ -10,7 +10,7 @@ from traincheck.facts.landmarks import OWNED, key_of, landmark_of
 from traincheck.facts.programs import ProgramName
 from traincheck.facts.step_changes import ADDED
 from traincheck.relations.awaited_changes import GRADIENTS, ClearedByHand
-from traincheck.relations.base import UsualRelation
+from traincheck.relations.base import ProposerBase, RelationBase
 from traincheck.relations.loop import (
     BESIDE,
     HABITS,
@@ -23,15 +23,15 @@ from traincheck.relations.loop import (
 )
 from traincheck.relations.order.buffer_order import FILLS, FillDecider, FillProposer, is_of_fills
 from traincheck.relations.phrasing import in_program, selector_text, short
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Context, Hypothesis, Needs
 from traincheck.schema.events import CallEvent, Event, OptimizerEvent, StepEvent
 from traincheck.schema.findings import CheckInfo, Example, Subject, Topic
+from traincheck.schema.torch_api import Families
 
 _F = Families
 
 
-class Order(UsualRelation):
+class Order(RelationBase):
     """After A, B comes before the next C.
 
     What it says:
@@ -99,7 +99,7 @@ class Order(UsualRelation):
         is_added = claim.params.get("needs") == _F.ZERO_GRAD
         return {**claim.params, "api": ADDED} if is_added else claim.params
 
-    def reach(self, claim: Hypothesis) -> int | None:
+    def min_programs(self, claim: Hypothesis) -> int | None:
         """Some programs compute gradients that no optimizer is to apply."""
         return None if is_of_fills(claim) or triple_of(claim) in HABITS else 1
 
@@ -109,7 +109,7 @@ class Order(UsualRelation):
         return replace(found, severity="warning") if is_of_fills(claim) else found
 
 
-class OrderProposer:
+class OrderProposer(ProposerBase):
     """Proposes every triple whose A, B and C all occur, and buffers that never were used early."""
 
     def __init__(self) -> None:

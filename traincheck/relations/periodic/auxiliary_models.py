@@ -10,9 +10,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from traincheck.facts.auxiliary_models import AUXILIARY, AuxiliaryModel, AuxiliaryModels, is_look
+from traincheck.facts.auxiliary_models import (
+    AUXILIARY,
+    AuxiliaryModel,
+    AuxiliaryModels,
+    auxiliary_call,
+)
 from traincheck.facts.steps import is_judged
-from traincheck.schema.claims import USES, Hypothesis, Needs
+from traincheck.schema.claims import USE_SCHEDULE, Hypothesis, Needs
 from traincheck.schema.events import Event, MarkEvent, StepEvent
 from traincheck.schema.findings import Example, Subject, Symptom
 
@@ -34,7 +39,7 @@ MAX_PERIOD = 10_000
 _SLACK = 3  # times the longest stretch seen
 _MIN_MOVES = 3
 _OFTEN = 3  # steps: what is asked less often may be an evaluation
-_SELDOM = _SLACK * USES.every * _OFTEN
+_SELDOM = _SLACK * USE_SCHEDULE.every * _OFTEN
 _HOLDS = Example(holds=True, context={})
 
 
@@ -68,13 +73,13 @@ class ServingProposer:
     def observe(self, event: Event) -> None:
         if isinstance(event, StepEvent):
             self._asked.step(event)
-        elif is_look(event):
-            self._looks[event.model] += 1
-            share = 1 if self._looks[event.model] <= USES.first else USES.every
-            often = self._asked.look(event.model) / share
-            self._gaps[event.model] = max(self._gaps.get(event.model, 0), often)
+        elif (call := auxiliary_call(event)) is not None:
+            self._looks[call.model] += 1
+            share = 1 if self._looks[call.model] <= USE_SCHEDULE.first else USE_SCHEDULE.every
+            often = self._asked.look(call.model) / share
+            self._gaps[call.model] = max(self._gaps.get(call.model, 0), often)
             if event.step is not None:
-                seen = self._models.look(event)
+                seen = self._models.look(call, event.step)
                 self._longest[seen.name] = max(self._longest.get(seen.name, 0), seen.rest)
                 self._moves[seen.name] = self._moves.get(seen.name, 0) + seen.moved
 
@@ -85,12 +90,12 @@ class ServingProposer:
                 params = {"role": ROLE, "model": model, "period": period}
                 yield Hypothesis(relation="periodic", params=params)
         for model, seldom in sorted(self._gaps.items()):
-            rest = (self._asked.steps - self._asked.last[model]) / USES.every
-            if max(seldom, rest) <= _OFTEN and self._looks[model] > USES.first:
+            rest = (self._asked.steps - self._asked.last[model]) / USE_SCHEDULE.every
+            if max(seldom, rest) <= _OFTEN and self._looks[model] > USE_SCHEDULE.first:
                 params = {"role": ROLE, "model": model, "asked": _SELDOM}
                 yield Hypothesis(relation="periodic", params=params)
 
-    def words(self) -> Iterator[str]:
+    def observed_terms(self) -> Iterator[str]:
         """Which models move, or are asked."""
         for model, moves in self._moves.items():
             yield word({"model": model, "asked": 0})
@@ -117,14 +122,15 @@ class ServingDecider:
 
     def mark(self, event: MarkEvent) -> Iterator[tuple[int, Example]]:
         """A model was looked at, if it is a mark of that."""
-        if not is_look(event):
+        call = auxiliary_call(event)
+        if call is None:
             return
-        gap = self._asked.look(event.model)
+        gap = self._asked.look(call.model)
         for index, params in self._asking:
-            if params["model"] == event.model and gap <= params["asked"]:
+            if params["model"] == call.model and gap <= params["asked"]:
                 yield index, _HOLDS
         if event.step is not None:
-            yield from self._look(self._models.look(event), event)
+            yield from self._look(self._models.look(call, event.step), event)
 
     def _look(self, model: AuxiliaryModel, event: MarkEvent) -> Iterator[tuple[int, Example]]:
         for index, params in self._claims:

@@ -88,7 +88,7 @@ class PeriodicProposer:
                 params = {"role": role, **dict(selector), "period": period}
                 yield Hypothesis(relation="periodic", params=params)
 
-    def echoes(self) -> Iterator[Hypothesis]:
+    def conditional_hypotheses(self) -> Iterator[Hypothesis]:
         """How long it took at most, where changes are too few to say more."""
         longest: dict[tuple[str, _Selector], int] = {}
         known: set[tuple[str, _Selector]] = set()
@@ -104,7 +104,7 @@ class PeriodicProposer:
                 params = {"role": role, **dict(selector), "period": period}
                 yield Hypothesis(relation="periodic", params=params)
 
-    def words(self) -> Iterator[str]:
+    def observed_terms(self) -> Iterator[str]:
         """Of what anything changed."""
         variables = [track.variable for track in self._tracks.values()]
         return (word({"role": v.role, **dict(s)}) for v in variables for s in _selectors(v))

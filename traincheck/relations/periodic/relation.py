@@ -9,18 +9,18 @@ from typing import Any
 from traincheck.facts.step_changes import StepChanges
 from traincheck.facts.steps import is_judged, is_skipped
 from traincheck.facts.variables import Variable, Variables, select
-from traincheck.relations.base import UsualRelation
+from traincheck.relations.base import ProposerBase, RelationBase
 from traincheck.relations.periodic import auxiliary_models as _serving
 from traincheck.relations.periodic.periods import MAX_PERIOD, PeriodicProposer, word
 from traincheck.relations.phrasing import selector_text
-from traincheck.schema.claims import Hypothesis, Needs, some
+from traincheck.schema.claims import Hypothesis, Needs, sampled
 from traincheck.schema.events import Event, MarkEvent, OptimizerEvent, StateEvent, StepEvent
 from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
 
 _LOOKS = {"parameter": "step", "buffer": "forward", "optimizer_state": "step"}
 
 
-class Periodic(UsualRelation):
+class Periodic(RelationBase):
     """Every variable of a kind changes every k training steps.
 
     What it says:
@@ -62,7 +62,7 @@ class Periodic(UsualRelation):
         if role == _serving.ROLE:
             return _serving.NEEDS
         look = f"{role}@{_LOOKS[role]}"
-        looks = some(look) if claim.params["period"] == 1 else frozenset({look})
+        looks = sampled(look) if claim.params["period"] == 1 else frozenset({look})
         return Needs(states=looks | {"parameter@new"}, kinds=frozenset({"step", "optimizer"}))
 
     def text(self, claim: Hypothesis) -> str:
@@ -96,7 +96,7 @@ class Periodic(UsualRelation):
             return found
         return replace(found, **_serving.words_of(claim.params))
 
-    def reach(self, claim: Hypothesis) -> int | None:
+    def min_programs(self, claim: Hypothesis) -> int | None:
         """How often something changes is for each program to say."""
         return None
 
@@ -106,12 +106,11 @@ def _is_known(params: Mapping[str, Any]) -> bool:
     return params["role"] in _LOOKS and 1 <= params["period"] <= MAX_PERIOD
 
 
-class EitherProposer:
+class EitherProposer(ProposerBase):
     """Proposes for variables, and for models that serve others."""
 
     def __init__(self) -> None:
         self._variables, self._models = PeriodicProposer(), _serving.ServingProposer()
-        self.echoes = self._variables.echoes
 
     def observe(self, event: Event) -> None:
         self._variables.observe(event)
@@ -121,10 +120,13 @@ class EitherProposer:
         yield from self._variables.hypotheses()
         yield from self._models.hypotheses()
 
-    def words(self) -> Iterator[str]:
+    def conditional_hypotheses(self) -> Iterator[Hypothesis]:
+        return self._variables.conditional_hypotheses()
+
+    def observed_terms(self) -> Iterator[str]:
         """Of what anything changed."""
-        yield from self._variables.words()
-        yield from self._models.words()
+        yield from self._variables.observed_terms()
+        yield from self._models.observed_terms()
 
 
 class PeriodicDecider:

@@ -31,7 +31,6 @@ from traincheck.relations.readings.reading import (
     Key,
     Reading,
 )
-from traincheck.schema.apis import ATTENTION, IGNORED_LABEL, SOFTMAXES, Families, Marks
 from traincheck.schema.events import (
     BatchEvent,
     CallEvent,
@@ -42,6 +41,8 @@ from traincheck.schema.events import (
     StateEvent,
     StepEvent,
 )
+from traincheck.schema.marks import Marks
+from traincheck.schema.torch_api import ATTENTION, IGNORED_LABEL, SOFTMAXES, Families
 from traincheck.schema.values import Value, number
 
 LOSSES = tuple(

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from traincheck.facts.resumptions import brings_back
-from traincheck.schema.apis import Families, Marks, is_loose
 from traincheck.schema.events import (
     CallEvent,
     CheckpointEvent,
@@ -18,6 +17,12 @@ from traincheck.schema.events import (
     StateEvent,
     StepEvent,
 )
+from traincheck.schema.observations.base import Observation
+from traincheck.schema.observations.eval_weights import EvalWeights, EvalWrites
+from traincheck.schema.observations.model_structure import ModelStructure
+from traincheck.schema.observations.reading import observed
+from traincheck.schema.parameter_names import is_unowned
+from traincheck.schema.torch_api import Families
 
 MODEL, OPTIMIZER, SCHEDULER, SCALER, RNG = "model", "optimizer", "scheduler", "scaler", "rng"
 LOADS, COPIES, ALSO, FILE, PART = "loads", "copies", "also", "file", "part"
@@ -176,15 +181,14 @@ class Owned:
             self._held[event.id] = event
             if event.change == "created":  # those of the fold or stage before may be done
                 self._stepped.clear()
-        elif isinstance(event, MarkEvent):
-            if event.text == Marks.MODEL:
-                self._models.add(str(event.data.get("name")))
+        elif (model := observed(event, ModelStructure)) is not None:
+            self._models.add(model.name)
         elif isinstance(event, CallEvent):
             self._call(event)
         elif isinstance(event, StateEvent) and event.role in ("parameter", "buffer"):
             if event.change == "gone":
                 self._variables.get(_model(event.name), {}).pop(event.name, None)
-            elif event.change == "new" and not is_loose(event.name):
+            elif event.change == "new" and not is_unowned(event.name):
                 self._variables.setdefault(_model(event.name), {})[event.name] = event.role
 
     def _call(self, event: CallEvent) -> None:
@@ -238,11 +242,15 @@ class Owned:
         return set().union(*map(_models_of, others)) - _models_of(self._held[owner])
 
 
+_EVALUATIONS: tuple[type[Observation], ...] = (EvalWeights, EvalWrites)
+
+
 @dataclass(slots=True)
 class Evaluations:
     """With which weights models are evaluated, and whether that leaves them as they are."""
 
-    _seen: dict[str, MarkEvent] = field(default_factory=dict)  # of this step, by model
+    # Of this step, by model: the mark, and how many values it tells
+    _seen: dict[str, tuple[MarkEvent, int]] = field(default_factory=dict)
     _first: set[str] = field(default_factory=set)  # models that were evaluated as they began
 
     def observe(
@@ -261,9 +269,10 @@ class Evaluations:
             yield from self._mark(event, began, fresh)
 
     def _mark(self, event: MarkEvent, began: Mapping[str, str], fresh: Set[str]) -> Iterator[Fact]:
-        model, values, names = event.model, event.values, event.names
-        if event.text == Marks.EVALUATED:
-            self._seen[model] = event
+        found = observed(event, *_EVALUATIONS)
+        if isinstance(found, EvalWeights):
+            model, values = found.model, found.values
+            self._seen[model] = event, len(values)
             known = (values.keys() & began.keys()) - fresh
             has_moved = any(values[name] != began[name] for name in known)
             was_first = model in self._first
@@ -273,14 +282,14 @@ class Evaluations:
             if known and (has_moved or was_first):  # a first update may be one by a rate of zero
                 weight = min(_MOST_NAMES, len(known))
                 yield Fact((EVALUATED, model), has_moved, weight, model, event, (event,))
-        elif event.text == Marks.EVALUATION_WROTE and names:
-            self._seen.pop(model, None)
-            yield Fact((LEFT, model), False, 1, names[0], event, (event,))
+        elif isinstance(found, EvalWrites) and found.names:
+            self._seen.pop(found.model, None)
+            yield Fact((LEFT, found.model), False, 1, found.names[0], event, (event,))
 
     def _left(self) -> Iterator[Fact]:
         """The step of these evaluations has ended: nothing was written."""
-        for model, event in self._seen.items():
-            weight = min(_MOST_NAMES, len(event.values))
+        for model, (event, count) in self._seen.items():
+            weight = min(_MOST_NAMES, count)
             yield Fact((LEFT, model), True, weight, model, event, (event,))
         self._seen.clear()
 

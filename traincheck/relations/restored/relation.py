@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from traincheck.facts.programs import ProgramName
-from traincheck.relations.base import UsualRelation
+from traincheck.relations.base import ProposerBase, RelationBase
 from traincheck.relations.phrasing import in_program
 from traincheck.relations.restored.checkpoints import (
     ALSO,
@@ -26,10 +26,11 @@ from traincheck.relations.restored.checkpoints import (
     missing,
 )
 from traincheck.relations.restored.messages import WORDS, negative, parts_of, text_of
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Hypothesis, Needs
 from traincheck.schema.events import Event
 from traincheck.schema.findings import CheckInfo, Example
+from traincheck.schema.observations.eval_weights import EvalWeights
+from traincheck.schema.torch_api import Families
 
 _HOLDS = Example(holds=True, context={})
 _SAID = (ALSO, BACK, COPIES, COUNTS, EVALUATED, FILE, LEFT, LOADS, PART, TRAINED)
@@ -37,7 +38,7 @@ _ONLY_IF_SO = (ALSO, BACK, COPIES, COUNTS, EVALUATED, LEFT, PART, TRAINED)
 _SAVED = frozenset({Families.SCALER_STEP, Families.SCHEDULER_CREATED, Families.SCHEDULER_STEP})
 
 
-class Restored(UsualRelation):
+class Restored(RelationBase):
     """What is saved, and what is loaded back before training goes on.
 
     What it says:
@@ -88,7 +89,7 @@ class Restored(UsualRelation):
         step, new = frozenset({Families.OPTIMIZER_STEP}), frozenset({"parameter@new"})
         if what in (EVALUATED, LEFT):
             kinds = frozenset({"mark", "optimizer", "step"})
-            return Needs(calls=step, kinds=kinds, states=new | {"parameter@evaluation"})
+            return Needs(calls=step, kinds=kinds, states=new | {EvalWeights.need})
         if what == FILE:
             return Needs(calls=step | _SAVED, kinds=kinds | {"optimizer"})
         if what == PART:
@@ -115,7 +116,7 @@ class Restored(UsualRelation):
         return replace(found, **WORDS.get(claim.params["what"], {}))
 
 
-class RestoredProposer:
+class RestoredProposer(ProposerBase):
     """Proposes facts that never were otherwise."""
 
     def __init__(self) -> None:
@@ -141,7 +142,7 @@ class RestoredProposer:
             if what == COPIES or "program" in params:
                 yield Hypothesis(relation="restored", params=params)
 
-    def words(self) -> Iterator[str]:
+    def observed_terms(self) -> Iterator[str]:
         """What was loaded or saved."""
         return map(_word, self._values)
 

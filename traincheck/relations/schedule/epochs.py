@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from traincheck.schema.apis import EVAL_STAGE, Families
 from traincheck.schema.events import BatchEvent, CallEvent, Event, StepEvent
 from traincheck.schema.findings import Example, Subject, Symptom
+from traincheck.schema.torch_api import Families
+from traincheck.schema.trace_terms import EVAL_STAGE
 
 FOLLOWED = frozenset({
     Families.SCHEDULER_CREATED, Families.SCHEDULER_STEP, Families.BACKWARD, Families.OPTIMIZER_STEP

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from traincheck.facts.programs import ProgramName
+from traincheck.relations.base import ProposerBase
 from traincheck.relations.schedule.epochs import Turns
 from traincheck.relations.schedule.rates import (
     BY_EPOCH,
@@ -28,10 +29,10 @@ from traincheck.schema.events import CallEvent, Event
 _MIN_EPOCHS = 2  # that begin with a step of a scheduler, before that is no accident
 
 
-class ScheduleProposer:
+class ScheduleProposer(ProposerBase):
     """Proposes the closest shape that all rates have."""
 
-    ignores = frozenset({"state"})
+    ignored_kinds = frozenset({"state"})
 
     def __init__(self) -> None:
         self._program = ProgramName()
@@ -61,7 +62,7 @@ class ScheduleProposer:
             return
         yield from map(self._claim, self._shapes())
 
-    def echoes(self) -> Iterator[Hypothesis]:
+    def conditional_hypotheses(self) -> Iterator[Hypothesis]:
         """All shapes: what a run is too short to show it may still break."""
         if self._program.name is not None:
             yield from map(self._claim, sorted(SHAPES))

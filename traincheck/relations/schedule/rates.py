@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from traincheck.facts.steps import is_judged, is_skipped
 from traincheck.relations.count.windows import scheduler_of
-from traincheck.schema.apis import Families
 from traincheck.schema.events import CallEvent, Event, OptimizerEvent, StepEvent
+from traincheck.schema.torch_api import Families
 
 CONSTANT, FALLS, WARM_UP = "constant", "falls", "warm-up"
 LINEAR, EXPONENTIAL, COSINE, MOVES = "linear", "exponential", "cosine", "moves"

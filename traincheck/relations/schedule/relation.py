@@ -7,7 +7,7 @@ from typing import Any
 
 from traincheck.facts.programs import ProgramName
 from traincheck.facts.steps import is_skipped
-from traincheck.relations.base import UsualRelation
+from traincheck.relations.base import RelationBase
 from traincheck.relations.example_cache import Examples
 from traincheck.relations.phrasing import in_program
 from traincheck.relations.schedule.epochs import FOLLOWED, Turn, Turns, out_of_turn
@@ -27,10 +27,10 @@ from traincheck.relations.schedule.rates import (
     fits,
     is_meant,
 )
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Context, Hypothesis, Needs
 from traincheck.schema.events import Event, StepEvent
 from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
+from traincheck.schema.torch_api import Families
 
 _ALWAYS: Context = {}
 _HELD = Example(holds=True, context=_ALWAYS)
@@ -38,7 +38,7 @@ _PATIENCE = 3  # steps that a rate may stay what it was at first, before it coun
 _MOVING = 2  # changes
 
 
-class Schedule(UsualRelation):
+class Schedule(RelationBase):
     """Learning rates follow a curve of a given shape.
 
     What it says:

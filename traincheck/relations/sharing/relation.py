@@ -10,14 +10,14 @@ from typing import Any
 from traincheck.facts.programs import ProgramName
 from traincheck.facts.steps import is_judged
 from traincheck.facts.variables import Variable, Variables
-from traincheck.relations.base import UsualRelation
+from traincheck.relations.base import ProposerBase, RelationBase
 from traincheck.relations.example_cache import Examples
 from traincheck.relations.members import is_of_model
 from traincheck.relations.phrasing import in_program
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Hypothesis, Needs
 from traincheck.schema.events import CallEvent, Event, OptimizerEvent, StateEvent, StepEvent
 from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
+from traincheck.schema.torch_api import Families
 from traincheck.schema.words import joined, listed
 
 _MOST_GROUPS = 24  # of names that share, in one program
@@ -33,7 +33,7 @@ _TIED = {
 }
 
 
-class Sharing(UsualRelation):
+class Sharing(RelationBase):
     """Names that stand for one tensor, and names that never do.
 
     What it says:
@@ -88,7 +88,7 @@ class Sharing(UsualRelation):
         return in_program(params, said)
 
 
-class SharingProposer:
+class SharingProposer(ProposerBase):
     """Proposes what is so when the first training step ends."""
 
     def __init__(self) -> None:

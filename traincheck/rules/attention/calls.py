@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from traincheck.schema.apis import ATTENTION as SDPA
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, CallEvent, Event
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import ATTENTION as SDPA
+from traincheck.schema.torch_api import Families
 from traincheck.schema.values import TensorSummary, tensor_summary
 
 ATTENTION = Needs(calls=frozenset({SDPA, Families.MODULE}), kinds=frozenset({"batch", "step"}))

@@ -5,11 +5,11 @@ from __future__ import annotations
 from traincheck.facts.losses import given, number
 from traincheck.rules.attention.calls import ATTENTION, Pass, Passes, attention_violation
 from traincheck.rules.base.rule import BuiltInRule
-from traincheck.schema.apis import ATTENTION as SDPA
-from traincheck.schema.apis import EMBEDDING, MULTI_HEAD
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import ATTENTION as SDPA
+from traincheck.schema.torch_api import EMBEDDING, MULTI_HEAD
 from traincheck.schema.values import TensorSummary, tensor_summary
 
 _EXACT = 1e-6

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from traincheck.facts.losses import OVER_CLASSES, are_next_tokens, given
 from traincheck.rules.base.event_rule import EventRule
 from traincheck.rules.shared.causality import CALLS, DECODER_LAYER, Readers, is_open
-from traincheck.schema.apis import SOFTMAXES, Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import SOFTMAXES, Families
 
 _PROOF = 2  # steps
 _BY_HAND = "Fill the scores of later positions with -inf before softmax."

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
-from typing import Any, NamedTuple
 
 from traincheck.rules.base.event_rule import EventRule
 from traincheck.rules.shared.causality import softmax_dim
-from traincheck.schema.apis import SOFTMAXES, Marks
 from traincheck.schema.claims import Needs
-from traincheck.schema.events import CallEvent, Event, MarkEvent, StepEvent
+from traincheck.schema.events import CallEvent, Event, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.observations.attention_softmax import AttentionSoftmax, AttentionWeights
+from traincheck.schema.observations.base import needs_of
+from traincheck.schema.observations.reading import observed
+from traincheck.schema.torch_api import SOFTMAXES
 from traincheck.schema.values import tensor_summary
 
 _ENOUGH = 2  # steps
@@ -53,9 +54,7 @@ class SoftmaxOverQueries(EventRule, code="TC337", severity="error"):
     title = "Weights of attention are normalized over the wrong dim"
     likely_cause = "The dim of softmax is wrong: the weights of a position do not add up to 1."
     fix = "Take softmax over the dim of the keys: of query @ key.transpose(-2, -1), dim=-1."
-    needs = Needs(
-        states=frozenset({"loss@attention"}), calls=SOFTMAXES, kinds=frozenset({"mark", "step"})
-    )
+    needs = needs_of(AttentionSoftmax) | Needs(calls=SOFTMAXES, kinds=frozenset({"step"}))
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,15 +69,15 @@ class SoftmaxOverQueries(EventRule, code="TC337", severity="error"):
             calls = self._calls[event.stream]
             if event.api in SOFTMAXES and event.grad_enabled and len(calls) < _MOST_CALLS:
                 calls.append(event)
-        elif isinstance(event, MarkEvent) and event.text == Marks.ATTENTION:
-            return self._judge(event)
+        elif (found := observed(event, AttentionSoftmax)) is not None:
+            return self._judge(event, found)
         return []
 
-    def _judge(self, mark: MarkEvent) -> list[Violation]:
+    def _judge(self, mark: Event, attention: AttentionSoftmax) -> list[Violation]:
         self.triggered += 1
         told = []
-        weights = [found for each in mark.data.get("weights", ()) if (found := _weights(each))]
-        wrong = {(len(w.shape), w.normalized, w.summed): w for w in weights if w.is_wrong}
+        weights = filter(_is_wrong, attention.weights)
+        wrong = {(len(w.shape), w.normalized, w.summed): w for w in weights}
         for key, found in wrong.items():
             if key not in self._first:
                 self._first[key] = self._violation(mark, found)
@@ -87,8 +86,8 @@ class SoftmaxOverQueries(EventRule, code="TC337", severity="error"):
                 told.append(self._first[key])
         return told
 
-    def _violation(self, mark: MarkEvent, found: _Weights) -> Violation:
-        dims = len(found.shape)
+    def _violation(self, mark: Event, found: AttentionWeights) -> Violation:
+        dims, text = len(found.shape), _text(found)
         call = next(
             (
                 call
@@ -106,46 +105,21 @@ class SoftmaxOverQueries(EventRule, code="TC337", severity="error"):
                 module=call.module if call else None,
             ),
             symptom=Symptom.UNMASKED,
-            message=found.text,
+            message=text,
             expected="softmax over the dim that is summed over, the keys",
-            observed=found.text,
+            observed=text,
             evidence=(mark,) if call is None else (call, mark),
         )
 
 
-class _Weights(NamedTuple):
-    """shape: of what softmax gave. normalized: the dim it ran over.
-
-    kept, summed: dims of the matrix in the product, of queries and keys.
-    """
-
-    shape: tuple[int, ...]
-    normalized: int
-    kept: int
-    summed: int
-
-    @property
-    def is_wrong(self) -> bool:
-        queries, keys = self.shape[self.kept], self.shape[self.summed]
-        return self.normalized != self.summed and queries == keys >= _POSITIONS
-
-    @property
-    def text(self) -> str:
-        over = "that of the queries" if self.normalized == self.kept else "as of heads"
-        return (
-            f"softmax runs over dim {self.normalized} of {list(self.shape)}, {over}, and the "
-            f"product with the values sums over dim {self.summed}"
-        )
+def _is_wrong(found: AttentionWeights) -> bool:
+    queries, keys = found.shape[found.kept], found.shape[found.summed]
+    return found.normalized != found.summed and queries == keys >= _POSITIONS
 
 
-def _weights(told: Any) -> _Weights | None:
-    """What a mark tells, if it is well-formed."""
-    if not isinstance(told, Mapping):
-        return None
-    shape = told.get("shape")
-    dims: list[Any] = [told.get(name) for name in ("normalized", "kept", "summed")]
-    if not isinstance(shape, list) or not all(isinstance(size, int) for size in shape):
-        return None
-    if not all(isinstance(dim, int) and 0 <= dim < len(shape) for dim in dims):
-        return None
-    return _Weights(tuple(shape), *dims)
+def _text(found: AttentionWeights) -> str:
+    over = "that of the queries" if found.normalized == found.kept else "as of heads"
+    return (
+        f"softmax runs over dim {found.normalized} of {list(found.shape)}, {over}, and the product "
+        f"with the values sums over dim {found.summed}"
+    )

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from traincheck.rules.base.rule import BuiltInRule
-from traincheck.schema.apis import Marks
-from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event, MarkEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.observations.base import needs_of
+from traincheck.schema.observations.model_structure import ModelStructure
+from traincheck.schema.observations.reading import observed
 from traincheck.schema.words import joined
 
-MODELS = Needs(kinds=frozenset({"mark"}))
+MODELS = needs_of(ModelStructure)
 NORMS = frozenset({"batch norm", "instance norm", "norm"})
 CONVOLUTION, LINEAR, EMBEDDING = "convolution", "linear", "embedding"
 _SHOWN = 4
@@ -32,7 +33,7 @@ class Model:
     tokens: ids of special tokens. modules: path -> facts, in the order of registration.
     """
 
-    event: MarkEvent
+    event: Event
     name: str
     dtypes: Mapping[str, int]
     devices: Mapping[str, int]
@@ -53,17 +54,17 @@ class Model:
 
 def model_of(event: Event) -> Model | None:
     """The model that the event tells of."""
-    if not isinstance(event, MarkEvent) or event.text != Marks.MODEL:
+    found = observed(event, ModelStructure)
+    if found is None:
         return None
-    data = event.data
     return Model(
         event=event,
-        name=str(data.get("name")),
-        dtypes=data.get("dtypes", {}),
-        devices=data.get("devices", {}),
-        cuda=bool(data.get("cuda")),
-        tokens=data.get("tokens", {}),
-        modules=data.get("modules", {}),
+        name=found.name,
+        dtypes=found.dtypes,
+        devices=found.devices,
+        cuda=found.cuda,
+        tokens=found.tokens,
+        modules=found.modules,
     )
 
 

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from traincheck.facts.losses import number
 from traincheck.rules.base.model_rule import about
 from traincheck.rules.shared.batches import BATCHES, BatchLeafRule, is_image, may_be_images
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, CallEvent, Event
 from traincheck.schema.findings import Violation
+from traincheck.schema.torch_api import Families
 from traincheck.schema.values import TensorSummary, tensor_summary
 
 _BYTE = 255

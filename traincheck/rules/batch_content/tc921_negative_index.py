@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from traincheck.facts.losses import number
 from traincheck.rules.shared.batches import BATCHES, BatchLeafRule
-from traincheck.schema.apis import IGNORED_LABEL
 from traincheck.schema.events import BatchEvent
 from traincheck.schema.findings import Violation
+from traincheck.schema.torch_api import IGNORED_LABEL
 from traincheck.schema.values import TensorSummary
 
 _IGNORED = frozenset({IGNORED_LABEL, -1})

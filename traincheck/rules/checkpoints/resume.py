@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from traincheck.facts.resumptions import brings_back
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, CheckpointEvent, Event, OptimizerEvent
+from traincheck.schema.torch_api import Families
 
 RESUME = Needs(
     calls=frozenset({Families.OPTIMIZER_STEP, Families.SCHEDULER_STEP, Families.SCHEDULER_CREATED}),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from traincheck.facts.resumptions import Resumed, Resumptions
 from traincheck.rules.base.rule import BuiltInRule
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import Families
 from traincheck.schema.words import counted
 
 

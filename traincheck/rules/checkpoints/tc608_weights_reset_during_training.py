@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from traincheck.facts.resumptions import brings_back
 from traincheck.rules.base.event_rule import EventRule
-from traincheck.schema.apis import Families, Marks
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import (
     CallEvent,
     CheckpointEvent,
     Event,
-    MarkEvent,
     OptimizerEvent,
     StageEvent,
     StateEvent,
 )
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.observations.base import needs_of
+from traincheck.schema.observations.eval_weights import EvalWeights
+from traincheck.schema.observations.reading import observed
+from traincheck.schema.torch_api import Families
 
 _EVALUATIONS = 2
 _MADE = "it was made with"
@@ -55,10 +57,10 @@ class WeightsResetDuringTraining(EventRule, code="TC608", aliases=("training-und
         "each step."
     )
     fix = "Update the average of weights after every optimizer step."
-    needs = Needs(
+    needs = needs_of(EvalWeights) | Needs(
         calls=frozenset({Families.OPTIMIZER_STEP}),
-        states=frozenset({"parameter@new", "parameter@step", "parameter@evaluation"}),
-        kinds=frozenset({"checkpoint", "mark", "optimizer", "stage", "step"}),
+        states=frozenset({"parameter@new", "parameter@step"}),
+        kinds=frozenset({"checkpoint", "optimizer", "stage", "step"}),
     )
 
     def __init__(self) -> None:
@@ -69,7 +71,7 @@ class WeightsResetDuringTraining(EventRule, code="TC608", aliases=("training-und
         self._is_used = False
         self._told: set[str | None] = set()
         self._moved: set[str] = set()  # parameters, since the last evaluation with first weights
-        self._seen: dict[str, list[MarkEvent]] = {}  # such evaluations of a model
+        self._seen: dict[str, list[tuple[Event, int]]] = {}  # such evaluations of a model
 
     def judge(self, event: Event) -> list[Violation]:
         if isinstance(event, StateEvent):
@@ -81,9 +83,9 @@ class WeightsResetDuringTraining(EventRule, code="TC608", aliases=("training-und
             if event.change == "created":
                 self._load = None
                 self._seen.clear()
-        elif isinstance(event, MarkEvent):
-            if event.text == Marks.EVALUATED and self._stepped:
-                self._evaluated(event)
+        elif (found := observed(event, EvalWeights)) is not None:
+            if self._stepped:
+                self._evaluated(event, found)
         elif isinstance(event, StageEvent):
             self._is_used |= self._load is not None and event.stage == "eval"
         elif isinstance(event, CallEvent):
@@ -96,15 +98,15 @@ class WeightsResetDuringTraining(EventRule, code="TC608", aliases=("training-und
         elif event.change == "new" and event.summary is not None:
             self._first.setdefault(event.name, event.summary.fingerprint)
 
-    def _evaluated(self, event: MarkEvent) -> None:
+    def _evaluated(self, event: Event, found: EvalWeights) -> None:
         """A model is evaluated. By then a load has told of itself."""
-        values, model = event.values, event.model
+        values, model = found.values, found.model
         if not values or self._load is not None:
             return
         self.triggered += 1
         is_first = all(self._first.get(name, "") == value for name, value in values.items())
         if is_first and self._moved & values.keys():
-            self._seen.setdefault(model, []).append(event)
+            self._seen.setdefault(model, []).append((event, len(values)))
             self._moved -= values.keys()
 
     def _checkpoint(self, event: CheckpointEvent) -> None:
@@ -136,14 +138,12 @@ class WeightsResetDuringTraining(EventRule, code="TC608", aliases=("training-und
         for model, marks in self._seen.items():
             if len(marks) >= _EVALUATIONS and model not in self._told:
                 self._told.add(model)
-                count = len(marks[0].data["values"])
+                first, count = marks[0]
                 said = f"is evaluated again and again with exactly the weights that {_MADE}"
-                return [self._violation(marks[0], model, said, count)]
+                return [self._violation(first, model, said, count)]
         return []
 
-    def _violation(
-        self, event: CheckpointEvent | MarkEvent, model: str | None, said: str, count: int
-    ) -> Violation:
+    def _violation(self, event: Event, model: str | None, said: str, count: int) -> Violation:
         return self.violation(
             event,
             subject=Subject(module=model),

@@ -6,10 +6,12 @@ from dataclasses import dataclass, field
 
 from traincheck.facts.resumptions import brings_back
 from traincheck.rules.base.event_rule import EventRule
-from traincheck.schema.apis import Marks
 from traincheck.schema.claims import Needs
-from traincheck.schema.events import CheckpointEvent, Event, MarkEvent, StepEvent
+from traincheck.schema.events import CheckpointEvent, Event, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.observations.base import needs_of
+from traincheck.schema.observations.loaded_averages import LoadedAverage
+from traincheck.schema.observations.reading import observed
 
 _UPDATES = 3  # one that copies, and two that do not
 _MOST = 16  # loads at a time
@@ -48,9 +50,7 @@ class AveragedModelNotRestored(EventRule, code="TC611", aliases=("average-forgot
     title = "{subject} forgets what it averaged when training is resumed"
     likely_cause = "The number of its updates is not saved: it begins at 0 after the load."
     fix = "Save the number of updates with the average, as a buffer of it."
-    needs = Needs(
-        states=frozenset({"average@loaded"}), kinds=frozenset({"checkpoint", "mark", "step"})
-    )
+    needs = needs_of(LoadedAverage) | Needs(kinds=frozenset({"checkpoint", "step"}))
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,8 +63,8 @@ class AveragedModelNotRestored(EventRule, code="TC611", aliases=("average-forgot
         elif isinstance(event, StepEvent):
             if not event.recorded:
                 self._loaded.clear()
-        elif isinstance(event, MarkEvent) and event.text == Marks.LOADED_CHANGED:
-            return self._change(event)
+        elif (found := observed(event, LoadedAverage)) is not None:
+            return self._change(event, found)
         return []
 
     def _checkpoint(self, event: CheckpointEvent) -> None:
@@ -78,32 +78,32 @@ class AveragedModelNotRestored(EventRule, code="TC611", aliases=("average-forgot
         elif event.owner is not None and brings_back(event):
             self._optimizer = event
 
-    def _change(self, event: MarkEvent) -> list[Violation]:
-        model = event.model
+    def _change(self, event: Event, found: LoadedAverage) -> list[Violation]:
+        model = found.model
         loaded = self._loaded.get(model)
         if loaded is None or event.step is None or not loaded.load.changed:
             return []
         if not loaded.steps:
-            if not self._is_resumed(loaded.load, event):
+            if not self._is_resumed(loaded.load, event.step, found.of):
                 return self._forget(model)
             self.triggered += 1
-            if event.data.get("equal") is not True:
+            if found.equal is not True:
                 return self._forget(model)
-            loaded.copied = event
-        elif event.data.get("equal") is not False or event.step != loaded.steps[-1] + 1:
+            loaded.copied = event, found
+        elif found.equal is not False or event.step != loaded.steps[-1] + 1:
             return self._forget(model)
         loaded.steps.append(event.step)
         if len(loaded.steps) < _UPDATES or loaded.copied is None:
             return []
         self._forget(model)
-        return [self._violation(loaded.load, loaded.copied)]
+        return [self._violation(loaded.load, *loaded.copied)]
 
-    def _is_resumed(self, load: CheckpointEvent, change: MarkEvent) -> bool:
+    def _is_resumed(self, load: CheckpointEvent, step: int, trained_model: str) -> bool:
         """Whether the trained model was loaded too, with other values, and its optimizer."""
-        optimizer, of = self._optimizer, f"{change.data.get('of')}."
-        if optimizer is None or None in (load.step, optimizer.step, change.step):
+        optimizer, of = self._optimizer, f"{trained_model}."
+        if optimizer is None or None in (load.step, optimizer.step):
             return False
-        if abs(optimizer.step - load.step) > 1 or change.step - load.step > 1:  # type: ignore[operator]
+        if abs(optimizer.step - load.step) > 1 or step - load.step > 1:  # type: ignore[operator]
             return False
         trained = [
             entry.load
@@ -117,8 +117,8 @@ class AveragedModelNotRestored(EventRule, code="TC611", aliases=("average-forgot
         self._loaded.pop(model, None)
         return []
 
-    def _violation(self, load: CheckpointEvent, copied: MarkEvent) -> Violation:
-        of = copied.data.get("of")
+    def _violation(self, load: CheckpointEvent, copied: Event, found: LoadedAverage) -> Violation:
+        of = found.of
         return self.violation(
             copied,
             subject=Subject(module=load.target),
@@ -129,7 +129,7 @@ class AveragedModelNotRestored(EventRule, code="TC611", aliases=("average-forgot
                 "its count of updates is not restored"
             ),
             expected="an update that keeps most of what was loaded",
-            observed=f"all {copied.data.get('parameters')} parameters are those of {of}",
+            observed=f"all {found.parameters} parameters are those of {of}",
             evidence=(load, copied),
         )
 
@@ -140,4 +140,4 @@ class _Loaded:
 
     load: CheckpointEvent
     steps: list[int] = field(default_factory=list)
-    copied: MarkEvent | None = None
+    copied: tuple[Event, LoadedAverage] | None = None

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from traincheck.rules.base.event_rule import EventRule
-from traincheck.schema.apis import RANDOM_INITS, Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, CheckpointEvent, Event, StateEvent, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import RANDOM_INITS, Families
 
 _INITS = RANDOM_INITS | {
     f"torch.nn.init.{name}_" for name in ("constant", "zeros", "ones", "eye", "dirac", "sparse")

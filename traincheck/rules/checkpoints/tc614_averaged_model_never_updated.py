@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 
-from traincheck.facts.auxiliary_models import AUXILIARY, AuxiliaryModels, is_look
+from traincheck.facts.auxiliary_models import AUXILIARY, AuxiliaryModels, auxiliary_call
 from traincheck.rules.base.event_rule import EventRule
-from traincheck.schema.events import Event, MarkEvent
+from traincheck.schema.events import Event
 from traincheck.schema.findings import Subject, Symptom, Violation
 
 _ROUNDS = 3
@@ -54,20 +54,21 @@ class AveragedModelNeverUpdated(EventRule, code="TC614", aliases=("average-never
         self._told: set[str] = set()
 
     def judge(self, event: Event) -> list[Violation]:
-        if not is_look(event) or not event.step:
+        call = auxiliary_call(event)
+        if call is None or not event.step:
             return []
-        root = re.split("[.#]", event.model)[0]  # which has the name of its class
-        if not (_AVERAGE.search(str(event.data.get("class"))) or _AVERAGE.search(root)):
+        root = re.split("[.#]", call.model)[0]  # which has the name of its class
+        if not (_AVERAGE.search(call.model_class) or _AVERAGE.search(root)):
             return []
         self.triggered += 1
-        model = self._models[event.rank].look(event)
+        model = self._models[event.rank].look(call, event.step)
         is_long = model.looks >= _ROUNDS and event.step - (model.first or 0) >= _STEPS
         if not is_long or model.has_moved or model.name in self._told:
             return []
         self._told.add(model.name)
         return [self._violation(event, model.name, model.looks)]
 
-    def _violation(self, event: MarkEvent, model: str, rounds: int) -> Violation:
+    def _violation(self, event: Event, model: str, rounds: int) -> Violation:
         return Violation(
             check_id=self.code,
             step=event.step,

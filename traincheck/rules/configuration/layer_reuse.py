@@ -9,9 +9,9 @@ from typing import ClassVar
 
 from traincheck.rules.base.model_rule import about, model_of
 from traincheck.rules.base.rule import BuiltInRule
-from traincheck.schema.apis import Families
 from traincheck.schema.events import CallEvent, Event
 from traincheck.schema.findings import Violation
+from traincheck.schema.torch_api import Families
 from traincheck.schema.values import tensor_summary
 
 _TWICE = 2

@@ -5,9 +5,9 @@ from __future__ import annotations
 from traincheck.rules.base.model_rule import MODELS
 from traincheck.rules.configuration.layer_reuse import ReusedModuleRule
 from traincheck.rules.shared.gradient_reach import LEAVES
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
+from traincheck.schema.torch_api import Families
 
 _IN_A_ROW = 3
 _WITH_WEIGHTS = tuple(

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 from traincheck.rules.base.event_rule import EventRule
 from traincheck.rules.base.model_rule import about, model_of
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs, within_modules
 from traincheck.schema.events import CallEvent, Event, StepEvent
 from traincheck.schema.findings import Violation
+from traincheck.schema.torch_api import Families
 from traincheck.schema.values import Value, is_tensor
 
 _API = "torch.nn.functional.batch_norm"

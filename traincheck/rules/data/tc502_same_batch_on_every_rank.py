@@ -7,10 +7,10 @@ from math import prod
 
 from traincheck.rules.base.rule import BuiltInRule
 from traincheck.rules.shared.loaders import BATCHES, DATA_LOADER, TrainingLoaders, content_of
-from traincheck.schema.apis import DDP_FORWARD, DDP_INIT
-from traincheck.schema.claims import FEWEST_KNOWN, Needs
+from traincheck.schema.claims import MIN_MATCHED_ELEMENTS, Needs
 from traincheck.schema.events import BatchEvent, CallEvent, Event, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import DDP_FORWARD, DDP_INIT
 from traincheck.schema.values import tensor_summary
 
 _PROOF = 2  # different batches that all ranks share
@@ -159,5 +159,5 @@ def _content(event: _Given) -> tuple[str, ...]:
     if isinstance(event, BatchEvent):
         return content_of(event)
     tensors = [t for t in map(tensor_summary, event.args.values()) if t is not None]
-    found = [t.fingerprint for t in tensors if prod(t.shape) >= FEWEST_KNOWN]
+    found = [t.fingerprint for t in tensors if prod(t.shape) >= MIN_MATCHED_ELEMENTS]
     return tuple(map(str, found)) if all(found) else ()

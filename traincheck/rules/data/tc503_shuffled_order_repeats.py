@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 from traincheck.rules.base.rule import BuiltInRule
 from traincheck.rules.shared.loaders import BATCHES, DATA_LOADER, TrainingLoaders
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, CallEvent, Event, OptimizerEvent, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import Families
 
 _MAX_INDICES = 4096  # of the first epoch that are kept
 _PROOF = 6.0  # the order repeats by chance once in 10**6

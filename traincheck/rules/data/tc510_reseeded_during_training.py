@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from traincheck.rules.base.event_rule import EventRule
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, OptimizerEvent, RngEvent, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import Families
 
 
 class ReseededDuringTraining(EventRule, code="TC510", aliases=("seeded-again",)):

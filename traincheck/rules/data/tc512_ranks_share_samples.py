@@ -7,10 +7,10 @@ from itertools import pairwise
 
 from traincheck.rules.base.rule import BuiltInRule
 from traincheck.rules.shared.loaders import BATCHES, DATA_LOADER, TrainingLoaders
-from traincheck.schema.apis import DDP_INIT
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, CallEvent, Event, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import DDP_INIT
 
 _PROOF, _BATCHES = 32, 3  # samples that two ranks have in common, in so many batches
 _RATIO = 8  # so many times those that come again on one rank, as copies within the data would

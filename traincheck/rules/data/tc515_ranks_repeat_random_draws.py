@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from traincheck.rules.data.random_states import Page, RandomStateRule
-from traincheck.schema.apis import DDP_INIT
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import DDP_INIT
 
 
 class RanksRepeatRandomDraws(

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 from traincheck.rules.base.event_rule import EventRule
 from traincheck.rules.shared.loaders import identified
-from traincheck.schema.apis import LOSS_MODULES, TARGETED, Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, CallEvent, Event, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import LOSS_MODULES, TARGETED, Families
 
 _PROOF = 4  # looks in a row at which the same tensor came again
 _MOST = 4096  # tensors of batches that are remembered

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 from traincheck.rules.base.event_rule import EventRule
 from traincheck.rules.shared.loaders import DATA_LOADER, identified
-from traincheck.schema.apis import TARGETED, Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, CallEvent, Event, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import TARGETED, Families
 
 _CONFIRMED = 3
 _CONFIRMED_AT_END = 2

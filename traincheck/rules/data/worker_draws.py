@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from traincheck.rules.shared.loaders import BATCHES, Loader, TrainingLoaders
-from traincheck.schema.apis import Marks
-from traincheck.schema.claims import Needs
-from traincheck.schema.events import BatchEvent, Event, MarkEvent, StepEvent
+from traincheck.schema.events import BatchEvent, Event, StepEvent
+from traincheck.schema.observations.base import needs_of
+from traincheck.schema.observations.reading import observed
+from traincheck.schema.observations.worker_rng import WorkerRng
 
-WORKERS = BATCHES | Needs(kinds=frozenset({"mark"}))
+WORKERS = BATCHES | needs_of(WorkerRng)
 _MAX_EPOCHS = 64
 
 
@@ -22,7 +23,7 @@ class Worker(NamedTuple):
     epoch: int
     number: int
     drawn: dict[str, tuple[str, str]]
-    event: MarkEvent
+    event: Event
 
 
 class WorkerBook:
@@ -36,10 +37,8 @@ class WorkerBook:
     def observe(self, event: Event) -> Iterator[Worker]:
         """Enter an event; workers whose turn it is to be judged, at the end of a step."""
         self._training.observe(event)
-        if isinstance(event, MarkEvent) and event.text == Marks.WORKER:
-            worker = _worker(event)
-            if worker is not None:
-                self._waiting.append(worker)
+        if (worker := _worker(event)) is not None:
+            self._waiting.append(worker)
         elif isinstance(event, BatchEvent):
             key = (event.rank, event.loader, event.epoch)
             self._first.setdefault(key, event.step)
@@ -59,17 +58,16 @@ class WorkerBook:
         return loader in self._training and (*loader, worker.epoch) in self._first
 
 
-def _worker(mark: MarkEvent) -> Worker | None:
-    data = mark.data
-    start, after = data.get("start"), data.get("after")
-    if not isinstance(start, dict) or not isinstance(after, dict) or "loader" not in data:
+def _worker(event: Event) -> Worker | None:
+    found = observed(event, WorkerRng)
+    if found is None or found.loader is None or found.epoch is None:
         return None
     drawn = {
-        name: (start[name], after[name])
-        for name in start
-        if name in after and start[name] != after[name]
+        name: (state, found.after[name])
+        for name, state in found.start.items()
+        if found.after.get(name, state) != state
     }
-    return Worker(mark.rank, data["loader"], data["epoch"], data["worker"], drawn, mark)
+    return Worker(event.rank, found.loader, found.epoch, found.worker, drawn, event)
 
 
 def described(generator: str) -> str:

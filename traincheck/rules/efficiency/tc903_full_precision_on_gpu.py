@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from traincheck.rules.base.model_rule import MODELS, Model, about, model_of
 from traincheck.rules.base.rule import BuiltInRule
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, StepEvent
 from traincheck.schema.findings import Violation
+from traincheck.schema.torch_api import Families
 
 _STEPS = 3
 

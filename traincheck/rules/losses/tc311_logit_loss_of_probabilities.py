@@ -8,10 +8,10 @@ from dataclasses import replace
 from traincheck.facts.losses import BCE_LOGITS, F, as_loss, given, loss_needs, number
 from traincheck.rules.base.rule import BuiltInRule
 from traincheck.rules.shared.losses import loss_violation
-from traincheck.schema.apis import SOFTMAXES
-from traincheck.schema.claims import Needs, some
+from traincheck.schema.claims import Needs, sampled
 from traincheck.schema.events import CallEvent, Event, StepEvent
 from traincheck.schema.findings import Violation
+from traincheck.schema.torch_api import SOFTMAXES
 from traincheck.schema.values import TensorSummary, tensor_summary
 
 _SIGMOID = frozenset(
@@ -58,7 +58,7 @@ class LogitLossOfProbabilities(BuiltInRule, code="TC311", severity="error"):
         "again: all inputs lie in [0, 1]."
     )
     fix = "Pass the raw outputs of the last layer: remove the sigmoid in front of the loss."
-    needs = loss_needs(BCE_LOGITS) | Needs(calls=_SQUASH, stats=some("activation"))
+    needs = loss_needs(BCE_LOGITS) | Needs(calls=_SQUASH, stats=sampled("activation"))
 
     def __init__(self) -> None:
         super().__init__()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 
-from traincheck.facts.losses import F, as_loss, given, loss_needs
+from traincheck.facts.losses import as_loss, given, loss_needs
 from traincheck.rules.base.rule import BuiltInRule
 from traincheck.rules.shared.losses import loss_violation
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Violation
+from traincheck.schema.torch_api import losses
 
-LOSSES = tuple(f"{F}{name}" for name in ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"))
+LOSSES = tuple(sorted(losses("value")))
 
 
 class LossBroadcasts(BuiltInRule, code="TC313", severity="error"):

@@ -8,10 +8,10 @@ from traincheck.facts.losses import CROSS_ENTROPY, NLL, as_loss, given, loss_nee
 from traincheck.rules.base.rule import BuiltInRule
 from traincheck.rules.shared.losses import loss_violation
 from traincheck.rules.shared.numbers import loss_of
-from traincheck.schema.apis import IGNORED_LABEL, Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, StepEvent
 from traincheck.schema.findings import Violation
+from traincheck.schema.torch_api import IGNORED_LABEL, Families
 
 
 class NoValidLabel(BuiltInRule, code="TC314", severity="error"):

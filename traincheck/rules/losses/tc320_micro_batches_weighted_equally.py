@@ -7,10 +7,10 @@ import math
 from traincheck.facts.losses import CROSS_ENTROPY, as_loss, given, loss_needs, number
 from traincheck.rules.base.rule import BuiltInRule
 from traincheck.rules.shared.losses import loss_violation
-from traincheck.schema.apis import IGNORED_LABEL, Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, StepEvent
 from traincheck.schema.findings import Violation
+from traincheck.schema.torch_api import IGNORED_LABEL, Families
 
 
 class MicroBatchesWeightedEqually(

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 from traincheck.facts.losses import F
 from traincheck.rules.base.event_rule import EventRule
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import TARGETED, Families, losses
 from traincheck.schema.values import number
 
-_LOSSES = frozenset(
-    f"{F}{name}"
-    for name in (
-        "cross_entropy", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss",
-        "kl_div", "binary_cross_entropy", "binary_cross_entropy_with_logits", "gaussian_nll_loss",
-    )
-)  # fmt: skip
+_LOSSES = TARGETED | losses("distribution") | {f"{F}gaussian_nll_loss"}
 _MEANS = frozenset({"mean", "batchmean"})
 
 

@@ -9,10 +9,10 @@ from typing import Any
 from traincheck.facts.losses import OVER_CLASSES, are_next_tokens, as_loss, given, number
 from traincheck.rules.base.event_rule import EventRule
 from traincheck.rules.shared.losses import loss_violation
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, CallEvent, Event, StepEvent
 from traincheck.schema.findings import Violation
+from traincheck.schema.torch_api import Families
 from traincheck.schema.values import tensor_summary
 
 _TWICE = 2

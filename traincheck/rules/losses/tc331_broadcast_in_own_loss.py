@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from traincheck.rules.base.event_rule import EventRule
-from traincheck.schema.apis import Families, Marks
 from traincheck.schema.claims import Needs
-from traincheck.schema.events import BatchEvent, CallEvent, Event, MarkEvent, StepEvent
+from traincheck.schema.events import BatchEvent, CallEvent, Event, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.observations.base import needs_of
+from traincheck.schema.observations.loss_broadcast import LossBroadcast, Source
+from traincheck.schema.observations.reading import observed
+from traincheck.schema.torch_api import Families
 from traincheck.schema.values import tensors_in
 
 _ENOUGH = 2  # steps
@@ -49,6 +52,9 @@ class _Pairs(NamedTuple):
     size: int
 
 
+_Look: TypeAlias = tuple[Event, LossBroadcast]  # before a backward pass
+
+
 class BroadcastInOwnLoss(EventRule, code="TC331"):
     """broadcast-in-own-loss: a loss written by hand is over all pairs of samples.
 
@@ -83,18 +89,16 @@ class BroadcastInOwnLoss(EventRule, code="TC331"):
     title = "A loss is over all pairs of the samples of a batch"
     likely_cause = "In a loss {observed}: shapes of (N, 1) and (N,) broadcast."
     fix = "Give both one shape: squeeze(-1) the one of (N, 1), or view_as() the other."
-    needs = Needs(
-        states=frozenset({"loss@broadcast"}),
-        calls=frozenset({Families.BACKWARD, Families.MODULE}),
-        kinds=frozenset({"batch", "mark", "step"}),
+    needs = needs_of(LossBroadcast) | Needs(
+        calls=frozenset({Families.BACKWARD, Families.MODULE}), kinds=frozenset({"batch", "step"})
     )
 
     def __init__(self) -> None:
         super().__init__()
         self._sizes: set[int] = set()  # of batches, and of what models were given
         self._calls: Counter[str | None] = Counter()  # an agent is called for each row
-        self._marks: dict[str, MarkEvent] = {}  # by stream, before their backward pass
-        self._looks: list[tuple[CallEvent, MarkEvent]] = []
+        self._before: dict[str, _Look] = {}  # by stream, before their backward pass
+        self._looks: list[tuple[CallEvent, _Look]] = []
         self._first: dict[object, Violation] = {}
         self._steps: Counter[object] = Counter()
 
@@ -103,13 +107,13 @@ class BroadcastInOwnLoss(EventRule, code="TC331"):
             return self._conclude()
         if isinstance(event, BatchEvent):
             self._count(event.leaves)
-        elif isinstance(event, MarkEvent) and event.text == Marks.BROADCASTS:
-            self._marks[event.stream] = event
+        elif (found := observed(event, LossBroadcast)) is not None:
+            self._before[event.stream] = event, found
         elif isinstance(event, CallEvent):
             if event.api == Families.BACKWARD:
-                mark = self._marks.pop(event.stream, None)
-                if mark is not None and len(self._looks) < _MOST_MARKS:
-                    self._looks.append((event, mark))
+                look = self._before.pop(event.stream, None)
+                if look is not None and len(self._looks) < _MOST_MARKS:
+                    self._looks.append((event, look))
             elif event.root and event.grad_enabled:
                 self._count(event.args)
                 self._calls[event.module] += 1
@@ -123,9 +127,9 @@ class BroadcastInOwnLoss(EventRule, code="TC331"):
         self._calls.clear()
         looks, self._looks = self._looks, []
         found: dict[object, Violation] = {}
-        for call, mark in looks:
+        for call, (mark, broadcasts) in looks:
             self.triggered += 1
-            for pairs in _pairs(mark):
+            for pairs in _pairs(broadcasts):
                 if pairs.size in sizes:
                     place = call.where, pairs.name, len(pairs.given)
                     found.setdefault(place, self._violation(call, mark, pairs))
@@ -133,7 +137,7 @@ class BroadcastInOwnLoss(EventRule, code="TC331"):
         self._first = {**found, **self._first}
         return [self._first[place] for place in found if self._steps[place] == _ENOUGH]
 
-    def _violation(self, call: CallEvent, mark: MarkEvent, pairs: _Pairs) -> Violation:
+    def _violation(self, call: CallEvent, mark: Event, pairs: _Pairs) -> Violation:
         other = [pairs.size] if len(pairs.given) > 1 else [pairs.size, 1]
         word = _WORDS.get(pairs.name, f"an operation ({pairs.name})")
         return self.violation(
@@ -149,13 +153,12 @@ class BroadcastInOwnLoss(EventRule, code="TC331"):
         )
 
 
-def _pairs(mark: MarkEvent) -> list[_Pairs]:
+def _pairs(broadcasts: LossBroadcast) -> list[_Pairs]:
     """What is over all pairs of samples by mistake; nothing where pairs are meant."""
-    operations = mark.data.get("operations")
     found: list[_Pairs] = []
-    for operation in operations if isinstance(operations, Sequence) else ():
-        shape = tuple(operation["shape"])
-        inputs = [each for each in operation["inputs"] if each is not None]
+    for operation in broadcasts.operations:
+        shape = operation.shape
+        inputs = [each for each in operation.inputs if each is not None]
         sides = [size for size in shape if size > 1]
         if len(sides) != _PAIR or sides[0] != sides[1]:
             continue
@@ -164,17 +167,17 @@ def _pairs(mark: MarkEvent) -> list[_Pairs]:
         sources = [*_sources(inputs[0])]
         is_each = bool(sources) and _is_each(sources[0].shape, sides[0])
         if is_each and sides[0] >= _FEWEST and not _is_meant(sources):
-            name = _kind(operation["node"])
+            name = _kind(operation.node)
             found.append(_Pairs(name, shape, sources[0].shape, sides[0]))
     return found
 
 
-def _sources(given: Sequence[Any]) -> Iterator[_Source]:
+def _sources(given: Sequence[Source]) -> Iterator[_Source]:
     """Where an input comes from; up to the first whose sizes are not known."""
     for name, shape in given:
         if shape is None:
             return
-        yield _Source(_kind(name), tuple(shape))
+        yield _Source(_kind(name), shape)
 
 
 def _kind(node: str) -> str:

@@ -8,10 +8,10 @@ from math import prod
 from traincheck.facts.losses import CROSS_ENTROPY, as_loss, given, loss_needs
 from traincheck.rules.base.event_rule import EventRule
 from traincheck.rules.shared.losses import loss_violation
-from traincheck.schema.apis import IGNORED_LABEL
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, CallEvent, Event, StepEvent
 from traincheck.schema.findings import Violation
+from traincheck.schema.torch_api import IGNORED_LABEL
 from traincheck.schema.values import tensor_summary
 
 _LEAST_PADDING = 0.05  # share of the positions of a batch

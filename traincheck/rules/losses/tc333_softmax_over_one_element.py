@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
 from traincheck.rules.base.step_rule import StepRule, proof
 from traincheck.rules.base.streak import Streak, extend
-from traincheck.schema.apis import SOFTMAXES
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import SOFTMAXES
 from traincheck.schema.values import tensor_summary
 from traincheck.schema.words import joined
 
@@ -65,7 +65,7 @@ class SoftmaxOverOneElement(StepRule, code="TC333", aliases=("softmax-over-one",
         self._call = self._call or next(filter(_is_over_one, facts.softmaxes), None)
         if self._call is None or self._is_told:
             return []
-        if not facts.is_whole:
+        if not facts.is_complete:
             self._streaks.clear()
             return []
         for moment in facts.updates():

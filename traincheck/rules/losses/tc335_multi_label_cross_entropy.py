@@ -7,10 +7,10 @@ from collections import Counter
 from traincheck.facts.losses import CROSS_ENTROPY, as_loss, given, loss_needs, number
 from traincheck.rules.base.event_rule import EventRule
 from traincheck.rules.shared.losses import loss_violation
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, StepEvent
 from traincheck.schema.findings import Violation
+from traincheck.schema.torch_api import Families
 from traincheck.schema.values import TensorSummary, tensors_in
 
 _PROOF = 3  # losses

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 
-from traincheck.facts.losses import CROSS_ENTROPY, F, as_loss, given, loss_needs, number
+from traincheck.facts.losses import CROSS_ENTROPY, as_loss, given, loss_needs, number
 from traincheck.rules.base.event_rule import EventRule
 from traincheck.rules.shared.activations import ACTIVATIONS, kind_of
 from traincheck.rules.shared.losses import loss_violation
 from traincheck.schema.events import CallEvent, Event, StepEvent
 from traincheck.schema.findings import Violation
+from traincheck.schema.torch_api import losses
 from traincheck.schema.values import TensorSummary, tensor_summary
 
-_REGRESSIONS = tuple(
-    f"{F}{name}" for name in ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss")
-)
+_REGRESSIONS = tuple(sorted(losses("value")))
 _LIMITS = {"sigmoid": (0.0, 1.0), "tanh": (-1.0, 1.0), "relu": (0.0, None), "softplus": (0.0, None)}
 _SHORT_LOGITS = {
     "relu": "and logits are not to be cut off at 0",

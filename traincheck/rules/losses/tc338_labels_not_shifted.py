@@ -8,10 +8,10 @@ from traincheck.facts.losses import OVER_CLASSES, given, number
 from traincheck.rules.base.event_rule import EventRule
 from traincheck.rules.shared.causality import CALLS, Readers, TrainingStep, is_causal, is_open
 from traincheck.rules.shared.losses import loss_violation
-from traincheck.schema.apis import EMBEDDING, SOFTMAXES, Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event
 from traincheck.schema.findings import Violation
+from traincheck.schema.torch_api import EMBEDDING, SOFTMAXES, Families
 from traincheck.schema.values import tensor_summary
 
 _NEAR_ZERO = 0.02  # of the loss of a guess

@@ -9,10 +9,10 @@ from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, MODES, StepFacts
 from traincheck.rules.base.model_rule import MODELS
 from traincheck.rules.base.step_rule import StepRule, proof
 from traincheck.rules.base.streak import Streak, extend
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import Families
 from traincheck.schema.words import joined
 
 _CONFIRMED = 2
@@ -70,7 +70,7 @@ class TrainedInEvalMode(StepRule, code="TC301", severity="error"):
         for moment in facts.moments:
             if moment.family == Families.EVAL and moment.call.module is not None:
                 self._eval[moment.call.module] = moment.call
-        if not facts.is_whole:
+        if not facts.is_complete:
             self._streaks.clear()
             self._others.clear()
             return []

@@ -72,7 +72,7 @@ class EvaluatedInTrainingMode(StepRule, code="TC302"):
             elif not forward.is_training:
                 self.triggered += 1
                 self._evaluated.add(forward.path)
-        if not facts.is_whole:
+        if not facts.is_complete:
             return []
         for moment in facts.updates():
             for identity in moment.applied & self.ledger.parameters.keys():

@@ -77,8 +77,8 @@ class DropoutInEvaluation(StepRule, code="TC303"):
         name = call.api.rpartition(".")[2]
         p = call.args.get("dropout_p", call.args.get("p"))
         # Of a module that hangs nowhere below the model: its own mode is known, its place is not
-        is_loose = call.module is None and call.training is True
-        by = ", in a layer that eval() does not reach: it is no part of the model" * is_loose
+        is_unowned = call.module is None and call.training is True
+        by = ", in a layer that eval() does not reach: it is no part of the model" * is_unowned
         return proof(
             (self.code, Symptom.WRONG_VALUE),
             facts,

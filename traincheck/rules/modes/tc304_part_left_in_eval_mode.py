@@ -50,7 +50,7 @@ class PartLeftInEvalMode(StepRule, code="TC304"):
         self._streaks: dict[str, Streak] = {}
 
     def judge(self, facts: StepFacts) -> list[Violation]:
-        if not facts.is_whole:
+        if not facts.is_complete:
             self._streaks.clear()
             return []
         applied = facts.applied

@@ -54,7 +54,7 @@ class FrozenModelInTrainingMode(StepRule, code="TC306"):
         self._told: set[str] = set()
 
     def judge(self, facts: StepFacts) -> list[Violation]:
-        if not facts.is_whole or not facts.updates():
+        if not facts.is_complete or not facts.updates():
             return []
         found = []
         for forward in facts.forwards:

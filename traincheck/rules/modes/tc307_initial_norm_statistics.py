@@ -6,9 +6,10 @@ from collections import defaultdict
 
 from traincheck.facts.auxiliary_models import AUXILIARY, AuxiliaryModels
 from traincheck.rules.base.event_rule import EventRule
-from traincheck.schema.apis import Marks
-from traincheck.schema.events import Event, MarkEvent
+from traincheck.schema.events import Event
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.observations.auxiliary_models import AuxiliaryInitialNorms
+from traincheck.schema.observations.reading import observed
 
 
 class InitialNormStatistics(EventRule, code="TC307"):
@@ -56,16 +57,17 @@ class InitialNormStatistics(EventRule, code="TC307"):
         self._told: set[str] = set()
 
     def judge(self, event: Event) -> list[Violation]:
-        if not isinstance(event, MarkEvent) or event.text != Marks.NORMS or not event.step:
+        call = observed(event, AuxiliaryInitialNorms)
+        if call is None or not event.step:
             return []
         self.triggered += 1
-        model = self._models[event.rank].look(event)
+        model = self._models[event.rank].look(call, event.step)
         if not model.has_moved or model.name in self._told:
             return []
         self._told.add(model.name)
         return [self._violation(event, model.name)]
 
-    def _violation(self, event: MarkEvent, model: str) -> Violation:
+    def _violation(self, event: Event, model: str) -> Violation:
         return Violation(
             check_id=self.code,
             step=event.step,

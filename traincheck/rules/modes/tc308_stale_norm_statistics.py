@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from traincheck.facts.auxiliary_models import AUXILIARY
 from traincheck.rules.base.rule import BuiltInRule
-from traincheck.schema.apis import Marks
 from traincheck.schema.claims import Needs
-from traincheck.schema.events import Event, MarkEvent, StepEvent
+from traincheck.schema.events import Event, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.observations.auxiliary_models import (
+    AuxiliaryEval,
+    AuxiliaryInitialNorms,
+    AuxiliaryTraining,
+)
+from traincheck.schema.observations.reading import observed
 
 
 class StaleNormStatistics(BuiltInRule, code="TC308"):
@@ -45,7 +50,7 @@ class StaleNormStatistics(BuiltInRule, code="TC308"):
 
     def __init__(self) -> None:
         super().__init__()
-        self._evaluated: dict[tuple[int, str], MarkEvent] = {}
+        self._evaluated: dict[tuple[int, str], Event] = {}
         self._updated: set[tuple[int, str]] = set()
         self._is_sampled = False
 
@@ -53,15 +58,12 @@ class StaleNormStatistics(BuiltInRule, code="TC308"):
         """Nothing yet: a last evaluation may come after an update."""
         if isinstance(event, StepEvent):
             self._is_sampled |= not event.recorded
-        elif isinstance(event, MarkEvent) and event.text == Marks.UNTRAINED:
-            self._updated.add((event.rank, event.model))
-        elif (
-            isinstance(event, MarkEvent)
-            and event.text in (Marks.NORMS, Marks.SERVES)
-            and event.data.get("statistics") == "copied"
-        ):
+        elif (call := observed(event, AuxiliaryTraining)) is not None:
+            self._updated.add((event.rank, call.model))
+        mean = observed(event, AuxiliaryInitialNorms, AuxiliaryEval)
+        if mean is not None and mean.statistics == "copied":
             self.triggered += 1
-            self._evaluated.setdefault((event.rank, event.model), event)
+            self._evaluated.setdefault((event.rank, mean.model), event)
         return []
 
     def finish(self) -> list[Violation]:
@@ -69,20 +71,20 @@ class StaleNormStatistics(BuiltInRule, code="TC308"):
         if self._is_sampled:
             return []
         return [
-            self._violation(e) for key, e in self._evaluated.items() if key not in self._updated
+            self._violation(event, model)
+            for (rank, model), event in self._evaluated.items()
+            if (rank, model) not in self._updated
         ]
 
-    def _violation(self, event: MarkEvent) -> Violation:
+    def _violation(self, event: Event, model: str) -> Violation:
         return Violation(
             check_id=self.code,
             step=event.step,
             rank=event.rank,
             stage="eval",
-            subject=Subject(module=event.model),
+            subject=Subject(module=model),
             symptom=Symptom.STATE_UNCHANGED,
-            message=(
-                f"{event.model} is a mean of weights; its batch norms were never updated for it"
-            ),
+            message=f"{model} is a mean of weights; its batch norms were never updated for it",
             expected="a pass over training data in training mode (update_bn) before the evaluation",
             observed="running statistics copied from the last model that was averaged",
             evidence=(event,),

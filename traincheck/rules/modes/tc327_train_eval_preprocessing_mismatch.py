@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from traincheck.facts.losses import number
 from traincheck.rules.base.event_rule import EventRule
 from traincheck.rules.shared.batches import is_image
-from traincheck.schema.apis import Marks
-from traincheck.schema.claims import Needs
-from traincheck.schema.events import Event, MarkEvent
+from traincheck.schema.events import Event
 from traincheck.schema.findings import Subject, Symptom, Topic, Violation
+from traincheck.schema.observations.base import needs_of
+from traincheck.schema.observations.model_inputs import ModelInputs
+from traincheck.schema.observations.reading import observed
 from traincheck.schema.values import TensorSummary, tensor_summary
 
 _LOOKS = 3  # at calls of each kind, before they are compared
@@ -59,7 +60,7 @@ class TrainEvalPreprocessingMismatch(
     title = "{subject} is evaluated on inputs that are scaled otherwise than in training"
     likely_cause = "One of two transforms lacks a step: {observed}, {expected}."
     fix = "Use the same normalization for training and for evaluation."
-    needs = Needs(states=frozenset({"input@given"}), kinds=frozenset({"mark"}))
+    needs = needs_of(ModelInputs)
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,10 +68,10 @@ class TrainEvalPreprocessingMismatch(
         self._told: set[str] = set()
 
     def judge(self, event: Event) -> list[Violation]:
-        if not isinstance(event, MarkEvent) or event.text != Marks.GIVEN:
+        given, found = observed(event, ModelInputs), []
+        if given is None:
             return []
-        inputs, found = event.data.get("inputs"), []
-        for name, value in inputs.items() if isinstance(inputs, Mapping) else ():
+        for name, value in given.inputs.items():
             tensor = tensor_summary(value)
             if tensor is None or len(tensor.shape) < _TABLE:
                 continue
@@ -78,26 +79,26 @@ class TrainEvalPreprocessingMismatch(
             if look is None:
                 continue
             self.triggered += 1
-            sides = self._sides.setdefault(_key(event, name, tensor), _Sides())
-            is_training = event.data.get("training") is True
-            (sides.training if is_training else sides.evaluation).append(look)
+            key = _key(event.rank, given.model, name, tensor)
+            sides = self._sides.setdefault(key, _Sides())
+            (sides.training if given.training else sides.evaluation).append(look)
             sides.is_image &= is_image(tensor)
-            if event.model not in self._told and sides.differ():
-                self._told.add(event.model)
-                found.append(self._violation(event, name, sides))
+            if given.model not in self._told and sides.differ():
+                self._told.add(given.model)
+                found.append(self._violation(event, given.model, name, sides))
         return found
 
-    def _violation(self, event: MarkEvent, name: str, sides: _Sides) -> Violation:
+    def _violation(self, event: Event, model: str, name: str, sides: _Sides) -> Violation:
         training, evaluation = _said(sides.training), _said(sides.evaluation)
         return Violation(
             check_id=self.code,
             step=event.step,
             rank=event.rank,
             stage="eval",
-            subject=Subject(module=event.model),
+            subject=Subject(module=model),
             symptom=Symptom.WRONG_VALUE,
             topic=Topic.MODE,
-            message=f"argument {name} of {event.model} is scaled otherwise than in training",
+            message=f"argument {name} of {model} is scaled otherwise than in training",
             expected=f"in training {training}",
             observed=f"in evaluation {evaluation}",
             evidence=(event,),
@@ -141,10 +142,10 @@ class _Sides:
 _Key = tuple[int, str, str, int, int]  # rank, model, input, number of dims, features
 
 
-def _key(event: MarkEvent, name: str, tensor: TensorSummary) -> _Key:
+def _key(rank: int, model: str, name: str, tensor: TensorSummary) -> _Key:
     dims = len(tensor.shape)
     features = tensor.shape[-1] if dims == _SEQUENCE else tensor.shape[1]
-    return event.rank, event.model, name, dims, features
+    return rank, model, name, dims, features
 
 
 def _look(tensor: TensorSummary) -> _Look | None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 
 from traincheck.rules.base.rule import BuiltInRule
-from traincheck.schema.apis import RANDOM_INITS
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, StateEvent, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import RANDOM_INITS
 
 _MAX_COUNTED = 100_000
 

@@ -19,6 +19,7 @@ from traincheck.rules.numerics.tc714_dead_filters import DeadFilters
 from traincheck.rules.numerics.tc715_parameter_gradient_zero import ParameterGradientZero
 from traincheck.rules.numerics.tc716_evaluation_not_finite import EvaluationNotFinite
 from traincheck.rules.numerics.tc717_evaluation_loss_constant import EvaluationLossConstant
+from traincheck.rules.numerics.tc718_recomputation_differs import RecomputationDiffers
 from traincheck.schema.protocols import Rule
 
 RULES: tuple[Rule, ...] = (
@@ -39,4 +40,5 @@ RULES: tuple[Rule, ...] = (
     ParameterGradientZero(),
     EvaluationNotFinite(),
     EvaluationLossConstant(),
+    RecomputationDiffers(),
 )

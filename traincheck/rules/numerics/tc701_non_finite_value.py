@@ -8,10 +8,10 @@ from typing import NamedTuple
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS
 from traincheck.rules.base.rule import BuiltInRule
 from traincheck.rules.shared.numbers import is_broken, loss_of
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, CallEvent, Event, StateEvent, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import Families
 from traincheck.schema.values import tensor_summary
 
 _LOSSES = 3  # steps in a row with a loss that is not finite

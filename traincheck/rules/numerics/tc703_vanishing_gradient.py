@@ -79,7 +79,7 @@ class VanishingGradient(StepRule, code="TC703"):
         self._began_zero: dict[int, bool] = {}  # by parameter, whether its first gradient was
 
     def judge(self, facts: StepFacts) -> list[Violation]:
-        if not facts.is_whole:
+        if not facts.is_complete:
             self._streaks.clear()
             return []
         models: dict[str, dict[int, float]] = defaultdict(dict)

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from traincheck.facts.resumptions import brings_back
 from traincheck.rules.base.rule import BuiltInRule
 from traincheck.rules.shared.numbers import MATRIX, is_kernel
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, CheckpointEvent, Event, StateEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import Families
 from traincheck.schema.words import joined
 
 _FEWEST = 2  # weights: of a single one a constant start is as good as any

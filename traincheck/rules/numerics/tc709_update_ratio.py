@@ -11,9 +11,9 @@ from traincheck.facts.small_samples import has_few
 from traincheck.facts.step_facts import DISCOVERY, Moment, StepFacts
 from traincheck.rules.base.step_rule import StepRule, proof
 from traincheck.rules.shared.numbers import MATRIX, number
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import Families
 
 
 class UpdateRatio(StepRule, code="TC709"):
@@ -70,7 +70,7 @@ class UpdateRatio(StepRule, code="TC709"):
         self._is_rising = _rises(self._rates, facts.event.lr)
         self._is_searched = _rises(self._rates, facts.event.lr, by=_LEAP)
         self._rates = facts.event.lr
-        if not facts.is_whole or step is None or not updates:
+        if not facts.is_complete or step is None or not updates:
             return []
         found: list[Violation] = []
         for identity, look in facts.numbers.items():

@@ -9,9 +9,9 @@ from collections import deque
 from traincheck.facts.step_facts import DISCOVERY, StepFacts
 from traincheck.rules.base.step_rule import StepRule, proof
 from traincheck.rules.shared.numbers import losses
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import Families
 
 _PART = 4  # the first and the last of so many parts of the window are compared
 

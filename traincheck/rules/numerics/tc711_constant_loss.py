@@ -5,9 +5,9 @@ from __future__ import annotations
 from traincheck.facts.step_facts import DISCOVERY, StepFacts
 from traincheck.rules.base.step_rule import StepRule, proof
 from traincheck.rules.shared.numbers import losses
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import Families
 
 
 class ConstantLoss(StepRule, code="TC711"):

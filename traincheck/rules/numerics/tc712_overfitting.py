@@ -12,19 +12,9 @@ from traincheck.rules.shared.numbers import value_of
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import HUBER, TARGETED
 
-_LOSSES = frozenset(
-    f"torch.nn.functional.{name}"
-    for name in (
-        "cross_entropy",
-        "nll_loss",
-        "binary_cross_entropy",
-        "binary_cross_entropy_with_logits",
-        "mse_loss",
-        "l1_loss",
-        "smooth_l1_loss",
-    )
-)
+_LOSSES = TARGETED - {HUBER}
 _FEWEST = 6  # evaluations
 
 

@@ -57,7 +57,7 @@ class ParameterGradientZero(StepRule, code="TC715", severity="info"):
         self._streaks: dict[int, Streak] = {}
 
     def judge(self, facts: StepFacts) -> list[Violation]:
-        if not facts.is_whole:
+        if not facts.is_complete:
             self._streaks.clear()
             return []
         found: list[Violation] = []

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import math
 
-from traincheck.facts.losses import BCE_LOGITS, CROSS_ENTROPY, NLL, F, loss_needs
+from traincheck.facts.losses import F, loss_needs
 from traincheck.rules.base.event_rule import EventRule
 from traincheck.rules.shared.numbers import value_of
-from traincheck.schema.apis import EVAL_STAGE
 from traincheck.schema.events import CallEvent, Event, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import TARGETED, losses
+from traincheck.schema.trace_terms import EVAL_STAGE
 
 # Without ctc_loss: it is infinite where the target is longer than what is heard
-_LOSSES = frozenset(
-    {CROSS_ENTROPY, NLL, BCE_LOGITS}
-    | {f"{F}{name}" for name in ("binary_cross_entropy", "kl_div", "mse_loss", "l1_loss")}
-    | {f"{F}{name}" for name in ("smooth_l1_loss", "huber_loss")}
-)
+_LOSSES = TARGETED | losses("distribution")
 _IN_A_ROW = 2  # evaluations
 
 

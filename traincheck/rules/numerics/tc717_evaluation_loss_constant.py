@@ -11,10 +11,11 @@ from typing import NamedTuple
 from traincheck.facts.losses import given, loss_needs, number
 from traincheck.rules.base.event_rule import EventRule
 from traincheck.rules.shared.numbers import value_of
-from traincheck.schema.apis import EVAL_STAGE, TARGETED, Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, CallEvent, Event, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import TARGETED, Families
+from traincheck.schema.trace_terms import EVAL_STAGE
 from traincheck.schema.values import TensorSummary, Value, is_tensor, tensor_summary, tensors_in
 
 _IN_A_ROW = 3  # batches of one evaluation

@@ -88,7 +88,7 @@ class ParameterNotInOptimizer(StepRule, code="TC101", severity="error"):
     def judge(self, facts: StepFacts) -> list[Violation]:
         ledger = self.ledger
         self._by_hand.note(facts.changed)
-        if not facts.is_whole or ledger.has_gap:
+        if not facts.is_complete or ledger.has_gap:
             self._misheld.clear()
             self._thawed.clear()
             return []
@@ -166,7 +166,7 @@ class ParameterNotInOptimizer(StepRule, code="TC101", severity="error"):
             for holder in stepped
             if holder.names
             and (ledger.ever_reached.isdisjoint(holder.names) or self._misheld.is_dry(holder))
-            and not any(i not in ledger.parameters and holder.is_loose(i) for i in holder.names)
+            and not any(i not in ledger.parameters and holder.is_unowned(i) for i in holder.names)
         ]
         if len(idle) == len(stepped):
             return idle

@@ -12,10 +12,10 @@ from traincheck.facts.step_facts import Moment, StepFacts
 from traincheck.rules.base.step_rule import StepRule
 from traincheck.rules.base.streak import Streak, extend
 from traincheck.rules.shared.numbers import NORMS, number
-from traincheck.schema.apis import weights_beside
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.parameter_names import paired_weights
 
 # Rounding can leave one parameter unchanged occasionally, but rarely all of an optimizer twice.
 _STUCK_OPTIMIZER_STEPS = 2
@@ -94,7 +94,7 @@ class ParameterNotUpdated(StepRule, code="TC102", severity="error"):
         if facts.is_gap:
             self._parameters.clear()
             self._optimizers.clear()
-        elif facts.is_whole:
+        elif facts.is_complete:
             found = self._compare(facts)
         self._rates = facts.event.lr
         return found
@@ -213,7 +213,7 @@ class ParameterNotUpdated(StepRule, code="TC102", severity="error"):
             identity
             for identity in stuck
             for module, _, kind in (name.rpartition(".") for name in books[identity].names)
-            if not moved.isdisjoint(weights_beside(f"{module}.{kind}"))
+            if not moved.isdisjoint(paired_weights(f"{module}.{kind}"))
             or (kind == "weight" and f"{module}.bias" in moved and books[identity].is_fine_scale)
         }
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from traincheck.facts.optimizers import Holder
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, StepFacts
 from traincheck.rules.base.step_rule import StepRule, proof
-from traincheck.schema.apis import Families
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import Families
 
 _CONFIRMED = 2
 
@@ -48,7 +48,7 @@ class OptimizerHoldsReplacedParameters(
         self._seen: dict[str, tuple[int, int | None]] = {}
 
     def judge(self, facts: StepFacts) -> list[Violation]:
-        if not facts.is_whole:
+        if not facts.is_complete:
             self._seen.clear()
             return []
         found: list[Violation] = []
@@ -71,7 +71,7 @@ class OptimizerHoldsReplacedParameters(
         return sorted(
             holder.names[i]
             for i in holder.ids
-            if i not in known and not holder.is_loose(i) and i not in facts.gradients
+            if i not in known and not holder.is_unowned(i) and i not in facts.gradients
         )
 
     def _violation(

@@ -8,9 +8,9 @@ from traincheck.facts.awaited import UNGRAPHED
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, StepFacts
 from traincheck.rules.base.step_rule import StepRule, proof
 from traincheck.rules.shared.gradient_reach import LEAVES, Arrival, cut_off
-from traincheck.schema.apis import Families
 from traincheck.schema.events import CallEvent, Event
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import Families
 
 _CONFIRMED = 2
 _ENOUGH = 20  # updates in which a model is called and gets no gradient at all
@@ -76,7 +76,7 @@ class GradientCutOff(StepRule, code="TC105"):
         self._apart: dict[int, tuple[int, Violation]] = {}  # of whole models: count, first
 
     def judge(self, facts: StepFacts) -> list[Violation]:
-        if not facts.is_whole:
+        if not facts.is_complete:
             self._streak.clear()
             self._held.clear()
             self._apart.clear()

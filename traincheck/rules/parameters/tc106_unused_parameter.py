@@ -63,7 +63,7 @@ class UnusedParameter(StepRule, code="TC106", severity="info"):
             self._arrival.ever |= self.ledger.parameters.keys()
             return []
         missing = self._arrival.missing(self.ledger, facts)
-        if not facts.is_whole or not facts.updates():
+        if not facts.is_complete or not facts.updates():
             return []
         self.triggered += 1
         self._seen = {i: seen for i, seen in self._seen.items() if i in missing}

@@ -60,7 +60,7 @@ class FrozenParameterUpdated(StepRule, code="TC107", severity="error"):
         self._streak: dict[int, tuple[int, int | None]] = {}
 
     def judge(self, facts: StepFacts) -> list[Violation]:
-        if not facts.is_whole:
+        if not facts.is_complete:
             self._streak.clear()
             return []
         books = self.ledger.parameters

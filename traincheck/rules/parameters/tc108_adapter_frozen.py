@@ -49,7 +49,7 @@ class AdapterFrozen(StepRule, code="TC108"):
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         applied = frozenset[int]().union(*(moment.applied for moment in facts.updates()))
-        if not facts.is_whole or not applied:
+        if not facts.is_complete or not applied:
             return []
         books = self.ledger.parameters
         roots = {books[i].root for i in applied & books.keys()}

@@ -53,7 +53,7 @@ class FrozenNormStatistics(StepRule, code="TC109", severity="info"):
         self._steps = 0
 
     def judge(self, facts: StepFacts) -> list[Violation]:
-        if not facts.is_whole or not facts.updates():
+        if not facts.is_complete or not facts.updates():
             return []
         self._steps += 1
         applied = (moment.applied for moment in facts.updates())

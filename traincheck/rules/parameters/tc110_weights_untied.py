@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 
 from traincheck.rules.base.event_rule import EventRule
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CheckpointEvent, Event, StateEvent, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import Families
 
 
 class WeightsUntied(EventRule, code="TC110", severity="error"):

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from traincheck.rules.base.event_rule import EventRule
-from traincheck.schema.apis import Marks
-from traincheck.schema.claims import Needs
-from traincheck.schema.events import Event, MarkEvent
+from traincheck.schema.events import Event
 from traincheck.schema.findings import Subject, Symptom, Violation
-
-_LOOKS = (Marks.EVALUATED, Marks.EVALUATION_WROTE)
+from traincheck.schema.observations.base import needs_of
+from traincheck.schema.observations.eval_weights import EvalWeights, EvalWrites
+from traincheck.schema.observations.reading import observed
 
 
 class WeightsModifiedInEval(
@@ -47,24 +46,22 @@ class WeightsModifiedInEval(
         "which autograd allows without grad."
     )
     fix = "Use the operation that is not in place, or clone the parameter first."
-    needs = Needs(states=frozenset({"parameter@evaluation"}), kinds=frozenset({"mark"}))
+    needs = needs_of(EvalWeights, EvalWrites)
 
     def __init__(self) -> None:
         super().__init__()
         self._told: set[str] = set()
 
     def judge(self, event: Event) -> list[Violation]:
-        if not isinstance(event, MarkEvent) or event.text not in _LOOKS:
+        self.triggered += observed(event, EvalWeights, EvalWrites) is not None
+        wrote = observed(event, EvalWrites)
+        if wrote is None:
             return []
-        self.triggered += 1
-        found = []
-        for name in event.names:
-            if name not in self._told:
-                self._told.add(name)
-                found.append(self._violation(event, event.model, name))
-        return found
+        new = [name for name in wrote.names if name not in self._told]
+        self._told.update(new)
+        return [self._violation(event, wrote.model, name) for name in new]
 
-    def _violation(self, event: MarkEvent, model: str, name: str) -> Violation:
+    def _violation(self, event: Event, model: str, name: str) -> Violation:
         return Violation(
             check_id=self.code,
             step=event.step,

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from traincheck.facts.optimizers import Holder
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, StepFacts
 from traincheck.rules.base.step_rule import StepRule, proof
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import Families
 from traincheck.schema.words import joined
 
 _CONFIRMED = 2
@@ -70,7 +70,7 @@ class LossCutOff(StepRule, code="TC112", severity="error"):
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         backward = next((m.call for m in facts.moments if _went_back(m.call)), None)
-        if not facts.is_whole or backward is None:
+        if not facts.is_complete or backward is None:
             self._runs.clear()
             return []
         updates = {str(m.call.owner): m for m in facts.updates()}
@@ -95,7 +95,7 @@ class LossCutOff(StepRule, code="TC112", severity="error"):
             return not is_any and not self.ledger.has_gap
         if facts.reached or not touched.isdisjoint(holder.ids):
             return False
-        if not any(map(holder.is_loose, holder.ids)):
+        if not any(map(holder.is_unowned, holder.ids)):
             return True
         # Those may be others than at the last look: then some of a model must be waiting for one
         owned = self.ledger.parameters.keys() & holder.ids

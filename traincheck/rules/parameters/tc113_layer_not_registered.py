@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from traincheck.rules.base.rule import BuiltInRule
-from traincheck.schema.apis import COMPILED, Families, is_loose
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, OptimizerEvent, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.parameter_names import is_unowned
+from traincheck.schema.torch_api import COMPILED, Families
 from traincheck.schema.values import tensor_summary
 from traincheck.schema.words import counted
 
@@ -74,7 +75,7 @@ class LayerNotRegistered(BuiltInRule, code="TC113"):
             self._call(event)
         elif isinstance(event, OptimizerEvent):
             names = (name for group in event.groups for name in group.params)
-            if any(map(is_loose, names)):
+            if any(map(is_unowned, names)):
                 self._loose.add(event.id)
         elif isinstance(event, StepEvent):
             return self._judge(event)

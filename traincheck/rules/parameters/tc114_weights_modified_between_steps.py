@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from traincheck.facts.resumptions import brings_back
 from traincheck.rules.base.event_rule import EventRule
-from traincheck.schema.apis import Families, Marks, is_loose
 from traincheck.schema.claims import Needs
-from traincheck.schema.events import CheckpointEvent, Event, MarkEvent
+from traincheck.schema.events import CheckpointEvent, Event
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.observations.base import needs_of
+from traincheck.schema.observations.external_writes import ExternalWrites
+from traincheck.schema.observations.reading import observed
+from traincheck.schema.parameter_names import is_unowned
+from traincheck.schema.torch_api import Families
 
 _IN_A_ROW = 3
 
@@ -49,10 +53,8 @@ class WeightsModifiedBetweenSteps(
         "Remove the write to {variables} outside of optimizer.step() (copy_(), .data, an "
         "in-place operation), or ignore TC114 where it is meant, as to clip weights."
     )
-    needs = Needs(
-        states=frozenset({"parameter@between"}),
-        calls=frozenset({Families.OPTIMIZER_STEP}),
-        kinds=frozenset({"mark", "checkpoint"}),
+    needs = needs_of(ExternalWrites) | Needs(
+        calls=frozenset({Families.OPTIMIZER_STEP}), kinds=frozenset({"checkpoint"})
     )
 
     def __init__(self) -> None:
@@ -65,14 +67,15 @@ class WeightsModifiedBetweenSteps(
     def judge(self, event: Event) -> list[Violation]:
         if isinstance(event, CheckpointEvent):
             self._is_loaded |= brings_back(event)
-        if not isinstance(event, MarkEvent) or event.text != Marks.BETWEEN_STEPS:
+        look = observed(event, ExternalWrites)
+        if look is None:
             return []
         is_loaded, self._is_loaded = self._is_loaded, False
         if is_loaded:
             return []
         self.triggered += 1
-        written = [name for name in event.names if not is_loose(name)]
-        owner = str(event.data.get("owner"))
+        written = [name for name in look.names if not is_unowned(name)]
+        owner = look.owner
         before = self._times.get(owner, {})
         self._times[owner] = {name: before.get(name, 0) + 1 for name in written}
         found = []
@@ -84,7 +87,7 @@ class WeightsModifiedBetweenSteps(
                 found.append(self._violation(event, owner, name, self._first[name]))
         return found
 
-    def _violation(self, event: MarkEvent, owner: str, name: str, step: int | None) -> Violation:
+    def _violation(self, event: Event, owner: str, name: str, step: int | None) -> Violation:
         return Violation(
             check_id=self.code,
             step=step,

@@ -7,9 +7,9 @@ from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, StepFacts
 from traincheck.rules.base.step_rule import StepRule, proof
 from traincheck.rules.base.streak import Streak, extend
 from traincheck.rules.parameters.master_weights import are_masters
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import Families
 
 _CONFIRMED = 10
 
@@ -65,7 +65,7 @@ class MasterWeightsNotCopiedBack(
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         self._called |= {forward.path for forward in facts.forwards}
-        if not facts.is_whole or self.ledger.has_gap:
+        if not facts.is_complete or self.ledger.has_gap:
             self._streaks.clear()
             return []
         owners = {str(moment.call.owner) for moment in facts.updates()}

@@ -11,9 +11,9 @@ from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, StepFacts
 from traincheck.rules.base.step_rule import StepRule, proof
 from traincheck.rules.base.streak import Streak
 from traincheck.rules.parameters.master_weights import are_masters
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import Families
 from traincheck.schema.words import joined
 
 UNHELD: Needs = (
@@ -48,7 +48,7 @@ class UnoptimizedModelRule(StepRule):
         self._streaks: dict[str, Streak] = {}
 
     def judge(self, facts: StepFacts) -> list[Violation]:
-        if not facts.is_whole or self.ledger.has_gap:
+        if not facts.is_complete or self.ledger.has_gap:
             self._streaks.clear()
             return []
         if not facts.updates():

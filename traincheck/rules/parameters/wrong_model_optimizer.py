@@ -12,7 +12,7 @@ from traincheck.facts.optimizers import Holder
 from traincheck.facts.step_facts import Parameter, StepFacts
 from traincheck.facts.training_state import TrainingState
 from traincheck.rules.base.streak import Streak, extend
-from traincheck.schema.apis import Families
+from traincheck.schema.torch_api import Families
 
 _CERTAIN = 8  # steps
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from traincheck.rules.base.rule import BuiltInRule
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import Families
 from traincheck.schema.values import tensor_summary
 
 _F = "torch.nn.functional."

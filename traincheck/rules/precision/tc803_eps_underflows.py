@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from traincheck.facts.step_facts import DISCOVERY
 from traincheck.rules.base.rule import BuiltInRule
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, OptimizerEvent, StateEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import Families
 
 _LEAST = 2.0**-25  # what float16 rounds to zero
 

@@ -12,9 +12,9 @@ from typing import ClassVar, NamedTuple
 from traincheck.facts.rank_steps import REPLICAS, SYNC, RankStep, Wrap
 from traincheck.facts.ranks import RunStep
 from traincheck.rules.base.rank_rule import RankRule
-from traincheck.schema.apis import DDP_FORWARD, Families
 from traincheck.schema.events import CallEvent, Event, StateEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import DDP_FORWARD, Families
 
 
 class Reason(Enum):
@@ -165,7 +165,7 @@ class CauseRule(RankRule):
         self._told: set[str] = set()
 
     def judge(self, step: RunStep) -> list[Violation]:
-        if not step.is_whole or not all(rank.wraps for rank in step.ranks.values()):
+        if not step.is_complete or not all(rank.wraps for rank in step.ranks.values()):
             return []
         self.triggered += 1
         found = []

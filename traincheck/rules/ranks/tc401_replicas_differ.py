@@ -8,10 +8,10 @@ from traincheck.facts.rank_steps import REPLICAS
 from traincheck.facts.ranks import RunStep
 from traincheck.rules.base.rank_rule import RankRule
 from traincheck.rules.ranks.replicas import cause_of
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event, StateEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import Families
 
 _AGREED = 3  # the first step of Adam moves weights by their rate, whatever the gradient
 
@@ -75,7 +75,7 @@ class ReplicasDiffer(RankRule, code="TC401", severity="error"):
 
     def judge(self, step: RunStep) -> list[Violation]:
         self._exchanged |= all(page.collectives for page in step.pages.values())
-        if not step.is_whole:
+        if not step.is_complete:
             return []
         self._begin_phase(step)
         agree = step.agree()

@@ -56,7 +56,7 @@ class RanksStepUnequally(RankRule, code="TC402", severity="error"):
 
     def judge(self, step: RunStep) -> list[Violation]:
         wrapped = all(rank.wraps and not rank.is_local for rank in step.ranks.values())
-        if self._is_lost or not wrapped or not step.is_whole:
+        if self._is_lost or not wrapped or not step.is_complete:
             return []
         self.triggered += 1
         updates = {

@@ -5,10 +5,10 @@ from __future__ import annotations
 from traincheck.facts.rank_steps import FSDP_FORWARD
 from traincheck.facts.ranks import RunStep
 from traincheck.rules.base.rank_rule import RankRule
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import Families
 from traincheck.schema.values import tensor_summary
 
 
@@ -55,7 +55,7 @@ class ClipNormsDiffer(RankRule, code="TC412", severity="error"):
 
     def judge(self, step: RunStep) -> list[Violation]:
         sharded = all(rank.is_sharded for rank in step.ranks.values())
-        if self._is_told or not sharded or not step.is_whole:
+        if self._is_told or not sharded or not step.is_complete:
             return []
         calls = {n: page.family(Families.CLIP_NORM) for n, page in step.pages.items()}
         first = step.first_rank

@@ -6,10 +6,10 @@ from traincheck.facts.rank_steps import REPLICAS
 from traincheck.facts.ranks import RunStep
 from traincheck.rules.base.rank_rule import RankRule
 from traincheck.rules.base.streak import Streak, extend
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CollectiveEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import Families
 
 _PROOF = 2  # some programs broadcast weights behind their first step
 
@@ -64,7 +64,7 @@ class RanksInitializedDifferently(
         self._apart: dict[str, Streak] = {}  # steps that left them apart
 
     def judge(self, step: RunStep) -> list[Violation]:
-        if not step.is_whole or any(r.is_sharded or r.is_local for r in step.ranks.values()):
+        if not step.is_complete or any(r.is_sharded or r.is_local for r in step.ranks.values()):
             return []
         reduced = step.reduced_gradients()
         self.triggered += bool(reduced)

@@ -8,10 +8,11 @@ from dataclasses import replace
 from traincheck.rules.base.rule import BuiltInRule
 from traincheck.rules.ranks.waiting import Member, Wait, missing_in, place_of, waits
 from traincheck.rules.ranks.waiting_text import told
-from traincheck.schema.apis import DDP_INIT, Families, Marks
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, CollectiveEvent, Event, MarkEvent, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.marks import Marks
+from traincheck.schema.torch_api import DDP_INIT, Families
 from traincheck.schema.words import listed
 
 _SECOND_NS = 1e9

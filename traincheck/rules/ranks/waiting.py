@@ -10,8 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from traincheck.facts.collectives import PAIRWISE, entered
-from traincheck.schema.apis import DDP_INIT, Families, Marks
 from traincheck.schema.events import CallEvent, CollectiveEvent, Event, MarkEvent, StepEvent
+from traincheck.schema.marks import Marks
+from traincheck.schema.torch_api import DDP_INIT, Families
 
 _MEMBERS = re.compile(r" of ranks ([\d,]+)\Z")
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
 from traincheck.rules.base.step_rule import StepRule, proof
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import Families
 
 _CONFIRMED = 2
 
@@ -56,7 +56,7 @@ class SchedulerBeforeOptimizer(StepRule, code="TC209"):
         self._settled: set[str] = set()
 
     def judge(self, facts: StepFacts) -> list[Violation]:
-        if not facts.is_whole:
+        if not facts.is_complete:
             self._settled |= self.ledger.holders.keys()  # the beginning is over
             return []
         found: list[Violation] = []

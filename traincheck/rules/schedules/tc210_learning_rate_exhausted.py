@@ -8,9 +8,9 @@ from dataclasses import replace
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
 from traincheck.rules.base.step_rule import StepRule, proof
 from traincheck.rules.schedules.fading_rates import SCHEDULING, Rate
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import Families
 
 _IDLE = 10  # steps of a run without any other rate
 _KEPT = 10  # times that a scheduler may leave a first rate at zero, or updates before its step
@@ -74,7 +74,7 @@ class LearningRateExhausted(StepRule, code="TC210"):
     def judge(self, facts: StepFacts) -> list[Violation]:
         found: list[Violation] = []
         before, self._before = self._before, facts.event.lr
-        if not facts.is_whole:
+        if not facts.is_complete:
             for rate in self._rates.values():
                 rate.waits = 0  # its scheduler may have been stepped
             return []

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, StepFacts
 from traincheck.rules.base.step_rule import StepRule, proof
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import Families
 
 _CONFIRMED = 2
 
@@ -50,7 +50,7 @@ class SchedulerSteppedByBatchAndEpoch(StepRule, code="TC213"):
         self._schedules: dict[tuple[str, str], _Schedule] = {}
 
     def judge(self, facts: StepFacts) -> list[Violation]:
-        if not facts.is_whole:
+        if not facts.is_complete:
             for schedule in self._schedules.values():
                 schedule.places.clear()
             return []

@@ -9,15 +9,10 @@ from dataclasses import dataclass, field, replace
 from traincheck.facts.loader_epochs import Passes
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
 from traincheck.rules.base.step_rule import StepRule, proof
-from traincheck.schema.apis import (
-    LAST_MILESTONE,
-    SCHEDULE_LENGTHS,
-    TRAINING_STEPS,
-    Families,
-)
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import LAST_MILESTONE, SCHEDULE_LENGTHS, TRAINING_STEPS, Families
 from traincheck.schema.values import number
 
 _WHOLE = (*(name for name in SCHEDULE_LENGTHS if name != "T_0"), TRAINING_STEPS)

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from traincheck.facts.optimizers import Holder
 from traincheck.facts.step_facts import DISCOVERY, Moment, StepFacts
 from traincheck.rules.base.step_rule import StepRule, proof
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import Families
 from traincheck.schema.values import number
 
 _LAMBDA = "torch.optim.lr_scheduler.LambdaLR"

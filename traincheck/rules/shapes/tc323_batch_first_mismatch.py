@@ -6,19 +6,16 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
-from traincheck.facts.losses import BCE_LOGITS, OVER_CLASSES, F, as_loss, given
+from traincheck.facts.losses import OVER_CLASSES, as_loss, given
 from traincheck.rules.base.event_rule import EventRule
 from traincheck.rules.shared.losses import loss_violation
-from traincheck.schema.apis import MULTI_HEAD, MULTI_HEAD_MODULE, RECURRENT
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, StepEvent
 from traincheck.schema.findings import Subject, Violation
+from traincheck.schema.torch_api import HUBER, MULTI_HEAD, MULTI_HEAD_MODULE, RECURRENT, losses
 from traincheck.schema.values import TensorSummary, tensor_summary
 
-_OF_VALUES = frozenset(
-    {BCE_LOGITS}
-    | {f"{F}{n}" for n in ("binary_cross_entropy", "mse_loss", "l1_loss", "smooth_l1_loss")}
-)
+_OF_VALUES = losses("probability", "value") - {HUBER}
 _LOSSES = OVER_CLASSES | _OF_VALUES
 _MOST_READS = 4096  # before a loss: a program may have none
 _ENOUGH = 3  # losses; two sizes may be equal by chance in a batch or two, not in all

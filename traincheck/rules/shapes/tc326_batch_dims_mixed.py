@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 from traincheck.rules.base.event_rule import EventRule
 from traincheck.rules.base.model_rule import MODELS, model_of
-from traincheck.schema.apis import MULTI_HEAD_MODULE, RECURRENT
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import MULTI_HEAD_MODULE, RECURRENT
 from traincheck.schema.values import tensor_summary
 
 _LAYERS = RECURRENT | {MULTI_HEAD_MODULE}

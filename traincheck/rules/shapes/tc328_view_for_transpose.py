@@ -9,11 +9,11 @@ from math import prod
 
 from traincheck.facts.losses import CROSS_ENTROPY, NLL, as_loss, given
 from traincheck.rules.base.event_rule import EventRule
-from traincheck.schema.apis import RESHAPES, Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, CallEvent, Event, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.shapes import cuts_heads, loses_classes, torn
+from traincheck.schema.torch_api import RESHAPES, Families
 from traincheck.schema.values import TensorSummary, tensor_summary, tensors_in
 
 _ENOUGH = 2  # steps; sizes may be equal by chance in one

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 from traincheck.facts.small_samples import units_of
 from traincheck.rules.base.rule import BuiltInRule
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event
 from traincheck.schema.findings import Subject, Violation
+from traincheck.schema.torch_api import Families
 from traincheck.schema.values import TensorSummary, tensor_summary
 
 ACTIVATIONS = Needs(calls=frozenset({Families.MODULE}), stats=frozenset({"activation"}))

@@ -9,9 +9,9 @@ from math import prod
 from typing import Any, NamedTuple
 
 from traincheck.facts.losses import OVER_CLASSES, are_next_tokens, as_loss, number
-from traincheck.schema.apis import ATTENTION as SDPA
-from traincheck.schema.apis import MULTI_HEAD, SOFTMAXES, Families
 from traincheck.schema.events import CallEvent, Event, StepEvent
+from traincheck.schema.torch_api import ATTENTION as SDPA
+from traincheck.schema.torch_api import MULTI_HEAD, SOFTMAXES, Families
 from traincheck.schema.values import TensorSummary, tensor_summary
 
 CALLS = SOFTMAXES | {SDPA, MULTI_HEAD}

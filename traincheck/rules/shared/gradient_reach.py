@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 
 from traincheck.facts.step_facts import StepFacts
 from traincheck.facts.training_state import TrainingState
-from traincheck.schema import apis
-from traincheck.schema.apis import Families
+from traincheck.schema import torch_api
 from traincheck.schema.claims import Needs
+from traincheck.schema.torch_api import Families
 
 # For the order in which parameters are used.
-LEAVES = Needs(calls=frozenset({Families.MODULE}) | apis.LEAVES)
+LEAVES = Needs(calls=frozenset({Families.MODULE}) | torch_api.LEAVES)
 
 
 @dataclass(slots=True)

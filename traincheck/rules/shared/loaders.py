@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from traincheck.facts.losses import number
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, CallEvent, Event
+from traincheck.schema.torch_api import Families
 from traincheck.schema.values import tensor_summary
 
 DATA_LOADER = "torch.utils.data.DataLoader"

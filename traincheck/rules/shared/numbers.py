@@ -10,9 +10,9 @@ from typing import Any
 
 from traincheck.facts.optimizers import Holder
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, StepFacts
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, StateEvent
+from traincheck.schema.torch_api import Families
 from traincheck.schema.values import TensorSummary, tensor_summary, tensors_in
 
 NORMS = DISCOVERY | GRADIENTS | Needs(stats=frozenset({"gradient"}))

@@ -11,8 +11,8 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from traincheck.facts.step_facts import StepFacts
-from traincheck.schema.apis import Families
 from traincheck.schema.events import CallEvent
+from traincheck.schema.torch_api import Families
 
 _SURE = 64  # updates in a row
 _AT_END = 4  # where the run ends, and no gradient was ever cleared
@@ -55,7 +55,7 @@ class Piling:
             self._used.clear()
             self._end_row()
             return []
-        if not facts.is_whole:
+        if not facts.is_complete:
             return []
         piled: set[int] = set()
         for moment in facts.moments:

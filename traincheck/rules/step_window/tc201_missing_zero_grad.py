@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, replace
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
 from traincheck.rules.base.step_rule import StepRule, proof
 from traincheck.rules.step_window.accumulated_gradients import Pile, Piling
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import Families
 
 _APPLIED = (
     "optimizer.step(){where} at step {step} applies gradients of {variables} that still contain "
@@ -111,7 +111,7 @@ class MissingZeroGrad(StepRule, code="TC201", severity="error"):
         ]
 
     def _by_optimizers(self, facts: StepFacts) -> list[Violation]:
-        if not facts.is_whole:
+        if not facts.is_complete:
             self._windows.clear()
             return []
         found: list[Violation] = []

@@ -11,9 +11,9 @@ from traincheck.facts.manual_updates import UPDATED
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, StepFacts
 from traincheck.rules.base.step_rule import StepRule, proof
 from traincheck.rules.step_window.lapse import Lapse
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import Families
 from traincheck.schema.words import joined
 
 _CONFIRMED_AT_END = 2  # the run is over: no update will come
@@ -103,7 +103,7 @@ class MissingStep(StepRule, code="TC202", severity="error"):
             self._never, self._later = Lapse(), Lapse()
             self._lines |= {m.call.where for m in facts.moments if m.family == Families.BACKWARD}
             return []
-        if not facts.is_whole:
+        if not facts.is_complete:
             self._sum = [] if facts.is_gap or self._stepped else self._summed(facts)
             return []
         return self._wait(facts) + self._stopped(facts)
@@ -135,8 +135,8 @@ class MissingStep(StepRule, code="TC202", severity="error"):
         served = {i for owner in self._stepped & known.keys() for i in known[owner].names}
         zeroed = {str(m.call.owner) for m in facts.moments if m.family == Families.ZERO_GRAD}
         waiting = ((zeroed | self._zeroed) - self._stepped) & known.keys()
-        self._zeroed = zeroed if facts.is_whole else set()
-        for owner in waiting if facts.is_whole else ():
+        self._zeroed = zeroed if facts.is_complete else set()
+        for owner in waiting if facts.is_complete else ():
             holder = known[owner]
             ready = facts.reached & (holder.names.keys() - served)
             victims = {i for i in ready if not self._is_by_hand(i)}

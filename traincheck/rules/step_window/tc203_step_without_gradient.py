@@ -12,10 +12,10 @@ from traincheck.rules.base.step_rule import StepRule, proof
 from traincheck.rules.base.streak import Streak, extend
 from traincheck.rules.step_window.unowned_tensors import LooseTensors
 from traincheck.rules.step_window.unused_backwards import VainPasses
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import Families
 from traincheck.schema.words import joined
 
 _CONFIRMED = 2  # once may be a conditional branch
@@ -81,7 +81,7 @@ class StepWithoutGradient(StepRule, code="TC203", severity="error"):
         self._told: set[str] = set()  # optimizers that are cut off, each of which is told once
 
     def judge(self, facts: StepFacts) -> list[Violation]:
-        if not facts.is_whole:
+        if not facts.is_complete:
             self._runs.clear()
             self._never.clear()
             self._loose.forget()
@@ -110,7 +110,7 @@ class StepWithoutGradient(StepRule, code="TC203", severity="error"):
         ledger, owner = self.ledger, str(moment.call.owner)
         holder = ledger.holders[owner]
         is_fed = moment.present or not holder.ids.isdisjoint(ledger.ever_reached | facts.changed)
-        if all(map(holder.is_loose, holder.ids)) and not ledger.has_gap:
+        if all(map(holder.is_unowned, holder.ids)) and not ledger.has_gap:
             return self._loose.judge(moment, facts, holder.label)
         if is_fed or ledger.has_gap:  # gradients of zeros too: of a loss that is weighted so
             self._never.pop(owner, None)
@@ -129,7 +129,7 @@ class StepWithoutGradient(StepRule, code="TC203", severity="error"):
         vain = self._vain.streaks.get(owner)
         if not parts or vain is None or vain.count < _VAIN:
             return []
-        if any(map(holder.is_loose, holder.ids)):
+        if any(map(holder.is_unowned, holder.ids)):
             return []  # the pass may have been for these, put there since the last look
         return self._cut_off(owner, parts, vain, moment, facts)
 

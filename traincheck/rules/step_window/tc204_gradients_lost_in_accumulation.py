@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
 from traincheck.rules.base.step_rule import StepRule, proof
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import Families
 
 
 class GradientsLostInAccumulation(StepRule, code="TC204", severity="error"):
@@ -67,7 +67,7 @@ class GradientsLostInAccumulation(StepRule, code="TC204", severity="error"):
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         if (
-            facts.has_own or not facts.is_whole
+            facts.has_own or not facts.is_complete
         ):  # what a program sums up itself is nowhere to be seen
             self._windows.clear()
             self._runs.clear()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
 from traincheck.rules.base.step_rule import StepRule, proof
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import Families
 
 _CLIPS = (Families.CLIP_NORM, Families.CLIP_VALUE)
 _UPDATES = (Families.OPTIMIZER_STEP, Families.SCALER_STEP)
@@ -59,7 +59,7 @@ class ClipAfterStep(StepRule, code="TC205", severity="error"):
         self._found: list[Violation] = []
 
     def judge(self, facts: StepFacts) -> list[Violation]:
-        if not facts.is_whole:
+        if not facts.is_complete:
             self._stepped = self._clipped = False
             self._late, self._count = None, 0
             return []

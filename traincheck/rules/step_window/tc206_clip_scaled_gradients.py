@@ -8,10 +8,10 @@ from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
 from traincheck.facts.training_state import TrainingState
 from traincheck.rules.base.step_rule import StepRule, proof
 from traincheck.rules.step_window.tc205_clip_after_step import _clips
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import Families
 from traincheck.schema.words import listed
 
 _CLIPS = (Families.CLIP_NORM, Families.CLIP_VALUE)
@@ -63,7 +63,7 @@ class ClipScaledGradients(StepRule, code="TC206", severity="error"):
         self._owners: Sequence[str] = ()  # whose gradients it clips, if others were unscaled
 
     def judge(self, facts: StepFacts) -> list[Violation]:
-        if not facts.is_whole:
+        if not facts.is_complete:
             self._scaling = self._scaled = False
             self._left, self._clip = frozenset(), None
             return []

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
 from traincheck.rules.base.step_rule import StepRule, proof
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import Families
 
 
 class ScalerBypassed(StepRule, code="TC207", severity="error"):
@@ -55,7 +55,7 @@ class ScalerBypassed(StepRule, code="TC207", severity="error"):
         self._scaled: set[int] = set()
 
     def judge(self, facts: StepFacts) -> list[Violation]:
-        if not facts.is_whole:
+        if not facts.is_complete:
             self._scaling = False
             self._scaled.clear()
             return []

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 
 from traincheck.rules.base.event_rule import EventRule
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import Families
 from traincheck.schema.words import counted
 
 _PROOF = 2  # smaller windows: the end of each epoch

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from traincheck.facts.losses import CROSS_ENTROPY, F
 from traincheck.rules.base.event_rule import EventRule
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import HUBER, TARGETED, Families
 from traincheck.schema.values import tensor_summary
 
-_LOSSES = frozenset(
-    {CROSS_ENTROPY}
-    | {f"{F}{name}" for name in ("nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss")}
-    | {f"{F}binary_cross_entropy", f"{F}binary_cross_entropy_with_logits"}
-)
+_LOSSES = TARGETED - {HUBER}
 _EXACT = 1e-6  # relative
 
 

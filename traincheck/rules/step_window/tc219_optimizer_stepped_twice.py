@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
 from traincheck.rules.base.step_rule import StepRule, proof
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import Families
 
 _CONFIRMED = 3
 
@@ -57,7 +57,7 @@ class OptimizerSteppedTwice(StepRule, code="TC219", aliases=("stepped-again",)):
         self._runs: dict[str, _Run] = {}
 
     def judge(self, facts: StepFacts) -> list[Violation]:
-        if not facts.is_whole:
+        if not facts.is_complete:
             self._runs.clear()
             return []
         found: list[Violation] = []

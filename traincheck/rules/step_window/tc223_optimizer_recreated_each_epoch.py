@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from traincheck.facts.loader_epochs import Passes
 from traincheck.facts.resumptions import brings_back
 from traincheck.rules.base.event_rule import EventRule
-from traincheck.schema.apis import RANDOM_INITS, Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import (
     BatchEvent,
@@ -18,6 +17,7 @@ from traincheck.schema.events import (
     StepEvent,
 )
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import RANDOM_INITS, Families
 
 _IN_A_ROW = 3
 _FEW_STEPS = 2

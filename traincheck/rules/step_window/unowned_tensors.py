@@ -7,8 +7,8 @@ from dataclasses import replace
 from traincheck.facts.step_facts import Moment, StepFacts
 from traincheck.rules.base.step_rule import proof
 from traincheck.rules.base.streak import Streak, extend
-from traincheck.schema.apis import Families
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import Families
 
 _CONFIRMED = 10
 _CONFIRMED_LATER = 50  # after gradients: what they are of may have no part in the loss for a while

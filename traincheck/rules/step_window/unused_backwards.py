@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from traincheck.facts.step_facts import Moment, StepFacts
 from traincheck.rules.base.streak import Streak, extend
-from traincheck.schema.apis import Families
+from traincheck.schema.torch_api import Families
 
 _STEPS = frozenset({Families.OPTIMIZER_STEP, Families.SCALER_STEP})
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from traincheck.rules.base.rule import BuiltInRule
-from traincheck.schema.apis import Families
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, WarningEvent
 from traincheck.schema.findings import Subject, Symptom, Topic, Violation
+from traincheck.schema.torch_api import Families
 
 WARNINGS = Needs(calls=frozenset({Families.SCALER_STEP}), kinds=frozenset({"warning", "step"}))
 

@@ -1,0 +1,1 @@
+"""What a run did around a violation, and what its reference did there."""

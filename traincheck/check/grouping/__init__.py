@@ -1,0 +1,1 @@
+"""Which violations have one cause."""

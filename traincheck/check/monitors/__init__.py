@@ -1,0 +1,1 @@
+"""What is fed with events, and which events each monitor gets."""

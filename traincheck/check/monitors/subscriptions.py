@@ -1,0 +1,184 @@
+"""Subscriptions: monitors, and the facts they use, with the events that each of them gets.
+
+A rule with ``scope = "run"`` has one monitor for the whole run, which is subscribed in the router
+of each process. It waits until every rank has ended a step (facts/ranks.py), so the order in which
+the ranks are fed makes no difference. The same holds for a relation with this scope.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from traincheck.check.monitors.invariant_monitor import InvariantMonitor
+from traincheck.facts.provider import Fact, FactMonitor, Facts, uses_of
+from traincheck.schema.claims import Needs
+from traincheck.schema.events import Event
+from traincheck.schema.findings import Violation
+from traincheck.schema.protocols import Monitor, Rule, is_for_run
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Subscription:
+    """A monitor with the checks that it serves, or a fact with its users.
+
+    Most events give a monitor nothing to judge. Observing and judging are therefore two functions:
+    `judge` is called only with a result of `observe` that is not empty. This saves a call for each
+    event.
+
+    Attributes:
+        events: the events that it is given.
+        needs: what a trace must hold, so that it can go on.
+        check_ids: the checks that it serves.
+        observe: takes an event, and returns what there is to judge.
+        judge: turns a result of ``observe`` into violations.
+        finish: returns the violations that are certain at the end of the run.
+        triggered: returns how often each check was triggered.
+        uses: the facts that are fed before it.
+        is_fact: whether it is a fact.
+        is_learned: whether it judges invariants.
+    """
+
+    events: Needs
+    needs: Needs
+    check_ids: tuple[str, ...]
+    observe: Callable[[Event], Iterable[Any] | None]
+    judge: Callable[[Iterable[Any]], Iterable[Violation]]
+    finish: Callable[[], Iterable[Violation]]
+    triggered: Callable[[], dict[str, int]]
+    uses: Sequence[type[Fact]] = ()
+    is_fact: bool = False
+    is_learned: bool = False
+
+
+def rule_subscription(rule: Rule, facts: Facts) -> Subscription:
+    """Subscribe a new monitor of a rule; ``facts`` holds the facts that it may use."""
+    monitor, check_id = rule.monitor(), rule.info.check_id
+    uses, events = uses_of(monitor), rule.needs
+    if uses:
+        user = cast(FactMonitor, monitor)
+        user.bind(facts)
+        events = user.observes
+    return Subscription(
+        events=events,
+        needs=rule.needs,
+        check_ids=(check_id,),
+        observe=monitor.observe,
+        judge=_as_found,
+        finish=monitor.finish,
+        triggered=lambda: {check_id: monitor.triggered},
+        uses=uses,
+    )
+
+
+def invariant_subscription(
+    monitor: InvariantMonitor, needs: Needs, ids: tuple[str, ...]
+) -> Subscription:
+    """Subscribe the monitor of all invariants of one relation."""
+    return Subscription(
+        events=needs,
+        needs=needs,
+        check_ids=ids,
+        observe=monitor.decider.observe,
+        judge=monitor.judge,
+        finish=monitor.finish,
+        triggered=monitor.triggered_by_check,
+        is_learned=True,
+    )
+
+
+def plain_subscription(monitor: Monitor, events: Needs) -> Subscription:
+    """Subscribe a monitor that serves no check."""
+    return Subscription(
+        events=events,
+        needs=Needs(),
+        check_ids=(),
+        observe=monitor.observe,
+        judge=_as_found,
+        finish=tuple,
+        triggered=dict,
+    )
+
+
+def fact_subscriptions(users: Sequence[Subscription], facts: Facts) -> list[Subscription]:
+    """Subscribe each fact that any of ``users`` uses. Facts are to be fed before their users."""
+    found: dict[type[Fact], Subscription] = {}
+    for user in users:
+        for kind in user.uses:
+            if kind not in found:
+                found[kind] = _fact_subscription(facts.of(kind))
+            subscription = found[kind]
+            subscription.events = subscription.events | user.needs | user.events
+            subscription.check_ids += user.check_ids
+    return list(found.values())
+
+
+def _fact_subscription(fact: Fact) -> Subscription:
+    return Subscription(
+        events=Needs(),
+        needs=Needs(),
+        check_ids=(),
+        observe=fact.observe,
+        judge=_as_found,
+        finish=tuple,
+        triggered=dict,
+        is_fact=True,
+    )
+
+
+def _as_found(violations: Iterable[Any]) -> Iterable[Violation]:
+    """The violations of a rule, which need no further judgement."""
+    return violations
+
+
+class RunSubscriptions:
+    """The monitors of one run that see all ranks.
+
+    Args:
+        rules: all rules; those with ``scope = "run"`` are subscribed.
+        relations: subscriptions of the relations that see all ranks.
+
+    Attributes:
+        subscriptions: facts first, then their users.
+        failed: id of a check -> why it was disabled.
+    """
+
+    def __init__(self, rules: Sequence[Rule], relations: Sequence[Subscription] = ()) -> None:
+        self.failed: dict[str, str] = {}
+        facts = Facts()
+        own = [rule_subscription(rule, facts) for rule in rules if is_for_run(rule)]
+        self.subscriptions = [*fact_subscriptions(own, facts), *own, *relations]
+        self._facts = facts
+
+    def usable(self, is_observable: Callable[[str], bool]) -> list[Subscription]:
+        """The subscriptions for one process whose checks are observable there."""
+        usable = [s for s in self.subscriptions if any(is_observable(c) for c in s.check_ids)]
+        return [] if all(subscription.is_fact for subscription in usable) else usable
+
+    def fail(self, failed: Subscription, reason: str) -> bool:
+        """Disable a monitor and those that depend on it. False if it is not among these."""
+        if failed not in self.subscriptions:
+            return False
+        self.subscriptions = without_dependents(self.subscriptions, failed)
+        self.failed.update(dict.fromkeys(failed.check_ids, reason))
+        return True
+
+    def triggered(self) -> dict[str, int]:
+        """How often each check was triggered."""
+        counts: dict[str, int] = {}
+        for subscription in self.subscriptions:
+            counts.update(subscription.triggered())
+        return counts
+
+    @property
+    def incomplete(self) -> list[str]:
+        """A reason for each fact that could not be followed through the whole run."""
+        return [why for fact in self._facts if (why := fact.incomplete) is not None]
+
+
+def without_dependents(
+    subscriptions: Iterable[Subscription], failed: Subscription
+) -> list[Subscription]:
+    """All but ``failed`` and the monitors that serve no other checks than it does."""
+    return [s for s in subscriptions if not set(s.check_ids) <= set(failed.check_ids)]

@@ -1,0 +1,62 @@
+"""Checkpoints that were written after the first error: files not to resume from."""
+
+from __future__ import annotations
+
+from pathlib import PurePath
+
+from traincheck.schema.events import CheckpointEvent
+from traincheck.schema.findings import Report, Save
+from traincheck.schema.words import joined
+
+_MAX_SAVES = 4096  # the latest
+_MAX_NAMES = 4  # in a sentence
+
+
+class SavedCheckpoints:
+    """The saves of a run. A save to the same path replaces the earlier one."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, Save] = {}
+
+    def add(self, event: CheckpointEvent) -> None:
+        """Add a save of a training process, if it was made after training began."""
+        if event.op != "save" or event.step is None or event.stage == "init":
+            return
+        key = event.path or f"{event.where}:{event.step}"
+        self._found.pop(key, None)
+        self._found[key] = Save(
+            path=event.path, step=event.step, rank=event.rank, where=event.where
+        )
+        if len(self._found) > _MAX_SAVES:
+            del self._found[next(iter(self._found))]
+
+    def all(self) -> tuple[Save, ...]:
+        """All saves, in the order in which they were made."""
+        return tuple(self._found.values())
+
+
+def suspects(report: Report) -> list[Save]:
+    """The saves made in or after the first step of the first finding of severity error."""
+    firsts = [finding.first_step or 0 for finding in report.findings if finding.severity == "error"]
+    return [save for save in report.saves if firsts and save.step >= min(firsts)]
+
+
+def suspect_note(report: Report) -> str:
+    """A sentence that names the suspect checkpoints; empty if there are none."""
+    steps: dict[str, int] = {}
+    found = suspects(report)
+    folders = [(_folder(save), save.step) for save in found]
+    for save, folder in zip(found, folders):
+        is_of_several = folder[0] and folders.count(folder) > 1  # files of one checkpoint
+        steps[folder[0] if is_of_several else save.path or f"a file written by {save.where}"] = (
+            save.step
+        )
+    if not steps:
+        return ""
+    named = joined([f"{name} (step {step})" for name, step in steps.items()], _MAX_NAMES)
+    return f"checkpoints written since the first error, not to be resumed from: {named}"
+
+
+def _folder(save: Save) -> str:
+    folder = str(PurePath(save.path).parent) if save.path else "."
+    return "" if folder == "." else f"{folder}/"

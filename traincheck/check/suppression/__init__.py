@@ -1,0 +1,1 @@
+"""Violations and findings that a user suppressed."""

@@ -1,0 +1,137 @@
+"""Suppression of violations by comments in the source and by the configuration.
+
+Each violation is decided by itself. Whole findings are suppressed by a baseline (baseline.py).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from traincheck.check.suppression.comments import Comment, SourceComments
+from traincheck.check.suppression.source_calls import lines_calling
+from traincheck.check.suppression.source_files import SourceFiles
+from traincheck.schema.findings import CheckInfo, Subject, Suppressed, Violation
+
+_Key = tuple[str, Subject, tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suppression:
+    """An entry ``[[suppress]]`` of a configuration.
+
+    Attributes:
+        code: of a rule, the beginning of one, or the name of a relation.
+        reason: that the user gave.
+        variable: pattern with ``*`` and ``?``; None for any.
+        module: the same.
+        api: the same.
+        where: the file that holds it.
+    """
+
+    code: str
+    reason: str
+    variable: str | None = None
+    module: str | None = None
+    api: str | None = None
+    where: str = ""
+
+    def __str__(self) -> str:
+        """The entry as messages name it."""
+        names = (("variable", self.variable), ("module", self.module), ("api", self.api))
+        about = ", ".join(f'{name} = "{value}"' for name, value in names if value is not None)
+        return f"[[suppress]] of {self.code}{f' ({about})' if about else ''}"
+
+    def covers(self, code: str, subject: Subject) -> bool:
+        """Whether it matches violations of ``code`` about ``subject``."""
+        return (
+            code.startswith(self.code)
+            and _fits(self.variable, subject.variable)
+            and _fits(self.module, subject.module)
+            and _fits(self.api, subject.api)
+        )
+
+
+class SuppressionPolicy:
+    """Decides which violations are suppressed, and why.
+
+    Args:
+        suppressions: of the configuration.
+        sources: reads the source files of the run.
+        program: returns the script of the run; empty for none. It is searched for calls whose
+            source line the evidence does not have.
+    """
+
+    def __init__(
+        self,
+        suppressions: Iterable[Suppression] = (),
+        sources: SourceFiles | None = None,
+        program: Callable[[], str] = str,
+    ) -> None:
+        self.sources = sources or SourceFiles()
+        self._suppressions = tuple(suppressions)
+        self._program = program
+        self._comments = SourceComments(self.sources)
+        self._cache: dict[_Key, Suppressed | None] = {}
+        self._used: set[Suppression] = set()
+
+    def unused(self, codes: Iterable[str]) -> list[str]:
+        """A line for each entry that matches one of ``codes`` and has suppressed nothing."""
+        known = tuple(codes)
+        return [
+            f"{suppression} in {suppression.where or 'the configuration'} matches nothing"
+            for suppression in self._suppressions
+            if suppression not in self._used and any(c.startswith(suppression.code) for c in known)
+        ]
+
+    def __call__(self, violation: Violation, info: CheckInfo) -> Suppressed | None:
+        key = (info.code, violation.subject, _places(violation))
+        if key not in self._cache:
+            self._cache[key] = self._decide(*key)
+        return self._cache[key]
+
+    def _decide(self, code: str, subject: Subject, places: Sequence[str]) -> Suppressed | None:
+        for suppression in self._suppressions:
+            if suppression.covers(code, subject):
+                self._used.add(suppression)
+                return Suppressed(
+                    by="configuration", reason=suppression.reason, where=suppression.where
+                )
+        found = [self._by_comment(code, place) for place in places]
+        if not places:
+            found = [self._by_comment(code, place) for place in self._calling(subject)]
+            found = found if all(found) else []  # it may be any of these calls
+        return next((one for one in found if one is not None), None)
+
+    def _by_comment(self, code: str, place: str) -> Suppressed | None:
+        comment = self._comments.at(place)
+        if comment is None or not _names(comment, code):
+            return None
+        return Suppressed(by="comment", reason=comment.reason, where=place)
+
+    def _calling(self, subject: Subject) -> list[str]:
+        """The lines of the program that call the API of a violation."""
+        program = self._program() if subject.api else ""
+        if not subject.api or not program:
+            return []
+        lines = lines_calling(subject.api, self.sources.read(program))
+        return [f"{program}:{line}" for line in sorted(lines)]
+
+
+def _places(violation: Violation) -> tuple[str, ...]:
+    """Source lines of the violation's evidence."""
+    found = (getattr(event, "where", None) for event in violation.evidence)
+    return tuple(dict.fromkeys(str(place) for place in found if place))
+
+
+def _names(comment: Comment, code: str) -> bool:
+    return not comment.codes or code.startswith(comment.codes)
+
+
+def _fits(pattern: str | None, name: str | None) -> bool:
+    if pattern is None:
+        return True
+    # Not fnmatch: brackets are part of names such as opt0[0].3.
+    expression = re.escape(pattern).replace(r"\*", ".*").replace(r"\?", ".")
+    return name is not None and re.fullmatch(expression, name) is not None

@@ -1,0 +1,28 @@
+"""All observers, in the order in which they look."""
+
+from __future__ import annotations
+
+from traincheck.collect.observers.attention_softmax import AttentionSoftmaxObserver
+from traincheck.collect.observers.auxiliary_models import AuxiliaryModelObserver
+from traincheck.collect.observers.base import Observer
+from traincheck.collect.observers.eval_weights import EvalWeightObserver
+from traincheck.collect.observers.external_writes import ExternalWriteObserver
+from traincheck.collect.observers.loaded_averages import LoadedAverageObserver
+from traincheck.collect.observers.loss_broadcast import LossBroadcastObserver
+from traincheck.collect.observers.model_inputs import ModelInputObserver
+from traincheck.collect.observers.recomputation import RecomputationObserver
+from traincheck.collect.observers.stale_gradients import StaleGradientObserver
+from traincheck.collect.observers.worker_rng import WorkerRngObserver
+
+OBSERVERS: tuple[type[Observer], ...] = (
+    LossBroadcastObserver,
+    AttentionSoftmaxObserver,
+    StaleGradientObserver,
+    ModelInputObserver,
+    EvalWeightObserver,
+    AuxiliaryModelObserver,
+    ExternalWriteObserver,
+    LoadedAverageObserver,
+    WorkerRngObserver,
+    RecomputationObserver,
+)

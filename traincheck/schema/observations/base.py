@@ -1,0 +1,53 @@
+"""What every observation has: the mark that carries it, what asks for it, and what records it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, fields
+from typing import Any, ClassVar
+
+from traincheck.schema.claims import Needs
+
+
+class Observation:
+    """A fact about a program, carried by a mark of the trace.
+
+    Subclasses are frozen dataclasses. Their fields stand in the data of the mark in this order.
+    Training loads these modules, so they import the standard library alone.
+
+    Attributes:
+        text: of the mark that carries it.
+        need: what a check puts into `Needs.states` to get it; empty if it is recorded for all.
+        instrument: without which it cannot be recorded.
+        keys: of fields whose key in the trace cannot be a name in Python, by field.
+        sparse: fields that are left out of the trace where they have their default.
+    """
+
+    __slots__ = ()
+    text: ClassVar[str]
+    need: ClassVar[str] = ""
+    instrument: ClassVar[str]
+    keys: ClassVar[Mapping[str, str]] = {}
+    sparse: ClassVar[frozenset[str]] = frozenset()
+
+    def data(self) -> dict[str, Any]:
+        """What belongs to its mark, ready to be serialized."""
+        found: dict[str, Any] = {}
+        for field in fields(self):  # type: ignore[arg-type]  # subclasses are dataclasses
+            value = getattr(self, field.name)
+            if field.name not in self.sparse or value != _default(field):
+                found[self.keys.get(field.name, field.name)] = value
+        return found
+
+
+def needs_of(*kinds: type[Observation]) -> Needs:
+    """What a check needs that reads these observations."""
+    return Needs(
+        states=frozenset(kind.need for kind in kinds if kind.need),
+        kinds=frozenset({"mark"}),
+        marks=frozenset(kind.text for kind in kinds),
+    )
+
+
+def _default(field: Field[Any]) -> Any:
+    return field.default if field.default_factory is MISSING else field.default_factory()
