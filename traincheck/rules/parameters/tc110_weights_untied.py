@@ -1,4 +1,4 @@
-"""Names that shared one parameter no longer do. Goes by identity, never by content."""
+"""Names that shared one parameter no longer do. Compares by identity, never by value."""
 
 from __future__ import annotations
 
@@ -15,20 +15,23 @@ class WeightsUntied(EventRule, code="TC110", severity="error"):
     """weights-untied: two names that shared one parameter hold different ones.
 
     What it checks:
-        Names that stood for one parameter object when the model was found, or before a
+        Names that referred to one parameter object when the model was found, or before a
         load_state_dict, still do so at the end of every step.
 
     Why it matters:
-        The copies drift apart: an output layer tied to the embedding is trained alone, or not at
-        all when only one of the two is in the optimizer.
+        The copies drift apart. An output layer tied to the embedding is then trained separately, or
+        not at all if only one of the two is in the optimizer.
 
     Fires on:
-        A layer whose weight is assigned anew; load_state_dict(assign=True) with two tensors;
-        conversions that replace parameters.
+        - A layer whose weight is reassigned.
+        - load_state_dict(assign=True) with two tensors.
+        - Conversions that replace parameters.
 
     Stays quiet on:
-        Weights that were never tied; tied weights that are replaced together; flat parameters whose
-        views share memory; modules that leave.
+        - Weights that were never tied.
+        - Tied weights that are replaced together.
+        - Flat parameters whose views share memory.
+        - Modules that are removed.
 
     Fix:
         Tie the weights again after the last assignment: head.weight = embedding.weight.
@@ -39,10 +42,10 @@ class WeightsUntied(EventRule, code="TC110", severity="error"):
 
     title = "{variables} no longer share one parameter"
     likely_cause = (
-        "Another tensor was assigned to one of {variables}{where}, for instance by "
+        "Another tensor was assigned to one of {variables}{where}, e.g. by "
         "load_state_dict(assign=True) or a conversion."
     )
-    fix = "Tie the weights again after that, before the optimizer is built."
+    fix = "Tie the weights again after the assignment, before the optimizer is built."
     needs = Needs(
         calls=frozenset({Families.OPTIMIZER_STEP}),
         states=frozenset({"parameter@new"}),
@@ -112,8 +115,8 @@ class WeightsUntied(EventRule, code="TC110", severity="error"):
             stage="train",
             subject=Subject(variable=look.name),
             symptom=Symptom.SHARING_LOST,
-            message=f"{look.name} shared one parameter and hold different ones now",
-            expected="names that shared one parameter still do",
+            message=f"{look.name} shared one parameter and now hold different ones",
+            expected="names that shared one parameter still share it",
             observed="they hold different objects",
             evidence=tuple(looks[:3]),
         )
