@@ -9,7 +9,7 @@ from traincheck.schema.findings import Subject, Symptom, Violation
 
 
 class FreezeWithoutEffect(StepRule, code="TC115"):
-    """freeze-without-effect: requires_grad is set to False on a module and trains on.
+    """freeze-without-effect: requires_grad = False on a module does not freeze its parameters.
 
     What it checks:
         If a module has the attribute requires_grad = False, no parameter below it gets a gradient

@@ -11,7 +11,7 @@ _IN_A_ROW = 8
 class LoadedModelNotFrozen(
     UnoptimizedModelRule, code="TC116", severity="info", aliases=("model-in-no-optimizer",)
 ):
-    """loaded-model-not-frozen: a model beside the trained one gets gradients for nothing.
+    """loaded-model-not-frozen: a model beside the trained one gets unused gradients.
 
     What it checks:
         A model in training mode gets gradients for all its parameters in each step only if an

@@ -15,7 +15,7 @@ _PROOF = 2  # number of smaller windows, one at the end of each epoch
 
 
 class PartialAccumulationWindow(EventRule, code="TC214", severity="info"):
-    """partial-accumulation-window: now and then a step accumulates fewer batches.
+    """partial-accumulation-window: some optimizer steps accumulate fewer batches.
 
     What it checks:
         If nearly all optimizer steps accumulate the gradients of the same number of batches, all

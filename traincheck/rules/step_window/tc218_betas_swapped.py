@@ -13,7 +13,7 @@ _LONG = 0.95  # usually only the second moment has such a long memory
 
 
 class BetasSwapped(EventRule, code="TC218"):
-    """betas-swapped: the average of gradients is slower than that of their squares.
+    """betas-swapped: the average of gradients decays more slowly than that of their squares.
 
     What it checks:
         The first beta of an optimizer (for the mean of gradients) is not greater than the second

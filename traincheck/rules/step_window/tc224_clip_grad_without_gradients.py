@@ -19,7 +19,7 @@ _CONFIRMED = 3
 class ClipGradWithoutGradients(
     StepRule, code="TC224", severity="error", aliases=("clips-no-gradient",)
 ):
-    """clip-grad-without-gradients: clipping is given parameters that have no gradients.
+    """clip-grad-without-gradients: the clipped parameters have no gradients.
 
     What it checks:
         If an optimizer applies nonzero gradients, the norm that clip_grad_norm_() found before is
