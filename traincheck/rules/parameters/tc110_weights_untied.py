@@ -98,25 +98,27 @@ class WeightsUntied(EventRule, code="TC110", severity="error"):
         self._is_changed = False
         found: list[Violation] = []
         for group in list(self._groups):
-            looks = [self._now[name] for name in sorted(group) if name in self._now]
+            states = [self._now[name] for name in sorted(group) if name in self._now]
             objects = defaultdict(list)
-            for look in looks:
-                objects[look.identity].append(look)
-            if len(objects) == len(looks) > 1:
+            for state in states:
+                objects[state.identity].append(state)
+            if len(objects) == len(states) > 1:
                 self._groups.remove(group)
-                found += [self._violation(look, looks, event) for look in looks]
+                found += [self._violation(state, states, event) for state in states]
         return found
 
-    def _violation(self, look: StateEvent, looks: list[StateEvent], event: StepEvent) -> Violation:
+    def _violation(
+        self, state: StateEvent, states: list[StateEvent], event: StepEvent
+    ) -> Violation:
         return Violation(
             check_id=self.code,
             step=event.step,
             rank=event.rank,
             stage="train",
-            subject=Subject(variable=look.name),
+            subject=Subject(variable=state.name),
             symptom=Symptom.SHARING_LOST,
-            message=f"{look.name} shared one parameter and now hold different ones",
+            message=f"{state.name} shared one parameter and now hold different ones",
             expected="names that shared one parameter still share it",
             observed="they hold different objects",
-            evidence=tuple(looks[:3]),
+            evidence=tuple(states[:3]),
         )
