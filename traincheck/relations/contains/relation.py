@@ -137,12 +137,6 @@ class ContainsProposer(ProposerBase):
         self._calls.observe(event)
         self._changes.observe(event)
 
-    def conditional_hypotheses(self) -> Iterator[Hypothesis]:
-        return self._calls.conditional_hypotheses()
-
-    def observed_terms(self) -> Iterator[str]:
-        return self._calls.observed_terms()
-
     def hypotheses(self) -> Iterator[Hypothesis]:
         yield from self._calls.hypotheses()
         yield from self._changes.hypotheses()

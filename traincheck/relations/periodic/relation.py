@@ -119,9 +119,6 @@ class EitherProposer(ProposerBase):
         self._variables.observe(event)
         self._models.observe(event)
 
-    def conditional_hypotheses(self) -> Iterator[Hypothesis]:
-        return self._variables.conditional_hypotheses()
-
     def hypotheses(self) -> Iterator[Hypothesis]:
         yield from self._variables.hypotheses()
         yield from self._models.hypotheses()
