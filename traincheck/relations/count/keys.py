@@ -1,4 +1,4 @@
-"""What is counted: landmarks of a loop, functions, modules and collectives."""
+"""Counted calls: landmarks of a loop, functions, modules and collectives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What rules about activations share: function, module and statistics of each activation."""
+"""Helpers of rules about activations: function, module and statistics of each activation."""
 
 from __future__ import annotations
 
