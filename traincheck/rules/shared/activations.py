@@ -1,4 +1,4 @@
-"""What rules about activations share: function, module and statistics of each activation."""
+"""A base class of rules about activations: function, module and statistics of each of them."""
 
 from __future__ import annotations
 
