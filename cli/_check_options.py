@@ -102,7 +102,7 @@ def configuration(options: dict[str, Any]) -> Config:
 
 
 def presentation(options: dict[str, Any], config: Config) -> Presentation:
-    """What to show and when to fail, by the options of the command.
+    """The presentation and the failing severity, by the options of the command.
 
     Raises:
         UsageError: two options contradict each other.

@@ -77,7 +77,7 @@ class LiveCheck:
 
     @property
     def watched(self) -> RunOverview:
-        """What the run consists of."""
+        """The composition of the run."""
         return self._live.overview
 
     def start(self, process: subprocess.Popen[bytes]) -> None:

@@ -28,7 +28,7 @@ _FIXES = {
 
 
 def bad_path(error: OSError) -> tuple[str, str] | None:
-    """What is wrong and the fix, where the error is about a path that is not part of traincheck.
+    """The fault and the fix, where the error is about a path that is not part of traincheck.
 
     None where it may be a bug of ours.
     """

@@ -197,7 +197,7 @@ def check_command_line(directory: Path, options: Mapping[str, Any]) -> str:
 
 
 def _option_fix(error: click.NoSuchOption, args: Sequence[str], ours: str) -> str:
-    """What was probably meant: an option of ours misspelt, or one of the program."""
+    """The option that was probably meant: one of ours misspelt, or one of the program."""
     name = error.option_name
     nearest = difflib.get_close_matches(name, error.possibilities or (), n=1, cutoff=0.75)
     if nearest:

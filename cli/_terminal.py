@@ -26,7 +26,7 @@ _UNBROKEN = 1_000_000
 
 
 def write_message(text: str | Text, *, is_written: bool = True) -> None:
-    """Write a paragraph that begins on a line of its own. On a terminal, wrap it between words.
+    """Write a paragraph that begins on a new line. On a terminal, wrap it between words.
 
     is_written: whether a program writes to stderr at this time.
     """

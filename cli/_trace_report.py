@@ -1,4 +1,4 @@
-"""What `traincheck trace show` prints: an overview of a run, as text or JSON; events as lines."""
+"""The output of `traincheck trace show`: an overview of a run, as text or JSON; events as lines."""
 
 from __future__ import annotations
 

@@ -218,7 +218,7 @@ def _stray_error(program: Program) -> UsageError:
 
 
 def _configuration(options: dict[str, Any], config: CollectConfig) -> CollectConfig:
-    """What the configuration file says, where the command line does not say otherwise."""
+    """Values of the configuration file, where the command line does not say otherwise."""
     names = ("output", "invariants", "rules", "every", "warmup", "level", "instrument")
     # An empty tuple or False is an option not given, but 0 is a number of steps.
     given = {name: options[name] for name in names}

@@ -234,7 +234,7 @@ def _settings(options: dict[str, Any], engine: Engine, *, directory: Path, run_i
     return Settings(
         directory=str(directory.absolute()),
         run_id=run_id,
-        needs=engine.wants,
+        needs=engine.needs,
         whole="every" in given,
         fold="every" not in given and not options["invariants"],
         **given,

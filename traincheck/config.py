@@ -188,7 +188,7 @@ _TABLES: dict[str, tuple[type[Record], str, str]] = {
 
 
 def _usage_error(path: Path, found: Complaint) -> UsageError:
-    """What is wrong in the file, and how to correct it."""
+    """The fault in the file, and its correction."""
     table = found.steps[0] if found.steps and found.steps[0] in _TABLES else ""
     kind, form, fix = _TABLES[str(table)]
     place = _place(found.steps) if table else ""

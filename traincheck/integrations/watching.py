@@ -339,7 +339,7 @@ class _Running:
         settings = Settings(
             directory=str(self._directory),
             run_id=self._directory.name,
-            needs=engine.wants,
+            needs=engine.needs,
             fold=not options.invariants,
             every=options.every,
             warmup=options.warmup,

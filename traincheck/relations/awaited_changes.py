@@ -125,7 +125,7 @@ class Awaited:
 
 
 def needs(family: str) -> Needs:
-    """What it takes to know whether a landmark is due in every step."""
+    """The needs for deciding whether a landmark is due in every step."""
     if family == Families.OPTIMIZER_STEP:
         return GRADIENTS | UPDATES
     return GRADIENTS if family == Families.ZERO_GRAD else Needs()

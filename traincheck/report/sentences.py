@@ -107,7 +107,7 @@ def notes_of(report: Report) -> list[str]:
 
 
 def why_accepted(finding: Finding) -> str:
-    """What suppressed a finding, where and why."""
+    """The reason and place of a suppression."""
     accepted = finding.suppressed
     if accepted is None:
         return ""

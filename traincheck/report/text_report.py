@@ -46,7 +46,7 @@ def write_text(report: Report, stream: TextIO) -> None:
         if report.presentation.suppressed:
             _others(console, "Suppressed:", report.suppressed, report)
         _summary(console, report, advice=[f for f in report.findings if f not in shown])
-    # Tables are padded to their width; nobody wants that in a file.
+    # Tables are padded to their width; a file needs no padding.
     stream.writelines(f"{line.rstrip()}\n" for line in written.get().splitlines())
 
 

@@ -219,7 +219,7 @@ class Functional(Instrument):
 
 
 def _argument(numbers: TensorStats, api: str) -> Callable[[Emitter], Callable[[Any], bytes]] | None:
-    """What gives how arguments of ``api`` are encoded, if not plainly."""
+    """The encoder of the arguments of ``api``, if it has a special one."""
     if api not in numbers.requested or api in SCORED:
         return None
     if api in FED:

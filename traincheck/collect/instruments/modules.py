@@ -108,7 +108,7 @@ class Modules(Instrument):
         # The profiler of torch reads the local named self
         def __call__(self: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
             if is_traced() or recording.idle or state._is_compiling_flag:
-                if len(args) == 1 and not kwargs:  # as nearly always: nothing is packed anew
+                if len(args) == 1 and not kwargs:  # the usual case: no new tuple is packed
                     return original(self, args[0])
                 return original(self, *args, **kwargs)
             em = local.em or session.emitter()

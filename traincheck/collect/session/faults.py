@@ -126,7 +126,7 @@ class Faults:
         return next((found for found in known if type(found).__module__ == module), None)
 
     def _record_gap(self) -> None:
-        """What is absent from this step proves nothing."""
+        """An absence from this step proves nothing."""
         self._session.steps.catch_up()
         step = self._session.clock.step
         if step == self.gap:

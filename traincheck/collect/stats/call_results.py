@@ -50,10 +50,9 @@ class ResultStats:
         self._left = _MAX_ACTIVATIONS
 
     def for_softmax(self, em: Emitter, result: Any) -> bytes:
-        """`encode` with how much of the weights of later positions is next to nothing.
+        """`encode` with the share of weights of later positions that is close to zero.
 
-        Of the first head of the first sample, if these are of attention: each of some positions
-        looks at as many.
+        It is taken from the first head of the first sample, if the weights are those of attention.
         """
         plain = encode(result)
         if not self.is_sampled or type(result) is not torch.Tensor or not result.requires_grad:

@@ -214,7 +214,7 @@ class StepCounter:
         """
 
     def mark_irregular(self) -> None:
-        """What is no sign matters: this step cannot be known by its signs."""
+        """The signs alone do not identify this step."""
 
     def end(self) -> None:
         """End the current step now, also when ``on_end`` raises."""

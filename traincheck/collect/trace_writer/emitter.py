@@ -197,7 +197,7 @@ class Emitter:
             self.flush_if_full()
 
     def append_many(self, lines: list[bytes], seq: int) -> None:
-        """As `append` with many, the first of which was given the number ``seq``."""
+        """Like `append` for several records, the first of which was given the number ``seq``."""
         count = len(lines)
         while self.seq != seq:
             now = self.seq

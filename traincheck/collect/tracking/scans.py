@@ -220,7 +220,7 @@ class Scans:
         return found
 
     def scan_buffers(self, em: Emitter, after: int, root: TrackedModel) -> None:
-        """Find the buffers of ``root`` that differ; one assigned anew is the same variable."""
+        """Find the buffers of ``root`` that differ; a newly assigned one is the same variable."""
         found = [
             (variable, tensor)
             for holder, key, variable in root.buffers.values()

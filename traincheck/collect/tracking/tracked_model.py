@@ -83,7 +83,7 @@ class TrackedModel:
         return self.seen == self.snapshot()
 
     def snapshot(self) -> tuple[list[int], list[str], list[int]]:
-        """What is in the dicts now."""
+        """The present contents of the dicts."""
         holders = self.holders
         objects = chain.from_iterable(map(_values, holders))
         return list(map(len, holders)), list(chain.from_iterable(holders)), list(map(id, objects))

@@ -164,7 +164,7 @@ def _in_rates(value: float) -> str:
 
 
 def _subject(params: Mapping[str, Any]) -> str:
-    """What is bounded."""
+    """The bounded quantity."""
     quantity, api, name = params["quantity"], params.get("api", ""), params.get("name", "")
     if name == OF_TERMS:
         return "the loss passed to backward()"

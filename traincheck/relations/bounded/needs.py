@@ -1,4 +1,4 @@
-"""What a trace must hold to decide a limit."""
+"""The events that a trace needs to decide a limit."""
 
 from __future__ import annotations
 

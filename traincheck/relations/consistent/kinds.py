@@ -1,4 +1,4 @@
-"""What can be consistent: variables, calls, and what ranks exchange."""
+"""Kinds of consistency: of variables, calls, and exchanged tensors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def are_close(norms: Mapping[int, float]) -> bool:
 
 
 def exchanged(met: Meeting) -> dict[str, list[str] | None]:
-    """What two ranks gave and got in one collective call, by kind of claim."""
+    """The values that two ranks gave and got in one collective call, by kind of claim."""
     if not met.is_same:
         return {}
     return {SHAPES: met.pair.shapes, RECEIVED: met.pair.contents}

@@ -96,7 +96,7 @@ class Consistent(RelationBase):
         return text_of(claim.params)
 
     def antecedent(self, claim: Hypothesis) -> Mapping[str, Any]:
-        """What a run must have for the claim to apply: several ranks, or a wrapped model."""
+        """The conditions of the claim: several ranks, or a wrapped model."""
         of = claim.params.get("of")
         if of is None:
             return claim.params

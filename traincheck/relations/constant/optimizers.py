@@ -35,7 +35,7 @@ class WritesBetweenSteps:
         """Something was saved or loaded."""
         self._is_loaded |= brings_back(event)
 
-    def look(self, event: MarkEvent) -> Setting | None:
+    def mark(self, event: MarkEvent) -> Setting | None:
         """The parameters that changed since the last step of their optimizer, if known."""
         found = observed(event, ExternalWrites)
         if found is None:

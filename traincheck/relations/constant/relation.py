@@ -138,7 +138,7 @@ class Constant(RelationBase):
         return {"program": claim.params["program"], "api": word_of(claim.params)}
 
     def supports(self, claim: Hypothesis, other: Hypothesis, terms: Collection[str]) -> bool:
-        """As `implies`, without classes that were not called and modes that were not seen."""
+        """Like `implies`, without classes that were not called and modes that were not seen."""
         mine, its = alike(claim.params, other.params, terms)
         return self.implies(replace(claim, params=mine), replace(other, params=its))
 

@@ -21,7 +21,7 @@ TENSORS = "tensors"  # among the arguments: the names of those that are tensors
 
 
 class Key(NamedTuple):
-    """What values belong to: the calls of an API in one mode, an optimizer, the program."""
+    """The owner of values: the calls of an API in one mode, an optimizer, the program."""
 
     kind: str
     name: str = ""

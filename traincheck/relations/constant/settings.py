@@ -57,7 +57,7 @@ class Settings:
             setting = leaves_of(event)
             return () if setting is None else (setting,)
         if isinstance(event, MarkEvent):
-            setting = self._writes.look(event)
+            setting = self._writes.mark(event)
             return () if setting is None else (setting,)
         if isinstance(event, OptimizerEvent):
             self._optimizers.optimizer(event)

@@ -28,7 +28,7 @@ PATIENCE = 8  # steps: searches compute gradients before they step
 
 
 def needs(params: Mapping[str, Any]) -> Needs:
-    """What it takes to decide the claim with these parameters."""
+    """The needs for deciding the claim with these parameters."""
     step = frozenset({"step"})
     if params["outer"] != STEP:  # steps show where calls may be missing from the trace
         calls = within_modules(params["outer"], params["inner"], COMPILED)
@@ -58,7 +58,7 @@ def min_programs(params: Mapping[str, Any]) -> int | None:
 
 
 def antecedent(params: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a run must have for the claim to apply, such as enough steps.
+    """The conditions of the claim, such as enough steps.
 
     Without a backward, no model trains. If backward adds to no gradient, and the program clears
     gradients itself, it needs no zero_grad.

@@ -44,7 +44,7 @@ _ALWAYS = Needs(
 
 
 def needs(params: Mapping[str, Any]) -> Needs:
-    """What it takes to decide the claim with these parameters."""
+    """The needs for deciding the claim with these parameters."""
     # Gradients may come and go within backward, or be assigned: then the update shows them.
     updates = Needs(states=sampled("parameter@step") if "within" in params else frozenset())
     return TEMPLATES[template_of(params)] | _ALWAYS | updates

@@ -137,7 +137,7 @@ class ChangeDecider:
         return tuple(self._each(claim, event, variables, changed))
 
     def _during(self, update: CallEvent) -> AbstractSet[str]:
-        """What changed in an update, and in those that it made by means of other optimizers."""
+        """The variables that changed in an update, and in the updates of inner optimizers."""
         found: set[str] = set()
         for other in self._activity.updates:
             if other.start_ns >= update.start_ns:

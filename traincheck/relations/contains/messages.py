@@ -61,18 +61,18 @@ def call_expected(params: Mapping[str, Any], outer: str) -> str:
 
 
 def call_observed(module: str | None) -> str:
-    """What a call of ``module`` held instead."""
+    """The actual contents of a call of ``module``."""
     return "no such call" + (f" in {module}" if module else "")
 
 
 def mode_broken(root: str) -> tuple[str, str]:
-    """What was expected of a root module, and observed."""
+    """The expectation for a root module, and the observation."""
     observed = "in evaluation mode, and backward() computes gradients from its result"
     return f"{root} is in training mode", observed
 
 
 def landmark_broken(family: str, steps: int) -> tuple[str, str, Symptom]:
-    """What was expected of a landmark in so many steps, what was observed, and its symptom."""
+    """The expectation for a landmark in so many steps, the observation, and its symptom."""
     within, observed = "in every training step", "not called in this step"
     if steps > 1:
         within = f"at least once in {steps} training steps"
@@ -83,7 +83,7 @@ def landmark_broken(family: str, steps: int) -> tuple[str, str, Symptom]:
 def change_broken(
     params: Mapping[str, Any], variable: Variable, *, requires_grad: bool, is_held: bool
 ) -> tuple[str, str, Symptom]:
-    """What was expected of a variable, what was observed, and its symptom."""
+    """The expectation for a variable, the observation, and its symptom."""
     _, role, change = template_of(params)
     if change == "cleared":
         expected = f"the gradient of {variable.name} is cleared (as by zero_grad)"

@@ -196,7 +196,7 @@ class ContainsDecider:
         return self._cache.join((landmarks, self._changes.step(event)))
 
     def finish(self) -> Examples:
-        """What the end of a run proves. An unfinished window proves nothing."""
+        """The examples that the end of a run proves. An unfinished window proves nothing."""
         return [*self._landmarks.finish(), *self._changes.finish()]
 
 

@@ -1,4 +1,4 @@
-"""What the counts of one key have in common."""
+"""The common bounds of the counts of one key."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class CallCounts:
 def bound(
     key: Key, seen: CallCounts, backwards: int, *, is_echo: bool = False
 ) -> dict[str, Any] | None:
-    """What the counts of one key have in common, as parameters of a claim; None if nothing.
+    """The common bounds of the counts of one key, as parameters of a claim; None if nothing.
 
     Args:
         key: what is counted.

@@ -1,4 +1,4 @@
-"""What is counted: landmarks of a loop, functions, modules and collectives."""
+"""Counted calls: landmarks of a loop, functions, modules and collectives."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DETACH = "torch.Tensor.detach"
 LOOP_DETACH: Key = (DETACH, "the loop")  # detaches outside other calls, such as for a log
 REDUNDANT_ZERO_GRAD: Key = (
     Families.ZERO_GRAD,
-    "in vain",
+    "redundant",
 )  # clears gradients that no step applied
 ROOT: Key = (Families.MODULE, "from outside")  # forwards of a model
 MARKERS = frozenset({LOOP_DETACH, REDUNDANT_ZERO_GRAD, ROOT})  # no claims are about these

@@ -19,7 +19,7 @@ CUT: Mapping[str, str] = {
 
 
 def subject_of(params: Mapping[str, Any]) -> str:
-    """What a claim counts, in words."""
+    """The counted calls of a claim, in words."""
     name, whose = display_name(params["api"]), params.get("owner") or params.get("module")
     return name if not whose or name == f"{whose}.forward" else f"{name} of {whose}"
 

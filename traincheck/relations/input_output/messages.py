@@ -69,5 +69,5 @@ def _fixed(key: str, value: Any) -> str:
 
 
 def listed(name: str, keys: Sequence[str], tensor: Mapping[str, Any]) -> str:
-    """Those properties of a tensor, after its name."""
+    """Some properties of a tensor, after its name."""
     return f"{name}: " + ", ".join(f"{WORDS[key]} {tensor.get(key)}" for key in keys)

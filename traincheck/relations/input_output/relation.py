@@ -231,7 +231,7 @@ def _check(params: Mapping[str, Any]) -> None:
 
 
 def _answer(params: Mapping[str, Any], event: CallEvent) -> tuple[str, str] | None:
-    """What was expected and what was observed; None if the call cannot be judged."""
+    """The expectation and the observation; None if the call cannot be judged."""
     if "args" in params:
         wanted = params["args"]
         given = {name: event.args[name] for name in wanted if name in event.args}

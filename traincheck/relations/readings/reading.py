@@ -35,7 +35,7 @@ LOSS, GRADIENT = "the loss", "gradients"  # names of numbers that should be fini
 
 
 class ReadingKey(NamedTuple):
-    """What a number belongs to: an argument of an API, a module, or the whole program."""
+    """The owner of a number: an argument of an API, a module, or the whole program."""
 
     quantity: str
     api: str = ""

@@ -15,8 +15,9 @@ from traincheck.schema.observations.base import Observation
 from traincheck.schema.observations.eval_weights import EvalWeights, EvalWrites
 from traincheck.schema.observations.reading import observed
 
-_EVALUATIONS: tuple[type[Observation], ...] = (EvalWeights, EvalWrites)
 _MOST_NAMES = 8  # parameters of one evaluation that count as examples
+
+_EVALUATIONS: tuple[type[Observation], ...] = (EvalWeights, EvalWrites)
 
 
 @dataclass(slots=True)

@@ -38,7 +38,7 @@ _SAVED = frozenset({Families.SCALER_STEP, Families.SCHEDULER_CREATED, Families.S
 
 
 class Restored(RelationBase):
-    """What is saved, and what is loaded before training continues.
+    """State that is saved, and loaded before training continues.
 
     Claims:
         - Loading a model restores n values.

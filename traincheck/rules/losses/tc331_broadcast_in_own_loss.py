@@ -154,7 +154,7 @@ class BroadcastInOwnLoss(EventRule, code="TC331"):
 
 
 def _pairs(broadcasts: LossBroadcast) -> list[_Pairs]:
-    """What is over all pairs of samples by mistake; nothing where pairs are meant."""
+    """The operation over all pairs of samples, if the pairs are a mistake."""
     found: list[_Pairs] = []
     for operation in broadcasts.operations:
         shape = operation.shape

@@ -22,26 +22,29 @@ class TrainedInEvalMode(StepRule, code="TC301", severity="error"):
     """trained-in-eval-mode: forward passes that train a model run in evaluation mode.
 
     What it checks:
-        The forward passes whose gradients an optimizer step applies run in training mode, where
-        the trained part of the model holds dropout, stochastic depth (DropPath) or batch
+        Forward passes whose gradients an optimizer step applies run in training mode. This is
+        checked if the trained part of the model holds dropout, stochastic depth (DropPath) or batch
         normalization.
 
     Why it matters:
-        Dropout is off and batch normalization uses, and no longer learns, its running statistics.
+        Dropout is off, and batch normalization uses its running statistics without updating them.
         The loss may even look better than before, while the model overfits.
 
     Fires on:
-        Two steps in a row that were trained in evaluation mode only, by a model that was trained in
-        training mode before (eval() for validation, without train() after it), or that was never in
-        training mode and has dropout in its trained part, or batch normalization there that never
-        saw a batch. Two in evaluation mode on batches of another loader, after which training goes
-        on as before: a loop that evaluates, and updates.
+        - Two steps in a row trained only in evaluation mode, by a model that was trained in
+          training mode before: eval() for validation, without train() after it.
+        - Two such steps by a model that was never in training mode and has dropout in its trained
+          part, or batch normalization there that never saw a batch.
+        - Two steps in evaluation mode on batches of another loader, after which training continues
+          as before: an evaluation loop that also updates.
 
     Stays quiet on:
-        A frozen part in evaluation mode; evaluation mode for adversarial examples beside a pass in
-        training mode; a model without dropout and batch normalization, on the data that it is
-        trained on; a pretrained model without dropout (its batch norms have statistics) that is in
-        evaluation mode from the first step on; a discriminator that another optimizer trains.
+        - A frozen part in evaluation mode.
+        - Evaluation mode for adversarial examples beside a pass in training mode.
+        - A model without dropout and batch normalization, on its training data.
+        - A pretrained model without dropout whose batch norms have statistics, in evaluation mode
+          from the first step on.
+        - A discriminator that another optimizer trains.
 
     Fix:
         Call model.train() after every evaluation, not only at the start of the epoch.
@@ -52,17 +55,17 @@ class TrainedInEvalMode(StepRule, code="TC301", severity="error"):
 
     title = "{subject} is trained in evaluation mode"
     likely_cause = (
-        "eval(){where} was called on {subject}, and train() is not called before training goes "
-        "on: {observed}."
+        "eval(){where} was called on {subject}, and train() is not called before training "
+        "continues: {observed}."
     )
     fix = "Call train() on {subject} after evaluation, before the next training step."
     needs = DISCOVERY | GRADIENTS | MODES | MODELS | Needs(kinds=frozenset({"batch", "checkpoint"}))
 
     def __init__(self) -> None:
         super().__init__()
-        # Of models that were in training mode: the loaders that fed them then
+        # By model that was in training mode: the loaders that fed it then
         self._was_training: dict[str, set[str]] = {}
-        self._others: dict[str, list[Violation]] = {}  # updates on others, since the last such pass
+        self._others: dict[str, list[Violation]] = {}  # updates on other loaders since then
         self._streaks: dict[str, Streak] = {}
         self._eval: dict[str, CallEvent] = {}  # the last eval() by model
 
@@ -114,7 +117,7 @@ class TrainedInEvalMode(StepRule, code="TC301", severity="error"):
         return [self._violation(path, affected, step, passes[0].call, facts)]
 
     def _affected(self, path: str, passes: list[Forward], names: set[str]) -> list[str]:
-        """What works otherwise in evaluation mode, and should not."""
+        """Layers that behave differently in evaluation mode although they should not."""
         modal = self.ledger.modal.affected(
             path,
             names,
@@ -137,17 +140,17 @@ class TrainedInEvalMode(StepRule, code="TC301", severity="error"):
             subject=Subject(module=path),
             message=f"{path} is in evaluation mode in the forward passes that train it{since}",
             expected=f"{path} in training mode",
-            observed=f"working as in evaluation, in the trained part: {joined(affected)}{since}",
+            observed=f"trained layers that behave as in evaluation: {joined(affected)}{since}",
             evidence=(*([last] if last is not None else []), call),
         )
 
 
 def _on_other_data(violation: Violation, loaders: list[str], known: list[str]) -> Violation:
-    """Of a loop that is to evaluate, and has backward() and step() in it."""
+    """The violation of an evaluation loop that calls backward() and step()."""
     where = f"on {joined(loaders)}, while {joined(known)} feeds it in training mode"
     return replace(
         violation,
         observed=f"updates in evaluation mode {where}",
-        likely_cause=f"The loop that evaluates{{where}} calls backward() and step(): {where}.",
-        fix="Leave backward() and step() out of the evaluation, and run it under torch.no_grad().",
+        likely_cause=f"The evaluation loop{{where}} calls backward() and step(): {where}.",
+        fix="Remove backward() and step() from the evaluation, and run it under torch.no_grad().",
     )

@@ -16,30 +16,32 @@ class EvaluatedInTrainingMode(StepRule, code="TC302"):
     """evaluated-in-training-mode: evaluation runs with dropout and batch statistics on.
 
     What it checks:
-        Forward passes without gradients, over the batches of a DataLoader that is never trained
-        on, run in evaluation mode.
+        Forward passes without gradients over the batches of a DataLoader that is never trained on
+        run in evaluation mode.
 
     Why it matters:
-        Dropout makes the metric random and worse; batch normalization makes it depend on what else
-        is in the batch, and learns from the validation data.
+        Dropout makes the metric random and worse. Batch normalization makes it depend on the other
+        samples in the batch, and learns from the validation data.
 
     Fires on:
-        A run that passes the batches of such a loader, once each, through a model that it trains,
-        in training mode with dropout or batch normalization at work, and that never evaluates it in
-        evaluation mode. Told after the third such round, or when the run ends.
+        - A run that passes the batches of such a loader, once each, through a model that it trains,
+          in training mode with dropout or batch normalization active. The model is never evaluated
+          in evaluation mode. It is reported after the third such round, or when the run ends.
 
     Stays quiet on:
-        model.eval(); passes without gradients over the training loader (a generator's samples,
-        pseudo labels, batch statistics for averaged weights); several passes of one batch (Monte
-        Carlo dropout); models without dropout and batch normalization; batches that come from no
-        DataLoader.
+        - model.eval().
+        - Passes without gradients over the training loader (a generator's samples, pseudo labels,
+          batch statistics for averaged weights).
+        - Several passes of one batch (Monte Carlo dropout).
+        - Models without dropout and batch normalization.
+        - Batches that come from no DataLoader.
 
     Fix:
         Call model.eval() before evaluation and model.train() after it.
 
     Options:
-        batches: evaluated batches that prove it. rounds: evaluations after which it is told while
-        the run goes on.
+        - batches: number of evaluated batches that prove the fault.
+        - rounds: number of evaluations after which it is reported while the run goes on.
 
     Source:
         https://discuss.pytorch.org/t/model-eval-vs-with-torch-no-grad/19615
@@ -59,8 +61,8 @@ class EvaluatedInTrainingMode(StepRule, code="TC302"):
         super().__init__()
         self.batches = batches
         self.rounds = rounds
-        self._trained_on: set[str] = set()  # loaders
-        self._evaluated: set[str] = set()  # models, in evaluation mode
+        self._trained_on: set[str] = set()  # loaders trained on
+        self._evaluated: set[str] = set()  # models evaluated in evaluation mode
         self._suspects: dict[str, _Suspect] = {}
         self._updated: set[str] = set()
 
@@ -83,29 +85,29 @@ class EvaluatedInTrainingMode(StepRule, code="TC302"):
         return self._sure(self.rounds)
 
     def _is_model(self, forward: Forward) -> bool:
-        """Whether it has parameters.
+        """Whether the module has parameters.
 
-        A transform has none: it may run for the first sample of a loader, when the last batch was
-        of another.
+        A transform has none. It may run for the first sample of a loader while the last batch came
+        from another one.
         """
         books = self.ledger.parameters.values()
         return any(forward.covers(name) for parameter in books for name in parameter.names)
 
     def finish(self) -> list[Violation]:
-        """Only now is it known that it was never otherwise."""
+        """Report after fewer rounds: no evaluation in evaluation mode can follow."""
         return self._sure(1)
 
     def _sure(self, rounds: int) -> list[Violation]:
         found = []
         for path, suspect in self._suspects.items():
             if (
-                not suspect.is_told
+                not suspect.is_reported
                 and path not in self._evaluated
                 and suspect.loaders.isdisjoint(self._trained_on)
                 and suspect.batches >= self.batches
                 and suspect.rounds >= rounds
             ):
-                suspect.is_told = True
+                suspect.is_reported = True
                 found.append(suspect.first)
         return found
 
@@ -135,17 +137,21 @@ class EvaluatedInTrainingMode(StepRule, code="TC302"):
             subject=Subject(module=path),
             message=f"{path} is evaluated without gradients, but in training mode",
             expected=f"{path} in evaluation mode over the batches of {where}",
-            observed=f"working as in training: {joined(active)}",
+            observed=f"layers that behave as in training: {joined(active)}",
             evidence=(forward.call,),
         )
 
 
 @dataclass(slots=True)
 class _Suspect:
-    """A model in training mode without gradients. rounds: steps that were followed by it."""
+    """A model in training mode without gradients.
+
+    Attributes:
+        rounds: number of steps that such passes followed.
+    """
 
     first: Violation
     loaders: set[str] = field(default_factory=set)
     batches: int = 0
     rounds: int = 0
-    is_told: bool = False
+    is_reported: bool = False

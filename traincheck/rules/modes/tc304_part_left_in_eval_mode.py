@@ -1,4 +1,4 @@
-"""A part of a model stays in evaluation mode while it is trained on."""
+"""A part of a model stays in evaluation mode while it is trained."""
 
 from __future__ import annotations
 
@@ -13,34 +13,36 @@ _CONFIRMED = 2
 
 
 class PartLeftInEvalMode(StepRule, code="TC304"):
-    """part-left-in-eval-mode: dropout of a trained part went off while training goes on.
+    """part-left-in-eval-mode: dropout of a trained part is off while training goes on.
 
     What it checks:
-        Dropout that was at work in training steps stays at work, as long as the model around it is
-        in training mode and the parameters beside it are trained.
+        Dropout that was active in training steps stays active, as long as the model around it is in
+        training mode and the parameters beside it are trained.
 
     Why it matters:
-        The part is no longer regularized, and nothing says so: the model as a whole is in training
+        The part is no longer regularized, and nothing shows it: the model as a whole is in training
         mode.
 
     Fires on:
-        Two training steps in a row with a dropout layer in evaluation mode that was in training
-        mode before, in a model in training mode, beside parameters that the step updates.
+        - Two training steps in a row with a dropout layer in evaluation mode that was in training
+          mode before. The model is in training mode, and the step updates parameters beside the
+          layer.
 
     Stays quiet on:
-        Frozen parts in evaluation mode; batch normalization that is put into evaluation mode on
-        purpose; a whole model in evaluation mode (TC301); parts that were in evaluation mode from
-        the start.
+        - Frozen parts in evaluation mode.
+        - Batch normalization that is put into evaluation mode on purpose.
+        - A whole model in evaluation mode (TC301).
+        - Parts that were in evaluation mode from the start.
 
     Fix:
-        Call train() on the whole model after evaluation, not on a part of it.
+        Call train() on the whole model after evaluation, not only on a part of it.
 
     Source:
         https://github.com/joeynmt/joeynmt/issues/184
     """
 
     title = "{subject} stays in evaluation mode while it is trained"
-    likely_cause = "eval() was called on this part, and train() afterwards on another one only."
+    likely_cause = "eval() was called on this part, and then train() only on another part."
     fix = "Call train() on the whole model after evaluation."
     needs = DISCOVERY | GRADIENTS | MODES
 
@@ -93,7 +95,7 @@ class PartLeftInEvalMode(StepRule, code="TC304"):
             step=streak.first,
             subject=Subject(module=path),
             message=f"{path} is in evaluation mode while {forward.path} around it is trained",
-            expected=f"{path} in training mode, as in the steps before",
+            expected=f"{path} in training mode, as in the previous steps",
             observed=f"the dropout of {path} is off",
             evidence=(call, forward.call),
         )

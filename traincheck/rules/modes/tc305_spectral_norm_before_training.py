@@ -1,4 +1,4 @@
-"""Spectral normalization is used before its vectors were ever computed."""
+"""Spectral normalization is used before its vectors were computed."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ class SpectralNormBeforeTraining(StepRule, code="TC305"):
     """spectral-norm-before-training: a spectrally normalized layer is evaluated first.
 
     What it checks:
-        Layers made by torch.nn.utils.spectral_norm see a pass in training mode, or a loaded state,
-        before the first pass in evaluation mode.
+        Layers built by torch.nn.utils.spectral_norm run in training mode, or get a loaded state,
+        before their first pass in evaluation mode.
 
     Why it matters:
-        The vectors of the power iteration are random until a pass in training mode has run. Before
-        that the weight is divided by a number that means nothing: outputs are ten times too large.
+        The vectors of the power iteration are random until a pass in training mode has run. Until
+        then the weight is divided by a meaningless number, and outputs are ten times too large.
 
     Fires on:
-        A model with such a layer whose first forward pass is in evaluation mode.
+        - A model with such a layer whose first forward pass is in evaluation mode.
 
     Stays quiet on:
-        Training first; a state loaded before; torch.nn.utils.parametrizations.spectral_norm, which
-        does not have the fault.
+        - Training first.
+        - A state loaded before.
+        - torch.nn.utils.parametrizations.spectral_norm, which does not have this fault.
 
     Fix:
         Use torch.nn.utils.parametrizations.spectral_norm, or run one pass in training mode first.
@@ -33,7 +34,7 @@ class SpectralNormBeforeTraining(StepRule, code="TC305"):
         https://github.com/pytorch/pytorch/issues/51800
     """
 
-    title = "Spectral normalization is used before it was computed: {variables}"
+    title = "Spectral normalization is used before its vectors are computed: {variables}"
     likely_cause = "The model is evaluated before its first pass in training mode: {observed}."
     fix = (
         "Use torch.nn.utils.parametrizations.spectral_norm, or run one pass in training mode "
@@ -51,8 +52,8 @@ class SpectralNormBeforeTraining(StepRule, code="TC305"):
         self._trained: set[str] = set()
         self._early: dict[
             str, Violation
-        ] = {}  # models evaluated first, until their layers are known
-        self._told: set[str] = set()
+        ] = {}  # models evaluated first whose layers are unknown yet
+        self._reported: set[str] = set()
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         if facts.is_gap:
@@ -81,11 +82,11 @@ class SpectralNormBeforeTraining(StepRule, code="TC305"):
         found: list[Violation] = []
         for buffer in sorted(self.ledger.buffers):
             layer, _, kind = buffer.rpartition(".")
-            if kind != "weight_u" or not buffer.startswith(f"{root}.") or buffer in self._told:
+            if kind != "weight_u" or not buffer.startswith(f"{root}.") or buffer in self._reported:
                 continue
             if not any(f"{layer}.weight_orig" in p.names for p in self.ledger.parameters.values()):
                 continue
-            self._told.add(buffer)
+            self._reported.add(buffer)
             early = self._early[root]
             found.append(
                 Violation(

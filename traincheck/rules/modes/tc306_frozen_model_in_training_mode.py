@@ -1,4 +1,4 @@
-"""A teacher or reference model, which is not trained, is used in training mode."""
+"""A teacher or reference model that is not trained is used in training mode."""
 
 from __future__ import annotations
 
@@ -9,49 +9,53 @@ from traincheck.rules.base.step_rule import StepRule, proof
 from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.words import joined
 
-_LOOKS = 8
+_SCANS = 8  # scans before the model counts as unchanged
 
 
 class FrozenModelInTrainingMode(StepRule, code="TC306"):
     """frozen-model-in-training-mode: a teacher drops units or normalizes by the batch.
 
     What it checks:
-        A model that serves the training of another, and that is itself not trained, runs in
-        evaluation mode.
+        A model that serves the training of another, and is not trained itself, runs in evaluation
+        mode.
 
     Why it matters:
-        What a teacher, a reference model or a feature extractor says becomes random with dropout,
-        and with batch normalization it depends on what else is in the batch; running statistics
-        drift away from those it was trained with.
+        With dropout, the output of a teacher, reference model or feature extractor is random. With
+        batch normalization, it depends on the rest of the batch, and running statistics drift away
+        from those it was trained with.
 
     Fires on:
-        Eight looks at steps in which an optimizer updates another model, while a model that no
-        optimizer holds and whose weights stay the same is called without gradients, in training
-        mode, with dropout or batch normalization at work. Calls of model.train() reach a teacher
-        that is an attribute of the trained module.
+        - Eight scans at steps in which an optimizer updates another model. Meanwhile a model that
+          no optimizer holds, and whose weights do not change, is called without gradients in
+          training mode, with dropout or batch normalization active. Example: model.train() reaches
+          a teacher that is an attribute of the trained module.
 
     Stays quiet on:
-        model.eval(); averages of the trained weights and targets that are copied from it (their
-        weights change); several passes of one batch (Monte Carlo dropout); models without dropout
-        and batch normalization; a part that is called within the trained model's own forward.
+        - model.eval().
+        - Averages of the trained weights, and target networks copied from them (their weights
+          change).
+        - Several passes of one batch (Monte Carlo dropout).
+        - Models without dropout and batch normalization.
+        - A part that is called within the trained model's forward.
 
     Fix:
-        Call eval() on it, after every train() of a module that holds it.
+        Call eval() on it after every train() of a module that holds it.
 
     Source:
         https://discuss.pytorch.org/t/model-eval-vs-with-torch-no-grad/19615
     """
 
-    title = "{subject}, which is not being trained, is used in training mode"
+    title = "{subject}, which is not trained, is used in training mode"
     likely_cause = (
-        "eval() is not called on it, or a train() of a module that holds it undid that: {observed}."
+        "eval() is not called on it, or train() of a module that holds it switched it back: "
+        "{observed}."
     )
-    fix = "Call {subject}.eval(), after every train() of a module that holds it."
+    fix = "Call {subject}.eval() after every train() of a module that holds it."
     needs = DISCOVERY | GRADIENTS | MODES | AUXILIARY
 
     def __init__(self) -> None:
         super().__init__()
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         if not facts.is_complete or not facts.updates():
@@ -63,15 +67,15 @@ class FrozenModelInTrainingMode(StepRule, code="TC306"):
                 continue
             self.triggered += 1
             if (
-                model.looks < _LOOKS
+                model.looks < _SCANS
                 or model.has_moved
-                or forward.path in self._told
+                or forward.path in self._reported
                 or forward.count not in (1, forward.fresh)
             ):
                 continue
             active = forward.active
             if active:
-                self._told.add(forward.path)
+                self._reported.add(forward.path)
                 found.append(self._violation(forward, active, model.first, facts))
         return found
 
@@ -84,8 +88,8 @@ class FrozenModelInTrainingMode(StepRule, code="TC306"):
             facts,
             step=first,
             subject=Subject(module=path),
-            message=f"{path} is not being trained, and is used without gradients, in training mode",
+            message=f"{path} is not trained and is used without gradients, but in training mode",
             expected=f"{path} in evaluation mode, as no optimizer holds any of it",
-            observed=f"working as in training: {joined(active)}",
+            observed=f"layers that behave as in training: {joined(active)}",
             evidence=(forward.call,),
         )

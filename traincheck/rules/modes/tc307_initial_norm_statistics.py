@@ -1,4 +1,4 @@
-"""Batch norms of a copied or averaged model that is evaluated never saw a batch."""
+"""Batch norms of a copied or averaged model that is evaluated have never seen a batch."""
 
 from __future__ import annotations
 
@@ -17,23 +17,26 @@ class InitialNormStatistics(EventRule, code="TC307"):
 
     What it checks:
         When a model that no optimizer holds is evaluated, the running mean and variance of its
-        batch norms have been updated, or copied, as its weights have.
+        batch norms have been updated, or copied, like its weights.
 
     Why it matters:
-        Buffers are no parameters: an average over parameters() leaves them as they were made, 0 and
-        1. The evaluation then scales activations by statistics of nothing.
+        Buffers are not parameters: an average over parameters() leaves them at their initial
+        values, 0 and 1. The evaluation then scales activations by meaningless statistics.
 
     Fires on:
-        A copy of a model (an EMA, a target network) whose weights have changed between two
-        evaluations, while the statistics of its batch norms are 0 and 1, of no batch.
+        - A copy of a model (an EMA, a target network) whose weights have changed between two
+          evaluations, while the statistics of its batch norms are still 0 and 1, from no batch.
 
     Stays quiet on:
-        Averages whose buffers are copied or averaged too, as those of AveragedModel are; update_bn
-        before the evaluation; models that an optimizer holds; random models whose weights never
-        change; evaluation before the first step; models in training mode.
+        - Averages whose buffers are copied or averaged too, e.g. by AveragedModel.
+        - update_bn before the evaluation.
+        - Models that an optimizer holds.
+        - Random models whose weights never change.
+        - Evaluation before the first step.
+        - Models in training mode.
 
     Fix:
-        Copy the buffers along with the parameters, or call torch.optim.swa_utils.update_bn.
+        Copy the buffers together with the parameters, or call torch.optim.swa_utils.update_bn.
 
     Source:
         https://docs.pytorch.org/docs/stable/optim.html#taking-care-of-batch-normalization,
@@ -42,11 +45,11 @@ class InitialNormStatistics(EventRule, code="TC307"):
 
     title = "{subject} is evaluated with batch norms that never saw a batch"
     likely_cause = (
-        "Its weights are those of another model, or their average; the statistics of its batch "
-        "norms are buffers, and were left behind."
+        "Its weights are a copy or an average of another model's. The statistics of its batch "
+        "norms are buffers and were not copied."
     )
     fix = (
-        "Copy buffers along with parameters, or call torch.optim.swa_utils.update_bn before "
+        "Copy buffers together with parameters, or call torch.optim.swa_utils.update_bn before "
         "the evaluation."
     )
     needs = AUXILIARY
@@ -54,7 +57,7 @@ class InitialNormStatistics(EventRule, code="TC307"):
     def __init__(self) -> None:
         super().__init__()
         self._models: defaultdict[int, AuxiliaryModels] = defaultdict(AuxiliaryModels)
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def judge(self, event: Event) -> list[Violation]:
         call = observed(event, AuxiliaryInitialNorms)
@@ -62,9 +65,9 @@ class InitialNormStatistics(EventRule, code="TC307"):
             return []
         self.triggered += 1
         model = self._models[event.rank].look(call, event.step)
-        if not model.has_moved or model.name in self._told:
+        if not model.has_moved or model.name in self._reported:
             return []
-        self._told.add(model.name)
+        self._reported.add(model.name)
         return [self._violation(event, model.name)]
 
     def _violation(self, event: Event, model: str) -> Violation:
@@ -75,8 +78,10 @@ class InitialNormStatistics(EventRule, code="TC307"):
             stage="eval",
             subject=Subject(module=model),
             symptom=Symptom.STATE_UNCHANGED,
-            message=f"{model} is evaluated; its weights have changed, its batch norms have not",
-            expected="running statistics that were updated, or copied, as the weights were",
-            observed="running_mean is 0 and running_var is 1, of no batch",
+            message=(
+                f"{model} is evaluated; its weights have changed, but its batch norms have not"
+            ),
+            expected="running statistics that were updated or copied like the weights",
+            observed="running_mean is 0 and running_var is 1, from no batch",
             evidence=(event,),
         )

@@ -1,4 +1,4 @@
-"""A mean of weights is evaluated with the batch norm statistics of the last of them."""
+"""An average of weights is evaluated with the batch norm statistics of the last model."""
 
 from __future__ import annotations
 
@@ -22,19 +22,22 @@ class StaleNormStatistics(BuiltInRule, code="TC308"):
         Before a stochastic weight average is evaluated, its batch norms see the training data.
 
     Why it matters:
-        AveragedModel averages parameters. Running means and variances are copied from the model as
-        it is at each update, and do not belong to the averaged weights: the average often does far
-        worse than each model it is made of, and is given up for that.
+        AveragedModel averages parameters only. Running means and variances are copied from the
+        model at each update and do not fit the averaged weights. The average often performs far
+        worse than each of its models, and is given up for that reason.
 
     Fires on:
-        The end of a run in which a plain mean (AveragedModel without an averaging function and
-        without use_buffers) of two models or more was evaluated, has batch norms, and was never
-        called in training mode.
+        - The end of a run that evaluated a plain mean of two or more models: AveragedModel without
+          an averaging function and without use_buffers. It has batch norms and was never called in
+          training mode.
 
     Stays quiet on:
-        update_bn before the evaluation, or once after others; use_buffers=True; moving averages
-        (an averaging function), whose statistics are close to the latest; models without batch
-        norm; means that are not evaluated, or by way of their inner module; sampled steps.
+        - update_bn before the evaluation, or once after others.
+        - use_buffers=True.
+        - Moving averages (an averaging function), whose statistics are close to the latest.
+        - Models without batch norm.
+        - Means that are not evaluated, or evaluated through their inner module.
+        - Steps that are sampled.
 
     Fix:
         Call torch.optim.swa_utils.update_bn(loader, averaged) before the evaluation.
@@ -43,7 +46,7 @@ class StaleNormStatistics(BuiltInRule, code="TC308"):
         https://docs.pytorch.org/docs/stable/optim.html#taking-care-of-batch-normalization
     """
 
-    title = "{subject} is evaluated with batch norms of the last weights, not of their mean"
+    title = "{subject} is evaluated with the batch norms of the last weights, not of their mean"
     likely_cause = "update_bn was not called: running statistics are copied, not averaged."
     fix = "Call torch.optim.swa_utils.update_bn(loader, {subject}) before the evaluation."
     needs = AUXILIARY | Needs(kinds=frozenset({"step"}))
@@ -55,7 +58,7 @@ class StaleNormStatistics(BuiltInRule, code="TC308"):
         self._is_sampled = False
 
     def observe(self, event: Event) -> list[Violation]:
-        """Nothing yet: a last evaluation may come after an update."""
+        """Report nothing yet: update_bn may still follow before the last evaluation."""
         if isinstance(event, StepEvent):
             self._is_sampled |= not event.recorded
         elif (call := observed(event, AuxiliaryTraining)) is not None:
@@ -67,7 +70,7 @@ class StaleNormStatistics(BuiltInRule, code="TC308"):
         return []
 
     def finish(self) -> list[Violation]:
-        """Now it is known that no update came."""
+        """Report averages for which update_bn never ran."""
         if self._is_sampled:
             return []
         return [
@@ -84,8 +87,8 @@ class StaleNormStatistics(BuiltInRule, code="TC308"):
             stage="eval",
             subject=Subject(module=model),
             symptom=Symptom.STATE_UNCHANGED,
-            message=f"{model} is a mean of weights; its batch norms were never updated for it",
+            message=f"{model} is a mean of weights, but its batch norms were never updated for it",
             expected="a pass over training data in training mode (update_bn) before the evaluation",
-            observed="running statistics copied from the last model that was averaged",
+            observed="running statistics copied from the last averaged model",
             evidence=(event,),
         )

@@ -1,4 +1,4 @@
-"""A parameter is initialized over and over."""
+"""A parameter is initialized repeatedly."""
 
 from __future__ import annotations
 
@@ -19,19 +19,20 @@ class InitializedRepeatedly(
     """initialized-repeatedly: the same random initialization is applied to a parameter many times.
 
     What it checks:
-        No function of torch.nn.init draws one parameter four times or more before the first step.
+        No function of torch.nn.init draws one parameter four or more times before the first step.
 
     Why it matters:
-        Each time costs as much as the first and moves the random generator on, so that a seed gives
-        other weights than it should. It often shows that a pattern matches more than was meant.
+        Each repetition costs as much as the first and advances the random generator, so that a seed
+        gives different weights than intended. It often shows that a pattern matches more modules
+        than intended.
 
     Fires on:
-        An initialization that walks the parameters of every module, and so reaches each once per
-        ancestor.
+        - An initialization that walks the parameters of every module, and so reaches each parameter
+          once per ancestor.
 
     Stays quiet on:
-        A constructor's initialization that the model's own replaces, and that is rescaled once
-        more; parameters that share a shape.
+        - An initialization by the constructor that the model replaces and rescales once more.
+        - Parameters that share a shape.
 
     Fix:
         Walk module.named_parameters(recurse=False), or initialize by the type of the module.
@@ -40,10 +41,10 @@ class InitializedRepeatedly(
         https://github.com/huggingface/transformers/pull/17877
 
     Options:
-        times: so often it must be drawn by one function.
+        - times: number of draws by one function that is reported.
     """
 
-    title = "The initialization of {variables} is done several times"
+    title = "The initialization of {variables} is repeated"
     likely_cause = (
         "The initialization walks the parameters of every ancestor of {variables}: {observed}."
     )
@@ -91,7 +92,7 @@ class InitializedRepeatedly(
             subject=Subject(api=api, variable=name),
             symptom=Symptom.ADVICE,
             message=f"{function} initializes {name} {count} times",
-            expected="once, or once more than by its constructor",
+            expected="at most one initialization after the constructor's",
             observed=f"{count} calls of {function}",
             evidence=(step,),
         )

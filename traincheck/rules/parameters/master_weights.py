@@ -1,4 +1,4 @@
-"""Optimizers over copies of a model's parameters, as masters in float32 are."""
+"""Optimizers over copies of a model's parameters, e.g. float32 master weights."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from traincheck.facts.training_state import TrainingState
 
 
 def are_masters(ledger: TrainingState, holder: Holder, root: str) -> bool:
-    """Whether an optimizer holds what may be copies of all that is trained of a model.
+    """Whether the tensors of an optimizer can be copies of all trained parameters of a model.
 
-    One for each parameter, or flat ones of the same size in all, as fp16 utilities make them.
+    There is one tensor per parameter, or flat tensors of the same total size (fp16 utilities).
     """
     books = ledger.loose | ledger.parameters
     theirs = [books[identity] for identity in holder.ids if identity in books]

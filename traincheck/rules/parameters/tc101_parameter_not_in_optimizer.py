@@ -1,4 +1,4 @@
-"""A parameter is trained but no optimizer holds it. Goes by identity, never by name."""
+"""A parameter is trained, but no optimizer holds it. Compares by identity, never by name."""
 
 from __future__ import annotations
 
@@ -16,43 +16,53 @@ from traincheck.schema.events import Event
 from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.words import joined
 
-_THAWED = 20  # steps with a gradient, since it was unfrozen, of which none is one of its optimizer
+_THAWED = 20  # steps with a gradient since a parameter was unfrozen, none by its optimizer
 
 
 class ParameterNotInOptimizer(StepRule, code="TC101", severity="error"):
     """parameter-not-in-optimizer: a parameter gets gradients but no optimizer holds it.
 
     What it checks:
-        At the end of every step in which an optimizer stepped: each parameter that requires grad
-        and got a gradient that is not zero is held by some optimizer, by identity and not by name.
+        At the end of every step in which an optimizer stepped: some optimizer holds each parameter
+        that requires grad and got a nonzero gradient. Parameters are compared by identity, not by
+        name.
 
     Why it matters:
         The parameter never changes. The loss often falls all the same, because the rest of the
-        model makes up for it.
+        model compensates for it.
 
     Fires on:
-        An optimizer that was given a part of a model; a layer, head or whole model that was
-        replaced, re-created or wrapped after the optimizer was built; an optimizer that holds only
-        frozen parameters; eight steps in a row of optimizers that find no gradient, while another
-        model gets some: the next one is trained with the optimizer of the last; a model in training
-        mode that no optimizer holds, beside one that finds no gradient in eight steps and holds
-        parameters of the same shapes, as a copy has, or beside two that hold the same parameters
-        and both get gradients of their own in eight steps: a generator whose optimizer was given
-        the discriminator; a parameter that is unfrozen and gets gradients in twenty steps, while
-        the only optimizer that holds it, that of an earlier phase, does not step.
+        - An optimizer that was given only a part of the model.
+        - A layer, head or whole model that was replaced, re-created or wrapped after the optimizer
+          was built.
+        - An optimizer that holds only frozen parameters.
+        - Optimizers that find no gradient in eight steps in a row while another model gets
+          gradients, e.g. the next model is trained with the optimizer of the previous one.
+        - A model in training mode that no optimizer holds, if some optimizer finds no gradient in
+          eight steps and holds parameters of the same shapes, e.g. those of a copy.
+        - A model in training mode that no optimizer holds, if two optimizers hold the same
+          parameters and each gets new gradients in eight steps. Example: the generator's optimizer
+          was given the discriminator.
+        - A parameter that is unfrozen and gets gradients in twenty steps, if the only optimizer
+          that holds it belongs to an earlier phase and does not step.
 
     Stays quiet on:
-        Frozen parameters and those without a gradient; a loss network that passes gradients on and
-        is in no optimizer; the two optimizers of a GAN; two optimizers of one model that take turns
-        or of which one wraps the other; tied weights; parameters that move between groups; an
-        optimizer built during the first step; tensors that are optimized for themselves; parameters
-        that the program updates by itself, which both of the next two steps show, or the last, if
-        there is one only (a multiplier of Lagrange); training without any optimizer.
+        - Frozen parameters and parameters without a gradient.
+        - A loss network that passes gradients on and is in no optimizer.
+        - The two optimizers of a GAN.
+        - Two optimizers of one model that alternate, or one that wraps the other.
+        - Tied weights.
+        - Parameters that move between parameter groups.
+        - An optimizer built during the first step.
+        - Tensors that are optimized directly.
+        - Parameters that the program updates itself, e.g. a Lagrange multiplier. Both of the next
+          two steps must show the update, or the last step if only one follows.
+        - Training without any optimizer.
 
     Fix:
-        Build the optimizer when the model is final, from all parameters that are to be trained; use
-        add_param_group for those that come later; set requires_grad=False for those that are not to
-        be trained.
+        Build the optimizer when the model is final, from all parameters that are to be trained. Use
+        add_param_group for parameters that are added later. Set requires_grad=False for parameters
+        that are not to be trained.
 
     Source:
         https://discuss.pytorch.org/t/84911, https://github.com/microsoft/nni/issues/4521,
@@ -73,7 +83,7 @@ class ParameterNotInOptimizer(StepRule, code="TC101", severity="error"):
         super().__init__()
         self._misheld = Misheld()
         self._by_hand = ByHand[int, Violation]()
-        self._thawed: dict[int, Streak] = {}  # unfrozen, and no optimizer has stepped yet
+        self._thawed: dict[int, Streak] = {}  # unfrozen; their optimizer has not stepped yet
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         ledger = self.ledger
@@ -127,7 +137,7 @@ class ParameterNotInOptimizer(StepRule, code="TC101", severity="error"):
                 self._thawed[identity] = Streak(facts.event.step)
 
     def _late(self, stepped: Sequence[Holder], facts: StepFacts) -> list[Violation]:
-        """What was unfrozen for an optimizer that has had its time."""
+        """Parameters that were unfrozen although their optimizer no longer steps."""
         found = []
         for identity in sorted(self._thawed):
             if any(identity in holder.names for holder in stepped):
@@ -136,12 +146,12 @@ class ParameterNotInOptimizer(StepRule, code="TC101", severity="error"):
                 streak = extend(self._thawed, identity, facts.event.step)
                 if streak.count >= _THAWED:
                     observed = "; ".join(self._describe(holder) for holder in stepped)
-                    told = self._violation(identity, facts, stepped, observed, streak.first)
+                    violation = self._violation(identity, facts, stepped, observed, streak.first)
                     cause = (
-                        f"{told.subject.variable} was unfrozen, but no optimizer that steps since "
-                        "then holds it: {observed}."
+                        f"{violation.subject.variable} was unfrozen, but no optimizer that has "
+                        f"stepped since then holds it: {{observed}}."
                     )
-                    found.append(replace(told, likely_cause=cause))
+                    found.append(replace(violation, likely_cause=cause))
         return found
 
     def _is_trained(self, identity: int) -> bool:
@@ -149,7 +159,7 @@ class ParameterNotInOptimizer(StepRule, code="TC101", severity="error"):
         return parameter is not None and parameter.requires_grad
 
     def _astray(self, stepped: Sequence[Holder]) -> list[Holder]:
-        """Optimizers whose parameters are not the ones being trained."""
+        """Optimizers that do not hold the parameters being trained."""
         ledger = self.ledger
         idle = [
             holder
@@ -179,12 +189,12 @@ class ParameterNotInOptimizer(StepRule, code="TC101", severity="error"):
         cause = fix = ""
         if name in self.ledger.replaced:
             cause = (
-                f"While training, another object was put under {name}, as by nn.Parameter(...) in "
-                "forward() or by a new layer: the optimizer holds the former one."
+                f"{name} was replaced during training, e.g. by nn.Parameter(...) in forward() or "
+                "by a new layer. The optimizer still holds the old one."
             )
             fix = (
-                f"Make {name} once, in __init__(), and only use it in forward(); give the "
-                "optimizer what is replaced on purpose (add_param_group)."
+                f"Create {name} once, in __init__(), and only use it in forward(). If it is "
+                "replaced on purpose, give the new one to the optimizer (add_param_group)."
             )
         return Violation(
             check_id=self.code,
@@ -193,7 +203,7 @@ class ParameterNotInOptimizer(StepRule, code="TC101", severity="error"):
             stage="train",
             subject=Subject(variable=name),
             symptom=Symptom.NOT_IN_OPTIMIZER,
-            message=f"no optimizer holds {name}, although a gradient arrives there; {observed}",
+            message=f"no optimizer holds {name}, although gradients arrive there; {observed}",
             expected="an optimizer holds every parameter that gets a gradient",
             observed=observed,
             evidence=tuple(evidence),
@@ -202,7 +212,7 @@ class ParameterNotInOptimizer(StepRule, code="TC101", severity="error"):
         )
 
     def _describe(self, holder: Holder) -> str:
-        """What an optimizer holds instead."""
+        """The parameters that an optimizer holds instead."""
         parameters = self.ledger.parameters
         alive = sorted(parameters[i].name for i in holder.names if i in parameters)
         lost = sorted(name for i, name in holder.names.items() if i not in parameters)
@@ -210,11 +220,11 @@ class ParameterNotInOptimizer(StepRule, code="TC101", severity="error"):
         if alive:
             parts.append(f"{joined(alive)}{self._frozen(holder, len(alive))}")
         if lost:
-            parts.append(f"{joined(lost)} of a model or layer that is not the one being trained")
+            parts.append(f"{joined(lost)} of a model or layer that is not being trained")
         return f"{holder.label} holds {' and '.join(parts)}"
 
     def _frozen(self, holder: Holder, alive: int) -> str:
-        """Which of the parameters that an optimizer holds are frozen, behind their names."""
+        """A suffix that lists the frozen parameters among those that an optimizer holds."""
         known = (self.ledger.parameters.get(i) for i in holder.names)
         frozen = sorted(p.name for p in known if p is not None and not p.requires_grad)
         if len(frozen) == alive > 0:

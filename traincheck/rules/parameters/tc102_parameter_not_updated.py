@@ -1,4 +1,4 @@
-"""An optimizer step leaves a parameter as it was. Looks at content, not at calls."""
+"""An optimizer step leaves a parameter unchanged. Compares values, not calls."""
 
 from __future__ import annotations
 
@@ -17,39 +17,49 @@ from traincheck.schema.events import StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.parameter_names import paired_weights
 
-# One parameter may round to what it was now and then; a whole optimizer hardly does so twice.
+# Rounding can leave one parameter unchanged occasionally, but rarely all of an optimizer twice.
 _STUCK_OPTIMIZER_STEPS = 2
-_SPENT = 0.01  # of the highest rate: below, a schedule ends, and float32 rounds updates away
+_SPENT = (
+    0.01  # fraction of the highest rate: below it a schedule ends and float32 rounds updates away
+)
 _LOST = 1e-12  # norm of a gradient: Adam divides by its square root and 1e-8
-_FAINT = 1.2e-7  # resolution of float32 at 1: a schedule may begin below
+_FAINT = 1.2e-7  # resolution of float32 at 1: a schedule may start below it
 
 
 class ParameterNotUpdated(StepRule, code="TC102", severity="error"):
     """parameter-not-updated: a parameter does not change although it should.
 
     What it checks:
-        After an optimizer step, each parameter that the optimizer holds, that requires grad, has a
-        gradient that is not zero and a learning rate above zero, differs from before.
+        An optimizer step changes each parameter that the optimizer holds, if the parameter requires
+        grad, its gradient is not zero and its learning rate is above zero.
 
     Why it matters:
-        The step is lost: in a kernel that writes to a copy, in an update below the resolution of
-        the dtype, in an optimizer that does nothing.
+        The step is lost: a kernel writes to a copy, the update is below the resolution of the
+        dtype, or the optimizer does nothing.
 
     Fires on:
-        A parameter unchanged in 3 such steps in a row, or all of an optimizer in 2 in a row.
+        - A parameter that is unchanged in 3 such steps in a row.
+        - All parameters of an optimizer unchanged in 2 such steps in a row.
 
     Stays quiet on:
-        A learning rate of zero, or near it at an end of its schedule; steps that GradScaler skips;
-        gradients of zero, or next to nothing; parameters in float32 that have moved, and whose
-        gradients, or all of their optimizer, are now below a thousandth of the largest (converged:
-        what is left is rounded away); frozen parameters; a bias beside a weight that moves (in
-        front of a normalization its gradient is rounding noise); a scale in float32 beside a bias
-        that moves (small steps are rounded away at one); closures, which may stop when converged;
-        steps not recorded; looks that cannot tell.
+        - A learning rate of zero, or near zero at one end of its schedule.
+        - Steps that GradScaler skips.
+        - Gradients that are zero or negligible.
+        - Converged float32 parameters: they have moved before, and their gradients, or all of their
+          optimizer, are now below a thousandth of the largest. The remaining updates are rounded
+          away.
+        - Frozen parameters.
+        - A bias beside a weight that changes: in front of a normalization its gradient is rounding
+          noise.
+        - A float32 scale beside a bias that changes: small steps are rounded away at one.
+        - Closures, which may stop when converged.
+        - Steps that are not recorded.
+        - Scans that cannot decide whether the parameter changed.
 
     Fix:
-        Print the update's size beside the parameter's: keep parameters in float32 if it is lost to
-        rounding; check that the parameter is contiguous, and what the optimizer's step really does.
+        Print the size of the update beside the size of the parameter. Keep parameters in float32 if
+        the update is lost to rounding. Check that the parameter is contiguous, and what the
+        optimizer's step really does.
 
     Source:
         https://github.com/pytorch/pytorch/issues/118115, https://elanapearl.github.io/blog/2025/the-bug-that-taught-me-pytorch/
@@ -58,9 +68,9 @@ class ParameterNotUpdated(StepRule, code="TC102", severity="error"):
     title = "The optimizer step does not change {variables}"
     title_of_several = "The step of {optimizer} does not change {variables}"
     likely_cause = (
-        "From step {step} on, the update of {variables} by optimizer.step(){where} is lost: "
-        "rounded away in a low-precision dtype, written to a copy, or not done by this "
-        "optimizer at all."
+        "From step {step} on, optimizer.step(){where} loses the update of {variables}: it is "
+        "rounded away in a low-precision dtype, written to a copy, or never done by this "
+        "optimizer."
     )
     fix = (
         "Keep the parameters in float32, check that they are contiguous, and check what step() "
@@ -72,10 +82,12 @@ class ParameterNotUpdated(StepRule, code="TC102", severity="error"):
         super().__init__()
         self._parameters: dict[int, Streak] = {}
         self._optimizers: dict[str, Streak] = {}
-        self._rates: Mapping[str, Sequence[float]] = {}  # at the end of the step before
-        self._highest: dict[tuple[str, int], float] = {}  # rate of an optimizer's group so far
+        self._rates: Mapping[str, Sequence[float]] = {}  # at the end of the previous step
+        self._highest: dict[
+            tuple[str, int], float
+        ] = {}  # learning rate of an optimizer's group so far
         self._moved: set[int] = set()
-        self._gradients = FadedGradients()  # of parameters, and of optimizers
+        self._gradients = FadedGradients()  # by parameter and by optimizer
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         found: list[Violation] = []
@@ -113,7 +125,7 @@ class ParameterNotUpdated(StepRule, code="TC102", severity="error"):
         return parameter is not None and parameter.requires_grad and not parameter.is_empty
 
     def _converged(self, awaited: set[int], holder: Holder, facts: StepFacts) -> set[int]:
-        """Those that rest, as next to nothing is left of their gradients, or never came."""
+        """Parameters that no longer move: their gradients have faded, or never arrived."""
         self._moved |= awaited & facts.changed
         norms = {i: norm for i in awaited if (norm := number(facts.gradients.get(i), "norm"))}
         for identity, norm in norms.items():
@@ -132,9 +144,9 @@ class ParameterNotUpdated(StepRule, code="TC102", severity="error"):
         return still
 
     def _moving_groups(self, holder: Holder, facts: StepFacts) -> set[int]:
-        """Groups whose learning rate moves parameters, at both ends of the step.
+        """Groups whose learning rate is above zero at both ends of the step.
 
-        The rate may have been raised since the step, or have been zero at it.
+        The rate may have been raised after the update, or have been zero at the update.
         """
         now = facts.event.lr.get(holder.event.id, ())
         before = self._rates.get(holder.event.id, ())
@@ -176,7 +188,7 @@ class ParameterNotUpdated(StepRule, code="TC102", severity="error"):
         return [self._violation(*proof, shares, moment, facts.event) for proof in proven]
 
     def _shares(self, stuck: set[int], awaited: set[int]) -> str:
-        """How many parameters do not change, of those that should: by dtype and layout."""
+        """How many of the parameters that should change do not, by dtype and layout."""
         counts: dict[str, list[int]] = {}
         for identity in awaited:
             parameter = self.ledger.parameters[identity]
@@ -185,14 +197,15 @@ class ParameterNotUpdated(StepRule, code="TC102", severity="error"):
             count = counts.setdefault(kind, [0, 0])
             count[0] += identity in stuck
             count[1] += 1
-        told = [f"{some} of {whole} {kind}" for kind, (some, whole) in sorted(counts.items())]
-        return f"{', '.join(told)} parameters unchanged"
+        counted = [f"{some} of {whole} {kind}" for kind, (some, whole) in sorted(counts.items())]
+        return f"{', '.join(counted)} parameters unchanged"
 
     def _cancelled(self, stuck: set[int], facts: StepFacts) -> set[int]:
-        """Biases beside a weight that moves: a normalization that follows subtracts them again.
+        """Biases and normalization scales that may legitimately stay unchanged.
 
-        And scales of a normalization whose bias moves: they begin at one, beside which a small step
-        is rounded away. In half precision nothing ever moves them, which is what is looked for.
+        A bias beside a weight that changes: a normalization that follows subtracts it again.
+        A scale of a normalization whose bias changes: it starts at one, so a small step is lost.
+        In half precision such a scale never changes, which the rule must still report.
         """
         books = self.ledger.parameters
         moved = {name for i in facts.changed if i in books for name in books[i].names}
@@ -222,7 +235,10 @@ class ParameterNotUpdated(StepRule, code="TC102", severity="error"):
             stage="train",
             subject=Subject(variable=name),
             symptom=Symptom.NOT_UPDATED,
-            message=f"the step of {label} does not change {name}; gradient and rate are not 0",
+            message=(
+                f"the step of {label} does not change {name}, although gradient and learning rate "
+                "are nonzero"
+            ),
             expected=f"{name} differs after the step",
             observed=f"unchanged in {streak.count} steps in a row; of {label}: {shares}",
             evidence=(moment.call, event),
@@ -231,5 +247,5 @@ class ParameterNotUpdated(StepRule, code="TC102", severity="error"):
 
 
 def _is_positive(rate: object) -> TypeGuard[float]:
-    """Whether it is a number above zero; a rate kept in a tensor on a device is none."""
+    """Whether the rate is a number above zero. A rate in a device tensor is not a number."""
     return isinstance(rate, (int, float)) and rate > 0

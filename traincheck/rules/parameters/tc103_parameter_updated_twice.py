@@ -15,35 +15,37 @@ class ParameterUpdatedTwice(StepRule, code="TC103"):
     """parameter-updated-twice: two optimizers hold a parameter and both apply its gradient.
 
     What it checks:
-        Between two changes of its gradient, a parameter is updated by one optimizer only.
+        Between two changes of its gradient, only one optimizer updates a parameter.
 
     Why it matters:
         Each gradient counts twice, with two learning rates and two sets of moments. The parameter
         moves too far, and neither optimizer is tuned for that.
 
     Fires on:
-        Two iterations in a row in which two optimizers step one after the other with the same
-        gradient of a parameter that both hold.
+        - Two iterations in a row in which two optimizers step one after the other with the same
+          gradient of a parameter that both hold.
 
     Stays quiet on:
-        Optimizers that take turns (Adam first, then LBFGS); a shared part whose gradient is cleared
-        or computed anew between the two steps; an optimizer that wraps another one; tied weights.
+        - Optimizers that alternate, e.g. Adam first and then LBFGS.
+        - A shared part whose gradient is cleared or recomputed between the two steps.
+        - An optimizer that wraps another one.
+        - Tied weights.
 
     Fix:
-        Give each parameter to one optimizer; use parameter groups for different settings.
+        Give each parameter to one optimizer only. Use parameter groups for different settings.
 
     Source:
         https://pytorch.org/docs/stable/optim.html#per-parameter-options
     """
 
     title = "Two optimizers update {variables} with one gradient"
-    likely_cause = "{observed}, and both step{where} after one backward()."
+    likely_cause = "{observed}, and both step{where} after the same backward()."
     fix = "Take {variables} out of one of the two optimizers."
     needs = DISCOVERY | GRADIENTS
 
     def __init__(self) -> None:
         super().__init__()
-        self._streak: dict[int, tuple[int, int | None]] = {}  # how many in a row, the first
+        self._streak: dict[int, tuple[int, int | None]] = {}  # iterations in a row, first step
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         if not facts.is_complete:
@@ -99,5 +101,5 @@ class ParameterUpdatedTwice(StepRule, code="TC103"):
 
 
 def _are_apart(before: CallEvent, moment: Moment) -> bool:
-    """Whether two steps come one after the other: a wrapper's step begins before the inner one."""
+    """Whether the steps follow each other. A wrapper's step begins before the inner one."""
     return before.owner != moment.call.owner and before.span < moment.call.span

@@ -1,4 +1,4 @@
-"""An optimizer still holds parameters that no model has any more."""
+"""An optimizer still holds parameters that no longer belong to any model."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ class OptimizerHoldsReplacedParameters(
     """optimizer-holds-replaced-parameters: a layer was replaced after the optimizer was made.
 
     What it checks:
-        Every parameter of an optimizer that steps belongs to a module that still has it.
+        Every parameter of an optimizer that steps still belongs to a module.
 
     Why it matters:
-        The leftovers take memory, and state that is saved with every checkpoint. Where their
-        successors are in no optimizer, TC101 tells it.
+        The old parameters waste memory, and their state is saved with every checkpoint. If the new
+        parameters are in no optimizer, TC101 reports that.
 
     Fires on:
-        Two steps in a row of an optimizer beside whose live parameters there are some that were
-        replaced or removed, and that get no gradient.
+        - Two steps in a row of an optimizer that holds live parameters and also replaced or removed
+          ones that get no gradient.
 
     Stays quiet on:
-        Tensors that are optimized for themselves; optimizers that no longer step.
+        - Tensors that are optimized directly.
+        - Optimizers that no longer step.
 
     Fix:
         Build the optimizer when the model is final.
@@ -37,7 +38,7 @@ class OptimizerHoldsReplacedParameters(
         https://github.com/pytorch/pytorch/issues/14467, https://github.com/deepspeedai/DeepSpeed/issues/6770
     """
 
-    title = "An optimizer holds parameters that no model has"
+    title = "An optimizer holds parameters that no model has any more"
     likely_cause = "A layer was replaced after the optimizer{where} was built: {observed}."
     fix = "Build the optimizer when the model is final."
     needs = DISCOVERY | GRADIENTS
@@ -56,7 +57,7 @@ class OptimizerHoldsReplacedParameters(
             self.triggered += 1
             holder = self.ledger.holders[owner]
             lost = self._lost(holder, facts)
-            # One that holds nothing alive at all is TC101's business.
+            # TC101 covers an optimizer that holds no live parameter at all.
             if not lost or holder.ids.isdisjoint(self.ledger.parameters):
                 continue
             count, first = self._seen.get(owner, (0, facts.event.step))
@@ -82,8 +83,8 @@ class OptimizerHoldsReplacedParameters(
             facts,
             step=step,
             subject=Subject(api=Families.OPTIMIZER_STEP, variable=name),
-            message=f"{holder.label} holds {name}, which no model has any more",
+            message=f"{holder.label} holds {name}, but no model has it any more",
             expected="every parameter of an optimizer belongs to a model",
-            observed=f"{holder.label} holds what was replaced or removed",
+            observed=f"{holder.label} holds parameters that were replaced or removed",
             evidence=(holder.made, *calls[:1]),
         )

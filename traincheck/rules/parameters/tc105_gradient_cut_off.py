@@ -1,4 +1,4 @@
-"""Gradients stop inside the model before they reach its first layers."""
+"""Gradients stop inside the model, before they reach its first layers."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.torch_api import Families
 
 _CONFIRMED = 2
-_ENOUGH = 20  # updates of a run in which a model is called and gets no gradient at all
+_ENOUGH = 20  # updates in which a model is called and gets no gradient at all
 _LEFT_OUT = (
-    "What the model of {variables} computes is left out of the loss, or is a mere number in it: by "
-    ".item(), float(), detach() or .data."
+    "The output of the model of {variables} is left out of the loss, or enters it as a plain "
+    "number: by .item(), float(), detach() or .data."
 )
 
 
@@ -24,30 +24,33 @@ class GradientCutOff(StepRule, code="TC105"):
     """gradient-cut-off: the first layers of a model are used but never get a gradient.
 
     What it checks:
-        Parameters that are to be trained (they require grad and the optimizer that steps holds
-        them) get a gradient, if they are used in forward before others that get one.
+        Parameters that are to be trained get a gradient if forward uses them before others that get
+        one. To be trained means: they require grad, and the optimizer that steps holds them.
 
     Why it matters:
-        Everything before the cut stays as it was initialized. The rest learns on top of random
-        features, so that the loss falls all the same.
+        Everything before the cut keeps its initial values. The rest learns on top of random
+        features, so the loss falls all the same.
 
     Fires on:
-        Two steps in a row in which the modules that are called first in a forward pass have never
-        had a gradient while modules called later get one: a detach(), a no_grad() block, .data, or
-        a re-entrant checkpoint none of whose inputs requires grad. A run that ends after twenty
-        updates or more in which a whole model was called and none of its parameters ever had a
-        gradient, though the optimizer holds them: loss = main + extra.item().
+        - Two steps in a row in which the modules called first in a forward pass have never had a
+          gradient, while modules called later get one. Causes are detach(), a no_grad() block,
+          .data, or a re-entrant checkpoint none of whose inputs requires grad.
+        - A run that ends after twenty or more updates in which a whole model was called and none of
+          its parameters ever had a gradient, although the optimizer holds them. Example: loss =
+          main + extra.item().
 
     Stays quiet on:
-        Frozen parameters and those that no optimizer holds; layers that are not used, or used last
-        and left out of the loss (a pooler, an auxiliary head); experts and layers that are skipped
-        now and then; parts that another optimizer trains; layers that run without a graph while
-        the head begins to learn, in a run that trains them before it ends (a live one is told
-        after 300 such steps).
+        - Frozen parameters and parameters that no optimizer holds.
+        - Layers that are not used, or used last and left out of the loss (a pooler, an auxiliary
+          head).
+        - Experts and layers that are skipped occasionally.
+        - Parts that another optimizer trains.
+        - Layers that run without a graph while the head begins to learn, if the run trains them
+          before it ends. A live run reports them after 300 such steps.
 
     Fix:
-        Remove the cut, with use_reentrant=False for checkpoints; or set requires_grad=False where
-        nothing is to be trained.
+        Remove the cut, with use_reentrant=False for checkpoints. Or set requires_grad=False for
+        layers that are not to be trained.
 
     Source:
         https://github.com/huggingface/transformers/issues/26221, https://github.com/pytorch/pytorch/issues/60164
@@ -59,8 +62,8 @@ class GradientCutOff(StepRule, code="TC105"):
         ".data, or a re-entrant checkpoint whose inputs do not require grad ({observed})."
     )
     fix = (
-        "Remove what cuts the graph (for checkpoints: use_reentrant=False), or set "
-        "requires_grad=False for what is not to be trained."
+        "Remove the cut in the graph (for checkpoints: use_reentrant=False), or set "
+        "requires_grad=False for parameters that are not to be trained."
     )
     needs = DISCOVERY | GRADIENTS | LEAVES
 
@@ -68,9 +71,9 @@ class GradientCutOff(StepRule, code="TC105"):
         super().__init__()
         self._arrival = Arrival()
         self._streak: dict[int, tuple[int, int | None]] = {}
-        # By parameter, of steps so few that its layer may be trained yet
+        # By parameter: after so few steps, its layer may still be trained later
         self._held: dict[int, Violation] = {}
-        self._apart: dict[int, tuple[int, Violation]] = {}  # of whole models: how often, and first
+        self._apart: dict[int, tuple[int, Violation]] = {}  # of whole models: count, first
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         if not facts.is_complete:
@@ -85,7 +88,7 @@ class GradientCutOff(StepRule, code="TC105"):
         self.triggered += 1
         cut = cut_off(self.ledger, facts, missing) if missing else set()
         self._note_apart(missing - cut, facts)
-        # Of another model now: what is held of one that is gone is true of all its life
+        # Another model is trained now. The counts of a model that is gone cover its whole life.
         found = [v for i, v in self._held.items() if i not in self.ledger.parameters]
         held: dict[int, Violation] = {}
         streak: dict[int, tuple[int, int | None]] = {}
@@ -102,12 +105,12 @@ class GradientCutOff(StepRule, code="TC105"):
         return found
 
     def finish(self) -> list[Violation]:
-        """A run that ends before it is known whether those layers would be trained."""
+        """Report what is left: the run ended before those layers could be trained."""
         apart = [first for count, first in self._apart.values() if count >= _ENOUGH]
         return [*self._held.values(), *apart]
 
     def _note_apart(self, missing: set[int], facts: StepFacts) -> None:
-        """Models that are called to be trained, of which nothing has had a gradient."""
+        """Count steps of models called in training none of whose parameters ever had a gradient."""
         self._apart = {i: noted for i, noted in self._apart.items() if i in missing}
         books = self.ledger.parameters
         reached = [books[i].name for i in facts.reached & books.keys()] if missing else []
@@ -141,8 +144,10 @@ class GradientCutOff(StepRule, code="TC105"):
             facts,
             step=step,
             subject=Subject(variable=name),
-            message=f"no gradient reaches {name}, used in forward and held by the optimizer",
-            expected="a gradient, as other layers have",
+            message=(
+                f"no gradient reaches {name}, although forward uses it and the optimizer holds it"
+            ),
+            expected="a gradient, as in other layers",
             observed=_how(call),
             evidence=evidence,
         )
@@ -151,4 +156,4 @@ class GradientCutOff(StepRule, code="TC105"):
 def _how(call: CallEvent | None) -> str:
     if call is not None and not call.grad_enabled:
         return "it runs without recording the graph"
-    return "it runs with grad enabled, but what it computes is cut off from the loss"
+    return "it runs with grad enabled, but its output is cut off from the loss"

@@ -1,4 +1,4 @@
-"""A parameter is held by an optimizer and never gets a gradient."""
+"""An optimizer holds a parameter that never gets a gradient."""
 
 from __future__ import annotations
 
@@ -13,26 +13,29 @@ class UnusedParameter(StepRule, code="TC106", severity="info"):
     """unused-parameter: a parameter is to be trained but takes no part in the loss.
 
     What it checks:
-        Every parameter that requires grad and that an optimizer holds which steps has had a
-        gradient when the run ends, if its model has been trained.
+        When the run ends, every parameter that requires grad and is held by a stepping optimizer
+        has had a gradient, if its model was trained.
 
     Why it matters:
-        A layer that was written and forgotten in forward, or left out of the loss. Where it is on
-        purpose it costs memory, and DistributedDataParallel needs find_unused_parameters.
+        A layer was defined but not used in forward, or left out of the loss. If this is on purpose,
+        it costs memory, and DistributedDataParallel needs find_unused_parameters.
 
     Fires on:
-        Parameters without a single gradient in a run of several steps.
+        - Parameters without a single gradient in a run of several steps.
 
     Stays quiet on:
-        Frozen parameters; experts and layers that take part now and then; models that no step has
-        trained; gradients that are cut off on the way (TC105); short runs.
+        - Frozen parameters.
+        - Experts and layers that are used only occasionally.
+        - Models that no step has trained.
+        - Gradients that are cut off on their way (TC105).
+        - Short runs.
 
     Fix:
         Use the layer in forward and in the loss, remove it, or set requires_grad=False.
 
     Options:
-        steps: how many updates are enough to tell at the end of the run. certain: after how many it
-        is told while the run goes on.
+        - steps: number of updates that is enough for a report at the end of the run.
+        - certain: number of updates after which it is reported while the run goes on.
 
     Source:
         https://pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html
@@ -47,14 +50,16 @@ class UnusedParameter(StepRule, code="TC106", severity="info"):
         super().__init__()
         self.steps = steps
         self.certain = certain
-        self._told: set[int] = set()
+        self._reported: set[int] = set()
         self._arrival = Arrival()
-        self._seen: dict[int, tuple[int, StepEvent]] = {}  # updates without, and the first
+        self._seen: dict[
+            int, tuple[int, StepEvent]
+        ] = {}  # updates without a gradient, the first of them
         self._cut: set[int] = set()
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         if facts.is_gap:
-            self._seen.clear()  # it may have had one there
+            self._seen.clear()  # it may have had a gradient in the gap
             self._arrival.ever |= self.ledger.parameters.keys()
             return []
         missing = self._arrival.missing(self.ledger, facts)
@@ -74,16 +79,16 @@ class UnusedParameter(StepRule, code="TC106", severity="info"):
         return self._sure(self.certain)
 
     def finish(self) -> list[Violation]:
-        """Only now is it known that none comes."""
+        """Report after fewer updates: no gradient can follow."""
         return self._sure(self.steps)
 
     def _sure(self, steps: int) -> list[Violation]:
         sure = {
             identity: seen
             for identity, seen in self._seen.items()
-            if seen[0] >= steps and identity not in self._cut and identity not in self._told
+            if seen[0] >= steps and identity not in self._cut and identity not in self._reported
         }
-        self._told |= sure.keys()
+        self._reported |= sure.keys()
         return [
             self._violation(identity, sure[identity])
             for identity in sorted(sure, key=self.ledger.name)
@@ -99,7 +104,7 @@ class UnusedParameter(StepRule, code="TC106", severity="info"):
             stage="train",
             subject=Subject(variable=name),
             symptom=Symptom.NO_GRADIENT,
-            message=f"no gradient ever reaches {name}, held by an optimizer",
+            message=f"no gradient ever reaches {name}, although an optimizer holds it",
             expected="a gradient in some step",
             observed=f"none in {count} steps",
             evidence=(event,),

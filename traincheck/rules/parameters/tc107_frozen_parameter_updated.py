@@ -1,4 +1,4 @@
-"""An optimizer goes on updating a parameter that was frozen."""
+"""An optimizer keeps updating a parameter that was frozen."""
 
 from __future__ import annotations
 
@@ -15,39 +15,42 @@ class FrozenParameterUpdated(StepRule, code="TC107", severity="error"):
     """frozen-parameter-updated: a frozen parameter changes at every optimizer step.
 
     What it checks:
-        A parameter whose requires_grad was switched off no longer changes in the steps of the
+        After its requires_grad is switched off, a parameter no longer changes in the steps of the
         optimizer that holds it.
 
     Why it matters:
-        The optimizer does not ask for requires_grad. While the parameter still has a gradient, be
-        it of zeros, momentum and weight decay go on moving it.
+        The optimizer does not check requires_grad. As long as the parameter has a gradient, even
+        one of zeros, momentum and weight decay keep moving it.
 
     Fires on:
-        Two steps in a row that change a parameter which was frozen during the run, is still held
-        by the optimizer and still has a gradient.
+        - Two steps in a row that change a parameter which was frozen during the run, is still held
+          by the optimizer and still has a gradient.
 
     Stays quiet on:
-        Parameters whose gradient is None; those that were frozen from the start and are written by
-        other code (momentum encoders, averaged weights); weights clipped or normalized by hand;
-        parameters that no stepping optimizer holds, or that are frozen during the step of another
-        one only (a discriminator while the generator learns).
+        - Parameters whose gradient is None.
+        - Parameters that were frozen from the start and are written by other code (momentum
+          encoders, averaged weights).
+        - Weights clipped or normalized by hand.
+        - Parameters that no stepping optimizer holds.
+        - Parameters that are frozen only during the step of another optimizer, e.g. a discriminator
+          while the generator learns.
 
     Fix:
-        Set the gradient of what is frozen to None (zero_grad(set_to_none=True)), or build the
-        optimizer anew from what is trained.
+        Set the gradient of the frozen parameters to None (zero_grad(set_to_none=True)), or rebuild
+        the optimizer from the parameters that are still trained.
 
     Source:
         https://discuss.pytorch.org/t/parameters-with-requires-grad-false-are-updated-during-training/90096
     """
 
-    title = "The optimizer still updates what is frozen: {variables}"
+    title = "The optimizer still updates frozen parameters: {variables}"
     likely_cause = (
         "requires_grad was set to False, but {variables} still {has a gradient|have gradients} "
         "and the optimizer{where} still holds {it|them}: {observed}."
     )
     fix = (
-        "Call zero_grad(set_to_none=True) after freezing, or build the optimizer again from "
-        "the parameters that are to be trained."
+        "Call zero_grad(set_to_none=True) after freezing, or rebuild the optimizer from the "
+        "parameters that are to be trained."
     )
     needs = DISCOVERY | GRADIENTS | Needs(states=frozenset({"parameter@step"}))
 
@@ -68,7 +71,7 @@ class FrozenParameterUpdated(StepRule, code="TC107", severity="error"):
             self._trained |= {i for i in present if books[i].requires_grad}
             frozen = {i for i in present & self._trained if not books[i].requires_grad}
             self.triggered += bool(frozen)
-            # One that is frozen for another update only is not when its own comes
+            # A parameter frozen only for another optimizer's update is not frozen at its own
             moved = (frozen & facts.changed) - facts.flipped
             for identity in sorted(moved, key=self.ledger.name):
                 count, first = self._streak.get(identity, (0, facts.event.step))
@@ -90,8 +93,8 @@ class FrozenParameterUpdated(StepRule, code="TC107", severity="error"):
             facts,
             step=step,
             subject=Subject(variable=name),
-            message=f"the step of {label} changes {name}, frozen before (requires_grad=False)",
-            expected="a frozen parameter stays as it is",
+            message=f"the step of {label} changes {name}, frozen earlier (requires_grad=False)",
+            expected="a frozen parameter stays unchanged",
             observed=f"{label} moves it by momentum, weight decay or an old gradient",
             evidence=(call,),
         )

@@ -1,4 +1,4 @@
-"""A model has adapters, and every one of them is frozen while something else is trained."""
+"""A model has adapters, and all of them are frozen while other parameters are trained."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ class AdapterFrozen(StepRule, code="TC108"):
     """adapter-frozen: adapters were loaded for inference and are not trained.
 
     What it checks:
-        Where a model with adapters (LoRA, IA3) is trained, some adapter requires grad.
+        If a model with adapters (LoRA, IA3) is trained, at least one adapter requires grad.
 
     Why it matters:
-        Only the head learns, or nothing but what was left unfrozen by accident. The loss falls a
-        little and the adapter that is saved is the one that was loaded.
+        Only the head learns, or only parameters that were left unfrozen by accident. The loss falls
+        a little, and the saved adapter is the one that was loaded.
 
     Fires on:
-        Two steps in a row that train a model in which parameters named as adapters are, and all of
-        them have requires_grad=False.
+        - Two steps in a row that train a model with adapter parameters (recognized by name), all of
+          which have requires_grad=False.
 
     Stays quiet on:
-        A model with a frozen adapter beside one that is trained; models without adapters; runs that
-        do not train the model that has them.
+        - A model with a frozen adapter beside a trained one.
+        - Models without adapters.
+        - Runs that do not train the model with the adapters.
 
     Fix:
         Load the adapter with is_trainable=True, or set requires_grad=True for its parameters.
@@ -39,7 +40,7 @@ class AdapterFrozen(StepRule, code="TC108"):
 
     title = "All adapters are frozen while the model is trained"
     likely_cause = "The adapter was loaded for inference: {variables} do not require grad."
-    fix = "Load the adapter with is_trainable=True, or set requires_grad=True for it."
+    fix = "Load the adapter with is_trainable=True, or set requires_grad=True for its parameters."
     needs = DISCOVERY | GRADIENTS
 
     def __init__(self) -> None:

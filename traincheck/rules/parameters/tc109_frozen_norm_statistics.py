@@ -1,4 +1,4 @@
-"""Batch normalization of a frozen part goes on learning its statistics."""
+"""The batch normalization of a frozen part keeps updating its statistics."""
 
 from __future__ import annotations
 
@@ -9,27 +9,30 @@ from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
 
 _CONFIRMED = 2
-_SOON = 16  # steps for which what was updated counts as moving: others may have their turn
+_SOON = 16  # a parameter counts as trained for this many steps after an update
 
 
 class FrozenNormStatistics(StepRule, code="TC109", severity="info"):
     """frozen-norm-statistics: a frozen batch normalization is in training mode.
 
     What it checks:
-        Batch normalization whose weight is frozen is in evaluation mode in training passes.
+        Batch normalization whose weight is frozen runs in evaluation mode in training passes.
 
     Why it matters:
         requires_grad=False does not freeze running statistics. The frozen features drift with the
-        batches, and evaluation differs from what was trained. Often it does no harm, hence advice.
+        batches, and evaluation differs from training. Often this does no harm, so it is only
+        advice.
 
     Fires on:
-        Two training steps in a row with batch normalization in training mode whose weight does not
-        require grad.
+        - Two training steps in a row with batch normalization in training mode whose weight does
+          not require grad.
 
     Stays quiet on:
-        Frozen batch normalization in evaluation mode; trained batch normalization, also while the
-        other network of a GAN has its turn; averages of the trained weights (the momentum encoder
-        of MoCo, the target of BYOL), which are written by hand; normalization without weights.
+        - Frozen batch normalization in evaluation mode.
+        - Trained batch normalization, also while the other network of a GAN is trained.
+        - Averages of the trained weights that are written by hand, e.g. the momentum encoder of
+          MoCo or the target network of BYOL.
+        - Normalization without weights.
 
     Fix:
         Call eval() on the frozen part after model.train().
@@ -38,8 +41,8 @@ class FrozenNormStatistics(StepRule, code="TC109", severity="info"):
         https://discuss.pytorch.org/t/freeze-batchnorm-layer-lead-to-nan/8385
     """
 
-    title = "Frozen batch normalization goes on learning its statistics"
-    likely_cause = "{observed}: requires_grad=False does not stop running statistics."
+    title = "Frozen batch normalization keeps updating its statistics"
+    likely_cause = "{observed}: requires_grad=False does not freeze running statistics."
     fix = "Call eval() on the frozen part after every model.train()."
     needs = DISCOVERY | GRADIENTS | MODES | Needs(states=frozenset({"parameter@step"}))
 

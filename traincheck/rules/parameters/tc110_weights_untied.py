@@ -1,4 +1,4 @@
-"""Names that shared one parameter no longer do. Goes by identity, never by content."""
+"""Names that shared one parameter no longer do. Compares by identity, never by value."""
 
 from __future__ import annotations
 
@@ -15,20 +15,23 @@ class WeightsUntied(EventRule, code="TC110", severity="error"):
     """weights-untied: two names that shared one parameter hold different ones.
 
     What it checks:
-        Names that stood for one parameter object when the model was found, or before a
+        Names that referred to one parameter object when the model was found, or before a
         load_state_dict, still do so at the end of every step.
 
     Why it matters:
-        The copies drift apart: an output layer tied to the embedding is trained alone, or not at
-        all when only one of the two is in the optimizer.
+        The copies drift apart. An output layer tied to the embedding is then trained separately, or
+        not at all if only one of the two is in the optimizer.
 
     Fires on:
-        A layer whose weight is assigned anew; load_state_dict(assign=True) with two tensors;
-        conversions that replace parameters.
+        - A layer whose weight is reassigned.
+        - load_state_dict(assign=True) with two tensors.
+        - Conversions that replace parameters.
 
     Stays quiet on:
-        Weights that were never tied; tied weights that are replaced together; flat parameters whose
-        views share memory; modules that leave.
+        - Weights that were never tied.
+        - Tied weights that are replaced together.
+        - Flat parameters whose views share memory.
+        - Modules that are removed.
 
     Fix:
         Tie the weights again after the last assignment: head.weight = embedding.weight.
@@ -39,10 +42,10 @@ class WeightsUntied(EventRule, code="TC110", severity="error"):
 
     title = "{variables} no longer share one parameter"
     likely_cause = (
-        "Another tensor was assigned to one of {variables}{where}, for instance by "
+        "Another tensor was assigned to one of {variables}{where}, e.g. by "
         "load_state_dict(assign=True) or a conversion."
     )
-    fix = "Tie the weights again after that, before the optimizer is built."
+    fix = "Tie the weights again after the assignment, before the optimizer is built."
     needs = Needs(
         calls=frozenset({Families.OPTIMIZER_STEP}),
         states=frozenset({"parameter@new"}),
@@ -95,25 +98,27 @@ class WeightsUntied(EventRule, code="TC110", severity="error"):
         self._is_changed = False
         found: list[Violation] = []
         for group in list(self._groups):
-            looks = [self._now[name] for name in sorted(group) if name in self._now]
+            states = [self._now[name] for name in sorted(group) if name in self._now]
             objects = defaultdict(list)
-            for look in looks:
-                objects[look.identity].append(look)
-            if len(objects) == len(looks) > 1:
+            for state in states:
+                objects[state.identity].append(state)
+            if len(objects) == len(states) > 1:
                 self._groups.remove(group)
-                found += [self._violation(look, looks, event) for look in looks]
+                found += [self._violation(state, states, event) for state in states]
         return found
 
-    def _violation(self, look: StateEvent, looks: list[StateEvent], event: StepEvent) -> Violation:
+    def _violation(
+        self, state: StateEvent, states: list[StateEvent], event: StepEvent
+    ) -> Violation:
         return Violation(
             check_id=self.code,
             step=event.step,
             rank=event.rank,
             stage="train",
-            subject=Subject(variable=look.name),
+            subject=Subject(variable=state.name),
             symptom=Symptom.SHARING_LOST,
-            message=f"{look.name} shared one parameter and hold different ones now",
-            expected="names that shared one parameter still do",
+            message=f"{state.name} shared one parameter and now hold different ones",
+            expected="names that shared one parameter still share it",
             observed="they hold different objects",
-            evidence=tuple(looks[:3]),
+            evidence=tuple(states[:3]),
         )

@@ -1,4 +1,4 @@
-"""A model that is evaluated writes to its own parameters."""
+"""A model writes to its own parameters while it is evaluated."""
 
 from __future__ import annotations
 
@@ -17,23 +17,28 @@ class WeightsModifiedInEval(
 
     What it checks:
         A forward pass in evaluation mode and without grad leaves the parameters that an optimizer
-        updates as they are.
+        updates unchanged.
 
     Why it matters:
-        What is evaluated depends on how many batches came before, and training goes on with weights
-        that no step of an optimizer made. Without grad, autograd does not refuse such a write.
+        The evaluated weights depend on how many batches came before, and training continues with
+        weights that no optimizer step produced. Without grad, autograd does not reject such a
+        write.
 
     Fires on:
-        Two forward passes of one evaluation that both change the same parameter: an operation in
-        place on a parameter or a view of it (+=, mul_, index_fill_), or on its .data.
+        - Two forward passes of one evaluation that both change the same parameter. Causes are
+          in-place operations on the parameter or a view of it (+=, mul_, index_fill_), or on its
+          .data.
 
     Stays quiet on:
-        A parameter that the first pass initializes or normalizes; weights that are swapped between
-        passes; test-time training, whose forward steps an optimizer; forward passes in training
-        mode; buffers; parameters on a GPU.
+        - A parameter that the first pass initializes or normalizes.
+        - Weights that are swapped between passes.
+        - Test-time training, whose forward steps an optimizer.
+        - Forward passes in training mode.
+        - Buffers.
+        - Parameters on a GPU.
 
     Fix:
-        Use the operation that returns a new tensor, or clone the parameter before.
+        Use the operation that returns a new tensor, or clone the parameter first.
 
     Source:
         https://github.com/intel/ipex-llm/issues/2838,
@@ -42,23 +47,23 @@ class WeightsModifiedInEval(
 
     title = "Evaluation writes to parameters: {variables}"
     likely_cause = (
-        "An operation in the forward pass works in place on {variables} or on a view of it, "
-        "which autograd allows without grad."
+        "The forward pass modifies {variables} or a view of it in place, which autograd allows "
+        "without grad."
     )
-    fix = "Use the operation that is not in place, or clone the parameter first."
+    fix = "Use the out-of-place operation, or clone the parameter first."
     needs = needs_of(EvalWeights, EvalWrites)
 
     def __init__(self) -> None:
         super().__init__()
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def judge(self, event: Event) -> list[Violation]:
         self.triggered += observed(event, EvalWeights, EvalWrites) is not None
         wrote = observed(event, EvalWrites)
         if wrote is None:
             return []
-        new = [name for name in wrote.names if name not in self._told]
-        self._told.update(new)
+        new = [name for name in wrote.names if name not in self._reported]
+        self._reported.update(new)
         return [self._violation(event, wrote.model, name) for name in new]
 
     def _violation(self, event: Event, model: str, name: str) -> Violation:
@@ -70,6 +75,6 @@ class WeightsModifiedInEval(
             subject=Subject(module=model, variable=name),
             symptom=Symptom.SILENT_WRITE,
             message=f"each forward pass of {model} in evaluation changes {name}",
-            expected="evaluation leaves parameters as they are",
-            observed=f"{name} is another one after each of two forward passes",
+            expected="evaluation leaves parameters unchanged",
+            observed=f"{name} has different values after each of two forward passes",
         )

@@ -1,4 +1,4 @@
-"""Backward() from a loss that the model has no part in. Parts of a model are TC105's."""
+"""Calls backward() on a loss that does not depend on the model. TC105 covers parts of a model."""
 
 from __future__ import annotations
 
@@ -15,38 +15,46 @@ from traincheck.schema.words import joined
 
 _CONFIRMED = 2
 _EMPTY = (
-    "The optimizer was made when nothing required a gradient, or of an empty list, and all is "
-    "frozen: {observed}."
+    "The optimizer was built from an empty list, or while no parameter required grad, and "
+    "everything is frozen: {observed}."
 )
-_FILL = "Let what is to be trained require grad before the optimizer is made, and give it that."
+_FILL = (
+    "Set requires_grad=True for the parameters that are to be trained, then build the optimizer "
+    "from them."
+)
 
 
 class LossCutOff(StepRule, code="TC112", severity="error"):
     """loss-cut-off: backward() runs, and reaches no parameter at all.
 
     What it checks:
-        Where backward() runs and an optimizer steps, it has reached some parameter.
+        When backward() runs and an optimizer steps, backward() has reached some parameter.
 
     Why it matters:
-        Nothing is learned, although every call of the loop is there and none complains: an
-        optimizer leaves out parameters whose gradient is None.
+        Nothing is learned, although the loop makes every call and none raises an error. An
+        optimizer skips parameters whose gradient is None.
 
     Fires on:
-        Two steps in a row with a backward() that reaches no parameter, and a step() of an
-        optimizer none of whose parameters ever had a gradient, nor changes: the loss was wrapped
-        anew (torch.tensor(loss, requires_grad=True), Variable(...)), it was computed from
-        detached results, or requires_grad_() was called to silence an error. Also of an optimizer
-        without any parameter, as where the adapters of a frozen model are not trainable.
+        - Two steps in a row with a backward() that reaches no parameter and a step() of an
+          optimizer whose parameters never had a gradient and do not change. Causes: the loss was
+          wrapped again (torch.tensor(loss, requires_grad=True), Variable(...)), it was computed
+          from detached results, or requires_grad_() was called to silence an error.
+        - The same with an optimizer without any parameter, e.g. when the adapters of a frozen model
+          are not trainable.
 
     Stays quiet on:
-        Gradients that reach any parameter, of this model or another; an optimizer that had
-        gradients before; gradients of zeros, which are TC704's; parameters that change all the same
-        (gradients assigned by hand, optimizers within backward()); optimizers that do not step;
-        optimizers of tensors that no module owns (an image, the stacked parameters of an ensemble).
+        - Gradients that reach any parameter, of this model or another.
+        - An optimizer that had gradients before.
+        - Gradients of zeros (TC704).
+        - Parameters that change all the same (gradients assigned by hand, optimizers within
+          backward()).
+        - Optimizers that do not step.
+        - Optimizers of tensors that no module owns (an image, the stacked parameters of an
+          ensemble).
 
     Fix:
-        Compute the loss from the model's results by operations of torch, without detach(), .data,
-        .item(), NumPy or torch.tensor() on the way, and take requires_grad_() away.
+        Compute the loss from the model's results with torch operations, without detach(), .data,
+        .item(), NumPy or torch.tensor() on the way. Remove the requires_grad_() call.
 
     Source:
         https://github.com/pytorch/pytorch/issues/40983,
@@ -60,7 +68,7 @@ class LossCutOff(StepRule, code="TC112", severity="error"):
     )
     fix = (
         "Compute the loss from the model's results without detach(), .data, .item(), NumPy or "
-        "torch.tensor() on the way; take away the requires_grad_() that silenced an error."
+        "torch.tensor() on the way. Remove the requires_grad_() that silenced an error."
     )
     needs = DISCOVERY | GRADIENTS | Needs(states=frozenset({"parameter@step"}))
 
@@ -76,7 +84,9 @@ class LossCutOff(StepRule, code="TC112", severity="error"):
         updates = {str(m.call.owner): m for m in facts.updates()}
         owners = updates.keys() & self.ledger.holders.keys()
         self.triggered += bool(owners)
-        owners -= {owner for owner in owners if updates[owner].present}  # of zeros, perhaps: TC704
+        owners -= {
+            owner for owner in owners if updates[owner].present
+        }  # gradients may be zeros: TC704
         idle = {owner for owner in owners if self._is_cut_off(self.ledger.holders[owner], facts)}
         self._runs = {owner: run for owner, run in self._runs.items() if owner in idle}
         found = []
@@ -97,7 +107,7 @@ class LossCutOff(StepRule, code="TC112", severity="error"):
             return False
         if not any(map(holder.is_unowned, holder.ids)):
             return True
-        # Those may be others than at the last look: then some of a model must be waiting for one
+        # They may have changed since the last scan: require a model parameter that lacks a gradient
         owned = self.ledger.parameters.keys() & holder.ids
         return any(self.ledger.parameters[identity].requires_grad for identity in owned)
 
@@ -111,7 +121,7 @@ class LossCutOff(StepRule, code="TC112", severity="error"):
             facts,
             step=step,
             subject=Subject(api=Families.BACKWARD),
-            message=f"backward() reaches no parameter, and {holder.label} steps all the same",
+            message=f"backward() reaches no parameter, but {holder.label} steps all the same",
             expected="backward() computes gradients of parameters",
             observed=held if names else f"{holder.label} holds no parameter",
             evidence=[run.backward],
@@ -121,7 +131,11 @@ class LossCutOff(StepRule, code="TC112", severity="error"):
 
 @dataclass(slots=True)
 class _Run:
-    """Steps in a row of one optimizer that never had a gradient. backward: of the first."""
+    """Steps in a row of one optimizer that never had a gradient.
+
+    Attributes:
+        backward: the backward() call of the first of these steps.
+    """
 
     first: int | None
     backward: CallEvent

@@ -1,4 +1,4 @@
-"""Layers that a model calls and does not own. That they get gradients nothing else tells."""
+"""A model calls layers that are not its submodules. No other event shows their gradients."""
 
 from __future__ import annotations
 
@@ -19,32 +19,36 @@ _WITH_WEIGHTS = tuple(
     f"torch.nn.modules.{name}" for name in ("linear.", "conv.", "rnn.", "sparse.Embedding")
 )
 
-# Up to torch 2.5, what it runs for some backends are copies of the model's own layers.
+# Up to torch 2.5, some backends of a compiled model run copies of the model's own layers.
 
 
 class LayerNotRegistered(BuiltInRule, code="TC113"):
     """layer-not-registered: a model calls layers that are not among its modules.
 
     What it checks:
-        Linear, convolutional, recurrent and embedding layers that run within the forward of a model
-        that is trained are modules of it.
+        Linear, convolutional, recurrent and embedding layers that run inside the forward pass of a
+        trained model are submodules of it.
 
     Why it matters:
-        model.parameters() and state_dict() leave them out: they are neither trained nor saved, and
-        neither train(), eval() nor to() reaches them. The rest learns on top of random features.
+        model.parameters() and state_dict() omit unregistered layers: they are neither trained nor
+        saved, and train(), eval() and to() do not reach them. The rest learns on top of random
+        features.
 
     Fires on:
-        Three training steps in a row in which such layers, in training mode, compute results that
-        require grad: a Python list, dict or tuple of layers, or a layer that is made in forward().
+        - Three training steps in a row in which such layers, in training mode, compute results that
+          require grad. Causes are a Python list, dict or tuple of layers, or a layer that is
+          created in forward().
 
     Stays quiet on:
-        nn.ModuleList and nn.ModuleDict; parts in evaluation mode or without gradients, as teachers
-        and feature networks are that are hidden on purpose; what a compiled model runs; optimizers
-        that were given parameters of no module.
+        - nn.ModuleList and nn.ModuleDict.
+        - Parts in evaluation mode or without gradients, e.g. teachers and feature networks that are
+          hidden on purpose.
+        - Layers that a compiled model runs.
+        - Optimizers that were given parameters of no module.
 
     Fix:
-        Keep layers in nn.ModuleList or nn.ModuleDict, or as attributes, and make them in
-        __init__(); put parts that are not to be trained into evaluation mode.
+        Keep layers in nn.ModuleList or nn.ModuleDict, or as attributes, and create them in
+        __init__(). Put parts that are not to be trained into evaluation mode.
 
     Source:
         https://docs.pytorch.org/docs/stable/generated/torch.nn.ModuleList.html
@@ -52,11 +56,11 @@ class LayerNotRegistered(BuiltInRule, code="TC113"):
 
     title = "{subject} calls layers that it does not register"
     likely_cause = (
-        "Layers are kept in a Python list, dict or tuple, or made in forward(): {observed}."
+        "Layers are kept in a Python list, dict or tuple, or created in forward(): {observed}."
     )
     fix = (
-        "Keep layers in nn.ModuleList or nn.ModuleDict, or as attributes, and make them in "
-        "__init__(); put parts that are not to be trained into evaluation mode."
+        "Keep layers in nn.ModuleList or nn.ModuleDict, or as attributes, and create them in "
+        "__init__(). Put parts that are not to be trained into evaluation mode."
     )
     needs = Needs(
         calls=frozenset({Families.MODULE, Families.OPTIMIZER_STEP}),
@@ -67,7 +71,7 @@ class LayerNotRegistered(BuiltInRule, code="TC113"):
         super().__init__()
         self._loose: set[str] = set()  # optimizers that hold tensors of no module
         self._has_stepped = False
-        self._nameless: list[CallEvent] = []  # since the last outermost call ended
+        self._nameless: list[CallEvent] = []  # calls since the last outermost call ended
         self._models: dict[str, _Model] = {}
 
     def observe(self, event: Event) -> Sequence[Violation]:
@@ -98,7 +102,7 @@ class LayerNotRegistered(BuiltInRule, code="TC113"):
             return
         self.triggered += 1
         model = self._models.setdefault(root.module, _Model())
-        model.strangers += nameless  # what is not outermost itself ran within it
+        model.strangers += nameless  # inner calls ran within it
 
     def _judge(self, event: StepEvent) -> list[Violation]:
         self._nameless.clear()
@@ -112,8 +116,8 @@ class LayerNotRegistered(BuiltInRule, code="TC113"):
                 continue
             model.steps += 1
             model.first = event.step if model.steps == 1 else model.first
-            if model.steps >= _CONFIRMED and not model.is_told:
-                model.is_told = True
+            if model.steps >= _CONFIRMED and not model.is_reported:
+                model.is_reported = True
                 found.append(self._violation(name, strangers, model.first, event))
         return found
 
@@ -129,8 +133,8 @@ class LayerNotRegistered(BuiltInRule, code="TC113"):
             stage="train",
             symptom=Symptom.NOT_IN_OPTIMIZER,
             subject=Subject(api=strangers[0].api, module=name),
-            message=f"{name} makes {calls} of layers that are not its modules",
-            expected=f"each layer that {name} calls is a module of it",
+            message=f"{name} makes {calls} of layers that are not its submodules",
+            expected=f"each layer that {name} calls is a submodule of it",
             observed=f"it makes {calls} of layers that {name} does not own",
             evidence=tuple(strangers[:1]),
         )
@@ -138,12 +142,16 @@ class LayerNotRegistered(BuiltInRule, code="TC113"):
 
 @dataclass(slots=True)
 class _Model:
-    """Of one outermost module. strangers: calls in its forward passes of this step."""
+    """State of one outermost module.
+
+    Attributes:
+        strangers: calls of unregistered layers in its forward passes of this step.
+    """
 
     strangers: list[CallEvent] = field(default_factory=list)
     steps: int = 0
     first: int | None = None
-    is_told: bool = False
+    is_reported: bool = False
 
 
 def _is_trained(event: CallEvent) -> bool:

@@ -1,4 +1,4 @@
-"""Something other than the optimizer writes to parameters, time and again."""
+"""Code other than the optimizer writes to parameters repeatedly."""
 
 from __future__ import annotations
 
@@ -22,26 +22,29 @@ class WeightsModifiedBetweenSteps(
     """weights-modified-between-steps: parameters change between two steps of their optimizer.
 
     What it checks:
-        Parameters that an optimizer updates are changed by its step, by a load, and by nothing
-        else.
+        Parameters that an optimizer updates are changed only by its step or by loading a
+        checkpoint.
 
     Why it matters:
-        What a step has learned is overwritten, and the momentum of the optimizer belongs to weights
-        that are gone. The loss may fall all the same.
+        The write overwrites the progress of the step, and the momentum of the optimizer belongs to
+        weights that no longer exist. The loss may fall all the same.
 
     Fires on:
-        Weights that are copied, scaled, clamped or averaged in the loop in three looks in a row:
-        looks are taken at the first steps, and then before each eleventh.
+        - Weights that are copied, scaled, clamped or averaged in the loop, at three scans in a row.
+          Scans run at the first steps, and then before every 11th.
 
     Stays quiet on:
-        Weights that were loaded; parameters that two optimizers hold; the first step; models on a
-        device; tensors that no module owns (an image that is kept within its range); what is
-        written back to what it was before the next step, as averages that are swapped in for an
-        evaluation.
+        - Weights that were loaded.
+        - Parameters that two optimizers hold.
+        - The first step.
+        - Models on a device.
+        - Tensors that no module owns, e.g. an image that is kept within its range.
+        - Values that are restored before the next step, e.g. averages that are swapped in for an
+          evaluation.
 
     Fix:
-        Let the optimizer do it: weight_decay, a parametrization, or averages in a model of their
-        own. If it is meant, as the limits of a critic are, ignore TC114.
+        Let the optimizer do it: use weight_decay, a parametrization, or averages in a separate
+        model. If the write is intended, e.g. to clip the weights of a critic, ignore TC114.
 
     Source:
         https://docs.pytorch.org/docs/stable/notes/autograd.html#in-place-operations-with-autograd
@@ -50,8 +53,8 @@ class WeightsModifiedBetweenSteps(
     title = "Something other than the optimizer writes to {variables}"
     likely_cause = "The loop, or a forward pass, changes weights in place between two steps."
     fix = (
-        "Remove the write to {variables} outside of optimizer.step() (copy_(), .data, an "
-        "in-place operation), or ignore TC114 where it is meant, as to clip weights."
+        "Remove the write to {variables} outside of optimizer.step() (copy_(), .data, an in-place "
+        "operation), or ignore TC114 if the write is intended, e.g. to clip weights."
     )
     needs = needs_of(ExternalWrites) | Needs(
         calls=frozenset({Families.OPTIMIZER_STEP}), kinds=frozenset({"checkpoint"})
@@ -61,8 +64,8 @@ class WeightsModifiedBetweenSteps(
         super().__init__()
         self._times: dict[str, dict[str, int]] = {}  # optimizer -> its parameters
         self._first: dict[str, int | None] = {}
-        self._told: set[str] = set()
-        self._is_loaded = False  # since the last look
+        self._reported: set[str] = set()
+        self._is_loaded = False  # since the last scan
 
     def judge(self, event: Event) -> list[Violation]:
         if isinstance(event, CheckpointEvent):
@@ -82,8 +85,8 @@ class WeightsModifiedBetweenSteps(
         for name, times in self._times[owner].items():
             if times == 1:
                 self._first[name] = event.step
-            elif times >= _IN_A_ROW and name not in self._told:
-                self._told.add(name)
+            elif times >= _IN_A_ROW and name not in self._reported:
+                self._reported.add(name)
                 found.append(self._violation(event, owner, name, self._first[name]))
         return found
 
@@ -98,7 +101,7 @@ class WeightsModifiedBetweenSteps(
             message=f"something other than {owner} writes to {name} between its steps",
             expected=f"no write to {name} between two steps of {owner}",
             observed=(
-                f"the values differ from those that {owner} left, at {_IN_A_ROW} scans in a row"
+                f"at {_IN_A_ROW} scans in a row the values differ from those that {owner} left"
             ),
             evidence=(event,),
         )

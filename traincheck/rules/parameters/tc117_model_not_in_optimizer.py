@@ -1,4 +1,4 @@
-"""A new model, as a loss with weights, gets gradients and is in no optimizer."""
+"""A new model, e.g. a loss with weights, gets gradients and is in no optimizer."""
 
 from __future__ import annotations
 
@@ -12,25 +12,28 @@ class ModelNotInOptimizer(UnoptimizedModelRule, code="TC117", aliases=("left-out
     """model-not-in-optimizer: a new model gets gradients, and no optimizer holds it.
 
     What it checks:
-        All of a model in training mode whose weights were loaded from nowhere gets gradients in
-        each step only if an optimizer holds some of it, or if somebody clears them.
+        A model in training mode whose weights were not loaded gets gradients for all its parameters
+        in each step only if an optimizer holds some of them, or if the program clears them.
 
     Why it matters:
-        A loss with weights of its own (the classes of ArcFace, weights of several tasks, a
-        likelihood), or a second critic, learns nothing when the optimizer was built from the
-        parameters of another network alone. It keeps its random weights; the loss falls.
+        A loss with weights (the classes of ArcFace, weights of several tasks, a likelihood) or a
+        second critic learns nothing if the optimizer was built only from the parameters of another
+        network. It keeps its random weights, and the loss falls.
 
     Fires on:
-        Sixteen steps in a row in which every parameter of an outermost module that was called got a
-        gradient, none is held by any optimizer, and none was cleared, in a program that has loaded
-        neither this model nor any file.
+        - Sixteen steps in a row in which every parameter of a called outermost module got a
+          gradient, no optimizer holds any of them, and none was cleared. The program has loaded
+          neither this model nor any file.
 
     Stays quiet on:
-        Models in evaluation mode; frozen models; models whose gradients are cleared, as those of a
-        GAN or of an attack; a part of a model, which is TC101's; loaded models, which are TC116's.
+        - Models in evaluation mode.
+        - Frozen models.
+        - Models whose gradients are cleared, e.g. in a GAN or an attack.
+        - A part of a model (TC101).
+        - Loaded models (TC116).
 
     Fix:
-        Give its parameters to the optimizer, too; or call requires_grad_(False).
+        Give its parameters to the optimizer, too. Or call requires_grad_(False).
 
     Source:
         https://kevinmusgrave.github.io/pytorch-metric-learning/losses/#arcfaceloss

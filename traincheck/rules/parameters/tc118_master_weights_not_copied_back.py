@@ -1,4 +1,4 @@
-"""An optimizer updates copies of a model's parameters, and the model stays as it is."""
+"""An optimizer updates copies of a model's parameters, and the model stays unchanged."""
 
 from __future__ import annotations
 
@@ -20,24 +20,26 @@ class MasterWeightsNotCopiedBack(
     """master-weights-not-copied-back: copies of the parameters are trained, not the model.
 
     What it checks:
-        Where a model gets gradients, and an optimizer updates copies of its parameters in its
-        place, the model changes, too.
+        If a model gets gradients and an optimizer updates copies of its parameters instead, the
+        model changes, too.
 
     Why it matters:
-        In mixed precision by hand the gradients go to masters in float32, which the optimizer
-        updates; their values must go back to the model. Else the masters move away with the
-        gradients of the first weights, and the model that is evaluated and saved is the one that
-        training began with.
+        In manual mixed precision, gradients go to float32 master weights, which the optimizer
+        updates. Their values must be copied back to the model. Otherwise the masters move with the
+        gradients of the initial weights, and the model that is evaluated and saved is the initial
+        one.
 
     Fires on:
-        Ten steps in a row in which all that is trainable of a model that was called in training
-        mode gets gradients, no optimizer holds it and it does not change, while an optimizer
-        changes what it holds: as many tensors of the same shapes, or flat ones of the same size,
-        which belong to no model that was called.
+        - Ten steps in a row in which all trainable parameters of a model called in training mode
+          get gradients, no optimizer holds them, and they do not change. Meanwhile an optimizer
+          changes its own tensors: as many tensors of the same shapes, or flat ones of the same
+          size, which belong to no model that was called.
 
     Stays quiet on:
-        Masters whose values are copied back; another model of the same shapes that is called, as a
-        student beside its teacher; frozen models; models in evaluation mode.
+        - Masters whose values are copied back.
+        - Another model of the same shapes that is called, e.g. a student beside its teacher.
+        - Frozen models.
+        - Models in evaluation mode.
 
     Fix:
         Copy each master to its parameter after optimizer.step(), under no_grad().
@@ -46,10 +48,10 @@ class MasterWeightsNotCopiedBack(
         https://docs.nvidia.com/deeplearning/performance/mixed-precision-training/index.html
     """
 
-    title = "Copies of the parameters of {subject} are updated, and it stays as it is"
+    title = "Copies of the parameters of {subject} are updated, but {subject} does not change"
     likely_cause = (
-        "The optimizer holds masters of the parameters, and their values are not copied back "
-        "after its step: {observed}."
+        "The optimizer holds master copies of the parameters, and their values are not copied "
+        "back after its step: {observed}."
     )
     fix = "Copy each master to its parameter after optimizer.step(){where}, under no_grad()."
     needs = (
@@ -61,7 +63,7 @@ class MasterWeightsNotCopiedBack(
     def __init__(self) -> None:
         super().__init__()
         self._streaks: dict[str, Streak] = {}
-        self._called: set[str] = set()  # models
+        self._called: set[str] = set()  # models called so far
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         self._called |= {forward.path for forward in facts.forwards}
@@ -82,7 +84,7 @@ class MasterWeightsNotCopiedBack(
         return found
 
     def _is_apart(self, holder: Holder) -> bool:
-        """Whether nothing that it holds is of a model that was called."""
+        """Whether none of its parameters belongs to a model that was called."""
         books = self.ledger.parameters
         return not any(i in books and books[i].root in self._called for i in holder.ids)
 
@@ -90,7 +92,7 @@ class MasterWeightsNotCopiedBack(
         return are_masters(self.ledger, holder, root)
 
     def _idle(self, facts: StepFacts) -> list[str]:
-        """Models all of which gets gradients that no optimizer uses, and which do not change."""
+        """Unchanged models whose parameters all get gradients that no optimizer uses."""
         trained: dict[str, set[int]] = {}
         for identity, parameter in self.ledger.parameters.items():
             if parameter.requires_grad:
@@ -109,8 +111,8 @@ class MasterWeightsNotCopiedBack(
             facts,
             step=self._streaks[root].first,
             subject=Subject(module=root),
-            message=f"{holder.label} updates copies of {root}, and {root} does not change",
-            expected=f"{root} changes with what is updated in its place",
+            message=f"{holder.label} updates copies of {root}, but {root} does not change",
+            expected=f"{root} changes with the copies that are updated",
             observed=f"{holder.label} has stepped {count} times since {root} last changed",
             evidence=steps[:1],
         )

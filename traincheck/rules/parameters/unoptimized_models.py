@@ -1,4 +1,4 @@
-"""Whole models that get gradients in each step, which no optimizer uses and nobody clears."""
+"""Whole models that get gradients in each step, which no optimizer uses and no code clears."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ UNHELD: Needs = (
 )
 
 _MASTERS = (
-    "{label} holds copies of {root}, as masters in float32 are, and nobody clears the gradients of "
-    "{root} itself: each backward() adds to those before."
+    "{label} holds copies of {root}, e.g. float32 masters, and nothing clears the gradients of "
+    "{root} itself: each backward() adds to the previous gradients."
 )
 _CLEAR = "Call zero_grad() of {root} once in every iteration, before backward()."
 
 
 class UnoptimizedModelRule(StepRule):
-    """Counts the steps in a row in which all of a model gets unused gradients.
+    """Counts the steps in a row in which all parameters of a model get unused gradients.
 
     Attributes:
-        symptom: of a violation.
-        is_loaded: whether it is about models whose weights may have been loaded, or all others.
-        steps: steps in a row that prove it.
+        symptom: the symptom of a violation.
+        is_loaded: whether the rule covers models whose weights may have been loaded, or the others.
+        steps: steps in a row that are required for a violation.
     """
 
     symptom: ClassVar[Symptom]
@@ -65,7 +65,7 @@ class UnoptimizedModelRule(StepRule):
             if owned[root] <= facts.reached and owned[root].isdisjoint(held):
                 known = self._streaks.get(root)
                 if known is None or not owned[root].isdisjoint(cleared):
-                    known = Streak(facts.event.step)  # the first gradients count as cleared, too
+                    known = Streak(facts.event.step)  # the first gradients also count as cleared
                 known.count += 1
                 streaks[root] = known
         self._streaks = streaks
@@ -87,7 +87,7 @@ class UnoptimizedModelRule(StepRule):
             facts,
             step=streak.first,
             subject=Subject(module=root),
-            message=f"{root} gets gradients ({joined(names)}), and no optimizer holds any of it",
+            message=f"{root} gets gradients ({joined(names)}), but no optimizer holds any of it",
             expected=f"an optimizer holds {root}, or it gets no gradients",
             observed=f"gradients of {joined(names)}; the optimizers are {held}",
             evidence=(calls[0], facts.updates()[0].call),

@@ -1,7 +1,7 @@
-"""Optimizers that step and hold the wrong model: no gradient ever comes, or another has the same.
+"""Optimizers that step and hold the wrong model: they get no gradient, or the same as another.
 
-Of a model that no optimizer holds, that it gets gradients proves nothing: it may only pass them on.
-Beside such an optimizer it does.
+If no optimizer holds a model, its gradients prove nothing, since it may only pass them on. Beside
+such an optimizer they do.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ _CERTAIN = 8  # steps
 
 
 class Misheld:
-    """Counts the steps in which optimizers had nothing to apply, or two applied to the same."""
+    """Counts the steps in which optimizers had no gradient, or two updated the same parameters."""
 
     def __init__(self) -> None:
-        self._dry: dict[str, Streak] = {}  # optimizers, in steps in a row without a gradient
-        # Two optimizers, one of which holds all that the other does: each time both were fed
+        self._dry: dict[str, Streak] = {}  # steps in a row without a gradient, by optimizer
+        # Two optimizers, one of which holds all parameters of the other: times that both were fed
         self._shared: dict[frozenset[str], Streak] = {}
-        self._fed: dict[str, frozenset[int]] = {}  # what those hold that were ever fed
-        # Which of two were fed since: each update of a loop may be a step
+        self._fed: dict[str, frozenset[int]] = {}  # parameters of the optimizers that were ever fed
+        # Which of the two was fed since then: each update of a loop may be a step
         self._turns: dict[frozenset[str], set[str]] = {}
 
     def clear(self) -> None:
@@ -62,7 +62,7 @@ class Misheld:
         return streak is not None and streak.count >= _CERTAIN
 
     def is_twin(self, holder: Holder) -> bool:
-        """Whether another holds the same, or some of it, while both have gradients of their own."""
+        """Whether another optimizer shares parameters with it while both get new gradients."""
         return any(streak.count >= _CERTAIN for streak in self._of(holder))
 
     def _of(self, holder: Holder) -> list[Streak]:
@@ -71,7 +71,7 @@ class Misheld:
     def instead_of(
         self, root: str, stepped: Sequence[Holder], facts: StepFacts, ledger: TrainingState
     ) -> list[Holder]:
-        """Optimizers one of which was meant for a model that is trained, and that none holds."""
+        """Optimizers one of which was probably meant for the trained model that none holds."""
         if facts.event.modes.get(root) is False:
             return []
         shapes = _shapes(p for p in ledger.parameters.values() if p.root == root)
@@ -87,16 +87,16 @@ class Misheld:
         ]
 
     def since(self, blamed: Sequence[Holder]) -> int | None:
-        """The first step of what is certain since this one."""
+        """The first step of a streak that became certain in this step."""
         streaks = [self._dry.get(holder.event.id) for holder in blamed]
         streaks += [streak for holder in blamed for streak in self._of(holder)]
         return next((s.first for s in streaks if s and s.count == _CERTAIN), None)
 
 
 def _fed(stepped: Sequence[Holder], facts: StepFacts) -> set[str]:
-    """Optimizers that had gradients which came after the step of the one before.
+    """Optimizers with gradients that arrived after the previous optimizer's step.
 
-    One that calls another in its own step has none: the other comes to its end first.
+    An optimizer that calls another within its step has none: the inner step ends first.
     """
     holders = {holder.event.id: holder for holder in stepped}
     came: set[int] = set()

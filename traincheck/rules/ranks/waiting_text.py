@@ -1,4 +1,4 @@
-"""The texts of TC415 about a rank for which others wait."""
+"""How TC415 describes what a rank did while others waited for it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from traincheck.schema.events import CollectiveEvent
 
 
 def described(member: Member, wait: Wait) -> tuple[str, str, str, str]:
-    """The action of the rank instead of the call, a title, the likely cause, and the fix."""
+    """The action of a rank in place of the call, a title, the likely cause, and the fix."""
     rank, joins = f"Rank {member.rank}", f"{wait.what}{wait.where}"
     if member.exception:
         state = f"raised {member.exception}{place_of(member.ended)}"

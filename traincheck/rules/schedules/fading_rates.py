@@ -1,4 +1,4 @@
-"""The learning rate of one optimizer, as its schedule moves it. Judges nothing."""
+"""The learning rate of one optimizer over its schedule. Reports nothing itself."""
 
 from __future__ import annotations
 
@@ -10,22 +10,26 @@ from traincheck.schema.torch_api import Families
 
 SCHEDULING = frozenset({Families.SCHEDULER_STEP, Families.SCHEDULER_CREATED})
 
-# Of the largest. Six times a tenth is not below it, whatever way it is rounded.
+# Fraction of the largest rate. A tenth taken six times is not below it, however rounded.
 _TINY = 0.999e-6
-_FALLEN = 1e-3  # of the largest, from which it comes to that: what is set by hand jumps
+_FALLEN = 1e-3  # fraction of the largest rate before the fall: rates set by hand jump
 _UPDATES = 20
 _SHARE = 0.1  # of all updates
-_STEPS = 3  # of the scheduler: a schedule by epoch may reach its end, or turn, with a single one
+_STEPS = 3  # of the scheduler: a schedule by epoch may end or turn with a single one
 _PLATEAU = "ReduceLROnPlateau"
 
 
 @dataclass(slots=True)
 class Fading:
-    """The largest rate of the groups, since the schedule was made.
+    """The largest rate of the groups since the schedule was built.
 
-    tiny: updates in a row with next to nothing of it; steps: of the scheduler meanwhile. last: the
-    rate before them; now: in the last one; first: step of the first. follows_metric: nobody knows
-    where it leads.
+    Attributes:
+        tiny: updates in a row with a negligible part of it.
+        steps: scheduler steps during these updates.
+        last: the rate before these updates.
+        now: the rate in the last of them.
+        first: the step of the first of them.
+        follows_metric: whether the schedule depends on a metric, so its course is unknown.
     """
 
     largest: float = 0.0
@@ -38,12 +42,12 @@ class Fading:
     follows_metric: bool = False
 
     def advance(self, call: CallEvent) -> None:
-        """Enter a step of the scheduler."""
+        """Note a step of the scheduler."""
         self.follows_metric |= _PLATEAU in call.api
         self.steps += self.tiny > 0
 
     def update(self, rate: float, step: int | None) -> None:
-        """Enter an update with gradients, at a rate."""
+        """Note an update with gradients at this rate."""
         self.updates += 1
         self.largest, self.now = max(self.largest, rate), rate
         if rate >= self.largest * _TINY:
@@ -54,19 +58,21 @@ class Fading:
 
     @property
     def is_over(self) -> bool:
-        """Whether training goes on for long with next to nothing, and its schedule with it."""
+        """Whether training and its schedule go on for long at a negligible rate."""
         is_long = self.tiny >= max(_UPDATES, _SHARE * self.updates) and self.steps >= _STEPS
         return is_long and self.last < self.largest * _FALLEN and not self.follows_metric
 
 
 @dataclass(slots=True)
 class Rate:
-    """Of one optimizer.
+    """The rate of one optimizer.
 
-    advanced: scheduler steps in a row since backward() or the step before; often: how many each
-    time, since which step, and the call. idle: updates with a rate of zero before any other; kept:
-    how many of them came after another step of the scheduler; waits: how many since its last one,
-    or since it was made.
+    Attributes:
+        advanced: scheduler steps in a row since backward() or the previous step.
+        often: number of scheduler steps each time, since which step, and the call.
+        idle: updates with a rate of zero before any other rate.
+        kept: how many of the idle updates followed another scheduler step.
+        waits: idle updates since the last scheduler step, or since the scheduler was built.
     """
 
     was_positive: bool = False
@@ -82,10 +88,10 @@ class Rate:
     call: CallEvent | None = None
     made: CallEvent | None = None
     fading: Fading = field(default_factory=Fading)
-    is_told: bool = False
+    is_reported: bool = False
 
     def schedule(self, moment: Moment) -> None:
-        """Enter that a scheduler was made, or stepped."""
+        """Note that a scheduler was built or stepped."""
         call, self.waits = moment.call, 0
         if moment.family == Families.SCHEDULER_CREATED:
             self.made, self.fading = call, Fading()
@@ -97,14 +103,14 @@ class Rate:
         self.call = call
 
     def rest(self, moment: Moment, facts: StepFacts, *, is_advanced: bool) -> None:
-        """Enter an update with a rate of zero, before there was any other."""
+        """Note an update with a rate of zero before any other rate."""
         self.first_idle = self.first_idle or (moment, facts)
         self.idle += 1
         self.waits += 1
         self.kept += is_advanced
 
     def count(self, facts: StepFacts) -> None:
-        """Enter an update: how often the scheduler was stepped for it."""
+        """Note an update and how often the scheduler was stepped for it."""
         advanced, self.advanced = self.advanced, 0
         backwards = sum(m.family == Families.BACKWARD for m in facts.moments)
         if advanced <= 1 or backwards > 1:

@@ -21,15 +21,18 @@ class SchedulerBeforeOptimizer(StepRule, code="TC209"):
         The first steps of an optimizer come before those of its scheduler.
 
     Why it matters:
-        The first value of the schedule is never used and every later one comes a step too soon;
-        a warm-up that begins at a small rate is shortened.
+        The first value of the schedule is never used, and every later value comes one step too
+        soon. A warm-up that starts at a small rate is shortened.
 
     Fires on:
-        The first two iterations with backward(), scheduler.step(), optimizer.step() in this order.
+        - The first two iterations with backward(), scheduler.step(), optimizer.step() in this
+          order.
 
     Stays quiet on:
-        The usual order; a scheduler that steps for every batch of an accumulation window, or once
-        an epoch; steps that GradScaler skips; schedulers moved forward before training.
+        - The usual order.
+        - A scheduler that steps for every batch of an accumulation window, or once per epoch.
+        - Steps that GradScaler skips.
+        - Schedulers that are moved forward before training.
 
     Fix:
         Call scheduler.step() after optimizer.step().
@@ -40,7 +43,7 @@ class SchedulerBeforeOptimizer(StepRule, code="TC209"):
 
     title = "The scheduler steps before its optimizer"
     title_of_several = "The scheduler of {optimizer} steps before it"
-    likely_cause = "scheduler.step(){where} stands between backward() and optimizer.step()."
+    likely_cause = "scheduler.step(){where} is called between backward() and optimizer.step()."
     fix = "Call scheduler.step() after optimizer.step()."
     fix_of_several = "Call step() of the scheduler after step() of {optimizer}."
     needs = (
@@ -52,12 +55,12 @@ class SchedulerBeforeOptimizer(StepRule, code="TC209"):
     def __init__(self) -> None:
         super().__init__()
         self._windows: dict[str, _Window] = {}
-        self._early: dict[str, tuple[int, int | None]] = {}  # how many in a row, the first
+        self._early: dict[str, tuple[int, int | None]] = {}  # steps in a row, first step
         self._settled: set[str] = set()
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         if not facts.is_complete:
-            self._settled |= self.ledger.holders.keys()  # the beginning is over
+            self._settled |= self.ledger.holders.keys()  # the first steps are over
             return []
         found: list[Violation] = []
         for moment in facts.moments:
@@ -81,7 +84,7 @@ class SchedulerBeforeOptimizer(StepRule, code="TC209"):
             if window.backwards == 1:
                 window.early = moment.call
             elif not window.backwards:
-                self._settled.add(owner)  # the usual order, or another one of the user's own
+                self._settled.add(owner)  # the usual order, or another deliberate one
             return []
         if moment.family not in (Families.OPTIMIZER_STEP, Families.SCALER_STEP):
             return []
@@ -113,7 +116,7 @@ class SchedulerBeforeOptimizer(StepRule, code="TC209"):
 
 @dataclass(slots=True)
 class _Window:
-    """Since the last step of an optimizer, made or skipped."""
+    """State since the last step of an optimizer, taken or skipped."""
 
     backwards: int = 0
     early: CallEvent | None = None

@@ -1,4 +1,4 @@
-"""Training goes on after the schedule has brought the learning rate to zero."""
+"""Training continues after the schedule has brought the learning rate to zero."""
 
 from __future__ import annotations
 
@@ -12,44 +12,50 @@ from traincheck.schema.claims import Needs
 from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.torch_api import Families
 
-_IDLE = 10  # steps of a run without any other rate
-_KEPT = 10  # times that a scheduler may leave a first rate at zero, or updates before its step
+_IDLE = 10  # steps of a run that never has another rate
+_KEPT = 10  # scheduler steps that may keep an initial rate of zero, or updates before its step
 
 
 class LearningRateExhausted(StepRule, code="TC210"):
     """learning-rate-exhausted: the learning rate is zero and training goes on.
 
     What it checks:
-        Once the learning rate of an optimizer has been above zero, it steps no more than a few
-        times with a rate of exactly zero in all its groups, nor for long with one that its schedule
-        has brought to nearly nothing. Without a scheduler, the rate is above zero at all; with one,
-        it leaves zero within ten steps of the scheduler, and ten updates.
+        - After its learning rate was above zero, an optimizer steps only a few times with a rate of
+          exactly zero in all groups.
+        - It does not step for long with a rate that its schedule has reduced to almost zero.
+        - Without a scheduler, the rate is above zero at all.
+        - With a scheduler, the rate leaves zero within ten scheduler steps and ten updates.
 
     Why it matters:
-        Nothing is learned from there on. Often the schedule was built for fewer steps than are
-        taken, or a library advances it several times for each optimizer step, once for each
-        process.
+        Nothing is learned from there on. Often the schedule was built for too few steps. Or a
+        library advances it several times per optimizer step, once for each process.
 
     Fires on:
-        Three steps in a row with a rate of zero after one above it. Where the scheduler has been
-        stepped several times in a row for each optimizer step, at the first of these. A run of ten
-        steps or more, each of which had gradients to apply and a rate of zero, and no scheduler. A
-        scheduler that is stepped ten times, with updates between, and leaves a first rate of
-        zero at zero: a warm-up that divides whole numbers. Ten updates at a first rate of zero, of
-        the only optimizer, before the scheduler is stepped: a warm-up for updates that is stepped
-        by epoch. Less than a millionth of the largest rate in twenty updates and a tenth of all,
-        while the scheduler goes on: a decay for epochs that is stepped by update.
+        - Three steps in a row with a rate of zero, after a rate above zero. If the scheduler was
+          stepped several times in a row for each optimizer step, the first of these steps.
+        - A run of ten or more steps without a scheduler, each of which had gradients to apply and a
+          rate of zero.
+        - A scheduler that is stepped ten times, with updates in between, and keeps an initial rate
+          of zero at zero. Example: a warm-up that divides whole numbers.
+        - Ten updates of the only optimizer at an initial rate of zero before the scheduler is
+          stepped. Example: a warm-up in updates that is stepped per epoch.
+        - Less than a millionth of the largest rate in twenty updates and a tenth of all updates,
+          while the scheduler goes on. Example: a decay in epochs that is stepped per update.
 
     Stays quiet on:
-        Warm-up from zero that rises; a last step with a rate of zero; some groups at zero;
-        schedules that are advanced several times a step and last until the end; the tail of a
-        schedule; rates that follow a metric, or are nearly zero where another optimizer trains.
+        - A warm-up from zero that rises.
+        - A last step with a rate of zero.
+        - Only some groups at zero.
+        - Schedules that are advanced several times per step and last until the end.
+        - The tail of a schedule.
+        - Rates that follow a metric.
+        - Rates that are nearly zero while another optimizer trains.
 
     Fix:
         Build the schedule for the number of scheduler steps that are really made.
 
     Options:
-        steps: steps in a row with a rate of zero.
+        - steps: number of steps in a row with a rate of zero.
 
     Source:
         https://github.com/huggingface/accelerate/issues/2142, https://github.com/huggingface/transformers/pull/24088
@@ -59,8 +65,8 @@ class LearningRateExhausted(StepRule, code="TC210"):
     title_of_several = "The learning rate of {optimizer} is zero while training goes on"
     likely_cause = "The schedule{where} ends before training does: {observed}."
     fix = (
-        "Build the schedule for as many steps as the scheduler is stepped, or step it once for "
-        "each optimizer step."
+        "Build the schedule for the real number of scheduler steps, or step it once for each "
+        "optimizer step."
     )
     needs = DISCOVERY | GRADIENTS | Needs(calls=SCHEDULING)
 
@@ -76,7 +82,7 @@ class LearningRateExhausted(StepRule, code="TC210"):
         before, self._before = self._before, facts.event.lr
         if not facts.is_complete:
             for rate in self._rates.values():
-                rate.waits = 0  # its scheduler may have been stepped
+                rate.waits = 0  # the scheduler may have been stepped
             return []
         for moment in facts.moments:
             owner, is_schedule = str(moment.call.owner), moment.family in SCHEDULING
@@ -117,38 +123,38 @@ class LearningRateExhausted(StepRule, code="TC210"):
         rate.zeros += 1
         if rate.zeros != self.steps:
             return []
-        rate.is_told = True
+        rate.is_reported = True
         return [self._violation(owner, rate, moment, facts)]
 
     def _rest(self, owner: str, rate: Rate) -> list[Violation]:
-        """Of a first rate of zero, whether the schedule leaves it there."""
+        """Violations of an initial rate of zero that the schedule does not raise."""
         is_only = all(its is rate or not its.fading.updates for its in self._rates.values())
         waits = rate.waits >= _KEPT and rate.made is not None and is_only
-        if rate.is_told or not (waits or rate.kept == _KEPT):
+        if rate.is_reported or not (waits or rate.kept == _KEPT):
             return []
-        rate.is_told = True
+        rate.is_reported = True
         return [self._idle(owner, rate)]
 
     def _fade(self, owner: str, rate: Rate, moment: Moment, facts: StepFacts) -> list[Violation]:
-        """Of a rate that its schedule has brought down, whether any is left."""
+        """Violations of a rate that its schedule has reduced to almost zero."""
         now, fading = facts.event.lr.get(owner), rate.fading
         if now and moment.applied:
             fading.update(max(now), facts.event.step)
         others = (its.fading for its in self._rates.values() if its is not rate)
-        if rate.is_told or not fading.is_over or any(o.updates and not o.tiny for o in others):
+        if rate.is_reported or not fading.is_over or any(o.updates and not o.tiny for o in others):
             return []
-        rate.is_told = True
-        told = f"the rate falls from {fading.largest:.3g} to {fading.now:.3g}"
+        rate.is_reported = True
+        fall = f"the rate falls from {fading.largest:.3g} to {fading.now:.3g}"
         label = self.ledger.holders[owner].label
         return [
             replace(
                 self._violation(owner, rate, moment, facts),
                 title="The learning rate is next to zero while training goes on",
                 step=fading.first,
-                message=f"{told}, and {label} goes on with less than a millionth of it (from step "
-                f"{fading.first} on)",
-                observed=told,
-                fix="Step a schedule for epochs once an epoch, or let the rate fall less.",
+                message=f"{fall}, and {label} keeps stepping with less than a millionth of it "
+                f"(from step {fading.first} on)",
+                observed=fall,
+                fix="Step a schedule for epochs once per epoch, or reduce the rate less.",
             )
         ]
 
@@ -165,17 +171,17 @@ class LearningRateExhausted(StepRule, code="TC210"):
         moment, facts = rate.first_idle
         label = self.ledger.holders[owner].label
         built = [group.hyper.get("lr") for group in self.ledger.holders[owner].made.groups]
-        is_scheduled = self._has_scheduler and any(built)  # else there is nothing to multiply
+        is_scheduled = self._has_scheduler and any(built)  # otherwise there is no rate to multiply
         if is_scheduled and rate.kept < _KEPT:
             subject, often = Subject(api=Families.SCHEDULER_STEP), f"in its first {rate.idle} steps"
-            cause = f"The schedule of {label} begins at zero, and is not stepped {often}{{where}}."
-            fix = "Step a schedule that is made for updates after each; begin another above zero."
+            cause = f"The schedule of {label} starts at zero and is not stepped {often}{{where}}."
+            fix = "Step a schedule for updates after each update, or start the schedule above zero."
         elif is_scheduled:
-            subject, often = Subject(api=Families.SCHEDULER_STEP), f"for {_KEPT} steps of it"
+            subject, often = Subject(api=Families.SCHEDULER_STEP), f"for {_KEPT} of its steps"
             cause = f"The schedule{{where}} keeps the rate of {label} at zero {often}."
-            fix = "Look at what the schedule gives for its first steps: 1 // 100 is zero."
+            fix = "Print the values of the schedule for its first steps: 1 // 100 is zero."
         else:
-            which = "its first" if self._has_scheduler else "all"  # told while the run goes on
+            which = "its first" if self._has_scheduler else "all"  # reported while the run goes on
             subject, often = Subject(api=Families.OPTIMIZER_STEP), f"in {which} {rate.idle} steps"
             cause = f"{label} was built with a learning rate of zero."
             fix = "Give the optimizer a learning rate above zero: lr=..."
@@ -206,7 +212,7 @@ class LearningRateExhausted(StepRule, code="TC210"):
             step=rate.often_since if rate.often else rate.first_zero,
             subject=Subject(api=Families.SCHEDULER_STEP),
             message=(
-                f"{often}, and {label} goes on with a learning rate of zero (from step "
+                f"{often}, and {label} keeps stepping with a learning rate of zero (from step "
                 f"{rate.first_zero} on)"
             ),
             expected="a learning rate above zero while there are gradients to apply",

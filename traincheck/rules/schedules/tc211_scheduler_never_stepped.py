@@ -1,4 +1,4 @@
-"""A scheduler was made and is never stepped."""
+"""A scheduler is built and never stepped."""
 
 from __future__ import annotations
 
@@ -12,44 +12,48 @@ from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.torch_api import Families
 from traincheck.schema.words import counted
 
-# Made beside another one, and stepped in the last epochs only
+# Built beside another scheduler and stepped only in the last epochs
 _BY_DESIGN = "torch.optim.swa_utils."
-_SURE = 10  # times as many epochs: told although the run goes on
-_AS_MANY = 2  # times fewer batches than of another loader, at most: not a probe or an evaluation
+_SURE = 10  # times as many epochs: reported while the run goes on
+_AS_MANY = (
+    2  # at most this many times fewer batches than another loader: not a probe or an evaluation
+)
 
 
 class SchedulerNeverStepped(StepRule, code="TC211"):
     """scheduler-never-stepped: a scheduler is made but scheduler.step() is never called.
 
     What it checks:
-        An optimizer for which a scheduler was made sees a step of it before several epochs are
-        over.
+        A scheduler that was built for an optimizer is stepped before several epochs are over.
 
     Why it matters:
-        The learning rate stays at its first value, for warm-up often a tiny one.
+        The learning rate keeps its first value, which is often tiny for a warm-up.
 
     Fires on:
-        Three whole passes over a DataLoader, over each of those that give about as many batches,
-        with an optimizer that steps, has a scheduler, and none that was stepped: told at the end of
-        the run, as the first epochs may be meant to have one rate, or after ten times as many.
+        - Three whole passes over a DataLoader, over each of those with about as many batches, by an
+          optimizer that steps and whose schedulers were never stepped. It is reported at the end of
+          the run, as the first epochs may intentionally use one rate, or after ten times as many
+          passes.
 
     Stays quiet on:
-        Schedulers stepped by batch, epoch or at the end of three epochs, or whose rates are set in
-        another way, as by ignite; iterators that are left before their end, as by
-        next(iter(loader)); parts of a composed scheduler; training without a scheduler or without a
-        DataLoader; steps not recorded.
+        - Schedulers stepped per batch, per epoch or at the end of three epochs.
+        - Schedulers whose rates are set in another way, e.g. by ignite.
+        - Iterators that are left before their end, e.g. by next(iter(loader)).
+        - Parts of a composed scheduler.
+        - Training without a scheduler or without a DataLoader.
+        - Steps that are not recorded.
 
     Fix:
         Call scheduler.step() after each step or epoch, whichever its schedule counts.
 
     Options:
-        epochs: whole epochs without a step.
+        - epochs: number of whole epochs without a step.
 
     Source:
         https://pytorch.org/docs/stable/optim.html#how-to-adjust-learning-rate
     """
 
-    title = "A scheduler is made and never stepped"
+    title = "A scheduler is built but never stepped"
     title_of_several = "The scheduler of {optimizer} is never stepped"
     likely_cause = "scheduler.step() is missing from the loop: {observed}{where}."
     fix = "Call scheduler.step() after each epoch or step, whichever the schedule counts."
@@ -70,10 +74,10 @@ class SchedulerNeverStepped(StepRule, code="TC211"):
         super().__init__()
         self.epochs = epochs
         self._made: dict[str, CallEvent] = {}
-        self._before: dict[str, tuple[Counter[str], Counter[str]]] = {}  # passes and batches
+        self._before: dict[str, tuple[Counter[str], Counter[str]]] = {}  # passes, batches
         self._first_step: dict[str, int | None] = {}
-        self._waiting: dict[str, tuple[int, Violation]] = {}  # by optimizer, after how many epochs
-        self._rates: dict[str, object] = {}  # by optimizer, while its scheduler is waited for
+        self._waiting: dict[str, tuple[int, Violation]] = {}  # by optimizer: epochs, violation
+        self._rates: dict[str, object] = {}  # by optimizer, while its scheduler step is awaited
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         if facts.is_gap:
@@ -85,23 +89,23 @@ class SchedulerNeverStepped(StepRule, code="TC211"):
             owner = str(moment.call.owner)
             if moment.family == Families.SCHEDULER_CREATED and _BY_DESIGN not in moment.call.api:
                 self._made[owner] = moment.call
-                self._before.pop(owner, None)  # another phase of training may begin late
+                self._before.pop(owner, None)  # another phase of training may start late
                 self._first_step.pop(owner, None)
                 self._rates.pop(owner, None)
             elif moment.family == Families.SCHEDULER_STEP:
-                self._wait_no_more(owner)
+                self._stop_waiting(owner)
             elif moment.family == Families.OPTIMIZER_STEP and owner in self._made:
                 found += self._step(owner, moment, facts)
         return found
 
-    def _wait_no_more(self, owner: str) -> None:
+    def _stop_waiting(self, owner: str) -> None:
         self.triggered += self._made.pop(owner, None) is not None
         self._waiting.pop(owner, None)
 
     def _step(self, owner: str, moment: Moment, facts: StepFacts) -> list[Violation]:
         rate = facts.event.lr.get(owner)
         if self._rates.setdefault(owner, rate) != rate:
-            self._wait_no_more(owner)  # something sets what the schedule tells, or the rate by hand
+            self._stop_waiting(owner)  # the rate is set in another way
         if owner not in self.ledger.holders or owner not in self._made:
             return []
         epochs = self._epochs_of(owner)
@@ -130,16 +134,16 @@ class SchedulerNeverStepped(StepRule, code="TC211"):
             facts,
             step=self._first_step.get(owner),
             subject=Subject(api=Families.SCHEDULER_STEP),
-            message=f"{name}, made for {label}, is never stepped in {passes}",
-            expected=f"{name}.step() once a step or once an epoch",
+            message=f"{name}, built for {label}, is never stepped in {passes}",
+            expected=f"{name}.step() once per step or once per epoch",
             observed=f"no step of {name} in {passes}",
             evidence=(made, moment.call),
         )
 
     def _epochs_of(self, owner: str) -> int:
-        """Whole passes since its first step, over each loader that feeds training.
+        """Whole passes over each loader that feeds training since the optimizer's first step.
 
-        One of several may be short, and begin anew again and again within an epoch of another.
+        One of several loaders may be short and restart many times within an epoch of another.
         """
         passes = self.ledger.passes
         now = (passes.ended, passes.batches)

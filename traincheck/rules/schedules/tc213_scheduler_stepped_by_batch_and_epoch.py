@@ -1,4 +1,4 @@
-"""One scheduler is stepped both for every batch and for every epoch."""
+"""One scheduler is stepped both per batch and per epoch."""
 
 from __future__ import annotations
 
@@ -18,20 +18,22 @@ class SchedulerSteppedByBatchAndEpoch(StepRule, code="TC213"):
     """scheduler-stepped-by-batch-and-epoch: two lines advance the same schedule.
 
     What it checks:
-        Between two updates a schedule is not advanced from two places, if after other updates it is
-        advanced from one of them only.
+        Two lines do not both advance a schedule between two updates if only one of them advances it
+        after other updates.
 
     Why it matters:
-        A schedule counts batches or epochs. Advanced for both it runs ahead, by a step an epoch at
-        least, and its end comes before that of training.
+        A schedule counts batches or epochs. Advanced for both, it runs ahead by at least one step
+        per epoch and ends before training does.
 
     Fires on:
-        scheduler.step() inside the loop over batches and again, for a scheduler of the same class
-        and optimizer, at the end of the epoch, twice.
+        - scheduler.step() inside the loop over batches and again at the end of the epoch, twice,
+          for a scheduler of the same class and optimizer.
 
     Stays quiet on:
-        Schedules advanced by batch or by epoch; warm-up by batch that is followed by steps by
-        epoch; schedulers of different classes; several that all step for every batch.
+        - Schedules advanced per batch or per epoch.
+        - A warm-up per batch that is followed by steps per epoch.
+        - Schedulers of different classes.
+        - Several schedulers that all step for every batch.
 
     Fix:
         Remove one of the two calls.
@@ -41,8 +43,10 @@ class SchedulerSteppedByBatchAndEpoch(StepRule, code="TC213"):
     """
 
     title = "A scheduler is stepped by batch and by epoch"
-    likely_cause = "scheduler.step(){where} advances what another line advances too: {observed}."
-    fix = "Call scheduler.step() in one place, for what its schedule counts."
+    likely_cause = (
+        "scheduler.step(){where} advances a schedule that another line also advances: {observed}."
+    )
+    fix = "Call scheduler.step() in one place only, per batch or per epoch as its schedule counts."
     needs = DISCOVERY | GRADIENTS | Needs(calls=frozenset({Families.SCHEDULER_STEP}))
 
     def __init__(self) -> None:
@@ -89,7 +93,7 @@ class SchedulerSteppedByBatchAndEpoch(StepRule, code="TC213"):
                 step=schedule.first,
                 subject=Subject(api=Families.SCHEDULER_STEP),
                 message=f"{name} is advanced from two lines, {lines}, with no update in between",
-                expected=f"one call of {name}.step() for what its schedule counts",
+                expected=f"one call of {name}.step() per batch or per epoch",
                 observed=f"{name}.step() at {lines}",
                 evidence=(rare, often),
             )
@@ -98,10 +102,12 @@ class SchedulerSteppedByBatchAndEpoch(StepRule, code="TC213"):
 
 @dataclass(slots=True)
 class _Schedule:
-    """Of one class and optimizer.
+    """The schedule of one scheduler class and optimizer.
 
-    places: since the last update, where it was advanced; alone: places that were the only one after
-    some update; mixed: how often there were two, since which step.
+    Attributes:
+        places: the lines that advanced it since the last update.
+        alone: lines that were the only one after some update.
+        mixed: how often two lines advanced it, and since which step.
     """
 
     places: dict[str, CallEvent] = field(default_factory=dict)

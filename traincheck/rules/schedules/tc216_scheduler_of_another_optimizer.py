@@ -1,4 +1,4 @@
-"""The optimizer that a scheduler was made for is not the one that trains any more."""
+"""A scheduler was built for an optimizer that no longer trains."""
 
 from __future__ import annotations
 
@@ -21,50 +21,53 @@ class SchedulerOfAnotherOptimizer(StepRule, code="TC216"):
     """scheduler-of-another-optimizer: a schedule changes the rate of an idle optimizer.
 
     What it checks:
-        Between two steps of a scheduler, its optimizer steps, unless none of the same parameters
-        does.
+        Between two steps of a scheduler its optimizer steps, unless no optimizer of the same
+        parameters does.
 
     Why it matters:
-        The schedule has no effect. The optimizer that trains keeps the rate it began with, and
-        the moments of the one before are lost.
+        The schedule has no effect. The optimizer that trains keeps its initial rate, and the
+        moments of the previous optimizer are lost.
 
     Fires on:
-        Two steps in a row of a scheduler whose optimizer has not stepped since its step before,
-        while another one stepped that was made later, holds parameters of it and has a rate of its
-        own: an optimizer made anew in each epoch, or after the scheduler. At the end of the run, a
-        scheduler made for an optimizer that never stepped, while one that holds parameters of it
-        did twenty times and more, at one rate and without a scheduler of its own.
+        - Two steps in a row of a scheduler whose optimizer has not stepped since the previous
+          scheduler step. Meanwhile a later optimizer stepped that shares parameters with it and has
+          a different rate. Example: an optimizer that is rebuilt in each epoch, or after the
+          scheduler.
+        - At the end of the run, a scheduler of an optimizer that never stepped. Meanwhile an
+          optimizer that shares parameters with it stepped at least twenty times, at one rate and
+          without its own scheduler.
 
     Stays quiet on:
-        Wrappers that share groups and so the rate with the optimizer inside; optimizers of other
-        parameters (GAN); optimizers that take turns, or of which one trains later; schedulers that
-        are not stepped.
+        - Wrappers that share parameter groups, and so the rate, with the optimizer inside.
+        - Optimizers of other parameters (GAN).
+        - Optimizers that alternate, or one of which trains later.
+        - Schedulers that are not stepped.
 
     Fix:
-        Make the optimizer once, before the scheduler, and the scheduler for the optimizer that
-        trains; where it must be made anew, make the scheduler anew with it.
+        Build the optimizer once, before the scheduler, and build the scheduler for the optimizer
+        that trains. If the optimizer must be rebuilt, rebuild the scheduler with it.
 
     Source:
         https://docs.pytorch.org/docs/stable/optim.html#how-to-adjust-learning-rate
     """
 
-    title = "A scheduler is stepped whose optimizer does not train"
-    likely_cause = "The optimizer was built again after the scheduler: {observed}."
+    title = "A scheduler is stepped, but its optimizer does not train"
+    likely_cause = "The optimizer was rebuilt after the scheduler: {observed}."
     fix = (
-        "Build the optimizer once, before the scheduler; where it must be built again, build "
-        "the scheduler with it."
+        "Build the optimizer once, before the scheduler. If the optimizer must be rebuilt, "
+        "rebuild the scheduler with it."
     )
     needs = DISCOVERY | GRADIENTS | Needs(calls=frozenset({Families.SCHEDULER_STEP}))
 
     def __init__(self) -> None:
         super().__init__()
         self._schedules: dict[str, _Schedule] = {}
-        self._made: dict[str, int] = {}  # when, in ns
-        self._stepped: dict[str, int] = {}  # last
+        self._made: dict[str, int] = {}  # creation time in ns
+        self._stepped: dict[str, int] = {}  # time of the last step in ns
         self._updates: Counter[str] = Counter()
-        self._rates: dict[str, Sequence[float]] = {}  # first
-        self._moved: set[str] = set()  # whose rates changed
-        self._told: set[str] = set()
+        self._rates: dict[str, Sequence[float]] = {}  # first rates
+        self._moved: set[str] = set()  # optimizers whose rates changed
+        self._reported: set[str] = set()
         self._last: StepFacts | None = None
         self._is_lost = False
 
@@ -94,24 +97,27 @@ class SchedulerOfAnotherOptimizer(StepRule, code="TC216"):
         return found
 
     def finish(self) -> list[Violation]:
-        """The order in which they were made tells nothing, so that one may yet train later."""
+        """Report optimizers that never stepped. Only now can they no longer train later."""
         if self._is_lost or self._last is None:
             return []
         found: list[Violation] = []
         for owner, schedule in self._schedules.items():
             others = [one for one in schedule.others if self._trains_alone(one, schedule)]
-            is_idle = owner not in self._stepped and owner in self._moved - self._told
+            is_idle = owner not in self._stepped and owner in self._moved - self._reported
             if others and is_idle and schedule.call is not None:
                 call, other = schedule.call, min(others)
                 one = self._violation(owner, other, call, call.step, self._last)
                 idle, active = (self.ledger.holders[name].label for name in (owner, other))
-                cause = f"The scheduler was made for {idle}, which never steps: {active} trains."
-                fix = "Make the scheduler for the optimizer that trains."
+                cause = (
+                    f"The scheduler was built for {idle}, which never steps. {active} trains "
+                    "instead."
+                )
+                fix = "Build the scheduler for the optimizer that trains."
                 found.append(replace(one, likely_cause=cause, fix=fix))
         return found
 
     def _trains_alone(self, other: str, schedule: _Schedule) -> bool:
-        """Whether it trained for long at one rate, which nothing was to change."""
+        """Whether it trained for long at one rate and without a scheduler."""
         is_long = self._updates[other] >= _MANY and schedule.others[other] >= _CONFIRMED
         return is_long and other in self._rates.keys() - self._moved - self._schedules.keys()
 
@@ -129,14 +135,14 @@ class SchedulerOfAnotherOptimizer(StepRule, code="TC216"):
             schedule.call = schedule.call or (call if sharing else None)
         others = [other for other in stepped if self._takes_the_place(other, owner, facts)]
         if owner in stepped or not others:
-            schedule.in_vain = 0
+            schedule.unused = 0
             return []
-        schedule.in_vain += 1
-        if schedule.in_vain == 1:
+        schedule.unused += 1
+        if schedule.unused == 1:
             schedule.first = stepped[min(others)]
-        if schedule.in_vain != _CONFIRMED:
+        if schedule.unused != _CONFIRMED:
             return []
-        self._told.add(owner)
+        self._reported.add(owner)
         return [self._violation(owner, min(others), call, schedule.first, facts)]
 
     def _takes_the_place(self, other: str, owner: str, facts: StepFacts) -> bool:
@@ -160,28 +166,33 @@ class SchedulerOfAnotherOptimizer(StepRule, code="TC216"):
                 f"{active.label} trains the same parameters"
             ),
             expected="the optimizer of a scheduler steps between its steps",
-            observed=f"it belongs to {idle.label}, but {active.label} steps in its place",
+            observed=(
+                f"the scheduler belongs to {idle.label}, but {active.label} steps in its place"
+            ),
             evidence=[call, active.made],
         )
         if not active.made.where:
             return found
         place = active.made.where.rpartition("/")[2]
-        cause = f"The optimizer was built again after the scheduler ({place}): {found.observed}."
+        cause = f"The optimizer was rebuilt after the scheduler ({place}): {found.observed}."
         return replace(found, likely_cause=cause)
 
 
 @dataclass(slots=True)
 class _Schedule:
-    """Of the schedulers of one optimizer.
+    """The schedulers of one optimizer.
 
-    stepped: optimizers that did since its step before, and in which step first. in_vain: such steps
-    in a row; first: since when another optimizer trains. others: in how many turns they stepped;
-    call: the first step in such a turn.
+    Attributes:
+        stepped: optimizers that stepped since the previous scheduler step, with the first step.
+        unused: scheduler steps in a row without effect.
+        first: the step since which another optimizer trains.
+        others: optimizers that stepped instead, with the number of scheduler steps.
+        call: the first scheduler step for which another optimizer stepped.
     """
 
     stepped: dict[str, int | None] = field(default_factory=dict)
     has_begun: bool = False
-    in_vain: int = 0
+    unused: int = 0
     first: int | None = None
     others: Counter[str] = field(default_factory=Counter)
     call: CallEvent | None = None

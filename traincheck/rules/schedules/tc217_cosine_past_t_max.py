@@ -1,4 +1,4 @@
-"""A cosine schedule that is stepped past its end, where the rate rises again."""
+"""A cosine schedule is stepped past its end, where the rate rises again."""
 
 from __future__ import annotations
 
@@ -19,22 +19,23 @@ class CosinePastTMax(StepRule, code="TC217", severity="info", aliases=("cosine-t
     """cosine-past-t-max: a cosine schedule ends before training does, and the rate rises.
 
     What it checks:
-        The learning rate that CosineAnnealingLR has brought down does not rise again.
+        The learning rate that CosineAnnealingLR has reduced does not rise again.
 
     Why it matters:
-        T_max counts calls of scheduler.step(). With T_max in epochs and a call in each batch the
-        rate swings up and down all through the training, and training ends wherever it is.
+        T_max counts calls of scheduler.step(). With T_max in epochs and a call per batch, the rate
+        oscillates through all of training, and training ends at an arbitrary rate.
 
     Fires on:
-        Two updates in a row with a higher rate than before, after two with a lower one, where
-        CosineAnnealingLR is the only scheduler of the optimizer.
+        - Two updates in a row with a higher rate than before, after two with a lower one, if
+          CosineAnnealingLR is the only scheduler of the optimizer.
 
     Stays quiet on:
-        Schedules that last; warm-up before the cosine; CosineAnnealingWarmRestarts, which is made
-        to rise.
+        - Schedules that last until the end.
+        - A warm-up before the cosine.
+        - CosineAnnealingWarmRestarts, whose rate is meant to rise.
 
     Fix:
-        Give T_max as the number of calls of scheduler.step(), or call it once an epoch.
+        Set T_max to the number of calls of scheduler.step(), or call it once per epoch.
 
     Source:
         https://docs.pytorch.org/docs/stable/generated/torch.optim.lr_scheduler.CosineAnnealingLR.html
@@ -45,8 +46,8 @@ class CosinePastTMax(StepRule, code="TC217", severity="info", aliases=("cosine-t
         "T_max is smaller than the number of calls of scheduler.step(){where}: {observed}."
     )
     fix = (
-        "Give T_max as the number of calls of scheduler.step(), or call it once an epoch; use "
-        "CosineAnnealingWarmRestarts where the rate is to rise again."
+        "Set T_max to the number of calls of scheduler.step(), or call it once per epoch. Use "
+        "CosineAnnealingWarmRestarts if the rate is to rise again."
     )
     needs = DISCOVERY | GRADIENTS | Needs(calls=frozenset({Families.SCHEDULER_STEP}))
 
@@ -80,9 +81,14 @@ class CosinePastTMax(StepRule, code="TC217", severity="info", aliases=("cosine-t
         if course.rises == 0:
             course.first = (facts.event.step, course.advanced, before)
         course.rises += 1
-        if course.is_told or course.falls < _SURE or course.rises < _SURE or course.first is None:
+        if (
+            course.is_reported
+            or course.falls < _SURE
+            or course.rises < _SURE
+            or course.first is None
+        ):
             return []
-        course.is_told = True
+        course.is_reported = True
         step, advanced, lowest = course.first
         label = self.ledger.holders[owner].label if owner in self.ledger.holders else owner
         return [
@@ -102,7 +108,7 @@ class CosinePastTMax(StepRule, code="TC217", severity="info", aliases=("cosine-t
 
 @dataclass(slots=True)
 class _Course:
-    """Of the rate of one optimizer: the last one, and changes in a row downwards and upwards."""
+    """The last rate of one optimizer, and its changes in a row downwards and upwards."""
 
     call: CallEvent
     is_alone: bool = True
@@ -111,4 +117,4 @@ class _Course:
     falls: int = 0
     rises: int = 0
     first: tuple[int | None, int, float] | None = None  # of the rises: step, calls, rate before
-    is_told: bool = False
+    is_reported: bool = False

@@ -1,4 +1,4 @@
-"""ReduceLROnPlateau reduces the rate because its metric gets better."""
+"""ReduceLROnPlateau reduces the rate because its metric improves."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from traincheck.schema.torch_api import Families
 from traincheck.schema.values import number
 
 _PLATEAU = "torch.optim.lr_scheduler.ReduceLROnPlateau.step"
-_CLEAR = 0.01  # relative: far above the threshold from which a scheduler counts a metric as better
+_CLEAR = 0.01  # relative: far above the threshold at which a scheduler counts a metric as better
 _SHOWN = 4  # metrics
 _IMPROVED = 3  # times
 _MOST_SAMPLES = 5000
-_EXACT = 2e-7  # of a share in single precision
+_EXACT = 2e-7  # of a fraction in single precision
 _PERCENT = 100
 
 
@@ -32,20 +32,25 @@ class PlateauModeMismatch(EventRule, code="TC220", aliases=("plateau-of-the-wron
         the highest.
 
     Why it matters:
-        The mode of the scheduler is "min" unless it is told otherwise. Given an accuracy, it takes
-        each improvement for a bad epoch, and the rate is gone long before training is.
+        The scheduler's mode is "min" by default. Given an accuracy, it treats each improvement as a
+        bad epoch, and the rate vanishes long before training ends.
 
     Fires on:
-        A metric that falls (three times clearly the lowest so far, never clearly the highest), or
-        a share of samples that rises so, and a rate that is reduced upon one of these.
+        - A metric that falls (clearly the lowest so far three times, never clearly the highest),
+          and a rate that is reduced at one of these values.
+        - A fraction of samples that rises in the same way, and a rate that is reduced at one of
+          these values.
 
     Stays quiet on:
-        Rates that are reduced when a metric stays as it is or gets worse; falling shares, which may
-        be errors or accuracies; metrics that change by less than one percent; optimizers with
-        another scheduler beside it; after a checkpoint was loaded.
+        - Rates that are reduced when a metric stagnates or gets worse.
+        - Falling fractions, which may be errors or accuracies.
+        - Metrics that change by less than one percent.
+        - Optimizers with another scheduler beside it.
+        - Steps after a checkpoint was loaded.
 
     Fix:
-        ReduceLROnPlateau(optimizer, mode="max") for what is to rise, mode="min" for a loss.
+        Use ReduceLROnPlateau(optimizer, mode="max") for a metric that should rise, mode="min" for a
+        loss.
 
     Source:
         https://docs.pytorch.org/docs/stable/generated/torch.optim.lr_scheduler.ReduceLROnPlateau.html
@@ -53,7 +58,7 @@ class PlateauModeMismatch(EventRule, code="TC220", aliases=("plateau-of-the-wron
 
     title = "ReduceLROnPlateau reduces the rate as its metric improves"
     likely_cause = "mode does not fit the metric{where}: {observed}."
-    fix = 'Make the scheduler with mode="max" for an accuracy, with mode="min" for a loss.'
+    fix = 'Build the scheduler with mode="max" for an accuracy, with mode="min" for a loss.'
     needs = Needs(
         calls=frozenset({Families.SCHEDULER_STEP, Families.OPTIMIZER_STEP}),
         kinds=frozenset({"checkpoint", "step"}),
@@ -69,14 +74,14 @@ class PlateauModeMismatch(EventRule, code="TC220", aliases=("plateau-of-the-wron
         elif isinstance(event, CallEvent) and event.family == Families.OPTIMIZER_STEP:
             self._courses[event.rank, str(event.owner)].update()
         elif isinstance(event, CheckpointEvent) and brings_back(event):
-            for course in self._courses.values():  # may know a better metric
+            for course in self._courses.values():  # the checkpoint may have a better metric
                 course.is_over = True
         elif isinstance(event, StepEvent):
             return [
                 found
                 for owner, rates in event.lr.items()
                 if rates
-                for found in self._look(self._courses[event.rank, owner], event, rates[0])
+                for found in self._compare(self._courses[event.rank, owner], event, rates[0])
             ]
         return []
 
@@ -87,7 +92,7 @@ class PlateauModeMismatch(EventRule, code="TC220", aliases=("plateau-of-the-wron
         if metric is not None and not course.is_over:
             course.enter(call, metric)
 
-    def _look(self, course: _Course, event: StepEvent, rate: float) -> Iterator[Violation]:
+    def _compare(self, course: _Course, event: StepEvent, rate: float) -> Iterator[Violation]:
         if course.is_over or not course.move(rate):
             return
         self.triggered += 1
@@ -108,17 +113,18 @@ class PlateauModeMismatch(EventRule, code="TC220", aliases=("plateau-of-the-wron
             symptom=Symptom.SCHEDULE,
             message=f"the rate of {call.owner} is reduced while the metric {word} ({shown})",
             expected=f'mode="{"max" if rises else "min"}" for a metric that improves as it {word}',
-            observed=f"the metric {word} ({shown}), and the rate is reduced",
+            observed=f"the metric {word} ({shown}), but the rate is reduced",
             evidence=(call,),
         )
 
 
 @dataclass(slots=True)
 class _Course:
-    """Of one optimizer: its metrics, those that were clearly the lowest or highest, its rate.
+    """One optimizer: its metrics, those that were clearly the lowest or highest, and its rate.
 
-    waiting: calls, at such metrics or not, whose effect is not known yet. reduced: first call at
-    such a metric that reduced the rate.
+    Attributes:
+        waiting: calls, at such metrics or not, whose effect is not known yet.
+        reduced: the first call at such a metric that reduced the rate.
     """
 
     metrics: list[float] = field(default_factory=list)
@@ -131,7 +137,7 @@ class _Course:
     is_over: bool = False
 
     def enter(self, call: CallEvent, metric: float) -> None:
-        """The scheduler is given a metric."""
+        """Note a metric given to the scheduler."""
         is_low = bool(self.metrics) and metric < min(self.metrics) * (1 - _CLEAR)
         is_high = bool(self.metrics) and metric > max(self.metrics) * (1 + _CLEAR)
         self.lows += is_low
@@ -140,11 +146,11 @@ class _Course:
         self.metrics.append(metric)
 
     def update(self) -> None:
-        """The optimizer steps: at the rate that the calls before it have left."""
+        """Note an optimizer step, which uses the rate set by the previous calls."""
         self.applied = len(self.waiting)
 
     def move(self, rate: float) -> bool:
-        """A step has ended. Whether its rate shows the effect of a call."""
+        """Note the rate at the end of a step. Return whether it shows the effect of a call."""
         before, self.rate = self.rate, rate
         known, self.waiting = self.waiting[: self.applied], self.waiting[self.applied :]
         self.applied = 0
@@ -154,7 +160,7 @@ class _Course:
 
     @property
     def is_wrong(self) -> bool:
-        """Whether it went one way, the better one, and the rate was reduced upon that."""
+        """Whether the metric only improved, and the rate was reduced for that."""
         if self.reduced is None or max(self.lows, self.highs) < _IMPROVED:
             return False
         if min(self.lows, self.highs):
@@ -163,7 +169,7 @@ class _Course:
 
 
 def _are_shares(metrics: Sequence[float]) -> bool:
-    """Whether all of them are of the same number of samples, as accuracies are, or percentages."""
+    """Whether all can be accuracies or percentages over the same number of samples."""
     scale = _PERCENT if max(metrics) > 1 else 1
     shares = [metric / scale for metric in metrics]
     return max(shares) <= 1 and any(

@@ -1,4 +1,4 @@
-"""A schedule made for updates is stepped by epoch, or one made for epochs by update."""
+"""A schedule counts updates but is stepped per epoch, or the reverse."""
 
 from __future__ import annotations
 
@@ -16,54 +16,61 @@ from traincheck.schema.torch_api import LAST_MILESTONE, SCHEDULE_LENGTHS, TRAINI
 from traincheck.schema.values import number
 
 _WHOLE = (*(name for name in SCHEDULE_LENGTHS if name != "T_0"), TRAINING_STEPS)
-_IN_EPOCHS = (LAST_MILESTONE, "T_0")  # a cosine is left to TC217, a rate of zero to TC210
-_LONG = 20  # calls: of a shorter schedule, numbers agree by chance
+_IN_EPOCHS = (LAST_MILESTONE, "T_0")  # TC217 covers a cosine, TC210 a rate of zero
+_LONG = 20  # calls: for a shorter schedule, numbers can agree by coincidence
 _EXACT = 0.02
-_RARE = 1.9  # times fewer calls than the schedule is made for
-_ENDS = 10  # the part of the time between two calls that training may go on after the last one
+_RARE = 1.9  # times fewer calls than the schedule is built for
+_ENDS = 10  # training may continue after the last call for this part of the time between two calls
 _EPOCHS = 3
-_UPDATES = 10  # an epoch
-_OFTEN = 0.1  # so far may calls be from one an update
+_UPDATES = 10  # per epoch
+_OFTEN = 0.1  # allowed deviation from one call per update
 
 
 class SchedulerSteppedPerEpoch(StepRule, code="TC221", aliases=("schedule-in-another-unit",)):
     """scheduler-stepped-per-epoch: scheduler.step() is called by epoch for a count of updates.
 
     What it checks:
-        A schedule that is made for as many calls as there were updates, or batches, is stepped for
-        each of them. One whose numbers are those of epochs is not stepped at each update.
+        A schedule built for as many calls as there were updates, or batches, is stepped for each of
+        them. A schedule whose numbers are epochs is not stepped at each update.
 
     Why it matters:
-        A schedule made for updates and stepped by epoch stays in its warm-up for all of training.
-        One made for epochs and stepped by update is over within the first epoch.
+        A schedule built for updates and stepped per epoch stays in its warm-up for all of training.
+        A schedule built for epochs and stepped per update is over within the first epoch.
 
     Fires on:
-        At the end of the run: OneCycleLR, a cosine, or a schedule of transformers, that is as long
-        as there were updates or batches, within two percent, and was stepped half as often
-        at most (by epoch, or by window of accumulation). MultiStepLR whose last milestone, or
-        CosineAnnealingWarmRestarts whose T_0, is no more than the epochs that were trained, and
-        which was stepped at every one of ten and more updates a whole epoch.
+        - At the end of the run, OneCycleLR, a cosine, or a schedule of transformers that is as long
+          as there were updates or batches (within two percent), and was stepped at most half as
+          often. It is stepped e.g. per epoch, or per window of accumulation.
+        - At the end of the run, MultiStepLR whose last milestone, or CosineAnnealingWarmRestarts
+          whose T_0, is no more than the number of trained epochs, and which was stepped at every
+          update, with at least ten updates per whole epoch.
 
     Stays quiet on:
-        Schedules of epochs stepped by epoch, training that ends early, a single call; steps that
-        GradScaler skips; step(epoch), as a fraction perhaps; several schedulers of one optimizer;
-        resumed runs; runs of which steps are missing.
+        - Schedules of epochs stepped per epoch.
+        - Training that ends early.
+        - A single call.
+        - Steps that GradScaler skips.
+        - step(epoch), whose argument may be a fraction.
+        - Several schedulers of one optimizer.
+        - Resumed runs.
+        - Runs with missing steps.
 
     Fix:
-        Call scheduler.step() as often as the schedule counts: after each update for one made for
-        updates (in Lightning, "interval": "step"), after each epoch for one made for epochs.
+        Call scheduler.step() as often as the schedule counts: after each update for a schedule in
+        updates (in Lightning, "interval": "step"), after each epoch for a schedule in epochs.
 
     Source:
         https://github.com/pytorch/pytorch/issues/65417
     """
 
-    title = "A schedule is stepped in another unit than it is made for"
+    title = "A schedule is stepped in another unit than it is built for"
     likely_cause = (
-        "The schedule counts something else than scheduler.step() is called for: {observed}."
+        "The schedule counts updates and scheduler.step() is called per epoch, or the reverse: "
+        "{observed}."
     )
     fix = (
-        'Call scheduler.step() after each update (in Lightning, "interval": "step"), or make '
-        "the schedule for as many calls as there are."
+        'Call scheduler.step() after each update (in Lightning, "interval": "step"), or build '
+        "the schedule for the real number of calls."
     )
     needs = (
         DISCOVERY
@@ -119,11 +126,11 @@ class SchedulerSteppedPerEpoch(StepRule, code="TC221", aliases=("schedule-in-ano
         return found
 
     def _is_resumed(self, plan: _Plan) -> bool:
-        """Whether the schedule may have begun at any of its steps."""
+        """Whether the schedule may have started at any of its steps."""
         return any(name == plan.cls or "optim" in name for name in self.ledger.loaded)
 
     def _rare(self, plan: _Plan, label: str) -> list[Violation]:
-        """Made for updates or batches, stepped more rarely."""
+        """Violations of a schedule in updates or batches that is stepped less often."""
         length = plan.length(_WHOLE)
         units = {"updates": plan.updates, "batches": plan.batches(self.ledger.passes)}
         exact = max(1, length * _EXACT)
@@ -131,13 +138,13 @@ class SchedulerSteppedPerEpoch(StepRule, code="TC221", aliases=("schedule-in-ano
         is_over = plan.since * plan.calls * _ENDS <= plan.updates
         if unit is None or length < _LONG or plan.calls * _RARE > length or not is_over:
             return []
-        made = f"it is made for {length:g} {unit}"
+        made = f"it is built for {length:g} {unit}"
         if unit == "batches":
             made += f", which are {plan.updates} updates,"
         return [self._violation(plan, f"{made} and stepped {plan.calls} times", label)]
 
     def _often(self, plan: _Plan, label: str) -> list[Violation]:
-        """Made for epochs, stepped at each update."""
+        """Violations of a schedule in epochs that is stepped at each update."""
         length = plan.length(_IN_EPOCHS)
         epochs = plan.epochs(self.ledger.passes)
         is_often = abs(plan.calls - plan.updates) <= plan.updates * _OFTEN
@@ -147,15 +154,17 @@ class SchedulerSteppedPerEpoch(StepRule, code="TC221", aliases=("schedule-in-ano
         is_steps = LAST_MILESTONE in plan.made.args
         made = f"{'its last milestone' if is_steps else 'T_0'} is {length:g}"
         how = f"{made}, and it is stepped {plan.calls} times in {epochs} epochs"
-        fix = "Call scheduler.step() once an epoch, or give the numbers of its schedule in updates."
+        fix = (
+            "Call scheduler.step() once per epoch, or give the numbers of its schedule in updates."
+        )
         return [replace(self._violation(plan, how, label), fix=fix)]
 
     def _violation(self, plan: _Plan, how: str, label: str) -> Violation:
         assert plan.call is not None
-        assert self._last is not None  # both are known once it was stepped
+        assert self._last is not None  # both are known once the scheduler has stepped
         places = [str(call.where).rpartition("/")[2] for call in (plan.made, plan.call)]
         name = plan.cls.rpartition(".")[2]
-        lines = f"made at {places[0]}, stepped at {places[1]}"
+        lines = f"built at {places[0]}, stepped at {places[1]}"
         return proof(
             (self.code, Symptom.SCHEDULE),
             self._last,
@@ -170,17 +179,17 @@ class SchedulerSteppedPerEpoch(StepRule, code="TC221", aliases=("schedule-in-ano
 
 @dataclass(slots=True)
 class _Plan:
-    """Of the schedule of one optimizer, since it was made.
+    """The schedule of one optimizer since it was built.
 
     Attributes:
-        made: its creation.
-        came: batches of each loader before the step that it was made in.
-        call: the first of step().
-        backwards: calls of backward() since, by the loader of the last batch.
-        since: updates after the last call.
-        loaders: whose batches it is trained on.
-        before: whole passes over them at its first update.
-        is_plain: whether nothing else has a part in the rate.
+        made: the call that built it.
+        came: batches of each loader before the step in which it was built.
+        call: the first call of step().
+        backwards: calls of backward() since then, by the loader of the last batch.
+        since: updates after the last call of step().
+        loaders: the loaders whose batches the optimizer trains on.
+        before: whole passes over these loaders at its first update.
+        is_plain: whether nothing else affects the rate.
     """
 
     made: CallEvent
@@ -199,15 +208,15 @@ class _Plan:
         return self.made.api.rpartition(".")[0]
 
     def step(self, call: CallEvent) -> None:
-        """Enter that the schedule moves on."""
+        """Note a step of the scheduler."""
         is_own = call.api.rpartition(".")[0] == self.cls
-        self.is_plain &= is_own and not call.args  # step(epoch) says where it is
+        self.is_plain &= is_own and not call.args  # step(epoch) sets the position
         self.call = self.call or call
         self.calls += 1
         self.since = 0
 
     def update(self, moment: Moment, passes: Passes) -> None:
-        """Enter that the optimizer does."""
+        """Note a step of the optimizer."""
         self.updates += 1
         self.since += 1
         if moment.batch is not None:
@@ -216,20 +225,20 @@ class _Plan:
             self.before = passes.ended.copy()
 
     def epochs(self, passes: Passes) -> int:
-        """Whole passes over the loader that had the most."""
+        """Whole passes over the loader with the most passes."""
         before = passes.ended if self.before is None else self.before
         return max((passes.whole(one) - before[one] for one in self.loaders), default=0)
 
     def backward(self, moment: Moment) -> None:
-        """Enter gradients of its parameters."""
+        """Note that gradients of its parameters are computed."""
         self.backwards[moment.batch[0] if moment.batch is not None else ""] += 1
 
     def batches(self, passes: Passes) -> int:
-        """Batches with a backward(); one may have several. Accelerate fetches one batch ahead."""
+        """Batches with at least one backward(). Accelerate fetches one batch ahead."""
         fetched = passes.batches - self.came
         return sum(min(n, fetched[loader]) if loader else n for loader, n in self.backwards.items())
 
     def length(self, names: Sequence[str]) -> float:
-        """The first of these numbers that its record has; 0 for none."""
+        """The first of these numbers that is recorded, or 0 if none is."""
         found = (number(self.made.args.get(name)) for name in names)
         return next((length for length in found if length is not None), 0)

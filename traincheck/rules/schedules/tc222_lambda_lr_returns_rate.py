@@ -1,4 +1,4 @@
-"""A function given to LambdaLR returns the rate, which is multiplied by the rate again."""
+"""A function passed to LambdaLR returns the rate, which is then multiplied by the rate again."""
 
 from __future__ import annotations
 
@@ -17,43 +17,45 @@ from traincheck.schema.values import number
 
 _LAMBDA = "torch.optim.lr_scheduler.LambdaLR"
 _EXACT = 1e-6  # relative
-_STEPS = 10  # of the scheduler
-_SETTLED = 5  # steps without a larger rate: it is no warm-up that ends where it happens to be
-_MOST = 0.2  # as a first rate: a factor of one half is a factor
+_STEPS = 10  # scheduler steps
+_SETTLED = 5  # steps without a larger rate: not a warm-up that happens to end here
+_MOST = 0.2  # as an initial rate: one half may be a factor
 
 
 class LambdaLrReturnsRate(StepRule, code="TC222", aliases=("rate-multiplied-twice",)):
-    """lambda-lr-returns-rate: LambdaLR multiplies a rate with itself.
+    """lambda-lr-returns-rate: LambdaLR multiplies a rate by itself.
 
     What it checks:
-        The largest rate that LambdaLR sets is not the square of the rate that the optimizer was
-        made with.
+        The largest rate that LambdaLR sets is not the square of the optimizer's initial rate.
 
     Why it matters:
-        LambdaLR multiplies the initial rate by what its function returns. A function that returns
-        the rate itself makes 0.0001 of 0.01: training goes on, a hundred times too slowly.
+        LambdaLR multiplies the initial rate by the result of its function. A function that returns
+        the rate itself turns 0.01 into 0.0001: training continues a hundred times too slowly.
 
     Fires on:
-        At the end of the run: LambdaLR is the only scheduler of an optimizer, was stepped ten times
-        and more, and the largest rate of each group was its initial rate times itself, to six
-        digits, long before the end.
+        - At the end of the run, LambdaLR is the only scheduler of an optimizer and was stepped at
+          least ten times. The largest rate of each group was its initial rate squared, to six
+          digits, long before the end.
 
     Stays quiet on:
-        Functions that return a factor; warm-up that passes this value, or has reached it when the
-        run ends; initial rates of more than 0.2, of which one half may be a factor; other
-        schedulers beside it; resumed runs; runs of which steps are missing.
+        - Functions that return a factor.
+        - A warm-up that passes this value, or has reached it when the run ends.
+        - Initial rates of more than 0.2, because one half may be a factor.
+        - Other schedulers beside it.
+        - Resumed runs.
+        - Runs with missing steps.
 
     Fix:
-        Let the function return a factor, 1 for the initial rate; or give the optimizer lr=1.0.
+        Let the function return a factor, 1 for the initial rate. Or give the optimizer lr=1.0.
 
     Source:
         https://docs.pytorch.org/docs/stable/generated/torch.optim.lr_scheduler.LambdaLR.html
     """
 
-    title = "LambdaLR multiplies the learning rate with itself"
+    title = "LambdaLR multiplies the learning rate by itself"
     likely_cause = (
-        "The function given to LambdaLR{where} returns a rate, not a factor of the "
-        "initial rate: {observed}."
+        "The function passed to LambdaLR{where} returns a rate, not a factor of the initial rate: "
+        "{observed}."
     )
     fix = "Let the function return a factor, 1 for the initial rate, or give the optimizer lr=1.0."
     needs = DISCOVERY | Needs(
@@ -75,7 +77,7 @@ class LambdaLrReturnsRate(StepRule, code="TC222", aliases=("rate-multiplied-twic
         if self._is_lost:
             self._courses.clear()
             return []
-        # A step of the scheduler after the update is for the next: the rates are of the update.
+        # A scheduler step after the update belongs to the next: the rates are those of the update.
         for moment in facts.moments:
             if moment.call.exception is None:
                 self._enter(str(moment.call.owner), moment, facts)
@@ -106,30 +108,33 @@ class LambdaLrReturnsRate(StepRule, code="TC222", aliases=("rate-multiplied-twic
         return found
 
     def _is_resumed(self) -> bool:
-        """Whether a schedule may have begun at any of its steps, with any rate."""
+        """Whether a schedule may have started at any of its steps, with any rate."""
         return any(name == _LAMBDA or "optim" in name for name in self.ledger.loaded)
 
     def _violation(self, course: _Course, holder: Holder, pair: tuple[float, float]) -> Violation:
-        assert self._last is not None  # there were updates
-        told = f"the largest rate is {pair[1]:.3g}, the initial rate {pair[0]:.3g} times itself"
+        assert self._last is not None  # there have been updates
+        fact = f"the largest rate is {pair[1]:.3g}, the initial rate {pair[0]:.3g} squared"
         return proof(
             (self.code, Symptom.SCHEDULE),
             self._last,
             step=course.first,
             subject=Subject(api=Families.SCHEDULER_STEP),
-            message=f"LambdaLR of {holder.label}: {told}",
+            message=f"LambdaLR of {holder.label}: {fact}",
             expected=f"a rate of {pair[0]:.3g} where the function returns 1",
-            observed=told,
+            observed=fact,
             evidence=(course.made,),
         )
 
 
 @dataclass(slots=True)
 class _Course:
-    """Of one optimizer, since its scheduler was made.
+    """The rates of one optimizer since its scheduler was built.
 
-    largest: rate of each group; settled: steps of the scheduler since. first: step of the first
-    update. is_plain: nothing but one LambdaLR has a part in the rate.
+    Attributes:
+        largest: the largest rate of each group.
+        settled: scheduler steps since the largest rate.
+        first: the step of the first update.
+        is_plain: whether only one LambdaLR affects the rate.
     """
 
     made: CallEvent
@@ -140,13 +145,13 @@ class _Course:
     first: int | None = None
 
     def step(self, call: CallEvent) -> None:
-        """Enter that the schedule moves on."""
+        """Note a step of the scheduler."""
         self.is_plain &= call.api == f"{_LAMBDA}.step" and not call.args
         self.calls += 1
         self.settled += 1
 
     def update(self, rates: Sequence[float], step: int | None) -> None:
-        """Enter an update at these rates."""
+        """Note an update at these rates."""
         if not self.largest:
             self.largest, self.first = [0.0] * len(rates), step
         self.is_plain &= len(rates) == len(self.largest)
@@ -156,12 +161,12 @@ class _Course:
 
     @property
     def is_over(self) -> bool:
-        """Whether it has shown what it does."""
+        """Whether the schedule has shown its largest rate."""
         return self.is_plain and self.calls >= _STEPS and self.settled >= _SETTLED
 
 
 def _initial(holder: Holder) -> list[float]:
-    """The rate that each group was made with; 0 where it is not known."""
+    """The initial rate of each group, or 0 if it is unknown."""
     hypers = [group.hyper for group in holder.made.groups]
     return [number(hyper.get("initial_lr", hyper.get("lr"))) or 0 for hyper in hypers]
 

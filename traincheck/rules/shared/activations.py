@@ -1,4 +1,4 @@
-"""A base class of rules about activations: function, module and statistics of each of them."""
+"""Helpers of rules about activations: function, module and statistics of each activation."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Gradients that pile up where the program updates its parameters itself.
+"""Gradients that accumulate when the program updates its parameters itself.
 
-No call shows such an update: a parameter that has changed in a step, and had a gradient, was
-updated. Two passes of a deliberate accumulation may have other writes between them, such as noise
-that is added to weights. So more updates in a row are asked for than one accumulates over.
+No call shows such an update: a parameter counts as updated if it had a gradient and changed in the
+step. During deliberate accumulation, other writes may occur between two passes, e.g. noise added to
+weights. The proof therefore needs more updates in a row than a program accumulates over.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from traincheck.schema.events import CallEvent
 from traincheck.schema.torch_api import Families
 
 _SURE = 64  # updates in a row
-_AT_END = 4  # where the run ends, and no gradient was ever cleared
+_AT_END = 4  # at the end of the run, if no gradient was ever cleared
 
 _CLIPS = frozenset({Families.CLIP_NORM, Families.CLIP_VALUE})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pile:
-    """A step that applies gradients which contain those of the step before.
+    """A step that applies gradients which still contain those of the previous step.
 
     Attributes:
-        facts: of the step.
-        ids: parameters.
-        backward: the last call that added to them.
+        facts: the facts of the step.
+        ids: the parameters.
+        backward: the last call that added to their gradients.
     """
 
     facts: StepFacts
@@ -39,17 +39,19 @@ class Pile:
 class Piling:
     """Follows gradients from one update by the program to the next."""
 
-    _used: set[int] = field(default_factory=set)  # applied, and not cleared since
+    _used: set[int] = field(default_factory=set)  # gradients applied and not cleared since
     _row: list[Pile] = field(default_factory=list)  # updates since gradients were last cleared
     _count: int = 0
-    _longest: int = 0  # such row that a clearing ended
-    _is_cleared: bool = False  # ever
-    _was_clipped: bool = False  # in the step before
+    _longest: int = 0  # longest such row that was ended by clearing
+    _is_cleared: bool = False  # whether gradients were ever cleared
+    _was_clipped: bool = False  # in the previous step
 
     def step(self, facts: StepFacts, held: AbstractSet[int]) -> list[Pile]:
-        """What is certain after this step.
+        """The piles that are certain after this step.
 
-        held: parameters that optimizers hold: they may step only now and then.
+        Args:
+            facts: the facts of the step.
+            held: parameters that optimizers hold, which may step only occasionally.
         """
         if facts.is_gap:
             self._used.clear()
@@ -67,7 +69,7 @@ class Piling:
             if moment.family == Families.BACKWARD:
                 piled |= self._used & moment.reached
         families = {moment.family for moment in facts.moments}
-        if not self._was_clipped:  # scaled by the program, as for momentum
+        if not self._was_clipped:  # the program scales gradients, e.g. for momentum
             piled -= facts.written
         self._was_clipped = not _CLIPS.isdisjoint(families)
         applied = facts.by_hand - held
@@ -96,6 +98,6 @@ class Piling:
         self._row, self._count = [], 0
 
     def finish(self) -> list[Pile]:
-        """The run is over: nothing clears these gradients any more."""
+        """Report at the end of the run, when nothing can clear these gradients any more."""
         is_certain = not self._is_cleared and _AT_END <= self._count < self._needed
         return self._row if is_certain else []

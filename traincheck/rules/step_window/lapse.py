@@ -12,9 +12,9 @@ class Lapse:
     """Steps in a row without an update.
 
     Attributes:
-        count: how many.
-        first: violations of the first of them.
-        latest: violations of the last of them.
+        count: the number of steps.
+        first: violations of the first step.
+        latest: violations of the last step.
     """
 
     count: int = 0
@@ -22,9 +22,11 @@ class Lapse:
     latest: list[Violation] = field(default_factory=list)
 
     def add(self, found: list[Violation], needed: int) -> list[Violation]:
-        """Add a step; the violations that are certain now.
+        """Add a step and return the violations that are certain now.
 
-        needed: how many steps prove the fault while the run goes on.
+        Args:
+            found: the violations of the step.
+            needed: number of steps that prove the fault while the run goes on.
         """
         self.count += 1
         if self.count >= needed:
@@ -35,6 +37,8 @@ class Lapse:
     def ends(self, least: int, most: int) -> list[Violation]:
         """The violations that the end of a run proves.
 
-        least: how many steps prove it then. most: so many were reported before.
+        Args:
+            least: number of steps that prove the fault at the end.
+            most: number of steps after which it was already reported.
         """
         return self.first + self.latest if least <= self.count < most else []

@@ -1,4 +1,4 @@
-"""A step applies gradients of the step before once more.
+"""A step applies the gradients of the previous step again.
 
 Follows gradients, not only calls.
 """
@@ -17,11 +17,11 @@ from traincheck.schema.torch_api import Families
 
 _APPLIED = (
     "optimizer.step(){where} at step {step} applies gradients of {variables} that still contain "
-    "those of the step before."
+    "those of the previous step."
 )
 _BY_HAND = (
-    "The program updates its parameters itself, without an optimizer, and clears no gradients: "
-    "backward(){where} at step {step} adds to those of {variables}."
+    "The program updates its parameters without an optimizer and never clears gradients: "
+    "backward(){where} at step {step} adds to the gradients of {variables}."
 )
 _CLEAR = "Call model.zero_grad(), or set p.grad = None for each parameter, after every update."
 
@@ -30,33 +30,41 @@ class MissingZeroGrad(StepRule, code="TC201", severity="error"):
     """missing-zero-grad: gradients are not cleared between two steps of an optimizer.
 
     What it checks:
-        Between two steps of the same optimizer, gradients that the first has applied are cleared
-        before backward() adds to them: by zero_grad() of the optimizer or the model, or by hand.
-        The same between two updates that the program makes itself, without an optimizer.
+        Between two steps of the same optimizer, the gradients that the first step applied are
+        cleared before backward() adds to them. They are cleared by zero_grad() of the optimizer or
+        the model, or by hand. The same holds for two updates that the program makes without an
+        optimizer.
 
     Why it matters:
-        Every step applies the sum of all gradients so far. Training goes on, with a direction that
-        is stale and a size that grows.
+        Every step applies the sum of all gradients so far. Training continues with a stale
+        direction and a growing step size.
 
     Fires on:
-        A loop without zero_grad(); a zero_grad() of another optimizer or of another model; a
-        zero_grad() that is reached only now and then. A loop without an optimizer that updates its
-        parameters itself 64 times in a row, or four times up to the end of the run, with gradients
-        that are never cleared.
+        - A loop without zero_grad().
+        - A zero_grad() of another optimizer or of another model.
+        - A zero_grad() that is reached only occasionally.
+        - A loop without an optimizer whose gradients are never cleared. It updates its parameters
+          itself 64 times in a row, or four times by the end of the run.
 
     Stays quiet on:
-        zero_grad() at the head or at the end of the loop, of the optimizer or of the model;
-        gradients set to None, or written in each step, by hand (as of fp32 masters of the weights);
-        accumulation over several backward() between two steps; the generator's backward() that
-        reaches a discriminator; closures (LBFGS); the first step; steps that GradScaler skips;
-        gradients that a step which was not recorded has left, where no optimizer has applied them;
-        without an optimizer: accumulation over several backward() before an update, momentum kept
-        in the gradients, weights that are written without a gradient (averages, target networks,
-        limits, masks), steps that are sampled.
+        - zero_grad() at the start or the end of the loop, of the optimizer or of the model.
+        - Gradients that are set to None, or written in each step, by hand (e.g. of fp32 master
+          weights).
+        - Accumulation over several backward() between two steps.
+        - The generator's backward() that reaches a discriminator.
+        - Closures (LBFGS).
+        - The first step.
+        - Steps that GradScaler skips.
+        - Gradients left by a step that was not recorded and that no optimizer has applied.
+        - Without an optimizer: accumulation over several backward() before an update.
+        - Without an optimizer: momentum kept in the gradients.
+        - Without an optimizer: weights that are written without a gradient (averages, target
+          networks, limits, masks).
+        - Without an optimizer: steps that are sampled.
 
     Fix:
-        Call optimizer.zero_grad() once per optimizer step; without an optimizer, model.zero_grad()
-        or p.grad = None after each update.
+        Call optimizer.zero_grad() once per optimizer step. Without an optimizer, call
+        model.zero_grad() or set p.grad = None after each update.
 
     Source:
         https://stackoverflow.com/questions/60335387
@@ -75,7 +83,9 @@ class MissingZeroGrad(StepRule, code="TC201", severity="error"):
     def __init__(self) -> None:
         super().__init__()
         self._windows: dict[str, _Window] = {}
-        self._cleared: dict[str, CallEvent] = {}  # the last zero_grad that was of an optimizer's
+        self._cleared: dict[
+            str, CallEvent
+        ] = {}  # last zero_grad that cleared an optimizer's gradients
         self._piling = Piling()
 
     def judge(self, facts: StepFacts) -> list[Violation]:
@@ -90,17 +100,19 @@ class MissingZeroGrad(StepRule, code="TC201", severity="error"):
         return [violation for pile in self._piling.finish() for violation in self._piled(pile)]
 
     def _piled(self, pile: Pile) -> list[Violation]:
-        """The program updates parameters itself."""
+        """Violations of updates that the program makes without an optimizer."""
         return [
             replace(
                 proof(
                     (self.code, Symptom.MISSING_ZERO_GRAD),
                     pile.facts,
                     subject=Subject(api=Families.ZERO_GRAD, variable=name),
-                    message=f"the program updates {name} again although its gradient still "
-                    "contains that of the update before: nothing clears it in between",
+                    message=(
+                        f"the program updates {name} again although its gradient still contains "
+                        "that of the previous update: nothing clears it in between"
+                    ),
                     expected="gradients are cleared between two updates",
-                    observed="backward() added to gradients that the update before had applied",
+                    observed="backward() added to gradients that the previous update had applied",
                     evidence=(pile.backward,),
                 ),
                 title="Gradients are not cleared between updates",
@@ -121,7 +133,9 @@ class MissingZeroGrad(StepRule, code="TC201", severity="error"):
             for window in self._windows.values():
                 window.used -= moment.cleared
                 window.piled -= moment.cleared
-                if moment.family == Families.BACKWARD:  # what changes elsewhere the program writes
+                if (
+                    moment.family == Families.BACKWARD
+                ):  # changes elsewhere are writes of the program
                     window.piled |= window.used & moment.reached
             if moment.family == Families.ZERO_GRAD:
                 self._note(moment)
@@ -169,10 +183,10 @@ class MissingZeroGrad(StepRule, code="TC201", severity="error"):
             symptom=Symptom.MISSING_ZERO_GRAD,
             message=(
                 f"{label} steps again although the gradient of {name} still contains that of the "
-                "step before: there is no zero_grad() in between"
+                "previous step: there is no zero_grad() in between"
             ),
             expected="gradients are cleared between two steps of an optimizer",
-            observed="backward() added to gradients that the step before had applied",
+            observed="backward() added to gradients that the previous step had applied",
             evidence=(moment.call, *backward[-1:]),
             likely_cause=cause,
             optimizer=self.ledger.one_of_several(str(moment.call.owner)),
@@ -181,9 +195,12 @@ class MissingZeroGrad(StepRule, code="TC201", severity="error"):
 
 @dataclass(slots=True)
 class _Window:
-    """Since the last step of an optimizer.
+    """State since the last step of an optimizer.
 
-    used: applied and not cleared since; piled: then added to. other: a zero_grad since then.
+    Attributes:
+        used: gradients applied and not cleared since.
+        piled: those of them that backward() then added to.
+        other: a zero_grad since then.
     """
 
     used: set[int] = field(default_factory=set)
@@ -192,13 +209,15 @@ class _Window:
 
 
 def _cause(other: CallEvent | None, cleared: CallEvent | None) -> str:
-    """What there was in place of the zero_grad that is missing; nothing if there was none.
+    """The call that ran instead of the missing zero_grad, or "" if there was none.
 
-    other: since the last step. cleared: that did clear these gradients, before.
+    Args:
+        other: a zero_grad since the last step.
+        cleared: an earlier zero_grad that did clear these gradients.
     """
     call = cleared or other
     if call is None:
         return ""
     place = f" ({call.where.rpartition('/')[2]})" if call.where else ""
-    what = "is not called in every iteration" if cleared else "clears other gradients than these"
+    what = "is not called in every iteration" if cleared else "clears other gradients"
     return f"zero_grad(){place} {what}: {_APPLIED}"

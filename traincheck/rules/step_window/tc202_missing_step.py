@@ -1,4 +1,4 @@
-"""Gradients are computed and no optimizer step ever applies them."""
+"""Gradients are computed, but no optimizer step ever applies them."""
 
 from __future__ import annotations
 
@@ -17,37 +17,41 @@ from traincheck.schema.torch_api import Families
 from traincheck.schema.words import joined
 
 _CONFIRMED_AT_END = 2  # the run is over: no update will come
-_CONFIRMED_BESIDE = 30  # while another optimizer steps: one may wait long for its turn
-_CONFIRMED_AS_SUM = 64  # backward passes of an only step, which may be accumulation
+_CONFIRMED_BESIDE = 30  # while another optimizer steps: its turn may come late
+_CONFIRMED_AS_SUM = 64  # backward passes of a single step: fewer may be accumulation
 
 
 class MissingStep(StepRule, code="TC202", severity="error"):
     """missing-step: gradients are computed but no optimizer step applies them.
 
     What it checks:
-        An optimizer whose parameters get gradients steps, or GradScaler steps it.
+        An optimizer whose parameters get gradients steps, directly or through GradScaler.
 
     Why it matters:
         Nothing is learned. With dropout and shuffled batches the loss still moves enough to look
         like training.
 
     Fires on:
-        Ten complete steps in a row, or two when the run ends before that, in which backward()
-        reaches parameters of an optimizer that has never stepped, and no optimizer steps. A run in
-        which an optimizer never steps beside others that do, though its zero_grad() is called in
-        each of 30 steps or more and gradients come: a GAN with opt_g.step() written for
-        opt_d.step(). A run that ends with thirty steps in a row without an update, or has three
-        hundred, after some that had one, in which the same line calls backward() and zero_grad()
-        clears what came. A run that ends in its first step after 64 or more backward(): a condition
-        for the update that is never true.
+        - Ten complete steps in a row, or two if the run ends earlier, in which no optimizer steps
+          and backward() reaches parameters of an optimizer that has never stepped.
+        - A run in which an optimizer never steps although others do, its zero_grad() is called in
+          at least 30 steps, and gradients arrive. Example: a GAN with opt_g.step() written for
+          opt_d.step().
+        - Steps without an update after steps with one: three hundred in a row, or thirty in a row
+          at the end of the run. In these steps the same line calls backward(), and zero_grad()
+          clears the gradients.
+        - A run that ends in its first step after at least 64 backward(), e.g. a condition for the
+          update that is never true.
 
     Stays quiet on:
-        Accumulation over several backward(); the gradients of several tasks, cleared and computed
-        one after the other for one step; one of two optimizers that waits for its turn;
-        backward() for saliency or Fisher information after training, which another line calls;
-        updates by hand, with or without an optimizer beside them; an optimizer around another one
-        that steps (SAM); steps that GradScaler skips, or the program now and then; a run that ends
-        in the first accumulation.
+        - Accumulation over several backward().
+        - The gradients of several tasks, cleared and computed one after the other for one step.
+        - One of two optimizers that waits for its turn.
+        - backward() for saliency or Fisher information after training, called in another line.
+        - Updates by hand, with or without an optimizer beside them.
+        - An optimizer around another one that steps (SAM).
+        - Steps that GradScaler skips, or that the program skips occasionally.
+        - A run that ends in the first accumulation.
 
     Fix:
         Call optimizer.step() after loss.backward(), or scaler.step(optimizer) with GradScaler.
@@ -57,7 +61,7 @@ class MissingStep(StepRule, code="TC202", severity="error"):
     """
 
     title = "Gradients are computed but no optimizer step applies them"
-    title_of_several = "No step of {optimizer} applies the gradients that are computed"
+    title_of_several = "No step of {optimizer} applies the computed gradients"
     likely_cause = "optimizer.step() is missing from the loop or is never reached: {observed}."
     fix = "Call optimizer.step() after loss.backward(){where} in every iteration."
     fix_of_several = (
@@ -72,15 +76,15 @@ class MissingStep(StepRule, code="TC202", severity="error"):
     def __init__(self) -> None:
         super().__init__()
         self._stepped: set[str] = set()
-        self._never = Lapse()  # of optimizers that did not step once
-        self._later = Lapse()  # of those that did
-        # Of each optimizer that never stepped: steps that it was made ready for, and the first
+        self._never = Lapse()  # optimizers that never stepped
+        self._later = Lapse()  # optimizers that have stepped
+        # By optimizer that never stepped: number of steps it was prepared for, first violations
         self._ready: dict[str, tuple[int, list[Violation]]] = {}
-        self._zeroed: set[str] = set()  # in the step before: theirs may come in this one
-        self._lines: set[str | None] = set()  # that call backward() before updates
-        self._longest = 0  # of such that an update ended
-        self._sum: list[Violation] = []  # of a first step that is not over
-        # Steps that changed a parameter of an optimizer which never stepped
+        self._zeroed: set[str] = set()  # in the previous step
+        self._lines: set[str | None] = set()  # lines that call backward() before updates
+        self._longest = 0  # longest lapse that an update ended
+        self._sum: list[Violation] = []  # violations of a first step that is not complete
+        # Steps that changed a parameter of an optimizer that never stepped
         self._moved: Counter[int] = Counter()
 
     def judge(self, facts: StepFacts) -> list[Violation]:
@@ -95,7 +99,7 @@ class MissingStep(StepRule, code="TC202", severity="error"):
             or counters.get("scaler_step", 0)
             or not families.isdisjoint(stepping)
         )
-        # Calls are counted in steps that are not recorded too; where they are not, all is open.
+        # Calls are also counted in steps that are not recorded. Without counters nothing is known.
         is_unknown = facts.is_gap and not counters
         if is_updated or is_unknown:
             self.triggered += bool(facts.reached)
@@ -109,7 +113,7 @@ class MissingStep(StepRule, code="TC202", severity="error"):
         return self._wait(facts) + self._stopped(facts)
 
     def finish(self) -> list[Violation]:
-        """A run that ends without an update proves it sooner."""
+        """Report after fewer steps: the run ended without an update."""
         needed = max(LATER_AT_END, 2 * self._longest)
         late = self._never.ends(_CONFIRMED_AT_END, FIRST) or self._later.ends(needed, LATER)
         beside = [
@@ -126,11 +130,11 @@ class MissingStep(StepRule, code="TC202", severity="error"):
                 self._moved.update(facts.changed.intersection(holder.names))
 
     def _is_by_hand(self, identity: int) -> bool:
-        """Whether the program updates it itself. A limit on weights changes them once."""
+        """Whether the program updates the parameter itself. Clipping weights changes them once."""
         return self._moved[identity] >= UPDATED
 
     def _note_ready(self, facts: StepFacts) -> None:
-        """Optimizers whose gradients are cleared and computed, as for a step."""
+        """Count steps in which an optimizer's gradients are cleared and computed, as for a step."""
         known = self.ledger.holders
         served = {i for owner in self._stepped & known.keys() for i in known[owner].names}
         zeroed = {str(m.call.owner) for m in facts.moments if m.family == Families.ZERO_GRAD}
@@ -149,7 +153,7 @@ class MissingStep(StepRule, code="TC202", severity="error"):
             self._zeroed.discard(owner)
 
     def _stopped(self, facts: StepFacts) -> list[Violation]:
-        """Optimizers that have stepped, and gradients come and are cleared as when they did."""
+        """Violations of optimizers that stopped stepping while gradients still arrive."""
         known = self.ledger.holders
         zeroed = {str(m.call.owner) for m in facts.moments if m.family == Families.ZERO_GRAD}
         idle = {owner: known[owner] for owner in sorted(zeroed & self._stepped & known.keys())}
@@ -168,7 +172,7 @@ class MissingStep(StepRule, code="TC202", severity="error"):
         return self._later.add(found, LATER)
 
     def _summed(self, facts: StepFacts) -> list[Violation]:
-        """A step that is the first, and not over: many backward passes, and no update."""
+        """Violations of an incomplete first step with many backward passes and no update."""
         waiting = self.ledger.holders
         victims = {i for holder in waiting.values() for i in holder.names} & facts.reached
         if not victims or facts.event.counters.get("backward", 0) < _CONFIRMED_AS_SUM:
@@ -195,7 +199,14 @@ class MissingStep(StepRule, code="TC202", severity="error"):
         *,
         is_later: bool = False,
     ) -> list[Violation]:
-        """owners: the optimizers that hold the victims. is_later: they had an update before."""
+        """Violations of the victims.
+
+        Args:
+            victims: parameters whose gradients no step applies.
+            owners: the optimizers that hold them.
+            facts: the facts of the step.
+            is_later: whether these optimizers had an update before.
+        """
         ledger = self.ledger
         labels = ", ".join(ledger.holders[owner].label for owner in owners)
         models = joined(sorted({ledger.name(i).partition(".")[0] for i in victims}))
@@ -212,7 +223,7 @@ class MissingStep(StepRule, code="TC202", severity="error"):
         ]
         is_one = len(owners) == 1
         has, step = ("has", "steps") if is_one else ("have", "step")
-        never = f"{step} no more" if is_later else f"{has} not stepped once"
+        never = f"no longer {step}" if is_later else f"{has} never stepped"
         return [
             proof(
                 (self.code, Symptom.MISSING_STEP, one),
@@ -222,7 +233,7 @@ class MissingStep(StepRule, code="TC202", severity="error"):
                 expected="a step of the optimizer after backward()",
                 observed=(
                     f"{labels} {'holds' if is_one else 'hold'} parameters of {models} that get "
-                    f"gradients, and {never}{beside}"
+                    f"gradients, but {never}{beside}"
                 ),
                 evidence=(*calls[:1], facts.event),
             )

@@ -1,4 +1,4 @@
-"""An optimizer steps with nothing to apply.
+"""An optimizer steps without gradients to apply.
 
 One such step proves nothing; two in a row do.
 """
@@ -11,44 +11,51 @@ from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
 from traincheck.rules.base.step_rule import StepRule, proof
 from traincheck.rules.base.streak import Streak, extend
 from traincheck.rules.step_window.unowned_tensors import LooseTensors
-from traincheck.rules.step_window.unused_backwards import VainPasses
+from traincheck.rules.step_window.unused_backwards import UnusedPasses
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.torch_api import Families
 from traincheck.schema.words import joined
 
-_CONFIRMED = 2  # once may be a conditional branch
-_VAIN = 3  # steps for which backward() ran and gave nothing to anyone
-_NEVER = 50  # steps of an optimizer that never had a gradient: no warm-up of another part
+_CONFIRMED = 2  # a single one may be a conditional branch
+_UNUSED = 3  # steps for which backward() ran and no optimizer used the result
+_NEVER = 50  # steps of an optimizer without any gradient: too many for a warm-up
 
 
 class StepWithoutGradient(StepRule, code="TC203", severity="error"):
     """step-without-gradient: an optimizer steps before backward or after zero_grad.
 
     What it checks:
-        When an optimizer steps, its parameters have the gradients that backward() has computed for
-        them since its last step.
+        When an optimizer steps, its parameters have the gradients that backward() has computed
+        since its last step.
 
     Why it matters:
-        Nothing is learned, although every call of the loop is there. The loss still moves with the
+        Nothing is learned, although the loop makes every call. The loss still moves with the
         batches.
 
     Fires on:
-        Two steps in a row of an optimizer, all of whose gradients are None or zero, while
-        backward() did compute gradients for its parameters that were cleared unused. Three steps in
-        a row of one that never had a gradient, though what it holds runs with grad and backward()
-        ran right before, and what that computed for others, if anything, is cleared unused: a
-        generator whose images are detached in its own loss. Ten of one that holds tensors of no
-        model, and none of them ever has a gradient after backward(): copies of parameters. Fifty of
-        one that has none any more, after calls of backward() in lines that used to bring some: the
-        tensors were replaced by others. Else fifty steps of one that holds a whole model.
+        - Two steps in a row of an optimizer whose gradients are all None or zero, while gradients
+          that backward() computed for its parameters were cleared unused.
+        - Three steps in a row of an optimizer that never had a gradient, although its modules run
+          with grad and backward() ran right before. Gradients that this backward() computed for
+          other parameters, if any, are cleared unused. Example: a generator whose images are
+          detached in its own loss.
+        - Ten steps of an optimizer over tensors of no model, none of which ever has a gradient
+          after backward(), e.g. copies of parameters.
+        - Fifty steps of an optimizer over tensors of no model that no longer have a gradient, after
+          calls of backward() in lines that used to produce one. The tensors were replaced by
+          others.
+        - Fifty steps, in all other cases, of an optimizer that holds a whole model.
 
     Stays quiet on:
-        A single step() before training, as schedulers ask for; an iteration in which nothing is to
-        be learned; optimizers that are idle for some steps, or while others apply what backward()
-        computed; losses that are multiplied by zero; zero_grad() after the step; gradients that
-        are assigned by hand; steps that were not recorded.
+        - A single step() before training, as schedulers require.
+        - An iteration in which nothing is to be learned.
+        - Optimizers that are idle for some steps, or while others apply the computed gradients.
+        - Losses that are multiplied by zero.
+        - zero_grad() after the step.
+        - Gradients that are assigned by hand.
+        - Steps that were not recorded.
 
     Fix:
         Order the loop as zero_grad(), forward, backward(), step().
@@ -64,7 +71,7 @@ class StepWithoutGradient(StepRule, code="TC203", severity="error"):
         "backward() and step()."
     )
     fix = "Order the loop as optimizer.zero_grad(), forward, loss.backward(), optimizer.step()."
-    fix_of_several = "Order zero_grad(), forward, backward() and step() of {optimizer} so."
+    fix_of_several = "Order the calls for {optimizer} as zero_grad(), forward, backward(), step()."
     needs = (
         DISCOVERY
         | GRADIENTS
@@ -74,18 +81,18 @@ class StepWithoutGradient(StepRule, code="TC203", severity="error"):
     def __init__(self) -> None:
         super().__init__()
         self._runs: dict[str, _Run] = {}
-        self._never: dict[str, Streak] = {}  # optimizers that had no gradient so far
+        self._never: dict[str, Streak] = {}  # optimizers without a gradient so far
         self._loose = LooseTensors()
-        self._vain = VainPasses()
-        self._has_passed = False  # a backward pass was seen
-        self._told: set[str] = set()  # optimizers that are cut off, each of which is told once
+        self._unused = UnusedPasses()
+        self._has_passed = False  # whether a backward pass has run
+        self._reported: set[str] = set()  # optimizers that are cut off, each reported once
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         if not facts.is_complete:
             self._runs.clear()
             self._never.clear()
             self._loose.forget()
-            self._vain = VainPasses()
+            self._unused = UnusedPasses()
             return []
         found: list[Violation] = []
         for moment in facts.moments:
@@ -95,29 +102,29 @@ class StepWithoutGradient(StepRule, code="TC203", severity="error"):
                     if ours:
                         self._runs.setdefault(key, _Run()).reached |= ours
             self._has_passed |= moment.family == Families.BACKWARD
-            self._vain.follow(moment)
+            self._unused.follow(moment)
             if (
                 moment.family == Families.OPTIMIZER_STEP
                 and moment.call.owner in self.ledger.holders
             ):
                 found += self._step(moment, facts)
                 found += self._without_any(moment, facts)
-            self._vain.settle(moment)
+            self._unused.settle(moment)
         return found
 
     def _without_any(self, moment: Moment, facts: StepFacts) -> list[Violation]:
-        """Told once, at the step at which it is certain."""
+        """Violations of an optimizer that never had a gradient, reported once when certain."""
         ledger, owner = self.ledger, str(moment.call.owner)
         holder = ledger.holders[owner]
         is_fed = moment.present or not holder.ids.isdisjoint(ledger.ever_reached | facts.changed)
         if all(map(holder.is_unowned, holder.ids)) and not ledger.has_gap:
             return self._loose.judge(moment, facts, holder.label)
-        if is_fed or ledger.has_gap:  # gradients of zeros too: of a loss that is weighted so
+        if is_fed or ledger.has_gap:  # zero gradients count too: the weight of a loss may be 0
             self._never.pop(owner, None)
-            self._vain.forget(owner)
+            self._unused.forget(owner)
             return []
-        if ledger.ever_reached:  # where no pass ever reaches anything, TC112 tells it
-            self._vain.enter(owner, facts)
+        if ledger.ever_reached:  # if no pass ever reaches a parameter, TC112 reports it
+            self._unused.enter(owner, facts)
         called = {m.call.module for m in facts.moments if m.family == Families.MODULE}
         called |= {path for path, call in facts.uses.items() if call.grad_enabled}
         parts = self._parts(holder.ids, {path for path in called if path})
@@ -126,15 +133,15 @@ class StepWithoutGradient(StepRule, code="TC203", severity="error"):
             self._never.pop(owner, None)
         elif extend(self._never, owner, facts.event.step).count >= _NEVER:
             return self._cut_off(owner, wholes, self._never[owner], moment, facts)
-        vain = self._vain.streaks.get(owner)
-        if not parts or vain is None or vain.count < _VAIN:
+        unused = self._unused.streaks.get(owner)
+        if not parts or unused is None or unused.count < _UNUSED:
             return []
         if any(map(holder.is_unowned, holder.ids)):
-            return []  # the pass may have been for these, put there since the last look
-        return self._cut_off(owner, parts, vain, moment, facts)
+            return []  # the pass may have been for these, added since the last scan
+        return self._cut_off(owner, parts, unused, moment, facts)
 
     def _parts(self, ids: frozenset[int], called: set[str]) -> list[str]:
-        """The outermost modules that ran, of which the optimizer holds all, and some not frozen."""
+        """The outermost called modules that the optimizer holds entirely, not all frozen."""
         ours: set[str] = set()
         others: set[str] = set()
         for identity, parameter in self.ledger.parameters.items():
@@ -149,27 +156,29 @@ class StepWithoutGradient(StepRule, code="TC203", severity="error"):
     def _cut_off(
         self, owner: str, parts: list[str], streak: Streak, moment: Moment, facts: StepFacts
     ) -> list[Violation]:
-        if owner in self._told:
+        if owner in self._reported:
             return []
-        self._told.add(owner)
+        self._reported.add(owner)
         label, models = self.ledger.holders[owner].label, joined(parts)
         found = proof(
             (self.code, Symptom.STEP_WITHOUT_GRADIENT, self.ledger.one_of_several(owner)),
             facts,
             step=streak.first,
             subject=Subject(api=Families.OPTIMIZER_STEP, module=parts[0]),
-            message=f"{label} steps, and no gradient ever reaches {models}",
-            expected="gradients from backward() are there when the optimizer steps",
+            message=f"{label} steps, but no gradient ever reaches {models}",
+            expected="the optimizer steps with gradients from backward()",
             observed=f"none in {streak.count} steps of {label}, though {models} runs with grad",
             evidence=[moment.call],
         )
         cause = (
-            f"What {models} computes is cut off from every loss: by a detach(), a no_grad() block, "
+            f"The output of {models} is cut off from every loss: by a detach(), a no_grad() block, "
             ".data, or a loss that does not use it."
         )
         fix = f"Remove what cuts {models} off from its loss."
         if not self._has_passed:
-            cause = "loss.backward() is never called: it is missing, or lacks its parentheses."
+            cause = (
+                "loss.backward() is never called: the call is missing, or lacks its parentheses."
+            )
             fix = "Call loss.backward(), with parentheses, before optimizer.step()."
         return [replace(found, likely_cause=cause, fix=fix)]
 
@@ -210,7 +219,7 @@ class StepWithoutGradient(StepRule, code="TC203", severity="error"):
                 f"{label} steps while every gradient it could apply is None or zero, and the "
                 f"gradients that backward() computes of {joined(names)} are cleared unused"
             ),
-            expected="gradients from backward() are there when the optimizer steps",
+            expected="the optimizer steps with gradients from backward()",
             observed=f"{label} finds no gradient of {joined(names)} at its step",
             evidence=(*first, *calls),
             optimizer=self.ledger.one_of_several(owner),
@@ -221,17 +230,18 @@ class StepWithoutGradient(StepRule, code="TC203", severity="error"):
 class _Run:
     """Empty steps of one optimizer in a row.
 
-    wasted: those before which gradients were cleared unused.
+    Attributes:
+        wasted: steps before which gradients were cleared unused.
     """
 
     wasted: int = 0
     first: int | None = None
     first_call: CallEvent | None = None
-    reached: set[int] = field(default_factory=set)  # by backward, since the last step
-    lost: set[int] = field(default_factory=set)  # of all these steps
+    reached: set[int] = field(default_factory=set)  # by backward since the last step
+    lost: set[int] = field(default_factory=set)  # gradients lost in these steps
 
 
 def _above(name: str) -> list[str]:
-    """The paths of all modules around a variable or module: ``Net.fc1`` and ``Net``."""
+    """The paths of all modules that contain a variable or module: ``Net.fc1`` and ``Net``."""
     parts = name.split(".")
     return [".".join(parts[:count]) for count in range(1, len(parts))]

@@ -16,30 +16,34 @@ class GradientsLostInAccumulation(StepRule, code="TC204", severity="error"):
     """gradients-lost-in-accumulation: zero_grad() runs inside the accumulation window.
 
     What it checks:
-        Where an optimizer steps once for several batches, the gradients of all of them are there
-        when it steps.
+        If an optimizer steps once for several batches, the gradients of all these batches are
+        present when it steps.
 
     Why it matters:
-        Only the last batch of each window trains the model. The rest is computed and thrown away,
-        and the effective batch is several times smaller than it looks.
+        Only the last batch of each window trains the model. The other gradients are computed and
+        discarded, and the effective batch is several times smaller than it seems.
 
     Fires on:
-        Several windows in a row in which an optimizer steps once for the same number of batches of
-        one loader, and zero_grad() has cleared the gradients of every batch but the last.
+        - Several windows in a row in which an optimizer steps once for the same number of batches
+          of one loader, and zero_grad() has cleared the gradients of every batch but the last.
 
     Stays quiet on:
-        Accumulation that clears once a step; gradients cleared on one batch (adversarial examples,
-        sharpness-aware steps, several tasks); the generator's backward() that reaches a
-        discriminator, and only that where the generator is cut off (TC203); steps that GradScaler
-        skips; a batch that is left out now and then; a loop whose batches come from no DataLoader;
-        programs that sum up gradients themselves, and put them in place of those that backward()
-        left (differential privacy).
+        - Accumulation that clears gradients once per step.
+        - Gradients cleared on one batch (adversarial examples, sharpness-aware steps, several
+          tasks).
+        - The generator's backward() that reaches a discriminator, and reaches only that if the
+          generator is cut off (TC203).
+        - Steps that GradScaler skips.
+        - A batch that is skipped occasionally.
+        - A loop whose batches come from no DataLoader.
+        - Programs that sum up gradients themselves and write them over those of backward()
+          (differential privacy).
 
     Fix:
         Call zero_grad() after the step, in the branch that steps.
 
     Options:
-        windows: windows in a row that prove it.
+        - windows: number of windows in a row that prove the fault.
 
     Source:
         https://github.com/bytetriper/RAE/issues/67, https://github.com/pytorch/torchtitan/pull/3575
@@ -48,8 +52,8 @@ class GradientsLostInAccumulation(StepRule, code="TC204", severity="error"):
     title = "Gradients are cleared inside the accumulation window"
     title_of_several = "Gradients of {optimizer} are cleared inside its accumulation window"
     likely_cause = (
-        "zero_grad(){where} is called for every batch although the optimizer steps once for "
-        "several: {observed}."
+        "zero_grad(){where} is called for every batch, but the optimizer steps only once per "
+        "several batches: {observed}."
     )
     fix = "Call optimizer.zero_grad() right after optimizer.step(), not for every batch."
     fix_of_several = "Call zero_grad() of {optimizer} right after its step(), not for every batch."
@@ -68,7 +72,7 @@ class GradientsLostInAccumulation(StepRule, code="TC204", severity="error"):
     def judge(self, facts: StepFacts) -> list[Violation]:
         if (
             facts.has_own or not facts.is_complete
-        ):  # what a program sums up itself is nowhere to be seen
+        ):  # sums that the program keeps itself are not recorded
             self._windows.clear()
             self._runs.clear()
             return []
@@ -80,7 +84,7 @@ class GradientsLostInAccumulation(StepRule, code="TC204", severity="error"):
             if moment.family in (Families.OPTIMIZER_STEP, Families.SCALER_STEP):
                 if owner in self._windows:
                     found += self._close(str(owner), moment, facts)
-                # Used, by whichever optimizer, or computed for one that it does not reach
+                # Used by any optimizer, or computed for one that it does not reach
                 for window in self._windows.values():
                     window.pending.clear()
         return found
@@ -139,7 +143,9 @@ class GradientsLostInAccumulation(StepRule, code="TC204", severity="error"):
                     f"before {label} steps"
                 ),
                 expected=f"the step of {label} applies the gradients of all {whole} batches",
-                observed=f"{label} steps once for {whole} batches and finds the gradient of one",
+                observed=(
+                    f"{label} steps once for {whole} batches but has the gradient of only one"
+                ),
                 evidence=(window.cleared_by, moment.call),
             )
         ]
@@ -150,16 +156,17 @@ _Batch = tuple[str, int, int]
 
 @dataclass(slots=True)
 class _Window:
-    """Since the last step of an optimizer.
+    """State since the last step of an optimizer.
 
-    pending: what backward() brought and no step has used; lost: the batches whose gradients were
-    cleared.
+    Attributes:
+        pending: gradients of backward() that no step has used.
+        lost: the batches whose gradients were cleared.
     """
 
     pending: set[int] = field(default_factory=set)
     batch: _Batch | None = None
     lost: list[_Batch | None] = field(default_factory=list)
-    step: int | None = None  # in which the first lost gradients were computed
+    step: int | None = None  # step in which the first lost gradients were computed
     pending_step: int | None = None
     cleared_by: CallEvent | None = None
 

@@ -1,4 +1,4 @@
-"""Gradients are clipped when the optimizer has already applied them."""
+"""Gradients are clipped after the optimizer has already applied them."""
 
 from __future__ import annotations
 
@@ -13,26 +13,28 @@ _CLIPS = (Families.CLIP_NORM, Families.CLIP_VALUE)
 _UPDATES = (Families.OPTIMIZER_STEP, Families.SCALER_STEP)
 _CONFIRMED = 2
 _CONFIRMED_AT_END = 1
-_MEASURES_ONLY = 1e4  # a limit that nothing reaches: the call is there for the norm it returns
+_MEASURES_ONLY = 1e4  # a limit that is never reached: the call only measures the norm
 
 
 class ClipAfterStep(StepRule, code="TC205", severity="error"):
     """clip-after-step: clipping comes after the optimizer step and has no effect.
 
     What it checks:
-        When gradients are clipped, an optimizer step that applies them is still to come.
+        When gradients are clipped, an optimizer step that applies them still follows.
 
     Why it matters:
-        The update is made of the unclipped gradients. One bad batch can ruin the model, although
-        the code seems to guard against it.
+        The update uses the unclipped gradients. One bad batch can ruin the model, although the code
+        seems to guard against it.
 
     Fires on:
-        Two iterations in a row in which clip_grad_norm_() or clip_grad_value_() comes after the
-        step, gradients are then cleared or computed anew, and nothing was clipped before the step.
+        - Two iterations in a row in which clip_grad_norm_() or clip_grad_value_() comes after the
+          step and nothing was clipped before it. The gradients are then cleared or recomputed.
 
     Stays quiet on:
-        Clipping before the step; clipping for a second optimizer whose step follows; a limit so
-        large, or infinite, that the call only measures the norm; closures.
+        - Clipping before the step.
+        - Clipping for a second optimizer whose step follows.
+        - A limit so large, or infinite, that the call only measures the norm.
+        - Closures.
 
     Fix:
         Call clip_grad_norm_() between backward() (with GradScaler: unscale_()) and step().
@@ -42,7 +44,7 @@ class ClipAfterStep(StepRule, code="TC205", severity="error"):
     """
 
     title = "Gradients are not clipped when the optimizer applies them"
-    likely_cause = "{observed}: the call{where} stands in another place of the loop."
+    likely_cause = "{observed}: the call{where} is at the wrong place in the loop."
     fix = "Move the clipping between loss.backward() and optimizer.step()."
     needs = DISCOVERY | GRADIENTS | Needs(calls=frozenset({*_CLIPS, Families.SCALER_STEP}))
 
@@ -50,7 +52,7 @@ class ClipAfterStep(StepRule, code="TC205", severity="error"):
         super().__init__()
         self._stepped = False
         self._clipped = False  # before the step
-        self._began = False  # the next iteration: there are no gradients yet to be clipped
+        self._began = False  # the next iteration has begun: no gradients to clip yet
         self._is_early = False
         self._late: CallEvent | None = None
         self._late_step: int | None = None
@@ -69,7 +71,7 @@ class ClipAfterStep(StepRule, code="TC205", severity="error"):
         return found
 
     def finish(self) -> list[Violation]:
-        """A run that ends soon: once is all there is."""
+        """Report a single late clipping if the run ends early."""
         return self._found if self._count >= _CONFIRMED_AT_END else []
 
     def _follow(self, moment: Moment, facts: StepFacts) -> list[Violation]:
@@ -96,11 +98,13 @@ class ClipAfterStep(StepRule, code="TC205", severity="error"):
         self._first = self._late_step if self._count == 0 else self._first
         self._count += 1
         name = late.api.rpartition(".")[2]
-        place = "comes after the optimizer has stepped: no step uses what it clips"
-        observed = f"{name}() works on gradients that were applied before"
+        place = "comes after the optimizer has stepped: no step uses the clipped gradients"
+        observed = f"{name}() clips gradients that were already applied"
         if self._is_early:
-            place = "comes before backward() has computed what it is to clip"
-            observed = f"{name}() finds no gradients: they are cleared, and backward() is to come"
+            place = "comes before backward() has computed the gradients"
+            observed = (
+                f"{name}() finds no gradients: they were cleared, and backward() has not run yet"
+            )
         violation = proof(
             (self.code, Symptom.WRONG_ORDER),
             facts,

@@ -21,22 +21,25 @@ class ClipScaledGradients(StepRule, code="TC206", severity="error"):
     """clip-scaled-gradients: clipping comes before GradScaler has unscaled the gradients.
 
     What it checks:
-        Between the backward() of a scaled loss and clipping, scaler.unscale_() is called, for each
+        Between the backward() of a scaled loss and clipping, scaler.unscale_() is called for each
         optimizer whose gradients are clipped.
 
     Why it matters:
-        The norm is that of gradients multiplied by the scale (65536, say), so that every gradient
-        is clipped, and then divided by the scale again: what is applied is almost nothing.
+        The norm is that of gradients multiplied by the scale (e.g. 65536), so every gradient is
+        clipped and then divided by the scale again. The applied update is almost zero.
 
     Fires on:
-        clip_grad_norm_() or clip_grad_value_() between scaler.scale(loss).backward() and
-        scaler.step(), without scaler.unscale_(). Where it was called for one of several optimizers:
-        clipping of a list of more parameters than there are without scaled gradients.
+        - clip_grad_norm_() or clip_grad_value_() between scaler.scale(loss).backward() and
+          scaler.step(), without scaler.unscale_().
+        - scaler.unscale_() for one of several optimizers, if the clipped list has more
+          parameters than there are without scaled gradients.
 
     Stays quiet on:
-        unscale_() before clipping, of those whose gradients are clipped; a generator of parameters
-        where another optimizer was unscaled, as nobody knows which they are; a scaler that is
-        disabled; a limit so large that the call only measures; clipping after the step (TC205).
+        - unscale_() before clipping, for all optimizers whose gradients are clipped.
+        - A generator of parameters if another optimizer was unscaled: its contents are unknown.
+        - A scaler that is disabled.
+        - A limit so large that the call only measures the norm.
+        - Clipping after the step (TC205).
 
     Fix:
         Call scaler.unscale_(optimizer) before clipping.
@@ -56,11 +59,11 @@ class ClipScaledGradients(StepRule, code="TC206", severity="error"):
 
     def __init__(self) -> None:
         super().__init__()
-        self._scaling = False  # a loss was scaled, its backward() is to come
-        self._scaled = False  # and nothing was unscaled since
-        self._left = frozenset[int]()  # gradients that were not
+        self._scaling = False  # a loss was scaled, its backward() follows
+        self._scaled = False  # nothing was unscaled since then
+        self._left = frozenset[int]()  # gradients that were not unscaled
         self._clip: CallEvent | None = None
-        self._owners: Sequence[str] = ()  # whose gradients it clips, if others were unscaled
+        self._owners: Sequence[str] = ()  # owners of the clipped gradients, if others were unscaled
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         if not facts.is_complete:
@@ -99,7 +102,7 @@ class ClipScaledGradients(StepRule, code="TC206", severity="error"):
         self._left = frozenset() if holder is None else self._left - holder.ids
 
     def _clipped(self, clip: CallEvent) -> list[str]:
-        """Optimizers with scaled gradients, if some of these must be among what is clipped."""
+        """Optimizers with scaled gradients, if the clipped list must contain some of these."""
         count = clip.args.get("parameters")
         if not self._left or not isinstance(count, int) or count <= _most(self.ledger, self._left):
             return []
@@ -110,7 +113,9 @@ class ClipScaledGradients(StepRule, code="TC206", severity="error"):
         name = clip.api.rpartition(".")[2]
         norm = clip.result.get("value") if isinstance(clip.result, dict) else None
         limit = clip.args.get("max_norm", clip.args.get("clip_value"))
-        found = f" finds a norm of {norm:.4g}" if isinstance(norm, (int, float)) else " is called"
+        measured = (
+            f" finds a norm of {norm:.4g}" if isinstance(norm, (int, float)) else " is called"
+        )
         labels = [self.ledger.holders[owner].label for owner in self._owners]
         whose = f" of {listed(labels)}" if labels else ""
         return proof(
@@ -122,13 +127,13 @@ class ClipScaledGradients(StepRule, code="TC206", severity="error"):
                 f"GradScaler; scaler.unscale_() is not called before it{whose and ' for these'}"
             ),
             expected=f"scaler.unscale_(optimizer){whose} before {name}()",
-            observed=f"{name}(){found}, with a limit of {limit}, on scaled gradients{whose}",
+            observed=f"{name}(){measured}, with a limit of {limit}, on scaled gradients{whose}",
             evidence=(clip, step),
         )
 
 
 def _most(ledger: TrainingState, scaled: frozenset[int]) -> int:
-    """How many parameters a list may name without one of ``scaled``; tied ones several times."""
+    """How many parameters a list can contain without one of ``scaled``, counting tied ones."""
     others = (ledger.held() | ledger.parameters.keys()) - scaled
     known = ledger.parameters
     return sum(len(known[identity].names) if identity in known else 1 for identity in others)

@@ -17,16 +17,18 @@ class ScalerBypassed(StepRule, code="TC207", severity="error"):
         scaler.unscale_().
 
     Why it matters:
-        The update is as many times too large as the scale says (65536 at first). With Adam it looks
-        almost right, but overflows are applied too and weight decay, eps and clipping lose their
+        The update is too large by the factor of the scale (65536 at first). With Adam it looks
+        almost right, but overflows are applied too, and weight decay, eps and clipping lose their
         meaning.
 
     Fires on:
-        optimizer.step() called by itself after scaler.scale(loss).backward().
+        - optimizer.step() called directly after scaler.scale(loss).backward().
 
     Stays quiet on:
-        scaler.step(optimizer); a scaler that is disabled; an optimizer whose own loss is not
-        scaled; unscale_() before the step.
+        - scaler.step(optimizer).
+        - A scaler that is disabled.
+        - An optimizer whose own loss is not scaled.
+        - unscale_() before the step.
 
     Fix:
         Call scaler.step(optimizer) and scaler.update() in place of optimizer.step().
@@ -37,11 +39,11 @@ class ScalerBypassed(StepRule, code="TC207", severity="error"):
 
     title = "The optimizer applies scaled gradients"
     title_of_several = "{optimizer} applies scaled gradients"
-    likely_cause = "optimizer.step(){where} is called by itself, not through GradScaler."
+    likely_cause = "optimizer.step(){where} is called directly, not through GradScaler."
     fix = "Call scaler.step(optimizer), then scaler.update(), in place of optimizer.step()."
     fix_of_several = (
-        "Hand {optimizer} to scaler.step() in place of its own step(), and call "
-        "scaler.update() after the last of them."
+        "Call scaler.step() with {optimizer} instead of its step(), and call scaler.update() "
+        "after the last scaler.step()."
     )
     needs = (
         DISCOVERY
@@ -51,7 +53,7 @@ class ScalerBypassed(StepRule, code="TC207", severity="error"):
 
     def __init__(self) -> None:
         super().__init__()
-        self._scaling = False  # a loss was scaled, its backward() is to come
+        self._scaling = False  # a loss was scaled, its backward() follows
         self._scaled: set[int] = set()
 
     def judge(self, facts: StepFacts) -> list[Violation]:
@@ -91,10 +93,10 @@ class ScalerBypassed(StepRule, code="TC207", severity="error"):
             facts,
             subject=Subject(api=Families.OPTIMIZER_STEP),
             message=(
-                f"{label} steps by itself although its gradients are multiplied by the scale of "
+                f"{label} steps directly although its gradients are multiplied by the scale of "
                 "GradScaler"
             ),
             expected="scaler.step(optimizer), which divides gradients by the scale",
-            observed=f"{label} applies {len(wrong)} gradients of a loss that scaler.scale() made",
+            observed=f"{label} applies {len(wrong)} gradients of a loss scaled by scaler.scale()",
             evidence=(moment.call,),
         )

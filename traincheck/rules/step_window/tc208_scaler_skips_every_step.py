@@ -18,23 +18,25 @@ class ScalerSkipsEveryStep(StepRule, code="TC208", severity="error"):
         scaler.step() lets its optimizer step, apart from a few times while the scale settles.
 
     Why it matters:
-        Nothing is learned while the loop, and a scheduler beside it, goes on as if it were: the
-        learning rate may have decayed to nothing before the first update.
+        Nothing is learned, but the loop and its scheduler continue as usual. The learning rate may
+        have decayed to zero before the first update.
 
     Fires on:
-        Ten skipped steps in a row; or a run of at least three that ends without a single update.
+        - Ten skipped steps in a row.
+        - A run of at least three skipped steps that ends without a single update.
 
     Stays quiet on:
-        A few skipped steps, at the start or now and then; a scaler that is disabled; steps that
-        were not recorded.
+        - A few skipped steps, at the start or occasionally.
+        - A scaler that is disabled.
+        - Steps that were not recorded.
 
     Fix:
-        Look for what makes the loss or its gradients overflow; lower init_scale; step the scheduler
-        only when the optimizer has stepped.
+        Find the cause of the overflow in the loss or its gradients. Lower init_scale. Step the
+        scheduler only when the optimizer has stepped.
 
     Options:
-        skipped: skipped steps in a row that are a fault.
-        skipped_of_all: as many are, when a run ends without any update.
+        - skipped: number of skipped steps in a row that are a fault.
+        - skipped_of_all: number of skipped steps that are a fault if a run ends without any update.
 
     Source:
         https://github.com/Lightning-AI/pytorch-lightning/issues/18828,
@@ -48,8 +50,8 @@ class ScalerSkipsEveryStep(StepRule, code="TC208", severity="error"):
         "overflows, or init_scale is far too large."
     )
     fix = (
-        "Find what makes the loss overflow or lower init_scale; step the scheduler only after "
-        "a step that was not skipped."
+        "Find the cause of the overflow in the loss, or lower init_scale. Step the scheduler only "
+        "after a step that was not skipped."
     )
     needs = (
         DISCOVERY
@@ -67,7 +69,7 @@ class ScalerSkipsEveryStep(StepRule, code="TC208", severity="error"):
     def judge(self, facts: StepFacts) -> list[Violation]:
         if facts.is_gap:
             self._runs.clear()
-            self._stepped |= self.ledger.holders.keys()  # they may have
+            self._stepped |= self.ledger.holders.keys()  # they may have stepped
             return []
         found: list[Violation] = []
         inner = {m.call.parent for m in facts.updates()}
@@ -86,7 +88,7 @@ class ScalerSkipsEveryStep(StepRule, code="TC208", severity="error"):
         return found
 
     def finish(self) -> list[Violation]:
-        """A run that ends without an update proves it sooner."""
+        """Report after fewer steps: the run ended without an update."""
         return [
             run.pending
             for owner, run in self._runs.items()
@@ -118,7 +120,11 @@ class ScalerSkipsEveryStep(StepRule, code="TC208", severity="error"):
 
 @dataclass(slots=True)
 class _Run:
-    """Steps of one optimizer that were skipped in a row. scheduled: scheduler steps meanwhile."""
+    """Skipped steps in a row of one optimizer.
+
+    Attributes:
+        scheduled: scheduler steps meanwhile.
+    """
 
     count: int = 0
     scheduled: int = 0

@@ -1,4 +1,4 @@
-"""Backward() is called twice on one loss, so that its gradient counts twice."""
+"""Calls backward() twice on one loss, so that its gradient counts twice."""
 
 from __future__ import annotations
 
@@ -16,19 +16,21 @@ class SameLossTwice(StepRule, code="TC212"):
     """same-loss-twice: backward() runs twice on a retained graph of the same loss.
 
     What it checks:
-        Between two steps, no two backward() in a row are given the same loss value, with no forward
-        and no zero_grad() in between.
+        Between two steps, no two consecutive backward() get the same loss value without a forward
+        or a zero_grad() in between.
 
     Why it matters:
-        The gradient of this loss is doubled: its weight beside other losses, weight decay and
-        clipping is not what the code says, and the time of a backward pass is lost.
+        The gradient of this loss is doubled. Its weight relative to other losses, weight decay and
+        clipping differs from the code, and a backward pass is wasted.
 
     Fires on:
-        Two iterations in a row with a second backward() on the retained graph of the same loss.
+        - Two iterations in a row with a second backward() on the retained graph of the same loss.
 
     Stays quiet on:
-        Several losses on one graph; gradients cleared between the two; losses of zero; the losses
-        of a GAN.
+        - Several losses on one graph.
+        - Gradients cleared between the two calls.
+        - Losses of zero.
+        - The losses of a GAN.
 
     Fix:
         Call backward() once for each loss, or on their sum.
@@ -39,7 +41,7 @@ class SameLossTwice(StepRule, code="TC212"):
 
     title = "backward() runs twice on the same loss"
     likely_cause = "retain_graph=True lets a second backward(){where} run on the same loss."
-    fix = "Remove one of the two calls of backward(), and retain_graph=True with it."
+    fix = "Remove one of the two backward() calls, together with retain_graph=True."
     needs = DISCOVERY | GRADIENTS | Needs(calls=frozenset({Families.MODULE}))
 
     def __init__(self) -> None:
@@ -68,7 +70,7 @@ class SameLossTwice(StepRule, code="TC212"):
                 subject=Subject(api=Families.BACKWARD),
                 message=(
                     "backward() runs twice on the same loss with no zero_grad() in between, so "
-                    "that its gradient is doubled"
+                    "its gradient is doubled"
                 ),
                 expected="one backward() for each loss",
                 observed=f"two backward() in a row on a loss of {_value(pair[0])}",
@@ -96,7 +98,7 @@ class SameLossTwice(StepRule, code="TC212"):
 
 
 def _value(call: CallEvent) -> float | None:
-    """The loss, when it was recorded: a number in memory of the CPU."""
+    """The loss value, if it was recorded (a number in CPU memory)."""
     tensors = call.args.get("tensors")
     if isinstance(tensors, list):
         tensors = tensors[0] if len(tensors) == 1 else None

@@ -1,4 +1,4 @@
-"""Windows of gradient accumulation that hold fewer batches than the others. Counts calls."""
+"""Windows of gradient accumulation with fewer batches than the others. Counts calls."""
 
 from __future__ import annotations
 
@@ -11,40 +11,43 @@ from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.torch_api import Families
 from traincheck.schema.words import counted
 
-_PROOF = 2  # smaller windows: the end of each epoch
+_PROOF = 2  # number of smaller windows, one at the end of each epoch
 
 
 class PartialAccumulationWindow(EventRule, code="TC214", severity="info"):
-    """partial-accumulation-window: now and then a step accumulates fewer batches.
+    """partial-accumulation-window: some optimizer steps accumulate fewer batches.
 
     What it checks:
-        Where nearly all optimizer steps accumulate the gradients of the same number of batches, all
-        of them do, and none are left when the run ends.
+        If nearly all optimizer steps accumulate the gradients of the same number of batches, all
+        steps do, and no batches are left over when the run ends.
 
     Why it matters:
-        The loss is divided by the usual number, so a smaller window makes a smaller update, once an
-        epoch. What is left over at the end is thrown away; what is carried over mixes two epochs.
+        The loss is divided by the usual number, so a smaller window makes a smaller update once per
+        epoch. Batches left over at the end are lost. Batches carried over mix two epochs.
 
     Fires on:
-        A number of batches in the loader that is not a multiple of the accumulation steps.
+        - A number of batches in the loader that is not a multiple of the accumulation steps.
 
     Stays quiet on:
-        Training without accumulation; loops with several backward passes for a batch; windows that
-        vary all the time; one smaller window; smaller windows from some step on.
+        - Training without accumulation.
+        - Loops with several backward passes per batch.
+        - Windows whose size varies all the time.
+        - One smaller window.
+        - Smaller windows from some step on.
 
     Fix:
         Divide the loss by the number of batches in this window, or use drop_last.
 
     Options:
-        windows: whole windows that must have been seen before.
+        - windows: number of whole windows that must come first.
 
     Source:
         https://github.com/huggingface/transformers/pull/34191
     """
 
     title = "A window of gradient accumulation has fewer batches than the others"
-    likely_cause = "The number of batches is no multiple of the accumulation steps: {observed}."
-    fix = "Divide the loss by the number of batches in the window, or leave the rest out."
+    likely_cause = "The number of batches is not a multiple of the accumulation steps: {observed}."
+    fix = "Divide the loss by the number of batches in the window, or drop the incomplete window."
     needs = Needs(
         calls=frozenset({Families.BACKWARD, Families.OPTIMIZER_STEP}),
         kinds=frozenset({"batch", "step"}),
@@ -55,7 +58,7 @@ class PartialAccumulationWindow(EventRule, code="TC214", severity="info"):
         self.windows = windows
         self._sizes: Counter[int] = Counter()
         self._smaller: list[StepEvent] = []
-        self._is_row = False  # the window before this one was smaller
+        self._was_smaller = False  # the previous window was smaller
         self._is_over = False
 
     def judge(self, event: Event) -> list[Violation]:
@@ -72,12 +75,12 @@ class PartialAccumulationWindow(EventRule, code="TC214", severity="info"):
         self.triggered += is_whole and size > 1
         if usual is None or size >= usual or not (is_whole or _is_left_over(event)):
             self._sizes[size] += is_whole
-            self._is_row = False
+            self._was_smaller = False
             return []
-        if is_whole and self._smaller and self._is_row:  # windows are of this size from here on
+        if is_whole and self._smaller and self._was_smaller:  # windows have this size from here on
             self._sizes, self._smaller = Counter({size: len(self._smaller) + 1}), []
             return []
-        self._is_row = True
+        self._was_smaller = True
         self._smaller.append(event)
         if is_whole and len(self._smaller) < _PROOF:
             return []
@@ -101,7 +104,7 @@ class PartialAccumulationWindow(EventRule, code="TC214", severity="info"):
         ]
 
     def _usual(self) -> int | None:
-        """The one size of all windows so far."""
+        """The size that all windows so far share."""
         if len(self._sizes) != 1:
             return None
         size, count = next(iter(self._sizes.items()))

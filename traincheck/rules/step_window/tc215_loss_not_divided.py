@@ -1,4 +1,4 @@
-"""Accumulated losses are summed, not averaged. Compares numbers of single calls."""
+"""Accumulated losses are summed, not averaged. Compares the numbers of single calls."""
 
 from __future__ import annotations
 
@@ -17,33 +17,36 @@ class LossNotDivided(EventRule, code="TC215", severity="info"):
     """loss-not-divided: mean losses of a window are added up.
 
     What it checks:
-        Where an optimizer steps once for several batches, backward() is given the mean loss of a
-        batch divided by something, not this mean itself.
+        If an optimizer steps once for several batches, backward() gets the mean loss of a batch
+        divided by something, not the mean itself.
 
     Why it matters:
-        The gradient is as many times too large as there are batches in the window: the learning
-        rate, clipping and weight decay mean something else than without accumulation.
+        The gradient is too large by the number of batches in the window. The learning rate,
+        clipping and weight decay mean something different than without accumulation.
 
     Fires on:
-        Several windows in a row in which every backward() gets exactly what a loss with
-        reduction="mean" returned.
+        - Several windows in a row in which every backward() gets exactly the result of a loss with
+          reduction="mean".
 
     Stays quiet on:
-        Losses that are divided or scaled by anything; sums; several losses for a batch; closures,
-        as LBFGS calls; training without accumulation.
+        - Losses that are divided or scaled by anything.
+        - Sums.
+        - Several losses per batch.
+        - Closures, e.g. of LBFGS.
+        - Training without accumulation.
 
     Fix:
-        Divide the loss by the number of batches for each step.
+        Divide the loss by the number of batches per step.
 
     Options:
-        windows: windows in a row that prove it.
+        - windows: number of windows in a row that prove the fault.
 
     Source:
         https://github.com/openai/guided-diffusion/issues/111
     """
 
     title = "Mean losses of accumulated batches are added up"
-    likely_cause = "backward(){where} is given the mean loss of each batch as it is: {observed}."
+    likely_cause = "backward(){where} gets the mean loss of each batch undivided: {observed}."
     fix = "Divide the loss by the number of batches for each optimizer step."
     needs = Needs(
         calls=frozenset({Families.BACKWARD, Families.OPTIMIZER_STEP}) | _LOSSES,
@@ -54,7 +57,7 @@ class LossNotDivided(EventRule, code="TC215", severity="info"):
         super().__init__()
         self.windows = windows
         self._loss: float | None = None
-        self._same: list[CallEvent] = []  # backward passes of this step that got a mean as it was
+        self._same: list[CallEvent] = []  # backward passes of this step that got an undivided mean
         self._first: StepEvent | None = None
         self._count = 0
         self._is_over = False
@@ -74,7 +77,7 @@ class LossNotDivided(EventRule, code="TC215", severity="info"):
             self._loss = _value(event.result) if is_mean else None
         elif (event.family or event.api) == Families.OPTIMIZER_STEP:
             if any(call.span > event.span for call in self._same):
-                self._is_over = True  # a closure: each pass is of the same batch
+                self._is_over = True  # a closure: each pass uses the same batch
         elif (event.family or event.api) == Families.BACKWARD:
             given, loss = _value(event.args.get("tensors")), self._loss
             self._loss = None
@@ -94,7 +97,7 @@ class LossNotDivided(EventRule, code="TC215", severity="info"):
             return []
         self.triggered += 1
         if len(same) != size:
-            self._is_over = True  # it is divided, or no plain mean
+            self._is_over = True  # the loss is divided, or not a plain mean
             return []
         self._count += 1
         self._first = self._first or event
@@ -114,7 +117,7 @@ class LossNotDivided(EventRule, code="TC215", severity="info"):
                     f"the gradient is {size} times that of their mean"
                 ),
                 expected=f"each loss divided by {size}",
-                observed=f"backward() gets what the loss returned, {size} times for each step",
+                observed=f"backward() gets the undivided loss {size} times for each step",
                 evidence=(same[-1],),
             )
         ]

@@ -1,4 +1,4 @@
-"""The betas of an optimizer like Adam stand in the wrong order."""
+"""The betas of an optimizer such as Adam are in the wrong order."""
 
 from __future__ import annotations
 
@@ -9,36 +9,37 @@ from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event, OptimizerEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
 
-_LONG = 0.95  # a memory that only the second moment usually has
+_LONG = 0.95  # usually only the second moment has such a long memory
 
 
 class BetasSwapped(EventRule, code="TC218"):
-    """betas-swapped: the average of gradients is slower than that of their squares.
+    """betas-swapped: the average of gradients decays more slowly than that of their squares.
 
     What it checks:
-        Of the betas of an optimizer, the first, for the mean of gradients, is not the greater one
-        where it is above 0.95.
+        The first beta of an optimizer (for the mean of gradients) is not greater than the second
+        one, if it is above 0.95.
 
     Why it matters:
-        With betas=(0.999, 0.9) each update goes by gradients of a thousand steps ago, and is scaled
-        by the last ten. Training still moves, slowly, and overshoots.
+        With betas=(0.999, 0.9) each update follows gradients of a thousand steps ago and is scaled
+        by the last ten. Training still progresses, slowly, and overshoots.
 
     Fires on:
-        An optimizer whose betas are the usual two in the wrong order: (0.999, 0.9).
+        - An optimizer whose betas are the usual two in the wrong order: (0.999, 0.9).
 
     Stays quiet on:
-        Equal betas; a first beta that is greater by a little, or small.
+        - Equal betas.
+        - A first beta that is only slightly greater, or small.
 
     Fix:
-        Give betas=(0.9, 0.999): first the one for gradients, then the one for their squares.
+        Pass betas=(0.9, 0.999): first the beta for gradients, then the beta for their squares.
 
     Source:
         https://docs.pytorch.org/docs/stable/generated/torch.optim.Adam.html
     """
 
     title = "The betas of {subject} are in the wrong order"
-    likely_cause = "The two betas{where} were exchanged: {observed}."
-    fix = "Give first the beta for gradients, then the one for their squares: betas=(0.9, 0.999)."
+    likely_cause = "The two betas{where} were swapped: {observed}."
+    fix = "Pass the beta for gradients first, then the beta for their squares: betas=(0.9, 0.999)."
     needs = Needs(kinds=frozenset({"optimizer"}))
 
     def judge(self, event: Event) -> list[Violation]:
@@ -57,7 +58,7 @@ class BetasSwapped(EventRule, code="TC218"):
             event,
             subject=Subject(api=event.cls),
             symptom=Symptom.WRONG_VALUE,
-            message=f"{event.id} ({name}) was made with betas={betas}",
+            message=f"{event.id} ({name}) was built with betas={betas}",
             expected="the first beta, for gradients, below the second, for their squares",
             observed=f"betas={betas}",
         )

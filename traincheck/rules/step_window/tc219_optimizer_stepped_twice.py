@@ -1,4 +1,4 @@
-"""An optimizer steps a second time on gradients that it has applied already."""
+"""An optimizer steps a second time on gradients that it has already applied."""
 
 from __future__ import annotations
 
@@ -18,23 +18,24 @@ class OptimizerSteppedTwice(StepRule, code="TC219", aliases=("stepped-again",)):
     """optimizer-stepped-twice: step() runs twice for each backward().
 
     What it checks:
-        Between two steps of an optimizer something is computed: a forward, a backward(), or
-        gradients are cleared.
+        Between two steps of an optimizer, a forward or a backward() runs, or gradients are cleared.
 
     Why it matters:
-        Each gradient is applied twice. With plain SGD the learning rate is twice what the code
-        says; with momentum or Adam the averages count each batch twice, and so do bias correction,
-        decay and schedules that go by steps.
+        Each gradient is applied twice. With plain SGD this doubles the learning rate. With momentum
+        or Adam, the averages count each batch twice, and so do bias correction, decay and schedules
+        that count steps.
 
     Fires on:
-        Three backward() in a row after each of which the same optimizer steps twice, with the same
-        gradients and no call of the loop in between: by hand behind scaler.step(), a trainer or a
-        helper that steps by itself.
+        - Three backward() in a row after each of which the same optimizer steps twice, with the
+          same gradients and no call of the loop in between. Example: a manual step() after
+          scaler.step(), or after a trainer or a helper that already steps.
 
     Stays quiet on:
-        Optimizers that need several evaluations for a step (closures, sharpness-aware steps);
-        several optimizers after one backward(); gradients that change in between; steps that a
-        scaler skipped; a step that is repeated now and then.
+        - Optimizers that need several evaluations per step (closures, sharpness-aware steps).
+        - Several optimizers after one backward().
+        - Gradients that change in between.
+        - Steps that a scaler skipped.
+        - A step that is repeated occasionally.
 
     Fix:
         Call step() once for each backward().
@@ -47,8 +48,8 @@ class OptimizerSteppedTwice(StepRule, code="TC219", aliases=("stepped-again",)):
     title_of_several = "{optimizer} applies each gradient twice"
     likely_cause = "step(){where} is called a second time after the same backward()."
     fix = (
-        "Call step() once for each backward(): not by hand where a scaler, a trainer or a "
-        "helper function does it already."
+        "Call step() once for each backward(). Remove the manual call if a scaler, a trainer or a "
+        "helper function already steps."
     )
     needs = DISCOVERY | GRADIENTS | Needs(calls=frozenset({Families.MODULE}))
 
@@ -79,7 +80,7 @@ class OptimizerSteppedTwice(StepRule, code="TC219", aliases=("stepped-again",)):
                 run.pairs.clear()
             run.is_repeated = False
             return []
-        if run.is_repeated:  # the third step, or more
+        if run.is_repeated:  # the third step or a later one
             return []
         run.is_repeated = True
         run.pairs.append((facts.event.step, moment.call, last.call))
@@ -107,9 +108,10 @@ class OptimizerSteppedTwice(StepRule, code="TC219", aliases=("stepped-again",)):
 
 @dataclass(slots=True)
 class _Run:
-    """Of one optimizer: its last step, since which nothing was called, and repeated ones in a row.
+    """Repeated steps in a row of one optimizer, and its last step if no call followed.
 
-    is_repeated: whether the last backward was followed by two steps.
+    Attributes:
+        is_repeated: whether two steps followed the last backward.
     """
 
     last: Moment | None = None

@@ -1,4 +1,4 @@
-"""An optimizer is made anew for each pass over the data."""
+"""An optimizer is rebuilt for each pass over the data."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from traincheck.schema.torch_api import RANDOM_INITS, Families
 
 _IN_A_ROW = 3
 _FEW_STEPS = 2
-_MOST_ROWS = 64  # of optimizers that are unlike
+_MOST_ROWS = 64  # of optimizers that differ
 _Likeness = tuple[str, str | None, frozenset[int], str]  # class, line, parameters, options
 
 
@@ -29,21 +29,23 @@ class OptimizerRecreatedEachEpoch(EventRule, code="TC223", aliases=("optimizer-m
     """optimizer-recreated-each-epoch: an optimizer is built inside the loop over epochs.
 
     What it checks:
-        An optimizer that keeps momentum or averages is not replaced, after each whole pass over a
-        loader, by another one over the same parameters.
+        An optimizer that keeps momentum or averages is not replaced by another one over the same
+        parameters after each whole pass over a loader.
 
     Why it matters:
-        Momentum and averages of squares begin at zero in each epoch, so that its first steps go
-        far in the direction of single batches. The loss falls, more slowly or to a worse end.
+        Momentum and averages of squares start at zero in each epoch, so the first steps go far in
+        the direction of single batches. The loss falls more slowly or ends higher.
 
     Fires on:
-        Three optimizers of one class with the same options, made by the same line over the same
-        parameters, of which the first two live for one pass over the same loader each.
+        - Three optimizers of one class with the same options, built by the same line over the same
+          parameters. Each of the first two lives for one pass over the same loader.
 
     Stays quiet on:
-        SGD without momentum, LBFGS; phases of training with other options, parameters or loaders,
-        or of several epochs each; other models in each fold; what is initialized again, or into
-        which a state is loaded (rounds of federated averaging, an optimizer that is restored).
+        - SGD without momentum, and LBFGS.
+        - Phases of training with other options, parameters or loaders, or of several epochs each.
+        - Other models in each fold.
+        - Models that are initialized again, or optimizers into which a state is loaded (rounds of
+          federated averaging, a restored optimizer).
 
     Fix:
         Build the optimizer once, before the loop. To change its rate, use a scheduler or write to
@@ -53,7 +55,7 @@ class OptimizerRecreatedEachEpoch(EventRule, code="TC223", aliases=("optimizer-m
         https://docs.pytorch.org/docs/stable/optim.html (what an optimizer keeps)
     """
 
-    title = "The optimizer is built again in each epoch, and loses its state"
+    title = "The optimizer is rebuilt in each epoch and loses its state"
     likely_cause = "The optimizer is built{where} inside the loop over epochs: {observed}."
     fix = "Build the optimizer once, before the loop over epochs."
     needs = Needs(
@@ -64,7 +66,7 @@ class OptimizerRecreatedEachEpoch(EventRule, code="TC223", aliases=("optimizer-m
     def __init__(self) -> None:
         super().__init__()
         self._rows: dict[_Likeness, list[_Generation]] = {}
-        self._last: dict[str, list[_Generation]] = {}  # rows by the id of their last one
+        self._last: dict[str, list[_Generation]] = {}  # rows by the id of their last optimizer
         self._passes = Passes()
 
     def judge(self, event: Event) -> list[Violation]:
@@ -74,7 +76,7 @@ class OptimizerRecreatedEachEpoch(EventRule, code="TC223", aliases=("optimizer-m
             self._made(event)
         elif isinstance(event, CallEvent) and event.family == Families.OPTIMIZER_STEP:
             return self._step(event)
-        elif _begins_anew(event):
+        elif _may_reset(event):
             self._rows.clear()
             self._last.clear()
         return []
@@ -121,12 +123,11 @@ class OptimizerRecreatedEachEpoch(EventRule, code="TC223", aliases=("optimizer-m
             stage="train",
             subject=Subject(api=f"{first.cls}.__init__"),
             symptom=Symptom.MADE_ANEW,
-            message=f"{second.id} ({name}) is built again over the parameters of {first.id}",
+            message=f"{second.id} ({name}) is rebuilt over the parameters of {first.id}",
             expected="one optimizer for all epochs",
             observed=(
-                f"{first.id}, {second.id} and {third.id} ({name}), over the same parameters, "
-                "are made "
-                "one after the other, for one epoch each"
+                f"{first.id}, {second.id} and {third.id} ({name}), over the same parameters, are "
+                "built one after the other, for one epoch each"
             ),
             evidence=(third, call),
         )
@@ -134,9 +135,10 @@ class OptimizerRecreatedEachEpoch(EventRule, code="TC223", aliases=("optimizer-m
 
 @dataclass(slots=True)
 class _Generation:
-    """An optimizer, how often it stepped, and what of each loader had come before it.
+    """An optimizer, its number of steps, and the batches of each loader before it was built.
 
-    loader: that fed the one before it, where that lived for one pass.
+    Attributes:
+        loader: the loader that fed the previous optimizer, if that lived for one pass.
     """
 
     made: OptimizerEvent
@@ -147,8 +149,8 @@ class _Generation:
     first_step: int | None = None
 
 
-def _begins_anew(event: Event) -> bool:
-    """Whether it may be meant that state is lost; or steps were not seen."""
+def _may_reset(event: Event) -> bool:
+    """Whether losing state may be intended, or steps were not recorded."""
     if isinstance(event, CheckpointEvent):
         return event.op == "load_state_dict" and brings_back(event)
     if isinstance(event, CallEvent):
@@ -164,7 +166,7 @@ def _keeps_state(event: OptimizerEvent) -> bool:
 
 
 def _fed_once(before: _Generation, now: _Generation) -> str | None:
-    """The loader that fed training between two optimizers, if it made one pass."""
+    """The loader that fed training between the two optimizers, if it made one pass."""
     came = {one: count - before.batches.get(one, 0) for one, count in now.batches.items()}
     feeding = max(came, key=came.__getitem__, default="")
     if not _FEW_STEPS <= before.steps <= came.get(feeding, 0):

@@ -1,4 +1,4 @@
-"""Gradients are clipped that are not there, while others are applied."""
+"""The clipped parameters have no gradients, while other gradients are applied."""
 
 from __future__ import annotations
 
@@ -19,24 +19,26 @@ _CONFIRMED = 3
 class ClipGradWithoutGradients(
     StepRule, code="TC224", severity="error", aliases=("clips-no-gradient",)
 ):
-    """clip-grad-without-gradients: clipping is given parameters that have no gradients.
+    """clip-grad-without-gradients: the clipped parameters have no gradients.
 
     What it checks:
-        Where an optimizer applies gradients that are not zero, the norm that clip_grad_norm_() has
-        found before it is not zero either.
+        If an optimizer applies nonzero gradients, the norm that clip_grad_norm_() found before is
+        not zero either.
 
     Why it matters:
-        The update is made of gradients that nothing has clipped. One bad batch can ruin the model,
-        although the code seems to guard against it.
+        The update uses unclipped gradients. One bad batch can ruin the model, although the code
+        seems to guard against it.
 
     Fires on:
-        Three steps in a row in which all that is clipped between backward() and the step has norm
-        zero: the parameters of another model, or of a copy; a generator such as model.parameters()
-        that was made before the loop, and is empty after its first use.
+        - Three steps in a row in which everything clipped between backward() and the step has norm
+          zero. Examples: the parameters of another model or of a copy, or a generator such as
+          model.parameters() that was created before the loop and is empty after its first use.
 
     Stays quiet on:
-        Parts that are clipped each by itself, of which any has gradients; optimizers without
-        gradients; clipping that comes after the step (TC205); steps that are skipped.
+        - Parts that are clipped separately, if any of them has gradients.
+        - Optimizers without gradients.
+        - Clipping that comes after the step (TC205).
+        - Steps that are skipped.
 
     Fix:
         Pass the parameters that the optimizer holds, in every call.
@@ -45,12 +47,12 @@ class ClipGradWithoutGradients(
         https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.clip_grad_norm_.html
     """
 
-    title = "Gradients are clipped that are not there"
+    title = "Clipping finds no gradients, but the optimizer applies some"
     likely_cause = (
-        "clip_grad_norm_(){where} is given other parameters than those that are trained, or a "
-        "generator that was used up before: {observed}."
+        "clip_grad_norm_(){where} gets parameters that are not trained, or an exhausted "
+        "generator: {observed}."
     )
-    fix = "Pass model.parameters() of the model that is trained, afresh in every call."
+    fix = "Pass model.parameters() of the trained model, called again for every clipping."
     needs = DISCOVERY | GRADIENTS | Needs(calls=frozenset({Families.CLIP_NORM}))
 
     def __init__(self) -> None:
@@ -84,15 +86,15 @@ class ClipGradWithoutGradients(
             facts,
             step=step,
             subject=Subject(api=call.api),
-            message=f"clip_grad_norm_() finds no gradient, and {label} applies some",
+            message=f"clip_grad_norm_() finds no gradient, but {label} applies some",
             expected="the norm of the gradients that the optimizer applies",
-            observed=f"the norm is 0 in each step, while {label} applies gradients that are not",
+            observed=f"the norm is 0 in each step, while {label} applies nonzero gradients",
             evidence=(call,),
         )
 
 
 def _clipped(moments: Sequence[Moment]) -> list[tuple[list[CallEvent], str]]:
-    """Optimizers that apply gradients, and what was clipped since the last backward pass."""
+    """Optimizers that apply gradients, with the clipping calls since the last backward pass."""
     found: list[tuple[list[CallEvent], str]] = []
     calls: list[CallEvent] = []
     for moment in moments:

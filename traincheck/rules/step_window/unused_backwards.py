@@ -1,4 +1,4 @@
-"""Backward passes that give nothing to the optimizer that steps next: did another use them?"""
+"""Backward passes whose gradients the next step does not use: did another optimizer use them?"""
 
 from __future__ import annotations
 
@@ -9,25 +9,26 @@ from traincheck.schema.torch_api import Families
 _STEPS = frozenset({Families.OPTIMIZER_STEP, Families.SCALER_STEP})
 
 
-class VainPasses:
-    """Books only. A pass is in vain if what it computed is cleared before any optimizer steps it.
+class UnusedPasses:
+    """Tracks backward passes whose gradients are cleared before any optimizer applies them.
 
-    streaks: of each optimizer, its steps in a row for which a pass was in vain.
+    Attributes:
+        streaks: by optimizer, its steps in a row for which a pass was unused.
     """
 
     def __init__(self) -> None:
         self.streaks: dict[str, Streak] = {}
-        self._pending: dict[str, tuple[int | None, set[int]]] = {}  # not used yet, by optimizer
-        self._spans: set[int] = set()  # of passes since any optimizer stepped
-        self._reached: set[int] = set()  # by these
+        self._pending: dict[str, tuple[int | None, set[int]]] = {}  # pending passes by optimizer
+        self._spans: set[int] = set()  # spans of passes since any optimizer stepped
+        self._reached: set[int] = set()  # parameters reached by these passes
 
     def forget(self, owner: str) -> None:
-        """An optimizer has gradients, or there was no pass for its step."""
+        """Forget an optimizer that has gradients, or had no pass for its step."""
         self.streaks.pop(owner, None)
         self._pending.pop(owner, None)
 
     def follow(self, moment: Moment) -> None:
-        """Enter what becomes of gradients; before the step of an optimizer is entered."""
+        """Note how a call uses gradients. Call this before entering an optimizer's step."""
         for owner, (step, pending) in list(self._pending.items()):
             is_used = not pending.isdisjoint(moment.applied)
             if is_used or moment.family == Families.SCALER_STEP:
@@ -49,10 +50,10 @@ class VainPasses:
         elif self._reached:
             self._pending.setdefault(owner, (step, set()))[1].update(self._reached)
         elif not any(look.after in self._spans for look in facts.gradients.values()):
-            extend(self.streaks, owner, step)  # else they are zeros, of a loss that is weighted so
+            extend(self.streaks, owner, step)  # else: zeros, e.g. a loss of weight 0
 
     def settle(self, moment: Moment) -> None:
-        """After the step of any optimizer: the passes before it are not for the next."""
+        """Drop the passes before a step of any optimizer: they do not belong to the next step."""
         if moment.family in _STEPS:
             self._spans.clear()
             self._reached.clear()
