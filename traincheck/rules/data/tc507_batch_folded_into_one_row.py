@@ -16,7 +16,7 @@ class BatchFoldedIntoOneRow(BuiltInRule, code="TC507"):
 
     What it checks:
         If a loader draws several samples for a batch, collation does not put all of them into one
-        row. (One tensor then holds all samples, another only the first.)
+        row. In such a batch, one tensor holds all samples and another only the first.
 
     Why it matters:
         The model sees one sample instead of many. The others are lost or treated as parts of it.

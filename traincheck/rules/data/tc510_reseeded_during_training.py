@@ -13,8 +13,8 @@ class ReseededDuringTraining(EventRule, code="TC510", aliases=("seeded-again",))
     """reseeded-during-training: training reseeds torch with the same number and repeats its draws.
 
     What it checks:
-        A step may seed torch's generator with the number of an earlier step only if it draws
-        nothing, or ends with another generator state than that step.
+        A step that seeds torch's generator like an earlier step does not end with the generator
+        state of that step. A step that draws nothing does not count.
 
     Why it matters:
         Dropout masks, augmentations, noise and the order of a shuffled loader repeat. The model

@@ -20,7 +20,7 @@ _GROWTH, _GROWING = 3.0, 4  # times the previous step, for so many consecutive s
 
 
 class ExplodingGradient(StepRule, code="TC702"):
-    """exploding-gradient: the norm of the gradient leaves the range of its own history.
+    """exploding-gradient: the norm of the gradient leaves the range of its history.
 
     What it checks:
         The norm of all gradients that an optimizer applies stays near the norms of the previous
@@ -32,8 +32,8 @@ class ExplodingGradient(StepRule, code="TC702"):
         the size, but the direction is that of the few samples that exploded.
 
     Fires on:
-        - Two of three steps whose norm is above 100, more than 100 times the median of the steps
-          before, and more than 10 times the largest of them.
+        - Two of three steps whose norm is above 100, more than 100 times the median of the previous
+          steps, and more than 10 times their largest.
         - A norm that is three times that of the previous step in four consecutive steps and reaches
           more than 1000.
 

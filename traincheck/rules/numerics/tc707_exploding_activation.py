@@ -14,7 +14,7 @@ _CONFIRMED = 2  # steps
 
 
 class ExplodingActivation(ActivationRule, code="TC707"):
-    """exploding-activation: outputs of an activation leave the range of their own history.
+    """exploding-activation: outputs of an activation leave the range of their history.
 
     What it checks:
         The largest output of each activation stays near that of the first steps.

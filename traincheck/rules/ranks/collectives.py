@@ -16,7 +16,7 @@ from traincheck.schema.findings import Subject, Symptom, Violation
 
 
 class Mismatch(Enum):
-    """How two calls differ that must match; one rule for each member."""
+    """The ways in which two calls that must match can differ; one rule for each member."""
 
     ORDER = "collective"
     SHAPE = "shape"
@@ -86,7 +86,7 @@ class EnteredCallRule(CollectiveRule):
 
 
 def _difference(pair: Pair) -> Mismatch | None:
-    """How two calls differ that must match; None if they match."""
+    """The difference between two calls that must match; None if they match."""
     first, other, _ = pair
     if first.op != other.op:
         return Mismatch.ORDER

@@ -1,4 +1,4 @@
-"""Which ranks wait in a collective or a backward pass, and what the others do.
+"""Ranks that wait in a collective or a backward pass, and the state of the others.
 
 Derived from calls that were entered and did not return, and from how many each rank entered.
 """

@@ -31,8 +31,8 @@ class BatchFirstMismatch(EventRule, code="TC323", aliases=("batch-read-as-sequen
     Why it matters:
         nn.LSTM, nn.GRU, nn.MultiheadAttention and nn.TransformerEncoderLayer expect (time, batch,
         features) by default. Given (batch, time, features) without batch_first=True they run
-        without an error. Each sample then sees other samples of its batch and nothing of its own
-        past. The loss falls because the training batch leaks into every output.
+        without an error. Each sample then sees other samples of its batch instead of its earlier
+        steps. The loss falls because the training batch leaks into every output.
 
     Fires on:
         - Three losses with one output for each sample. Before each, every such layer reads a

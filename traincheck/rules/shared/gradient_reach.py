@@ -1,4 +1,4 @@
-"""Which trained parameters never had a gradient, and whether the model is cut before them.
+"""The trained parameters that never had a gradient, and whether the model is cut before them.
 
 Shared by the rules about missing gradients.
 """

@@ -1,4 +1,4 @@
-"""Which loaders feed training, derived from the calls after their batches."""
+"""The loaders that feed training, derived from the calls after their batches."""
 
 from __future__ import annotations
 
