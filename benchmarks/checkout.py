@@ -1,4 +1,4 @@
-"""Another version of traincheck to measure: a checkout, or the Python that has it installed."""
+"""Another version of traincheck to measure: a checkout, or a Python that has it installed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ASK = "import traincheck, traincheck.cli as cli; print(traincheck.__file__); pr
 
 @dataclass(frozen=True, slots=True)
 class Checkout:
-    """One version of traincheck. python: whose commands run. env: what selects the version."""
+    """One version of traincheck. python: runs the commands. env: selects the version."""
 
     python: str = sys.executable
     env: dict[str, str] = field(default_factory=dict)

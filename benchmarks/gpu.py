@@ -2,10 +2,10 @@
 
     python3 -m benchmarks.gpu [--dry-run-on-cpu] [--deadline SECONDS] [--only PARTS] [--out FOLDER]
 
-Needs nothing but Python: what is missing is installed into a virtual environment that also sees the
-packages of the Python that runs this, torch among them. Each part runs in a process of its own and
-has a time limit. A part that fails is written down and stops no other one. When time gets short,
-parts measure fewer rounds. Without a CUDA device all parts are skipped, and no page is written;
+Needs only Python: missing packages are installed into a virtual environment that also has the
+packages of the running Python, torch included. Each part runs in a separate process and has a time
+limit. A failing part is reported and does not stop the others. When time gets short, parts measure
+fewer rounds. Without a CUDA device all parts are skipped, and no page is written;
 ``--dry-run-on-cpu`` runs them at tiny sizes on the CPU, to test this script.
 """
 
@@ -55,7 +55,7 @@ def has_device(python: str) -> str | None:
 
 
 def run_part(name: str, options: RunOptions, python: str, limit_s: float) -> Done:
-    """Run one part in a process of its own, and end it with all its processes after ``limit_s``."""
+    """Run one part in a separate process, and end it with all its processes after ``limit_s``."""
     out = options.folder / f"{name}.json"
     argv = [python, "-m", "benchmarks.gpu", "--part", name, "--folder", str(options.folder)]
     argv += ["--seconds", str(limit_s * 0.9)]
@@ -89,7 +89,7 @@ def _last_line(log: Path) -> str:
 
 
 def run_all(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Set up, run the parts that were asked for, and return what they found.
+    """Set up, run the requested parts, and return their results.
 
     Each part gets its share of the time that is left, by the weights in `PARTS`.
     """
@@ -136,7 +136,7 @@ def _say(text: str) -> None:
 
 
 def _run_one(options: argparse.Namespace) -> int:
-    """What `run_part` starts: one part, whose figures go into the folder."""
+    """The process of one part, started by `run_part`. Its figures go into the folder."""
     run = RunOptions(
         options.folder,
         sys.executable,

@@ -129,7 +129,7 @@ class _Overhead:
         self._first: dict[str, Any] = {}
 
     def add(self, times: Mapping[str, Any]) -> None:
-        """What the variants of one round measured, lap by lap."""
+        """The measurements of the variants in one round, lap by lap."""
         self._first = self._first or dict(times)
         plain = times["plain"]["wall"]
         self._plain_ms.append(statistics.median(plain[1:]) * 1e3)
@@ -139,7 +139,7 @@ class _Overhead:
                 self._ratios.setdefault(name, []).append(statistics.median(laps))
 
     def figures(self) -> dict[str, Any]:
-        """As JSON values."""
+        """The result as JSON values."""
         return {
             "model": self._model,
             "params": self._first["plain"]["params"],
@@ -192,7 +192,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _several(jobs: Mapping[str, Callable[[], Any]], keep: Callable[[str, Any], None]) -> list[str]:
-    """Run jobs, some at a time, and keep what each returns. Returns why any failed, in words."""
+    """Run jobs, some at a time, and store their results. Returns why any failed, as text."""
     problems = []
     cores = os.cpu_count() or 1
     with ThreadPoolExecutor(4 if cores >= _MANY_CORES else 1) as pool:
@@ -256,7 +256,7 @@ def bits(options: RunOptions) -> dict[str, Any]:
 
 
 def _compared(weights: Mapping[str, str]) -> dict[str, bool | None]:
-    """Of each recorded run, whether its weights are those of the plain one.
+    """Whether the weights of each recorded run equal those of the plain one.
 
     None where nothing can be said, as the plain program does not repeat itself.
     """

@@ -42,7 +42,7 @@ print(json.dumps(found))
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What programs are run with. versions: of packages. problems: what is missing, in words."""
+    """The environment of programs. versions: of packages. problems: missing parts, as text."""
 
     python: Path
     versions: dict[str, str | None]

@@ -1,4 +1,4 @@
-"""Run programs and our commands as a user does, and measure what they cost. Judges nothing."""
+"""Run programs and the commands of traincheck as a user does, and measure their cost."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def command(name: str, python: str = sys.executable) -> str:
 
 
 def plain(script: Path, *, env: Variables | None = None, timeout_s: float = 900) -> Done:
-    """Run a script as it is."""
+    """Run a script without recording."""
     return run([sys.executable, script], env=env, timeout_s=timeout_s)
 
 
@@ -145,7 +145,7 @@ def collect(  # noqa: PLR0913  # options of the command, each with its default
     timeout_s: float = 900,
     python: str = sys.executable,
 ) -> Done:
-    """Record a run of a script into ``out``; with invariants or rules, only what those need.
+    """Record a run of a script into ``out``; with invariants or rules, only their needs.
 
     script: one of Python, or the words of any command. python: whose traincheck records.
     """
@@ -179,7 +179,7 @@ def infer(
 def check(
     trace: Path, invariants: Sequence[Path] = (), *, rules: bool = True, timeout_s: float = 900
 ) -> dict[str, Any]:
-    """Check a recorded run; what ``--format json`` says."""
+    """Check a recorded run. Returns the JSON report."""
     done = run(check_argv(trace, invariants, rules=rules), timeout_s=timeout_s).expect(0, 1)
     report: dict[str, Any] = json.loads(done.stdout)
     return report
@@ -206,14 +206,14 @@ def event_files(trace: Path) -> list[Path]:
 
 
 def records(trace: Path) -> Iterator[dict[str, Any]]:
-    """Every event of a run as it lies on disk, file by file."""
+    """Every event of a run in its form on disk, file by file."""
     for path in event_files(trace):
         with path.open("rb") as lines:
             yield from (json.loads(line) for line in lines)
 
 
 def describe_machine() -> dict[str, Any]:
-    """What the figures were taken on; load as the one-minute average over all cores."""
+    """The machine of the figures; load as the one-minute average over all cores."""
     return {
         "python": sys.version.split()[0],
         "cores": os.cpu_count(),
@@ -245,7 +245,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 
 def write_json(path: Path | None, result: Mapping[str, Any]) -> None:
-    """Write a result when a path was asked for."""
+    """Write a result if a path was given."""
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")

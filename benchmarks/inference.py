@@ -1,4 +1,4 @@
-"""What learning and checking cost: CPU seconds, peak memory, events a second.
+"""Cost of learning and checking: CPU seconds, peak memory, events per second.
 
     python -m benchmarks.inference [--events N] [--peer PYTHON] [--json FILE]
 
@@ -63,10 +63,10 @@ def generate(out: Path, events: int) -> None:
 
 
 def with_count(learned: Path, out: Path, wanted: int) -> None:
-    """Write ``wanted`` invariants: the learned ones, then copies that each ask something else.
+    """Write ``wanted`` invariants: the learned ones, then copies that differ in their precondition.
 
-    A copy has a precondition of its own that always holds, so that it cannot be answered by the
-    answer to another.
+    A copy has a different precondition that always holds, so that the answer to another invariant
+    cannot be reused.
     """
     document = json.loads(learned.read_text(encoding="utf-8"))
     found = document["invariants"]

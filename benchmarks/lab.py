@@ -28,14 +28,14 @@ _VARIABLE = re.compile(r"\b[A-Z]\w*(?:\.\w+)+\b")
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """One thread of one process at a time makes what is to lie at ``path``."""
+    """Only one thread of one process at a time creates ``path``."""
     with path.with_name(path.name + ".lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)  # given back when the file is closed
         yield
 
 
 def made_once(out: Path, make: Callable[[Path], object]) -> Path:
-    """``out``, made when it is not there. ``make`` writes elsewhere: what fails leaves nothing."""
+    """Create ``out`` if it is missing. ``make`` writes elsewhere, so a failure leaves no files."""
     with locked(out):
         if not out.exists():
             with tempfile.TemporaryDirectory(dir=out.parent) as scratch:
@@ -46,7 +46,7 @@ def made_once(out: Path, make: Callable[[Path], object]) -> Path:
 
 
 class Lab:
-    """Runs and invariant files by what they were made from; threads and processes may share one."""
+    """Runs and invariant files by their inputs; threads and processes may share one."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -72,7 +72,7 @@ class Lab:
         invariants: Path | None = None,
         rules: bool = True,
     ) -> Path:
-        """A recorded run; a selective view holds what the invariants and the asked rules need."""
+        """A recorded run; a selective view has the needs of invariants and requested rules."""
         selected = view == SELECTIVE
         what = [sorted(env.items()), view, *([str(invariants), rules] if selected else [])]
         digest = hashlib.sha256(json.dumps(what).encode()).hexdigest()[:10]
@@ -96,13 +96,13 @@ class Lab:
         invariants: Path | None = None,
         rules: bool = True,
     ) -> Report:
-        """Record a run through a view, and what checking it says."""
+        """Record a run through a view, and check it."""
         trace = self.trace(script, env, view=view, invariants=invariants, rules=rules)
         return checked(trace, invariants, rules=rules)
 
 
 def checked(trace: Path, invariants: Path | None = None, *, rules: bool = True) -> Report:
-    """What ``traincheck check --format json`` prints, without the half second of a new process.
+    """The output of ``traincheck check --format json``, without starting a process.
 
     That both say the same is for the tests of the command. Nothing is configured: a file in the
     working directory does not count.
@@ -124,27 +124,27 @@ def first_finding(report: Report) -> dict[str, Any] | None:
 
 
 def named_variables(finding: dict[str, Any]) -> frozenset[str]:
-    """Names of all variables that a finding speaks of: dotted names that begin with a class."""
+    """Names of all variables in a finding: dotted names that begin with a class."""
     subject = finding["subject"].get("variable")
     texts = [finding[key] for key in ("title", "message", "expected", "observed")]
     return frozenset(_VARIABLE.findall(" ".join(str(text) for text in [*texts, subject])))
 
 
 def wording(finding: dict[str, Any]) -> str:
-    """What a finding says to a person."""
+    """The text of a finding."""
     parts = [finding[key] for key in ("title", "message", "expected", "observed")]
     parts += [finding["subject"].get(key) for key in ("api", "module")]
     return " | ".join(str(part) for part in parts if part)
 
 
 def faults(bug: Bug, report: Report) -> list[str]:
-    """What is wrong with a report on a run that has this bug; empty when it is as it must be."""
+    """The errors of a report on a run that has this bug; empty if it is correct."""
     finding = first_finding(report)
     return ["not found"] if finding is None else _shortcomings(bug, finding)
 
 
 def faults_anywhere(bug: Bug, report: Report) -> list[str]:
-    """As `faults`, when another finding may come first.
+    """`faults`, if another finding may come first.
 
     What another program always does (clip, say) may be missing here from the first step on.
     """

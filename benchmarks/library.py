@@ -122,7 +122,7 @@ def _programs(invariant: Invariant, statistics: Sequence[RunStatistics]) -> set[
 
 
 def _is_wide(invariant: Invariant, programs: set[str]) -> bool:
-    """Whether it speaks of programs that were never seen, for good reason."""
+    """Whether it applies to programs that it was not learned from, for good reason."""
     is_pinned = "program" in invariant.hypothesis.params or any(
         condition.feature == PROGRAM
         for clause in invariant.precondition.clauses
@@ -133,7 +133,7 @@ def _is_wide(invariant: Invariant, programs: set[str]) -> bool:
 
 
 def broken(runs: Sequence[Run], presets: Mapping[str, Sequence[Invariant]]) -> list[str]:
-    """What of the presets any run breaks, in any view."""
+    """The invariants of presets that any run breaks, in any view."""
     everything = list({one.id: one for found in presets.values() for one in found}.values())
     texts = {one.id: one.text for one in everything}
     return [
@@ -146,7 +146,7 @@ def broken(runs: Sequence[Run], presets: Mapping[str, Sequence[Invariant]]) -> l
 
 
 def write(presets: Mapping[str, Sequence[Invariant]], out: Path) -> None:
-    """Write a file for each preset, and remove what is none."""
+    """Write a file for each preset, and remove other files."""
     out.mkdir(parents=True, exist_ok=True)
     limits = Limits()
     for name, found in presets.items():

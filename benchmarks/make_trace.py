@@ -1,4 +1,4 @@
-"""Generate a long trace of a healthy training run, for measurements of what reads traces.
+"""Generate a long trace of a healthy training run, for measurements of trace readers.
 
     python benchmarks/make_trace.py --events 1000000 -o DIR [--ranks N] [--blocks N]
 

@@ -1,13 +1,13 @@
-"""What recording costs: CPU time per step against the plain program, start-up, a call, trace size.
+"""Cost of recording: CPU time per step against the plain program, start-up, call, trace size.
 
     python -m benchmarks.overhead [--quick] [--rounds N] [--only a,c] [--peer PYTHON] [--json FILE]
     python -m benchmarks.overhead --against CHECKOUT [--rounds N] [--only a,c] [--json FILE]
 
 In a round all variants of a program are started together, on one core, and take turns: each runs a
-few steps, then the next one does. So what slows the machine for a tenth of a second slows all of
-them. Each lap gives a ratio, a round the median of its laps, the table the median of the rounds.
-``again`` is the plain program a second time: how far it is from 1 is the noise. ``--peer`` takes
-the Python of a virtual environment that holds traincheck==0.2.0 and measures it in each round, by
+few steps, then the next one. So a short slowdown of the machine affects all of them. Each lap gives
+a ratio, a round the median of its laps, the table the median of the rounds. ``again`` is the plain
+program a second time: how far it is from 1 is the noise. ``--peer`` takes the Python of a virtual
+environment that holds traincheck==0.2.0 and measures it in each round, by
 itself: its steps are too long to take turns.
 
 ``--against`` names another version of traincheck: a checkout, or the Python of the virtual
@@ -39,8 +39,8 @@ from benchmarks.peer import Peer
 SETTLE = 3  # steps at the start do not count: allocators warm up, lazy imports happen
 EVERY = 10
 HANG_S = 600.0
-# For glibc, in all variants: it keeps what was freed. How often a process has the kernel map the
-# same memory anew is up to the addresses that it was given: up to a tenth of a step of (b).
+# For glibc, in all variants: keep freed memory. Otherwise the addresses of a process decide how
+# often the kernel maps the same memory again: up to a tenth of a step of (b).
 KEEPS_MEMORY = {
     "MALLOC_MMAP_THRESHOLD_": str(1 << 25),
     "MALLOC_TRIM_THRESHOLD_": str(1 << 32),
@@ -121,12 +121,12 @@ class Bench:
     runs: int = 0
 
     def invariants(self, version: str) -> Path:
-        """What a version learned from this very program."""
+        """The invariants that a version learned from the same program."""
         return self.folder / f"own-{version.strip()}.invariant.json"
 
     @property
     def peer_invariants(self) -> Path:
-        """What the other tool learned from this very program."""
+        """The invariants that the other tool learned from the same program."""
         return self.folder / "peer.invariant.json"
 
     def prepare(self, peer_infers: bool) -> None:
@@ -323,7 +323,7 @@ PEER_COLUMNS = ("peer", "peer selective")
 
 
 def show(result: dict[str, Any]) -> str:
-    """The result as tables: ratios as median (min-max), then what was asked."""
+    """The result as tables: ratios as median (min-max), then the limits."""
     has_peer = any("peer" in p["ratios"] for p in result["programs"])
     columns = (*COLUMNS, *(PEER_COLUMNS if has_peer else ()))
     header = ["program", "plain ms", *columns, "asked default", "asked selective"]
@@ -368,7 +368,7 @@ RISING = {  # column -> name of the kind of recording
 
 
 def rises(bench: Bench) -> list[dict[str, Any]]:
-    """Of each kind of recording: median ratio before and after, and whether it rose too much.
+    """For each kind of recording: median ratio before and after, and whether it rose too much.
 
     ``by_round`` is the spread of the differences of single rounds, which share their noise.
     """
@@ -427,8 +427,8 @@ def show_rises(result: dict[str, Any]) -> str:
 def run_rounds(
     options: argparse.Namespace, folder: Path, versions: Mapping[str, Checkout]
 ) -> list[Bench]:
-    """All programs that were asked for, in rounds."""
-    if hasattr(os, "sched_setaffinity"):  # what is compared runs on one core
+    """All requested programs, in rounds."""
+    if hasattr(os, "sched_setaffinity"):  # compared variants run on one core
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     peer = Peer(python=options.peer, folder=folder) if options.peer else None
     benches = []
@@ -446,7 +446,7 @@ def run_rounds(
 
 
 def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Run everything that was asked for, in rounds over all programs."""
+    """Run everything that was requested, in rounds over all programs."""
     before = harness.describe_machine()
     benches = run_rounds(options, folder, {"": Checkout()})
     return {

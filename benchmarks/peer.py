@@ -17,7 +17,7 @@ from benchmarks.harness import WORKLOADS, Done, Variables
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
-    """The tool in a virtual environment of its own. python: that environment's interpreter."""
+    """The tool in a separate virtual environment. python: that environment's interpreter."""
 
     python: Path
     folder: Path
@@ -45,7 +45,7 @@ class Peer:
         return self._run([*argv, "-o", out])
 
     def _run(self, argv: Sequence[str | Path], env: Variables | None = None) -> Done:
-        # A package of ours on PYTHONPATH would be imported in place of its own, of the same name
+        # traincheck on PYTHONPATH would be imported instead of its package of the same name
         apart = {**(env or {}), "PYTHONPATH": ""}
         return harness.run(argv, env=apart, cwd=self.folder, timeout_s=1800).expect()
 

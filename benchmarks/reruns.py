@@ -5,8 +5,8 @@
 Two programs with other seeds, numbers of steps, batch sizes, learning rates and workers, recorded
 in full, selectively (``collect -i``) and every third step (``--every 3``); and each clean pipeline
 of the benchmark of silent bugs with other seeds, in full and as these views would show it, some
-recorded anew for each view. Exits with 1 when anything is said of any of them: 0 alarms are asked
-for.
+recorded separately for each view. The exit status is 1 if any of them has a finding: no alarm is
+allowed.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ CHANGES: dict[str, Variables] = {
     "learning rate": {"UP_LR": 0.003},
     "workers": {"UP_WORKERS": 2},
 }
-RECORDED_ANEW = "seeds, recorded anew"
-GROUPS = {"seeds": "clean pipelines", RECORDED_ANEW: "clean pipelines recorded anew"}
+RECORDED_ANEW = "seeds, recorded separately"
+GROUPS = {"seeds": "clean pipelines", RECORDED_ANEW: "clean pipelines recorded separately"}
 HEADER = ["program", "changed", "view", "invariants", "triggered", "violated", "findings"]
 
 
@@ -89,7 +89,7 @@ class Seen:
 def line(
     name: str, changed: str, view: str, source: EventSource, learned: Sequence[Invariant]
 ) -> Any:
-    """What checking a rerun says."""
+    """The result of checking a rerun."""
     report = run_checks(source, learned, (), RELATIONS)
     texts = {one.id: one.text for one in learned}
     broken = [i for i, verdict in report.verdicts.items() if verdict is Verdict.VIOLATED]
@@ -107,7 +107,7 @@ def line(
 
 
 def recorded(script: Path, folder: Path) -> Iterator[Any]:
-    """A program that is told what to do otherwise, recorded anew for each view."""
+    """A program with changed settings, recorded separately for each view."""
     env: Variables = {"UP_SEED": REFERENCE_SEED, "UP_STEPS": REFERENCE_STEPS}
     reference = _recorded(folder, script, "reference", FULL, env)
     # Named by what it was learned with, so that it is never older than the code.
@@ -131,7 +131,7 @@ def _recorded(
     env: Variables,
     invariants: Path | None = None,
 ) -> Path:
-    """A selective run is made anew each time: what it holds depends on what was learned."""
+    """A selective run is recorded each time: its content depends on the invariants."""
     every = EVERY if view == SAMPLED else 1
     name = f"rerun-{script.stem}-{changed.replace(' ', '-')}-{view}"
     if invariants is not None:
@@ -186,7 +186,7 @@ def lines(folder: Path, only: str) -> Iterator[Any]:
 
 
 def show(found: Sequence[Any]) -> None:
-    """Print a line for each program and change with what was said, then what it was."""
+    """Print a line for each program and change with its findings, then the findings."""
     print(harness.table(HEADER, ([one[key] for key in HEADER] for one in _summed(found))))
     for one in found:
         for text in one["broken"]:
@@ -194,7 +194,7 @@ def show(found: Sequence[Any]) -> None:
 
 
 def _summed(found: Iterable[Any]) -> Iterator[Any]:
-    """Programs of one kind in one line, when nothing was said of them."""
+    """Programs of one kind in one line, if they have no findings."""
     quiet: dict[tuple[str, str], list[Any]] = {}
     for one in found:
         if one["violated"]:
@@ -208,7 +208,7 @@ def _summed(found: Iterable[Any]) -> Iterator[Any]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run it; 1 when anything is said."""
+    """Run it; returns 1 if there is any finding."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.reruns",
         description=__doc__,

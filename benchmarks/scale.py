@@ -1,4 +1,4 @@
-"""How inference grows with the trace, and what it costs beside the other tool on the same programs.
+"""Cost of inference by the size of the trace, and compared with the other tool.
 
     python -m benchmarks.scale [--events N,N,...] [--programs NAME,NAME] [--peer PYTHON]
         [--keep FOLDER] [--json FILE]
@@ -27,7 +27,7 @@ _TIMEOUT_S = 3600
 
 
 def grown(folder: Path, events: int) -> dict[str, Any]:
-    """What it costs to learn from a generated trace of so many events."""
+    """Cost of learning from a generated trace of so many events."""
     trace = folder / f"generated-{events}"
     if not trace.exists():
         generate(trace, events)
@@ -37,7 +37,7 @@ def grown(folder: Path, events: int) -> dict[str, Any]:
 
 
 def beside(folder: Path, name: str, peer: Peer | None) -> dict[str, Any]:
-    """What it costs to learn from a program, ours and the other tool's."""
+    """Cost of learning from a program, with traincheck and with the other tool."""
     env = {"UP_STEPS": PROGRAMS[name]}
     trace = folder / name
     harness.collect(WORKLOADS / f"{name}.py", trace, env=env).expect()

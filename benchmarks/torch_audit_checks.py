@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 # Ids of release 0.3.0: what each is about.
 RELEASE = {
-    "TA000": "a check of its own failed",
+    "TA000": "an internal check failed",
     "TA100": "NaN or infinity in parameters or gradients",
     "TA102": "the norm of all gradients is large",
     "TA103": "the gradient of a parameter is zero",
@@ -75,7 +75,7 @@ OLDER = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Threshold:
-    """What was published for a check, and the option of ours that stands for it.
+    """The published threshold of a check, and the corresponding option of traincheck.
 
     why: where our default is another, or there is no option.
     """

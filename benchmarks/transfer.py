@@ -62,7 +62,7 @@ class Sample:
 
 @dataclass(slots=True, kw_only=True)
 class Outcome:
-    """What came of one sample.
+    """The result of one sample.
 
     triggered, violated: sums over the programs checked. broken: each violated invariant with the
     program and what its finding says.
@@ -260,7 +260,7 @@ def show(found: Mapping[int, Sequence[Outcome]], most: int) -> None:
 
 
 def reference_outcomes(found: Mapping[int, Sequence[Outcome]]) -> list[Outcome]:
-    """What came of the six references, if they were among the samples."""
+    """The result of the six references, if they were among the samples."""
     return [one for outcomes in found.values() for one in outcomes if one.is_reference]
 
 

@@ -191,7 +191,7 @@ COLUMNS += ("cases", "by rules", "by presets", "by either", "lacking", "failed")
 
 
 def promises(found: Mapping[str, Any]) -> list[str]:
-    """What an installation breaks of what is promised, as sentences."""
+    """The promises that an installation breaks, as sentences."""
     said = []
     if found["percent"] > ASKED_PERCENT:
         said.append(f"{found['broken']} of {found['triggered']} invariants broken on clean runs")
@@ -218,7 +218,7 @@ def show(results: Sequence[Mapping[str, Any]]) -> None:
 
 
 def chosen(names: Sequence[str] | None, of: Mapping[str, Any]) -> list[Any]:
-    """Those of these names, or all.
+    """The items with these names, or all.
 
     Raises:
         CaseError: there is no such program.

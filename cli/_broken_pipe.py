@@ -28,7 +28,7 @@ def ignore_closed_stderr() -> Iterator[None]:
 
 
 def line_start(stream: TextIO, *, is_written: bool = False) -> str:
-    """What to write first, so that text begins a line wherever the program left the cursor.
+    """The text to write first, so that output begins a line wherever the program left the cursor.
 
     A terminal gets spaces for all but one of its columns, and a carriage return: at the beginning
     of a line they stay within it, from elsewhere they lead to the next one. The end of a regular

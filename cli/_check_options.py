@@ -1,6 +1,6 @@
-"""Options about which checks count, shared by the commands that check: they extend a configuration.
+"""Options that select checks, shared by the commands that check. They extend a configuration.
 
-The files are read here; what they mean is for traincheck.config and traincheck.api.
+Only the command line is read here; traincheck.config and traincheck.api interpret the values.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ select_option = click.option(
     metavar="CODE",
     shell_complete=_completion.codes,
     multiple=True,
-    help="Check only rules of this code or relations of this name; TC2 stands for all that begin "
-    "so. Repeatable, or several with commas.",
+    help="Check only these rules (by code or prefix, such as TC201 or TC2) and relations (by "
+    "name). Repeatable; separate several with commas.",
 )
 ignore_option = click.option(
     "--ignore",
     metavar="CODE",
     shell_complete=_completion.codes,
     multiple=True,
-    help="Leave these out. As --select.",
+    help="Skip these rules and relations. Takes the same values as --select.",
 )
 fail_on_option = click.option(
     "--fail-on",
     type=click.Choice(SEVERITIES[::-1]),
-    help="Lowest severity of a finding that makes the exit status 1. [default: warning]",
+    help="Exit with 1 if a finding has at least this severity. [default: warning]",
 )
 config_option = click.option(
     "--config",
     metavar="FILE",
     shell_complete=_completion.files,
-    help="Configuration. [default: traincheck.toml or [tool.traincheck] of pyproject.toml, here or "
-    "in a directory above]",
+    help="Configuration file. [default: the nearest traincheck.toml, or pyproject.toml with "
+    "[tool.traincheck], in this directory or above]",
 )
 
 
@@ -69,7 +69,7 @@ stall_option = click.option(
     metavar="SECONDS",
     default=60.0,
     show_default=True,
-    help="While the run goes on: report a rank that records nothing for so long while others wait "
+    help="In a live run, report a rank that records nothing for this long while other ranks wait "
     "for it in a collective.",
 )
 
@@ -89,7 +89,7 @@ def selection_options(command: _Decorated) -> _Decorated:
 
 
 def configuration(options: dict[str, Any]) -> Config:
-    """What the configuration says, where the command line does not say otherwise.
+    """The configuration, with the options of the command line, which override it.
 
     Raises:
         UsageError: the file cannot be used.
@@ -102,14 +102,14 @@ def configuration(options: dict[str, Any]) -> Config:
 
 
 def presentation(options: dict[str, Any], config: Config) -> Presentation:
-    """What to show and when to fail, as the options of the command say.
+    """The presentation and the failing severity, by the options of the command.
 
     Raises:
         UsageError: two options contradict each other.
     """
     if options["allow_empty"] and options["require_steps"]:
         raise UsageError(
-            "--allow-empty and --require-steps exclude each other", fix="leave one of them out"
+            "--allow-empty and --require-steps cannot be used together", fix="leave one of them out"
         )
     return Presentation(
         fail_on=config.fail_on,

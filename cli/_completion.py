@@ -1,4 +1,4 @@
-"""What a shell completes for values of options: paths, codes, names. Click completes the rest.
+"""Values that a shell completes for options: paths, codes, names. Click completes the rest.
 
 Each function is a `shell_complete` of click: it gets the beginning of a word.
 """

@@ -1,7 +1,4 @@
-"""What commands about invariants say of them: facts, and why statements were kept or dropped.
-
-What is found is for traincheck.infer.
-"""
+"""Text about invariants: details of one, and why statements were kept or dropped."""
 
 from __future__ import annotations
 
@@ -23,21 +20,21 @@ _SHOWN = 40
 
 
 def explain_dropped(path: str, text: str) -> None:
-    """Tell what became of the statements that hold ``text``, from the files that are there."""
+    """Explain the statements that contain ``text``, from the files that exist."""
     from traincheck.infer.dropped import dropped_path, read_dropped
     from traincheck.schema.invariant_file import read_invariants
 
     kept, beside = read_invariants(path), dropped_path(path)
     if not beside.exists():
         raise UsageError(
-            f"{path} has no list of dropped statements beside it: {beside} does not exist",
+            f"{beside}, the list of dropped statements, does not exist",
             fix="learn again: traincheck-infer --force -t DIR",
         )
     show_why(text, kept, read_dropped(beside))
 
 
 def show_why(text: str, kept: Sequence[Invariant], dropped: Sequence[Dropped]) -> None:
-    """What became of the statements that hold ``text``."""
+    """Print which statements that contain ``text`` were kept, and why others were dropped."""
     from traincheck.infer.dropped import search
 
     found = search(text, kept, dropped)
@@ -53,14 +50,16 @@ def show_why(text: str, kept: Sequence[Invariant], dropped: Sequence[Dropped]) -
         print_message(f"  {one.text}\n    {one.reason}{detail} ({examples})")
     _print_left(len(found.dropped))
     if found.closest:
-        print_message("No run suggests such a statement. The most similar ones:")
+        print_message("No run suggests such a statement. The most similar statements are:")
     for other in found.closest:
         print_message(f"  {other}")
 
 
 def _statements(found: Sequence[object], what: str) -> str:
     return (
-        f"1 {what} statement holds" if len(found) == 1 else f"{len(found)} {what} statements hold"
+        f"1 {what} statement contains"
+        if len(found) == 1
+        else f"{len(found)} {what} statements contain"
     )
 
 
@@ -70,7 +69,7 @@ def _print_left(count: int) -> None:
 
 
 def severity(one: Invariant) -> str:
-    """That of a finding when it breaks."""
+    """The severity of its findings."""
     from traincheck.relations.registry import RELATIONS
 
     relation = RELATIONS.get(one.hypothesis.relation)
@@ -85,7 +84,7 @@ def _severity_of(relation: Any, one: Invariant) -> str:
 
 
 def summary_json(one: Invariant) -> dict[str, Any]:
-    """What a list says of an invariant, as JSON."""
+    """The columns of a list, as JSON."""
     return {
         "id": one.id,
         "relation": one.hypothesis.relation,
@@ -97,7 +96,7 @@ def summary_json(one: Invariant) -> dict[str, Any]:
 
 
 def cells(one: Invariant) -> list[str]:
-    """What a list says of an invariant, in columns."""
+    """The columns of a list, as text."""
     known = summary_json(one)
     return [
         f"{one.id:<24}",
@@ -110,9 +109,9 @@ def cells(one: Invariant) -> list[str]:
 
 
 def details(one: Invariant, file: str) -> list[tuple[str, str]]:
-    """What is known of an invariant, in the order of its making."""
+    """Names and values of what is known about an invariant."""
     support = one.support
-    always = "none: it was never seen to break"
+    always = "none: there is no counterexample"
     excluded = f"; the condition excludes {support.negative} counterexamples"
     others = _count_implied(one, file)
     return [
@@ -126,9 +125,9 @@ def details(one: Invariant, file: str) -> list[tuple[str, str]]:
             f"{support.positive} in {counted(support.steps, 'step')}"
             f" of {counted(support.runs, 'run')}" + (excluded if support.negative else ""),
         ),
-        ("confidence", f"{one.confidence} that it is no chance"),
-        ("why kept", "it held in full, selective and sampled replays of the reference runs"),
-        ("says too", f"{others} dropped statements" if others else "nothing that was dropped"),
+        ("confidence", f"{one.confidence} (probability that it is not coincidence)"),
+        ("why kept", "it holds in full, selective and sampled replays of the reference runs"),
+        ("implies", counted(others, "dropped statement") if others else "no dropped statements"),
         ("needs", _needs(one.needs)),
     ]
 
@@ -142,7 +141,7 @@ def _condition(one: Invariant) -> str:
 
 
 def _count_implied(one: Invariant, file: str) -> int:
-    """How many statements were dropped because this one says them."""
+    """How many statements were dropped because this one implies them."""
     from traincheck.infer.dropped import dropped_path, read_dropped
 
     path = dropped_path(file)
@@ -151,7 +150,7 @@ def _count_implied(one: Invariant, file: str) -> int:
 
 def _needs(needs: Needs) -> str:
     parts = [*sorted(needs.calls), *sorted(needs.states), *sorted(needs.kinds)]
-    parts += [f"numbers of {name}" for name in sorted(needs.stats)]
+    parts += [f"statistics of {name}" for name in sorted(needs.stats)]
     return ", ".join(parts) or "nothing"
 
 

@@ -77,7 +77,7 @@ class LiveCheck:
 
     @property
     def watched(self) -> RunOverview:
-        """What the run consists of."""
+        """The composition of the run."""
         return self._live.overview
 
     def start(self, process: subprocess.Popen[bytes]) -> None:
@@ -93,17 +93,17 @@ class LiveCheck:
         self._thread.start()
 
     def finish(self) -> Report:
-        """The program ended: check what is left of its trace. An interrupt leaves the rest out."""
+        """Check the rest of the trace after the program ended. An interrupt skips it."""
         self._ended.set()
         try:
             self._thread.join(_PATIENCE_S)
             if self._thread.is_alive():
-                write_message("checking the rest of the trace; Ctrl-C leaves it out")
+                write_message("checking the rest of the trace; press Ctrl-C to skip it")
                 self._thread.join()
         except KeyboardInterrupt:
             self._is_abandoned = self._is_partial = True
             self._thread.join()
-            self._notes.append("the end of the trace was not checked: interrupted")
+            self._notes.append("the end of the trace was not checked: checking was interrupted")
         assert self._reader is not None
         report = conclude(self._live.engine, self._reader)
         is_partial = report.is_partial or self._is_partial
@@ -113,7 +113,7 @@ class LiveCheck:
         return report
 
     def compact_trace(self) -> str:
-        """Make the trace an ordinary one, to be kept; what is not in it, as a sentence, or nothing.
+        """Turn the trace into an ordinary one and return a sentence about what it lacks, or "".
 
         Raises:
             OutputError: it could not be rewritten.
@@ -127,7 +127,7 @@ class LiveCheck:
         except OSError as error:
             raise OutputError(
                 f"cannot rewrite the trace in {self._directory}: {error.strerror}",
-                fix="make room on its disk, or record with --max-trace 0",
+                fix="free disk space, or run with --max-trace 0",
             ) from error
 
     def _follow(self) -> None:
@@ -153,7 +153,7 @@ class LiveCheck:
             self._live.feed(self._while_priority_fits(events, is_urgent=is_urgent))
         except Exception as error:  # the program runs on whatever we got wrong
             self._is_done = self._is_partial = True
-            self._notes.append(f"checking stopped with {type(error).__name__}: {error}")
+            self._notes.append(f"checking failed with {type(error).__name__}: {error}")
 
     def _while_priority_fits(self, events: Iterator[Event], *, is_urgent: bool) -> Iterator[Event]:
         """Events as long as the priority is the right one. At the end of a run that is the same."""
@@ -182,7 +182,7 @@ class LiveCheck:
         if self._halts and self._stopper is not None and is_sure:
             if not (self._ended.is_set() or self._is_halted):
                 self._is_halted = True
-                self._notes.append(f"the program was stopped by --halt, at {finding.code}")
+                self._notes.append(f"--halt stopped the program at {finding.code}")
                 write_message("stopping the program")
             self._stopper()
 

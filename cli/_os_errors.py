@@ -1,4 +1,4 @@
-"""What the operating system refuses, about a path that the user gave, as an error to act on."""
+"""Errors of the operating system about paths that the user gave, as messages with a fix."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ _FIXES = {
     errno.EPERM: "check its permissions, or choose another path",
     errno.EROFS: "choose a path on a disk that can be written",
     errno.ENAMETOOLONG: "give a shorter path",
-    errno.ENOENT: "check the path, and that nothing moves or removes it meanwhile",
-    errno.ENOTDIR: "check the path, and that nothing moves or removes it meanwhile",
-    errno.ESTALE: "check the path, and that nothing moves or removes it meanwhile",
-    errno.ELOOP: "correct the symbolic link, which leads back to itself",
+    errno.ENOENT: "check the path, and that no other program moves or removes it",
+    errno.ENOTDIR: "check the path, and that no other program moves or removes it",
+    errno.ESTALE: "check the path, and that no other program moves or removes it",
+    errno.ELOOP: "correct the symbolic link, which points to itself",
     errno.EISDIR: "name a file, not a folder",
     errno.EEXIST: "choose another path",
-    errno.EBUSY: "wait until it is no longer in use, or choose another path",
+    errno.EBUSY: "wait until no program uses it, or choose another path",
     errno.EMFILE: "raise the limit of open files: ulimit -n",
     errno.ENFILE: "raise the limit of open files: ulimit -n",
 }
 
 
 def bad_path(error: OSError) -> tuple[str, str] | None:
-    """What is wrong and the fix, where the error is about a path that is not part of traincheck.
+    """The fault and the fix, where the error is about a path that is not part of traincheck.
 
     None where it may be a bug of ours.
     """
@@ -37,7 +37,7 @@ def bad_path(error: OSError) -> tuple[str, str] | None:
         path = os.fsdecode(path)
     if error.errno in _NO_ROOM:
         return f"{path or 'the output'}: cannot be written: {error.strerror}", (
-            "make room, or write to another disk"
+            "free disk space, or write to another disk"
         )
     if path is None and error.errno == errno.ENOENT and not _has_working_directory():
         return "the working directory was removed", "change to a directory that exists"

@@ -29,11 +29,11 @@ report_option = click.option(
     multiple=True,
     help=f"Also write the report to FILE: {FORMATS}. Repeatable.",
 )
-force_option = click.option("--force", is_flag=True, help="Replace the output where it exists.")
+force_option = click.option("--force", is_flag=True, help="Overwrite the output file if it exists.")
 
 
 def require_writable(output: str | None, *, replaces: bool = True) -> None:
-    """See whether a file can be written, before the work for it begins.
+    """Check that a file can be written, before the work for it begins.
 
     Args:
         output: its path; None is fine.
@@ -53,8 +53,8 @@ def require_writable(output: str | None, *, replaces: bool = True) -> None:
         raise OutputError(f"{output}: cannot be written: {reason}", fix=_FIX)
     if not replaces and path.is_file():
         raise UsageError(
-            f"{output} exists already",
-            fix="name another file with -o, or replace this one with --force",
+            f"{output} already exists",
+            fix="choose another file with -o, or overwrite this one with --force",
         )
 
 
@@ -70,7 +70,7 @@ def reports_of(values: Sequence[str]) -> list[tuple[Sink, str]]:
         form, _, path = value.partition("=")
         if not path:
             raise UsageError(
-                f"--report {value} names no file", fix="give FORMAT=FILE: json=report.json"
+                f"--report {value} names no file", fix="write FORMAT=FILE, e.g. json=report.json"
             )
         found.append((load_sink(form), path))
         require_writable(path)

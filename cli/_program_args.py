@@ -1,4 +1,4 @@
-"""What the commands that run a program share: its words after the script, its settings.
+"""Shared by the commands that run a program: the words of the program, and its settings.
 
 Starts nothing.
 """
@@ -58,13 +58,13 @@ class Program:
 
 
 def require_checks(engine: Engine) -> None:
-    """Without any check, "no findings" would sound as if all were well.
+    """Refuse a run without checks: "no findings" would be misleading.
 
     Raises:
         UsageError: no check was chosen.
     """
     if not engine.infos:
-        raise UsageError("no check is left to run", fix="select more, ignore less, or give -i")
+        raise UsageError("no check is selected", fix="widen --select, narrow --ignore, or add -i")
 
 
 class ProgramCommand(click.Command):
@@ -131,15 +131,15 @@ def _count_own(args: Sequence[str], options: Mapping[str, click.Option]) -> tupl
 
 
 def _reject_between(path: str, program: Program, between: Sequence[str]) -> None:
-    """`-p train.py -o x --lr 1`: nobody but the user knows whose ``-o`` that is."""
+    """`-p train.py -o x --lr 1`: only the user knows whose ``-o`` that is."""
     if not between or not program.words:
         return
     before = program.own[: len(program.own) - len(between)]
     ours = shlex.join([*path.split(), *between, *before, *program.words])
     theirs = shlex.join([*path.split(), *before, "--", *between, *program.words])
     raise UsageError(
-        f"{between[0]} stands between {program.script} and its arguments, as an option of either",
-        fix=f"an option of traincheck goes first: {ours}\n"
+        f"{between[0]} is ambiguous: it stands between {program.script} and its arguments",
+        fix=f"put options of traincheck before the script: {ours}\n"
         f"  or, if it is an argument of {program.script}: {theirs}",
     )
 
@@ -147,7 +147,7 @@ def _reject_between(path: str, program: Program, between: Sequence[str]) -> None
 def _note_passed_on(
     program: Program, options: Mapping[str, click.Option], helps: Sequence[str]
 ) -> None:
-    """Say it where a word of the program is also an option of ours; ``--`` says it is meant so."""
+    """Note words of the program that are also options of ours; ``--`` silences the note."""
     names = dict.fromkeys(word.partition("=")[0] for word in program.words)
     passed = [name for name in names if name in options and name not in helps]
     if passed:
@@ -155,7 +155,7 @@ def _note_passed_on(
         with ignore_closed_stderr():
             click.echo(
                 f"traincheck: note: {', '.join(passed)} {was} passed to {program.script}; "
-                "options of traincheck go before the script",
+                "put options of traincheck before the script",
                 err=True,
             )
 
@@ -171,7 +171,7 @@ def is_script(word: str) -> bool:
 
 
 def suggested_run(words: Sequence[str]) -> str | None:
-    """The `traincheck run` that words without a command were probably meant as."""
+    """The `traincheck run` command line that was probably meant."""
     words = words[1:] if words[:1] == ["-p"] else words
     if words and is_script(words[0]):
         return shlex.join(["traincheck", "run", *words])
@@ -197,23 +197,23 @@ def check_command_line(directory: Path, options: Mapping[str, Any]) -> str:
 
 
 def _option_fix(error: click.NoSuchOption, args: Sequence[str], ours: str) -> str:
-    """What was probably meant: an option of ours misspelt, or one of the program."""
+    """The option that was probably meant: one of ours misspelt, or one of the program."""
     name = error.option_name
     nearest = difflib.get_close_matches(name, error.possibilities or (), n=1, cutoff=0.75)
     if nearest:
-        return f"did you mean {nearest[0]}? Arguments of the program go after its script"
+        return f"did you mean {nearest[0]}? Put arguments of the program after its script"
     place = next((n for n, word in enumerate(args) if word.partition("=")[0] == name), len(args))
     before, rest = args[:place], args[place:]
     if name == "-m":  # python's own way to name a program
         return shlex.join([*ours.split(), *before, "--", "python", *rest])
     if name == "-p" and rest[1:]:  # as traincheck-collect has it
-        return f"give the script without -p: {shlex.join([*ours.split(), *before, *rest[1:]])}"
+        return f"name the script without -p: {shlex.join([*ours.split(), *before, *rest[1:]])}"
     script = next((n for n, word in enumerate(rest) if word.endswith(_SCRIPTS)), None)
     if script is None:
-        return f"arguments of the program go after its script; {ours} --help lists the options"
+        return f"put arguments of the program after its script; {ours} --help lists the options"
     begin = script - (rest[script - 1] in ("-p", "-s", "--script", "--shell"))
     moved = [*before, *rest[begin : script + 1], *rest[:begin], *rest[script + 1 :]]
-    return f"arguments of the program go after its script: {shlex.join([*ours.split(), *moved])}"
+    return f"put arguments of the program after its script: {shlex.join([*ours.split(), *moved])}"
 
 
 def invariant_needs(paths: Iterable[str]) -> Needs:
@@ -228,8 +228,8 @@ def invariant_needs(paths: Iterable[str]) -> Needs:
         invariants = read_invariants(path)
         if not invariants:
             raise UsageError(
-                f"{path} holds no invariants, so nothing would be recorded for it",
-                fix="leave it out, or infer from more runs",
+                f"{path} has no invariants, so nothing would be recorded for it",
+                fix="leave it out, or learn from more runs",
             )
         for invariant in invariants:
             needs |= invariant.needs

@@ -21,10 +21,10 @@ class Size(click.ParamType):  # type: ignore[type-arg]  # generic in new version
         """The number of bytes."""
         found = _SIZE.fullmatch(str(value).strip().upper())
         if found is None or found[2] not in _UNITS:
-            self.fail(f"{value!r} is not a size; give one such as 100MB, 2GB or 0", param, ctx)
+            self.fail(f"{value!r} is not a size; use a value such as 100MB, 2GB or 0", param, ctx)
         size = int(float(found[1]) * _UNITS[found[2]])
         if 0 < size < _LEAST:
-            self.fail(f"{value!r} is too small; give at least {size_text(_LEAST)}", param, ctx)
+            self.fail(f"{value!r} is too small; the minimum is {size_text(_LEAST)}", param, ctx)
         return size
 
 

@@ -26,7 +26,7 @@ _UNBROKEN = 1_000_000
 
 
 def write_message(text: str | Text, *, is_written: bool = True) -> None:
-    """Write a paragraph that begins on a line of its own. On a terminal, wrap it between words.
+    """Write a paragraph that begins on a new line. On a terminal, wrap it between words.
 
     is_written: whether a program writes to stderr at this time.
     """
@@ -54,7 +54,7 @@ def write_finding(finding: Finding, *, is_written: bool = True) -> bool:
 def write_withdrawn(finding: Finding, *, is_written: bool = True) -> None:
     """Write a line for a finding that was written and does not stand."""
     write_message(
-        f"withdrawn: {finding.code} {finding.title}: the run goes on", is_written=is_written
+        f"withdrawn: {finding.code} {finding.title}: the run continued", is_written=is_written
     )
 
 
@@ -63,7 +63,7 @@ def _text(text: str | Text) -> Text:
 
 
 class Heartbeat:
-    """Says on a terminal, now and then, how far a run has been checked. Intervals grow.
+    """Reports progress on a terminal, at growing intervals.
 
     Args:
         engine: what checks the run, in the thread that calls `tick`.
@@ -79,7 +79,7 @@ class Heartbeat:
         self._is_on = sys.stderr.isatty()
 
     def tick(self) -> None:
-        """Say it, where it is time to."""
+        """Report if the interval is over."""
         if not self._is_on or self._clock() < self._last_s + self._interval_s:
             return
         now_s = self._clock()
@@ -88,7 +88,7 @@ class Heartbeat:
         self._last_s, self._last_steps = now_s, report.steps
         self._interval_s = min(2 * self._interval_s, _LONGEST_BEAT_S)
         if not report.steps:
-            write_message("recording; no training step has ended yet")
+            write_message("recording; no training step has finished yet")
             return
         triggered = report.count(Verdict.HELD) + report.count(Verdict.VIOLATED)
         found = [finding for finding in report.findings if finding.severity != "info"]

@@ -1,4 +1,4 @@
-"""What `traincheck trace show` prints: an overview of a run, as text or JSON; events as lines."""
+"""The output of `traincheck trace show`: an overview of a run, as text or JSON; events as lines."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _HEADER = ("k", "n", "t", "s", "g")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
-    """A run as `trace show` tells it. skips: the first of the skipped lines."""
+    """A run as `trace show` prints it. skips: the first of the skipped lines."""
 
     path: str
     manifest: Manifest | None
@@ -46,7 +46,7 @@ class Overview:
 def overview(
     reader: TraceReader, progress: Callable[[TraceReader], AbstractContextManager[None]]
 ) -> Overview:
-    """Read a run once and gather what there is to tell."""
+    """Read a run once and summarize it."""
     with progress(reader):
         summary = summarize(reader.events())
     manifest = reader.manifest
@@ -126,7 +126,7 @@ def print_text(found: Overview, stream: TextIO, top: int) -> None:
 
 
 def _section(console: Console, title: str, lines: Sequence[str]) -> None:
-    """A title and its lines; nothing when there is nothing to tell."""
+    """A title and its lines; nothing without lines."""
     from rich.markup import escape
 
     if not lines:
@@ -135,7 +135,9 @@ def _section(console: Console, title: str, lines: Sequence[str]) -> None:
     for line in lines[:_MOST_ROWS]:
         console.print(f"  {escape(printable(line))}")
     if len(lines) > _MOST_ROWS:
-        console.print(f"  [dim]and {len(lines) - _MOST_ROWS} more; --format json has them[/dim]")
+        console.print(
+            f"  [dim]and {len(lines) - _MOST_ROWS} more; show all with --format json[/dim]"
+        )
 
 
 def _sections(found: Overview) -> list[tuple[str, list[str]]]:
@@ -166,7 +168,7 @@ def _last_sections(found: Overview) -> list[tuple[str, list[str]]]:
     ]
     skips = [f"{skip.path.name}:{skip.line}: {skip.reason}" for skip in found.skips]
     if found.skipped > len(skips):
-        skips.append(f"{found.skipped - len(skips)} more are counted, not described")
+        skips.append(f"and {found.skipped - len(skips)} more")
     return [
         ("Checkpoints", checkpoints),
         ("Warnings of the program", warnings),
@@ -190,14 +192,18 @@ def _run_lines(manifest: Manifest | None) -> list[str]:
     if manifest.started:
         lines.append(f"started   {manifest.started}{_duration(manifest)}")
     if manifest.ended is None:
-        lines.append("ended     not yet, or its launcher was killed")
+        lines.append("ended     not yet, or the launcher was killed")
     elif manifest.signal:
         lines.append(f"ended     by {manifest.signal}")
     else:
         lines.append(f"ended     with exit status {manifest.exit_status}")
     view = ", ".join(f"{k} {v}" for k, v in manifest.settings.items() if k in ("level", "every"))
     if view:
-        part = "" if manifest.settings.get("needs") is None else ", only what given checks need"
+        part = (
+            ""
+            if manifest.settings.get("needs") is None
+            else ", only events that selected checks need"
+        )
         lines.append(f"recorded  {view}{part}")
     return lines
 
@@ -286,7 +292,7 @@ def _apis(console: Console, summary: Summary, top: int) -> None:
         name = escape(f"{printable(use.api):{width}}")
         console.print(f"  {name} {use.calls:>10,} {total_ms:>12,.1f} {mean_us:>10,.0f}{failed}")
     if len(uses) > top:
-        console.print(f"  [dim]and {len(uses) - top} other APIs; --top shows more[/dim]")
+        console.print(f"  [dim]and {len(uses) - top} other APIs; show more with --top[/dim]")
 
 
 def _by_time(summary: Summary) -> list[ApiUse]:
@@ -306,7 +312,7 @@ def _disabled_instruments(processes: Sequence[ProcessInfo]) -> list[str]:
 
 
 def _sampled_parts(processes: Sequence[ProcessInfo]) -> list[str]:
-    """What was recorded in some steps only, each once."""
+    """Events that were recorded in some steps only, each kind once."""
     from traincheck.check.verdicts import TraceView
     from traincheck.schema.claims import BATCH_CONTENT
 

@@ -1,4 +1,4 @@
-"""traincheck-check: name the first deviation of a run.
+"""traincheck-check: check a recorded or live run.
 
 Reads the command line; traincheck.api does the work.
 """
@@ -52,11 +52,11 @@ _WATCHER = "traincheck-progress"
 def _single_run(
     context: click.Context, parameter: click.Parameter, runs: tuple[str, ...]
 ) -> str | None:
-    """An option that other commands repeat: the last one alone would be checked unnoticed."""
+    """Refuse several runs: click would silently check the last one."""
     if len(runs) > 1:
         raise UsageError(
             f"{len(runs)} runs were given: {' '.join(map(shlex.quote, runs))}",
-            fix="check each by a command of its own",
+            fix="run traincheck-check once per run",
         )
     return runs[0] if runs else None
 
@@ -78,7 +78,7 @@ def _single_run(
     metavar="INV",
     shell_complete=_completion.files,
     multiple=True,
-    help="Invariants of reference runs, made with traincheck-infer. Repeatable.",
+    help="Check the invariants of this file (from traincheck-infer). Repeatable.",
 )
 @click.option(
     "--preset",
@@ -86,33 +86,34 @@ def _single_run(
     metavar="NAME",
     shell_complete=_completion.presets,
     multiple=True,
-    help=f"Invariants that come with traincheck: {', '.join(preset_names())}. Repeatable.",
+    help=f"Check invariants shipped with traincheck: {', '.join(preset_names())}. Repeatable.",
 )
-@click.option("--no-rules", is_flag=True, help="Leave the built-in rules out.")
-@click.option("--follow", is_flag=True, help="Check a run that is still going, until it ends.")
+@click.option("--no-rules", is_flag=True, help="Skip the built-in rules.")
+@click.option("--follow", is_flag=True, help="Follow a live run until it ends.")
 @stall_option
 @selection_options
 @click.option(
     "--baseline",
     metavar="FILE",
     shell_complete=_completion.files,
-    help="Known findings, made with --write-baseline: they are counted, not reported.",
+    help="Count the findings of this file, but do not report them. See --write-baseline.",
 )
 @click.option(
     "--write-baseline",
     is_flag=True,
-    help="Write what is found to the file of --baseline. Findings then do not change the exit "
-    "status.",
+    help="Write the findings to the file of --baseline. They do not change the exit status then.",
 )
-@click.option("--show-suppressed", is_flag=True, help="Show what was suppressed too, and by whom.")
+@click.option(
+    "--show-suppressed", is_flag=True, help="Also show suppressed findings, with the reason."
+)
 @click.option(
     "-v",
     "--verbose",
     is_flag=True,
-    help="Show every finding in full, with all that it explains, and why checks were not decided. "
-    "sarif: all rules that were checked. junit: also cases for checks that were not decided.",
+    help="Show every finding in full, with all checks that it explains, and why checks could not "
+    "be decided. sarif: list all checked rules. junit: add cases for undecided checks.",
 )
-@click.option("--show-info", is_flag=True, help="Show advice (severity info) in full.")
+@click.option("--show-info", is_flag=True, help="Show findings of severity info in full.")
 @click.option(
     "--format",
     "form",
@@ -127,14 +128,14 @@ def _single_run(
     "--output",
     metavar="FILE",
     shell_complete=_completion.files,
-    help="Write the report there. [default: stdout]",
+    help="Write the report to this file. [default: stdout]",
 )
 @report_option
 def check(**options: Any) -> int:
-    """Check a run: by built-in rules, and by what reference runs always do.
+    """Check a run with the built-in rules and with invariants of reference runs.
 
-    The report shows the first violation with its cause and its fix, then the other findings, then
-    what was checked and what could not be.
+    The report shows the first finding in full, with its cause and fix. The other findings follow,
+    then a summary of the checks that ran and of those that could not be decided.
 
     \b
     Examples:
@@ -177,12 +178,14 @@ def check(**options: Any) -> int:
 def _reject_stray_args(trace: str | None, stray: Sequence[str]) -> None:
     if stray:
         words = shlex.join(stray)
-        fix = f"one run at a time: leave out {words}" if trace else f"traincheck-check -t {words}"
+        fix = (
+            f"check one run at a time: leave out {words}"
+            if trace
+            else f"traincheck-check -t {words}"
+        )
         raise UsageError(f"unexpected argument {stray[0]!r}", fix=fix)
     if trace is None:
-        raise UsageError(
-            "no run to check", fix="name its folder with -t, --trace: traincheck-check -t DIR"
-        )
+        raise UsageError("no run to check", fix="name its folder: traincheck-check -t DIR")
 
 
 def _baseline(options: dict[str, Any]) -> Baseline | None:
@@ -207,12 +210,12 @@ def _write_baseline(path: str, report: Report) -> None:
 
 
 def _note_suppressed(report: Report, form: str) -> None:
-    """Beside the forms that have no place for it; the text report tells it itself."""
+    """Report suppressed findings on stderr, except for text, which has a line for them."""
     if form == "text" or not report.suppressed or report.presentation.suppressed:
         return
     from traincheck.report.sentences import suppressions
 
-    hint = "--show-suppressed shows them"
+    hint = "show them with --show-suppressed"
     click.echo(f"traincheck: findings: {suppressions(report)}; {hint}", err=True)
 
 
@@ -249,7 +252,7 @@ def _check(options: dict[str, Any], config: Config, baseline: Baseline | None = 
 def _follow(
     engine: Engine, tail: TailReader, baseline: Baseline | None, interrupted: threading.Event
 ) -> Report:
-    """Tell findings as they come, as `traincheck run` does, and conclude."""
+    """Write findings as they come, as `traincheck run` does, and conclude."""
     from traincheck.api import conclude
     from traincheck.check.live_engine import LiveEngine
 
@@ -270,12 +273,12 @@ def _follow(
     live.announce(report.findings)
     if not interrupted.is_set() or (tail.manifest is not None and tail.manifest.ended):
         return report
-    stopped = "watching was stopped before the run had ended"
+    stopped = "the check was stopped before the run ended"
     return replace(report, notes=(stopped, *report.notes), is_partial=True)
 
 
 def _with_heartbeat(heartbeat: Heartbeat, events: Iterable[Event]) -> Iterator[Event]:
-    """The same events, and a sign of life at ends of steps."""
+    """The same events, with a heartbeat at the end of each step."""
     for event in events:
         yield event
         if event.kind == "step":
@@ -283,20 +286,23 @@ def _with_heartbeat(heartbeat: Heartbeat, events: Iterable[Event]) -> Iterator[E
 
 
 def _noting_interrupt(interrupted: threading.Event, events: Iterable[Event]) -> Iterator[Event]:
-    """The events, and a word on what is waited for when somebody wants no more of them."""
+    """The events. After an interrupt, one note that the rest is still being checked."""
     noted_at_s = 0.0
     for event in events:
         if interrupted.is_set():
             noted_at_s = noted_at_s or time.monotonic() + _PATIENCE_S
             if time.monotonic() >= noted_at_s:
                 noted_at_s = inf
-                click.echo("traincheck: checking what is there; Ctrl-C leaves it out", err=True)
+                click.echo(
+                    "traincheck: finishing the events recorded so far; press Ctrl-C to stop now",
+                    err=True,
+                )
         yield event
 
 
 @contextlib.contextmanager
 def _interrupted() -> Iterator[threading.Event]:
-    """The first Ctrl-C only ends the following, so that what is there is checked to its end."""
+    """The first Ctrl-C stops following; events recorded so far are still checked."""
     event = threading.Event()
     previous = signal.getsignal(signal.SIGINT)
 
@@ -324,7 +330,7 @@ def one_run(path: str, *, is_live: bool = False) -> Path:
 
     folder = Path(path)
     if is_live and is_bare(folder):
-        click.echo(f"traincheck: waiting for {path}, which holds no run yet", err=True)
+        click.echo(f"traincheck: waiting for a run in {path}", err=True)
         return folder
     runs = find_runs(folder)
     if len(runs) == 1:
@@ -337,7 +343,7 @@ def one_run(path: str, *, is_live: bool = False) -> Path:
 
 @contextlib.contextmanager
 def progress(reader: TraceReader) -> Iterator[None]:
-    """A bar on stderr while the run is read, when somebody may look at it."""
+    """A progress bar on stderr while the run is read, if stderr is a terminal."""
     if not sys.stderr.isatty():
         yield
         return

@@ -50,7 +50,7 @@ _LEVELS = get_args(Level)
     "--output",
     metavar="DIR",
     shell_complete=_completion.folders,
-    help="New folder for the trace. [default: one under traces/]",
+    help="New folder for the trace. [default: a new one under traces/]",
 )
 @click.option(
     "-i",
@@ -58,61 +58,63 @@ _LEVELS = get_args(Level)
     metavar="INV",
     shell_complete=_completion.files,
     multiple=True,
-    help="Record only what the invariants of this file need. Repeatable.",
+    help="Record only the events that the invariants of this file need. Repeatable.",
 )
 @click.option(
     "--rules",
     is_flag=True,
-    help="Record only what the built-in rules need, those that are selected (adds to -i).",
+    help="Record only the events that the selected built-in rules need (in addition to -i).",
 )
 @click.option(
     "--every",
     type=click.IntRange(min=1, max=MOST_STEPS),
     metavar="N",
-    help="Record each N-th step. Also with 1, nothing is left out of these that -i asks for.",
+    help="Record every N-th step. With -i, --every 1 records every step in full.",
 )
 @click.option(
     "--warmup",
     type=click.IntRange(min=0, max=MOST_STEPS),
     metavar="N",
-    help="Record all of the first N steps, whatever --every says. Some bugs show in steps in a row "
-    "only, as gradients that are cleared unused.",
+    help="Record the first N steps in full, regardless of --every. Some bugs need consecutive "
+    "steps to show (for example gradients cleared before they are used).",
 )
-@click.option(
-    "--level", type=click.Choice(_LEVELS), help="How much to record; deep adds operators."
-)
+@click.option("--level", type=click.Choice(_LEVELS), help="Level of detail; deep adds operators.")
 @click.option(
     "--instrument",
     metavar="PKG",
     multiple=True,
-    help="Record calls of this package of yours too. Repeatable.",
+    help="Also record calls into this package of yours. Repeatable.",
 )
 @click.option(
     "--select",
     metavar="CODE",
     shell_complete=_completion.codes,
     multiple=True,
-    help="Rules and relations that --rules records for and --check checks; TC2 stands for all that "
-    "begin so. Repeatable, or several with commas. [default: all]",
+    help="Rules (by code or prefix, such as TC201 or TC2) and relations (by name) for --rules and "
+    "--check. Repeatable; separate several with commas. [default: all]",
 )
 @ignore_option
 @config_option
-@click.option("--check", is_flag=True, help="Check while it runs, by the rules and by -i.")
+@click.option(
+    "--check",
+    is_flag=True,
+    help="Check the run while it is recorded, with the rules and the invariants of -i.",
+)
 @click.option(
     "--halt",
     is_flag=True,
-    help="Stop the program at the first finding of severity error; implies --check.",
+    help="Stop the program at the first finding of severity error. Implies --check.",
 )
 @click.option(
-    "--quiet", is_flag=True, help="Do not tell where the trace is when the run has ended."
+    "--quiet", is_flag=True, help="Do not print where the trace is when the run has ended."
 )
 @click.pass_context
 def collect(ctx: click.Context, /, **options: Any) -> int:
-    """Record what a training program does. The program is not edited.
+    """Record a training program, without any change to it.
 
-    The program runs as it would without: same arguments, working directory, output, exit status and
-    random numbers. Every Python process that it starts is recorded too. When it has ended, one line
-    on stderr tells where the trace is.
+    The program runs as it does without traincheck: same arguments, working directory, output, exit
+    status and random numbers. Every Python process that it starts is recorded too. When the program
+    has ended, one line on stderr shows where the trace is.
 
     \b
     Examples:
@@ -124,11 +126,11 @@ def collect(ctx: click.Context, /, **options: Any) -> int:
       traincheck-collect -i invariant.json -p train.py
       traincheck-collect -i invariant.json --every 10 -p train.py --lr 0.1
 
-    The first word after the script that is not an option of traincheck, and all that follows it, is
-    passed to the script.
+    Options of traincheck may also follow the script directly. From the first other word on, all
+    words are passed to the script.
 
     \b
-    Exit status: that of the program, 128+n when signal n ended it; 2 when nothing could be started.
+    Exit status: that of the program, 128+n if signal n ended it; 2 if it could not be started.
     """  # noqa: D301  # click reads the escape
     from traincheck.collect.launch.launcher import launch, new_run_id
 
@@ -193,7 +195,7 @@ def _command(options: dict[str, Any], program: Program) -> list[str]:
     if program.stray:
         raise _stray_error(program)
     if script and shell:
-        raise UsageError("-p and -s exclude each other", fix="give one program to run")
+        raise UsageError("-p and -s cannot be used together", fix="name one program to run")
     if script:
         return script_command(script, words)
     if shell:
@@ -216,7 +218,7 @@ def _stray_error(program: Program) -> UsageError:
 
 
 def _configuration(options: dict[str, Any], config: CollectConfig) -> CollectConfig:
-    """What the configuration file says, where the command line does not say otherwise."""
+    """Values of the configuration file, where the command line does not say otherwise."""
     names = ("output", "invariants", "rules", "every", "warmup", "level", "instrument")
     # An empty tuple or False is an option not given, but 0 is a number of steps.
     given = {name: options[name] for name in names}
@@ -235,7 +237,7 @@ def _needs(config: CollectConfig, project: Config) -> Needs | None:
 
         rules = chosen_rules(project)
         if not rules and not config.invariants:
-            raise UsageError("no rule is selected", fix="select more, or ignore less")
+            raise UsageError("no rule is selected", fix="widen --select, or narrow --ignore")
         for rule in rules:
             needs |= rule.needs
     return needs

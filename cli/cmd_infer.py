@@ -1,4 +1,4 @@
-"""traincheck-infer: learn what reference runs always do.
+"""traincheck-infer: learn invariants from reference runs.
 
 Reads the command line; traincheck.infer does the work.
 """
@@ -39,20 +39,20 @@ DEFAULT_OUTPUT = "invariant.json"
     metavar="DIR",
     shell_complete=_completion.folders,
     multiple=True,
-    help="A reference run, or a folder of runs. Repeatable.",
+    help="Reference run, or folder of runs. Repeatable.",
 )
 @click.option(
     "-o",
     "--output",
     metavar="FILE",
     shell_complete=_completion.files,
-    help=f"Write the invariants there. [default: {DEFAULT_OUTPUT}, or the file of --update]",
+    help=f"Write the invariants to this file. [default: {DEFAULT_OUTPUT}, or the file of --update]",
 )
 @click.option(
     "--update",
     metavar="FILE",
     shell_complete=_completion.files,
-    help="Add the runs to those of this file, which are not read again.",
+    help="Learn from the runs of this file too, without reading their traces again.",
 )
 @force_option
 @click.option(
@@ -61,19 +61,20 @@ DEFAULT_OUTPUT = "invariant.json"
     metavar="NAME",
     shell_complete=_completion.relations,
     multiple=True,
-    help="Learn only this one. Repeatable.",
+    help="Learn only this relation. Repeatable.",
 )
 @click.option(
     "--min-examples",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Examples an invariant needs. [default: as many as --confidence takes]",
+    help="Examples that an invariant needs. [default: as many as --confidence requires]",
 )
 @click.option(
     "--confidence",
     type=click.FloatRange(0, 1, max_open=True),
     metavar="P",
-    help="How unlikely chance alone must be. [default: 0.99, or as in the file of --update]",
+    help="Required confidence that an invariant is not due to chance. [default: 0.99, or that of "
+    "the file of --update]",
 )
 @click.option(
     "--jobs",
@@ -81,20 +82,20 @@ DEFAULT_OUTPUT = "invariant.json"
     default=1,
     show_default=True,
     metavar="N",
-    help="Processes that share the runs.",
+    help="Number of processes; each takes a share of the runs.",
 )
 @click.option(
     "--why-not",
     metavar="TEXT",
-    help="Tell why statements that hold TEXT were not kept; '' for all. Without -t, of the "
-    "invariants that are there.",
+    help="Explain why statements that contain TEXT were dropped; '' for all. Without -t, explain "
+    "an existing file of invariants.",
 )
 def infer(**options: Any) -> None:
-    """Learn from good runs what they always do, and write it to a file of invariants.
+    """Learn invariants from good runs, and write them to a file.
 
-    Give several runs to keep only what holds in all of them. What was dropped, and why, is written
-    beside the invariants, to <output>.dropped.json; what the runs told, to <output>.stats, so that
-    runs can be added later.
+    With several runs, only statements that hold in all of them are kept. Two files are written
+    beside the invariants: <output>.dropped.json lists the dropped statements with the reasons, and
+    <output>.stats holds the statistics of the runs, so that runs can be added later.
 
     \b
     Examples:
@@ -110,7 +111,7 @@ def infer(**options: Any) -> None:
     output = options["output"] or update or DEFAULT_OUTPUT
     if not options["traces"]:
         if why_not is None:
-            raise UsageError("no run to learn from", fix="name one: -t DIR")
+            raise UsageError("no run to learn from", fix="name a run: -t DIR")
         explain_dropped(output, why_not)
         return
     require_writable(output, replaces=options["force"] or _is_same(output, update))
@@ -142,13 +143,13 @@ def _is_same(output: str, update: str | None) -> bool:
 
 
 def _relations(names: Sequence[str], before: Sequence[RunStatistics]) -> dict[str, Relation] | None:
-    """Those that are asked for; of runs added to others, those that the others were asked about."""
+    """The relations to learn: those of the option that all earlier runs have, too."""
     from traincheck.relations.registry import RELATIONS
 
     for name in names:
         if name not in RELATIONS:
             raise UsageError(
-                f"there is no relation {name!r}", fix=f"choose among {', '.join(RELATIONS)}"
+                f"there is no relation {name!r}", fix=f"choose one of {', '.join(RELATIONS)}"
             )
     known = set(RELATIONS).intersection(*(run.relations for run in before))
     chosen = [name for name in names or RELATIONS if name in known]
@@ -165,12 +166,12 @@ def _runs(traces: Sequence[str]) -> list[Run]:
     empty = {path for path in found if not any(path.glob(EVENT_GLOB))}
     if empty and len(empty) < len(found):
         names = ", ".join(str(found.pop(path)) for path in sorted(empty))
-        print_message(f"note: nothing was recorded in {names}: left out")
+        print_message(f"note: skipped {names}: nothing was recorded there")
     return [Run(name=path.name, source=TraceReader(run)) for path, run in sorted(found.items())]
 
 
 def _print_notes(runs: Sequence[Run]) -> None:
-    """Why less could be learned than the program has to tell; what several runs share, once."""
+    """Print notes of the runs that explain missing invariants; a note of several runs once."""
     from traincheck.api import run_notes
     from traincheck.infer.recorded import view_notes
     from traincheck.store.reader import TraceReader
@@ -191,12 +192,12 @@ def _print_notes(runs: Sequence[Run]) -> None:
 def _reject_empty(result: InferResult, traces: Sequence[str]) -> None:
     where = ", ".join(traces)
     if not result.events:
-        raise TraceFormatError(f"{where} holds no events", fix="record the run again")
+        raise TraceFormatError(f"{where} has no events", fix="record the run again")
     if not result.steps:
         raise TraceFormatError(
-            f"{where} holds no complete training step",
-            fix="record a run that takes a few optimizer steps, all of its program traced; "
-            "see what it holds with traincheck trace show",
+            f"{where} has no complete training step",
+            fix="record a run with a few optimizer steps, and show its contents with "
+            "traincheck trace show",
         )
 
 
@@ -221,7 +222,7 @@ def summarize(result: InferResult, output: str) -> None:
 
 @contextlib.contextmanager
 def _progress() -> Iterator[Callable[[int, int], None] | None]:
-    """A bar on stderr, when somebody may look at it."""
+    """A progress bar on stderr, if it is a terminal."""
     if not sys.stderr.isatty():
         yield None
         return

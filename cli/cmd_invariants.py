@@ -1,4 +1,4 @@
-"""traincheck invariants: list, explain, compare, put together and try what was learned.
+"""traincheck invariants: list, show, compare, merge and validate invariants.
 
 Reads the command line; traincheck.infer does the work.
 """
@@ -48,14 +48,14 @@ def _format_option(command: _Decorated) -> _Decorated:
         type=click.Choice(["text", "json"]),
         default="text",
         show_default=True,
-        help="Form of the output.",
+        help="Format of the output.",
     )
     return option(command)
 
 
 @click.group(context_settings=_CONTEXT)
 def invariants() -> None:
-    """List, explain, compare, merge and validate invariants.
+    """List, show, compare, merge and validate invariants.
 
     \b
     Examples:
@@ -74,9 +74,11 @@ def invariants() -> None:
     metavar="NAME",
     shell_complete=_completion.relations,
     multiple=True,
-    help="Only of this one. Repeatable.",
+    help="List only invariants of this relation. Repeatable.",
 )
-@click.option("--text", metavar="TEXT", default="", help="Only those whose sentence holds TEXT.")
+@click.option(
+    "--text", metavar="TEXT", default="", help="List only invariants whose sentence contains TEXT."
+)
 @_format_option
 def list_(file: str, relation: Sequence[str], text: str, form: str) -> None:
     """List invariants: id, relation, severity, examples, confidence, sentence.
@@ -113,11 +115,11 @@ def list_(file: str, relation: Sequence[str], text: str, form: str) -> None:
     shell_complete=_completion.files,
     default=_DEFAULT,
     show_default=True,
-    help="Where it is.",
+    help="File that holds the invariant.",
 )
 @_format_option
 def show(id_: str, where: str | None, file: str, form: str) -> None:
-    """Tell all about one invariant. ID may be the beginning of one.
+    """Show one invariant in detail. ID can be a prefix.
 
     \b
     Examples:
@@ -142,7 +144,7 @@ def show(id_: str, where: str | None, file: str, form: str) -> None:
 @click.argument("after", metavar="B", shell_complete=_completion.files)
 @_format_option
 def diff(before: str, after: str, form: str) -> int:
-    """Compare two files: what B has more, has not, and says under other conditions.
+    """Compare two files: invariants added, removed, or under another condition in B.
 
     \b
     Examples:
@@ -150,7 +152,7 @@ def diff(before: str, after: str, form: str) -> int:
       traincheck invariants diff old.json new.json --format json
 
     \b
-    Exit status: 0 they say the same; 1 they do not; 2 bad input or usage.
+    Exit status: 0 equal; 1 different; 2 bad input or usage.
     """  # noqa: D301  # click reads the escape
     from traincheck.infer.compare import compare
 
@@ -191,13 +193,13 @@ def diff(before: str, after: str, form: str) -> int:
     metavar="FILE",
     shell_complete=_completion.files,
     required=True,
-    help="Write the result there.",
+    help="Write the invariants to this file.",
 )
 @force_option
 def merge(files: Sequence[str], output: str, force: bool) -> None:
-    """Learn what holds in the runs of all files, from the statistics beside them.
+    """Learn from the runs of several files at once, using the statistics beside the files.
 
-    The result is what traincheck-infer makes of all those runs. The strictest limits count.
+    The result equals that of traincheck-infer with all these runs. The strictest limits apply.
 
     \b
     Examples:
@@ -226,14 +228,14 @@ def merge(files: Sequence[str], output: str, force: bool) -> None:
     shell_complete=_completion.folders,
     multiple=True,
     required=True,
-    help="A reference run, or a folder of runs. Repeatable.",
+    help="Reference run, or folder of runs. Repeatable.",
 )
 @_format_option
 def validate(file: str, traces: Sequence[str], form: str) -> int:
-    """Replay good runs: which invariants hold, are not triggered, are violated.
+    """Replay good runs and report which invariants hold, are violated, or are not triggered.
 
-    Each run is replayed in full, as a recording of what the invariants need, and as one of every
-    third step. Also checks the form of the file.
+    Each run is replayed three times: in full, with only the events that the invariants need, and
+    with every third step. The format of the file is checked too.
 
     \b
     Examples:
@@ -241,7 +243,7 @@ def validate(file: str, traces: Sequence[str], form: str) -> int:
       traincheck invariants validate invariant.json -t traces --format json
 
     \b
-    Exit status: 0 none is violated; 1 some are; 2 bad input or usage.
+    Exit status: 0 no invariant is violated; 1 some are; 2 bad input or usage.
     """  # noqa: D301  # click reads the escape
     from traincheck.infer.validate import replay
     from traincheck.relations.registry import RELATIONS
@@ -260,7 +262,7 @@ def validate(file: str, traces: Sequence[str], form: str) -> int:
 
 
 def _by_verdict(known: Sequence[Invariant], reports: dict[str, Report]) -> dict[str, Any]:
-    """Ids by what became of them, as JSON: the worst over the views, with what broke."""
+    """Ids by verdict, the worst over the views, as JSON; with evidence if violated."""
     order = ("violated", "not_observable", "held", "not_triggered")
     found: dict[str, Any] = {verdict: [] for verdict in order}
     for one in known:
@@ -308,12 +310,12 @@ def _find(known: Sequence[Invariant], id_: str, file: str) -> Invariant:
     if found:
         shown = ", ".join(one.id for one in found[:5])
         raise UsageError(
-            f"{len(found)} invariants of {file} begin with {id_!r}", fix=f"name one: {shown}"
+            f"{len(found)} ids in {file} begin with {id_!r}", fix=f"choose one: {shown}"
         )
     like = nearest(id_, [one.id for one in known]) if known else "none"
     raise UsageError(
         f"{file} has no invariant {id_!r}",
-        fix=f"did you mean {like}? traincheck invariants list {file} shows all",
+        fix=f"did you mean {like}? List all with: traincheck invariants list {file}",
     )
 
 

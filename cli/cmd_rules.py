@@ -27,7 +27,7 @@ _COLOURS = {"error": "red", "warning": "yellow", "info": "blue"}
     "--explain",
     metavar="CODE",
     shell_complete=_completion.codes,
-    help="What one rule checks, why, and how to fix it. Its name will do, too.",
+    help="Show the documentation of one rule, by code or name.",
 )
 @click.option(
     "--format",
@@ -35,12 +35,12 @@ _COLOURS = {"error": "red", "warning": "yellow", "info": "blue"}
     type=click.Choice(("text", "json")),
     default="text",
     show_default=True,
-    help="Form of the list or the explanation.",
+    help="Format of the output.",
 )
 def rules(stray: tuple[str, ...], explain: str | None, form: str) -> None:
-    """List the built-in rules. They need no reference run.
+    """List the built-in rules, which need no reference run.
 
-    On a terminal they are grouped by theme; elsewhere each is one line.
+    On a terminal the rules are grouped by theme; elsewhere each is one line.
 
     \b
     Examples:
@@ -98,7 +98,7 @@ def _show_groups(known: Sequence[Rule]) -> None:
             severity = Text(f"{docs.severity:<7}", style=_COLOURS[docs.severity])
             table.add_row(Text(docs.code, style="bold"), severity, Text(_summary(docs)))
         console.print(Padding(table, (0, 0, 1, 2)))
-    console.print(Text("traincheck rules --explain CODE tells more about one.", style="dim"))
+    console.print(Text("Show one in detail with: traincheck rules --explain CODE", style="dim"))
 
 
 def _explain(rule: Rule) -> None:
@@ -148,10 +148,11 @@ def _find(known: Sequence[Rule], code: str) -> Rule:
     begun = [other for other in by_code if other.startswith(code.upper())]
     if begun:
         raise UsageError(
-            f"{code} stands for {len(begun)} rules", fix=f"name one of {', '.join(begun)}"
+            f"{len(begun)} rules begin with {code}", fix=f"choose one of {', '.join(begun)}"
         )
     likely = nearest(code.upper(), by_code) if code.upper().startswith("TC") else ""
     likely = likely or nearest(code.lower(), by_name)
     raise UsageError(
-        f"no rule has the code {code!r}", fix=f"did you mean {likely}? traincheck rules lists all"
+        f"no rule has the code {code!r}",
+        fix=f"did you mean {likely}? List all with: traincheck rules",
     )

@@ -1,4 +1,4 @@
-"""traincheck run: record a program, check it while it runs, and sum up at its end.
+"""traincheck run: record a program, check it while it runs, and summarize at the end.
 
 Reads the command line; collect/launch/launcher.py runs the program, check/live_engine.py checks.
 """
@@ -58,7 +58,7 @@ _MAX_TRACE = 100_000_000  # bytes
 @click.option(
     "--keep",
     is_flag=True,
-    help="Keep the trace, in a folder under traces/, also when nothing was found.",
+    help="Keep the trace, in a folder under traces/, even if there are no findings.",
 )
 @click.option(
     "-i",
@@ -66,18 +66,21 @@ _MAX_TRACE = 100_000_000  # bytes
     metavar="INV",
     shell_complete=_completion.files,
     multiple=True,
-    help="Check the invariants of this file too. Repeatable.",
+    help="Also check the invariants of this file. Repeatable.",
 )
-@click.option("--no-rules", is_flag=True, help="Leave the built-in rules out.")
+@click.option("--no-rules", is_flag=True, help="Skip the built-in rules.")
 @click.option(
-    "--every", type=click.IntRange(min=1, max=MOST_STEPS), metavar="N", help="Check each N-th step."
+    "--every",
+    type=click.IntRange(min=1, max=MOST_STEPS),
+    metavar="N",
+    help="Check every N-th step.",
 )
 @click.option(
     "--warmup",
     type=click.IntRange(min=0, max=MOST_STEPS),
     metavar="N",
-    help="Check all of the first N steps, whatever --every says. Some bugs show in steps in a row "
-    "only, as gradients that are cleared unused.",
+    help="Check the first N steps in full, regardless of --every. Some bugs need consecutive steps "
+    "to show (for example gradients cleared before they are used).",
 )
 @stall_option
 @selection_options
@@ -85,25 +88,27 @@ _MAX_TRACE = 100_000_000  # bytes
     "--baseline",
     metavar="FILE",
     shell_complete=_completion.files,
-    help="Known findings, made with traincheck check --write-baseline: counted, not reported.",
+    help="Count the findings of this file, but do not report them. Made with traincheck check "
+    "--write-baseline.",
 )
 @report_option
 @click.option(
     "--max-trace",
     type=Size(),
     metavar="SIZE",
-    help="Drop what was checked from the trace when it takes more than this, e.g. 500MB; 0 drops "
-    "nothing. [default: 100MB; with -o or --keep 0]",
+    help="Drop checked events when the trace exceeds this size, e.g. 500MB; 0 means no limit. "
+    "[default: 100MB, or 0 with -o or --keep]",
 )
 @click.option(
     "--halt", is_flag=True, help="Stop the program at the first finding of severity error."
 )
 @click.pass_context
 def run(ctx: click.Context, /, **options: Any) -> int:
-    """Run a training program, and say what is wrong with it.
+    """Run a training program and report silent bugs.
 
-    Records what the checks need, checks while the program runs, tells findings on stderr as they
-    come, and ends with a summary. The program is not edited; what it prints is left alone.
+    Records the events that the checks need and checks them while the program runs. Findings are
+    written to stderr as they come, followed by a summary at the end. The program and its output are
+    not changed.
 
     \b
     Examples:
@@ -113,15 +118,15 @@ def run(ctx: click.Context, /, **options: Any) -> int:
       traincheck run -- torchrun --nproc-per-node 2 train.py
       traincheck run -i invariant.json --every 10 train.py --lr 0.1
 
-    Options of traincheck stand before the script; all that follows it is passed to the script.
+    Put options of traincheck before the script; all words after it are passed to the script.
 
     \b
     Exit status, the first that applies:
       1  findings at or above --fail-on
-      n  exit status of the program, when it is not 0; 128+n when signal n ended it
+      n  exit status of the program, if it is not 0; 128+n if signal n ended it
       4  nothing was checked: no training step was recorded, or no check was triggered
       0  none of these
-      2  nothing was started: bad input or usage
+      2  bad input or usage; the program was not started
       3  a bug of traincheck
     """  # noqa: D301  # click reads the escape
     from traincheck.collect.launch.launcher import launch, new_run_id
@@ -156,7 +161,7 @@ def run(ctx: click.Context, /, **options: Any) -> int:
     if not is_kept:
         trace = _discard(directory, had_traces=had_traces)
     elif gap := live.compact_trace():
-        trace = f"{trace}; {gap}; --keep keeps all"
+        trace = f"{trace}; {gap}; keep all events with --keep"
     summary = RunSummary(report=report, watched=live.watched, trace=trace)
     with ignore_closed_stderr():
         sys.stderr.write(line_start(sys.stderr))
@@ -229,7 +234,7 @@ def _settings(options: dict[str, Any], engine: Engine, *, directory: Path, run_i
     return Settings(
         directory=str(directory.absolute()),
         run_id=run_id,
-        needs=engine.wants,
+        needs=engine.needs,
         whole="every" in given,
         fold="every" not in given and not options["invariants"],
         **given,
@@ -242,4 +247,4 @@ def _discard(directory: Path, *, had_traces: bool) -> str:
     traces = directory.parent
     if not had_traces and traces.name == _TRACES and not any(traces.iterdir()):
         traces.rmdir()
-    return "not kept, as nothing was found; --keep keeps it"
+    return "not kept, as there are no findings; keep it with --keep"

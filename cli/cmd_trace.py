@@ -1,4 +1,4 @@
-"""traincheck trace: look into a recorded run, or convert it. Judges nothing."""
+"""traincheck trace: show a recorded run, or convert it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _CONTEXT = {"help_option_names": ["-h", "--help"]}
 
 @click.group(context_settings=_CONTEXT)
 def trace() -> None:
-    """Look into a trace, or convert it.
+    """Show or convert a trace.
 
     \b
     Examples:
@@ -43,23 +43,31 @@ def trace() -> None:
     type=click.Choice(["text", "json"]),
     default="text",
     show_default=True,
-    help="Form of the output.",
+    help="Format of the output.",
 )
 @click.option(
-    "--top", type=click.IntRange(min=0), default=15, show_default=True, help="APIs shown."
+    "--top",
+    type=click.IntRange(min=0),
+    default=15,
+    show_default=True,
+    help="Number of APIs to show.",
+)
+@click.option("--events", "as_events", is_flag=True, help="Print the events, one per line.")
+@click.option(
+    "--kind", type=click.Choice(KINDS), multiple=True, help="Print events of this kind. Repeatable."
 )
 @click.option(
-    "--events", "as_events", is_flag=True, help="Print the events themselves, one a line."
+    "--api", metavar="NAME", help="Print calls of this API or family; * matches anything."
 )
-@click.option("--kind", type=click.Choice(KINDS), multiple=True, help="Events of this kind.")
-@click.option("--api", metavar="NAME", help="Calls of this API or family; * stands for anything.")
-@click.option("--variable", metavar="NAME", help="State of this variable; * stands for anything.")
-@click.option("--step", type=click.IntRange(min=0), help="Events of this step.")
-@click.option("--rank", type=click.IntRange(min=0), help="Events of this rank.")
+@click.option(
+    "--variable", metavar="NAME", help="Print states of this variable; * matches anything."
+)
+@click.option("--step", type=click.IntRange(min=0), help="Print events of this step.")
+@click.option("--rank", type=click.IntRange(min=0), help="Print events of this rank.")
 def show(directory: str, *, form: str, top: int, as_events: bool, **choice: Any) -> None:
-    """Tell what a run holds, at a glance; or print its events.
+    """Show an overview of a run, or print its events.
 
-    Any of the options --kind, --api, --variable, --step and --rank prints events.
+    Each of --kind, --api, --variable, --step and --rank implies --events.
 
     \b
     Examples:
@@ -77,7 +85,7 @@ def show(directory: str, *, form: str, top: int, as_events: bool, **choice: Any)
         for event in _chosen(reader, **choice):
             click.echo(_trace_report.event_json(event) if form == "json" else _line(event))
         if event is None:
-            click.echo(f"traincheck: no event of {directory} is chosen by these options", err=True)
+            click.echo(f"traincheck: no event of {directory} matches these options", err=True)
         return
     overview = _trace_report.overview(reader, progress)
     if form == "json":
@@ -94,7 +102,7 @@ def show(directory: str, *, form: str, top: int, as_events: bool, **choice: Any)
     metavar="DIR",
     shell_complete=_completion.folders,
     required=True,
-    help="Folder for the files.",
+    help="Write the files to this folder.",
 )
 @click.option(
     "--format",
@@ -102,13 +110,13 @@ def show(directory: str, *, form: str, top: int, as_events: bool, **choice: Any)
     type=click.Choice(["parquet"]),
     default="parquet",
     show_default=True,
-    help="Form of the files.",
+    help="Format of the files.",
 )
 def export(directory: str, output: str, form: str) -> None:
     """Convert a run to Parquet: one file per kind of event, for DuckDB, pandas or Polars.
 
-    Nothing is lost. The column "order" is the place of an event in the run; nested values, such as
-    the arguments of a call, are JSON text.
+    The conversion is lossless. The column "order" is the position of an event in the run. Nested
+    values, such as the arguments of a call, are JSON text.
 
     \b
     Example:
@@ -119,14 +127,14 @@ def export(directory: str, output: str, form: str) -> None:
     from traincheck.store.reader import TraceReader
 
     if Path(output).is_file():
-        raise OutputError(f"output path {output!r} is a file", fix="give -o a folder")
+        raise OutputError(f"output path {output!r} is a file", fix="name a folder with -o")
     reader = TraceReader(directory)
     with progress(reader):
         rows = export_parquet(reader, output)
     for kind, count in sorted(rows.items()):
         click.echo(f"{Path(output) / file_name(kind)}: {count:,} rows", err=True)
     if reader.skipped:
-        click.echo(f"{reader.skipped} bad lines were left out", err=True)
+        click.echo(f"skipped {reader.skipped} unreadable lines", err=True)
 
 
 def _chosen(

@@ -1,4 +1,4 @@
-"""The command group, and the one way in for every console script: errors become messages and codes.
+"""The command group, and the entry of every console script: errors become messages and statuses.
 
 Loads a command only when it is asked for: `--help` answers before torch or pandas could be found.
 """
@@ -42,25 +42,25 @@ class Row:
 
 
 COMMANDS = {
-    "run": Row(module=".cmd_run", attribute="run", help="Run a program and say what is wrong."),
-    "collect": Row(
-        module=".cmd_collect", attribute="collect", help="Record what a training run does."
-    ),
-    "infer": Row(module=".cmd_infer", attribute="infer", help="Learn what good runs always do."),
-    "check": Row(module=".cmd_check", attribute="check", help="Name the first deviation of a run."),
+    "run": Row(module=".cmd_run", attribute="run", help="Run a program and report silent bugs."),
+    "collect": Row(module=".cmd_collect", attribute="collect", help="Record a training run."),
+    "infer": Row(module=".cmd_infer", attribute="infer", help="Learn invariants from good runs."),
+    "check": Row(module=".cmd_check", attribute="check", help="Check a recorded or live run."),
     "rules": Row(module=".cmd_rules", attribute="rules", help="List and explain built-in rules."),
     "invariants": Row(
-        module=".cmd_invariants", attribute="invariants", help="Look into what was learned."
+        module=".cmd_invariants",
+        attribute="invariants",
+        help="Inspect, compare and merge invariants.",
     ),
-    "trace": Row(module=".cmd_trace", attribute="trace", help="Look into a trace, or convert it."),
+    "trace": Row(module=".cmd_trace", attribute="trace", help="Inspect or convert a trace."),
 }
 
 
 def _suggest_run(words: Sequence[str]) -> None:
-    """Where a program is named without a command.
+    """Suggest `traincheck run` where a program is named without a command.
 
     Raises:
-        UsageError: it is; the fix is the command line that runs it.
+        UsageError: a program is named; the fix is the command line that runs it.
     """
     from ._program_args import suggested_run
 
@@ -78,7 +78,7 @@ def load(name: str) -> click.Command:
 
 
 class _Commands(MutableMapping[str, click.Command]):
-    """The table as click wants it; an entry is imported when it is looked up."""
+    """The table as a mapping for click. An entry is imported when it is looked up."""
 
     def __init__(self) -> None:
         self._added: dict[str, click.Command] = {}
@@ -138,12 +138,12 @@ class _Group(click.Group):
 def main() -> None:
     """Find silent bugs in PyTorch training.
 
-    Try it on a program as it is:
+    Check a program, without any change to it:
 
     \b
       traincheck run train.py
 
-    Record a good run, learn from it, and be told what another run does differently:
+    Record a good run, learn invariants from it, and check another run against them:
 
     \b
       traincheck collect -o traces/good -p train.py
@@ -235,14 +235,14 @@ def _our_bug(error: Exception) -> int:
         traceback.print_exception(error)
     else:
         _print_error(
-            "  fix: please report it to those who gave you this copy, with the command line, the "
-            f"output of TRAINCHECK_DEBUG=1, and the versions: {_versions()}"
+            "  fix: report it to whoever gave you this copy. Include the command line, the output "
+            f"with TRAINCHECK_DEBUG=1 set, and the versions: {_versions()}"
         )
     return OUR_BUG
 
 
 def _versions() -> str:
-    """Of what a report of a bug is about, without loading any of it."""
+    """The versions that a bug report needs, without an import of torch."""
     found = [f"traincheck {VERSION}", f"Python {platform.python_version()}"]
     with contextlib.suppress(metadata.PackageNotFoundError):
         found.append(f"torch {metadata.version('torch')}")

@@ -1,9 +1,9 @@
-"""Run the examples of README.md and worked-example.md and put their real output there.
+"""Run the examples of README.md and worked-example.md and insert their real output.
 
 `python` blocks that begin with `# name.py` are written to an empty folder, `bash` blocks run in it
 in order, and each `console` block gets the output of the `bash` block before it. A `console` block
-that ends with a line `...` gets as many lines as it has. `sh` blocks, such as the one that
-installs, are left alone. Nothing else in the pages changes.
+that ends with a line `...` keeps its number of lines. `sh` blocks, such as the one that
+installs, are not run. Nothing else in the pages changes.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "docs" / "worked-example.md", ROOT / "README.md")  # in this order, in one folder
-FOLDER = "/home/you"  # stands for the folder in which the example ran
+FOLDER = "/home/you"  # represents the folder in which the example ran
 _FENCE = re.compile(r"^```(python|bash|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-# A word for who waits: on a slow machine only.
+# A message for users who wait: on a slow machine only.
 _PATIENCE = re.compile(r"^traincheck: checking .*; Ctrl-C leaves it out\n", re.MULTILINE)
 _FILE_NAME = re.compile(r"# (\S+\.py)\n")
 _CUT = "...\n"
 
 
 def environment() -> dict[str, str]:
-    """That of the caller, with the commands of this Python first on the path, and without color."""
+    """The caller's, with the commands of this Python first on the path, and without color."""
     commands = Path(sys.executable).parent
     path = f"{commands}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
     return {**os.environ, "PATH": path, "COLUMNS": "100", "NO_COLOR": "1", "OMP_NUM_THREADS": "1"}
 
 
 def run(commands: str, folder: Path) -> str:
-    """All that a person would see of the commands of one block.
+    """The combined output of the commands of one block.
 
     Raises:
         subprocess.CalledProcessError: a command failed. Status 1 is that of findings.
@@ -56,7 +56,7 @@ def run(commands: str, folder: Path) -> str:
 
 
 def rendered(texts: Sequence[str]) -> list[str]:
-    """The pages with the outputs that their examples have now."""
+    """The pages with the present outputs of their examples."""
     # Not pytest's folder: its path is long, and a report breaks its lines.
     with tempfile.TemporaryDirectory() as folder:
         return [_rendered(text, Path(folder).resolve()) for text in texts]

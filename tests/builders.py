@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -59,7 +60,7 @@ _COUNTERS = ("batch", "forward", "backward", "zero_grad", "optimizer_step", "sca
 
 
 @dataclass
-class _Variable:
+class Variable:
     name: str
     module_class: str
     identity: int
@@ -68,11 +69,11 @@ class _Variable:
 
 
 @dataclass
-class _Model:
+class Model:
     name: str
     cls: str
-    parameters: dict[str, _Variable] = field(default_factory=dict)
-    buffers: dict[str, _Variable] = field(default_factory=dict)
+    parameters: dict[str, Variable] = field(default_factory=dict)
+    buffers: dict[str, Variable] = field(default_factory=dict)
     training: bool = True
 
     def modules(self) -> dict[str, str]:
@@ -82,7 +83,7 @@ class _Model:
 
 
 @dataclass
-class _Optimizer:
+class Optimizer:
     id: str
     cls: str
     names: list[str]
@@ -95,6 +96,15 @@ class TraceBuilder:
     """Writes the events of one process' main thread, in the order collection would.
 
     Variables are named by their full name, ``Net.fc1.weight``. Every move returns the builder.
+
+    Attributes:
+        events: those written so far.
+        step_number: of the present step, from 0.
+        in_step: a step has begun, and its StepEvent is still to come.
+        counters: how often what happened in the present step; `count` adds to them.
+        now_ns: time of the last event.
+        models, optimizers: by name, and by id (``opt0``).
+        stage: the present one, ``init`` before the first step.
     """
 
     def __init__(
@@ -103,19 +113,19 @@ class TraceBuilder:
         self.rank = rank
         self.pid = 1000 + rank if pid is None else pid
         self.stream = f"p{self.pid}-t{thread}"
-        self.models: dict[str, _Model] = {}
-        self.optimizers: dict[str, _Optimizer] = {}
+        self.models: dict[str, Model] = {}
+        self.optimizers: dict[str, Optimizer] = {}
         self.stage = "init"
         self._worker = worker
-        self._step = 0
-        self._open = False  # a step has begun and its StepEvent is still to come
-        self._events: list[Event] = []
+        self.step_number = 0
+        self.in_step = False
+        self.events: list[Event] = []
         self._seq = itertools.count()
-        self._now_ns = 1_000_000_000 + rank * 137
-        self._numbers = itertools.count(1)  # spans
+        self.now_ns = 1_000_000_000 + rank * 137
+        self._spans = itertools.count(1)
         self._identity = itertools.count(140_000_000_000 + rank * 10_000_000, 16)
         self._content = itertools.count(1)
-        self._counters = dict.fromkeys(_COUNTERS, 0)
+        self.counters = dict.fromkeys(_COUNTERS, 0)
         self._parents: list[int] = []
 
     # --- the run -----------------------------------------------------------------------------
@@ -138,24 +148,24 @@ class TraceBuilder:
 
     def build(self, *, last_complete: bool = True) -> list[Event]:
         """All events. Ends the open step first, as unfinished with ``last_complete=False``."""
-        if self._open:
+        if self.in_step:
             self.end_step(complete=last_complete)
-        return list(self._events)
+        return list(self.events)
 
     def take(self) -> list[Event]:
         """The events since the last ``take``; for traces that are too long for memory."""
-        taken, self._events = self._events, []
+        taken, self.events = self.events, []
         return taken
 
     def mark(self, text: str, **data: Any) -> TraceBuilder:
-        return self._add(MarkEvent, text=text, data=data)
+        return self.add(MarkEvent, text=text, data=data)
 
     def warning(self, category: str, text: str, where: str = "train.py:7") -> TraceBuilder:
-        return self._add(WarningEvent, category=category, text=text, where=where)
+        return self.add(WarningEvent, category=category, text=text, where=where)
 
     def seed(self, source: str = "torch", seed: int = 0) -> TraceBuilder:
-        return self._add(
-            RngEvent, source=source, change="seed", seed=seed, fingerprint=self._fingerprint()
+        return self.add(
+            RngEvent, source=source, change="seed", seed=seed, fingerprint=self.new_fingerprint()
         )
 
     def model(
@@ -168,16 +178,16 @@ class TraceBuilder:
         frozen: Collection[str] = (),
     ) -> TraceBuilder:
         """A model is discovered. parameters, buffers: path below it -> class of its module."""
-        model = self.models[name] = _Model(name, cls or f"__main__.{name}")
+        model = self.models[name] = Model(name, cls or f"__main__.{name}")
         for path, module_class in parameters.items():
             full = f"{name}.{path}"
-            variable = _Variable(full, module_class, next(self._identity), full not in frozen)
+            variable = Variable(full, module_class, next(self._identity), full not in frozen)
             model.parameters[full] = variable
-            self._state(variable, "parameter", "new")
+            self.state(variable, "parameter", "new")
         for path, module_class in (buffers or {}).items():
-            variable = _Variable(f"{name}.{path}", module_class, next(self._identity), False)
+            variable = Variable(f"{name}.{path}", module_class, next(self._identity), False)
             model.buffers[variable.name] = variable
-            self._state(variable, "buffer", "new")
+            self.state(variable, "buffer", "new")
         return self
 
     def optimizer(
@@ -193,9 +203,9 @@ class TraceBuilder:
 
         foreign: further parameters it holds, name -> identity (objects that no model owns).
         """
-        known = self._parameters()
+        known = self.parameters()
         held = list(known) if names is None else list(names)
-        optimizer = _Optimizer(
+        optimizer = Optimizer(
             id=f"opt{len(self.optimizers)}",
             cls=cls,
             names=held + list(foreign or ()),
@@ -214,27 +224,27 @@ class TraceBuilder:
     def replace(self, *names: str) -> TraceBuilder:
         """Other objects take the names of these parameters, as when a head is replaced."""
         for name in names:
-            variable = self._parameters()[name]
+            variable = self.parameters()[name]
             variable.identity, variable.has_grad = next(self._identity), False
-            self._state(variable, "parameter", "replaced")
+            self.state(variable, "parameter", "replaced")
         return self
 
     def write(self, *names: str) -> TraceBuilder:
         """Something other than an optimizer writes to these parameters."""
         for name in names:
-            self._state(self._parameters()[name], "parameter", "content")
+            self.state(self.parameters()[name], "parameter", "content")
         return self
 
     def load(self, target: str, **fields: Any) -> TraceBuilder:
         """State is loaded into a module."""
-        return self._add(CheckpointEvent, op="load_state_dict", target=target, **fields)
+        return self.add(CheckpointEvent, op="load_state_dict", target=target, **fields)
 
     def freeze(self, *names: str, frozen: bool = True) -> TraceBuilder:
         """``requires_grad`` of these parameters is switched off (or on again)."""
         for name in names:
-            variable = self._parameters()[name]
+            variable = self.parameters()[name]
             variable.trainable = not frozen
-            self._state(variable, "parameter", "flags")
+            self.state(variable, "parameter", "flags")
         return self
 
     # --- whole steps -------------------------------------------------------------------------
@@ -308,51 +318,51 @@ class TraceBuilder:
 
     def begin_step(self) -> TraceBuilder:
         """Signs of the next iteration: ends the open step, and the stage is train again."""
-        if self._open:
+        if self.in_step:
             self.end_step()
-        self._set_stage("train")
-        self._open = True
+        self.set_stage("train")
+        self.in_step = True
         return self
 
     def end_step(self, *, recorded: bool = True, complete: bool = True) -> TraceBuilder:
-        self._add(
+        self.add(
             StepEvent,
-            counters=dict(self._counters),
+            counters=dict(self.counters),
             lr={o.id: [o.hyper["lr"]] for o in self.optimizers.values()},
             modes={m.name: m.training for m in self.models.values()},
             recorded=recorded,
             complete=complete,
         )
-        self._counters = dict.fromkeys(_COUNTERS, 0)
-        self._open = False
-        self._step += 1
+        self.counters = dict.fromkeys(_COUNTERS, 0)
+        self.in_step = False
+        self.step_number += 1
         return self
 
     def batch(self, loader: str = "loader0", size: int = 64, **fields: Any) -> TraceBuilder:
         """A batch reaches the loop. fields: of the BatchEvent, in place of a healthy one's."""
-        self._counters["batch"] += 1
+        self.counters["batch"] += 1
         leaves = {"0": self._tensor((size, 10)), "1": self._tensor((size,), "int64")}
         healthy = {
             "loader": loader,
-            "index": self._step,
+            "index": self.step_number,
             "leaves": leaves,
-            "samples": [self._fingerprint() for _ in range(3)],
+            "samples": [self.new_fingerprint() for _ in range(3)],
             "sampler": "torch.utils.data.sampler.RandomSampler",
         }
-        return self._add(BatchEvent, **{**healthy, **fields})
+        return self.add(BatchEvent, **{**healthy, **fields})
 
     def zero_grad(self, optimizer: str = "opt0", *, set_to_none: bool = True) -> TraceBuilder:
-        self._counters["zero_grad"] += 1
+        self.counters["zero_grad"] += 1
         held = self.optimizers[optimizer]
-        span = next(self._numbers)
-        for variable in self._held(held):
+        span = self.new_span()
+        for variable in self.held_by(held):
             if not variable.has_grad:
                 continue
             if set_to_none:
                 variable.has_grad = False
-                self._state(variable, "gradient", "cleared", after=span)
+                self.state(variable, "gradient", "cleared", after=span)
             else:
-                self._state(variable, "gradient", "content", after=span, zero=True)
+                self.state(variable, "gradient", "content", after=span, zero=True)
         return self.call(
             f"{held.cls}.zero_grad",
             span=span,
@@ -372,9 +382,9 @@ class TraceBuilder:
     ) -> TraceBuilder:
         """The root module call of one model (default: all), its leaves in it, then the loss."""
         if not grad:
-            self._set_stage("eval")
+            self.set_stage("eval")
         for held in self.models.values() if model is None else (self.models[model],):
-            self._root_forward(held, grad, buffers, batch_size)
+            self.root_forward(held, grad, buffers, batch_size)
             args = {"input": self._tensor((batch_size, 10)), "reduction": "mean"}
             self.call("torch.nn.functional.cross_entropy", args=args, grad_enabled=grad)
         return self
@@ -383,15 +393,15 @@ class TraceBuilder:
         self, only: Collection[str] | None = None, *, skip: Collection[str] = ()
     ) -> TraceBuilder:
         """Gradients of all trainable parameters (or of ``only``) arrive, except for ``skip``."""
-        self._counters["backward"] += 1
-        span = next(self._numbers)
-        for name, variable in self._parameters().items():
+        self.counters["backward"] += 1
+        span = self.new_span()
+        for name, variable in self.parameters().items():
             if variable.trainable and name not in skip and (only is None or name in only):
                 change = "content" if variable.has_grad else "set"
                 variable.has_grad = True
-                self._state(variable, "gradient", change, after=span, zero=False)
+                self.state(variable, "gradient", change, after=span, zero=False)
         loss = tensor_json(
-            TensorSummary("float32", (), value=0.5 + 0.001 * self._step, requires_grad=True)
+            TensorSummary("float32", (), value=0.5 + 0.001 * self.step_number, requires_grad=True)
         )
         return self.call(
             Families.BACKWARD, span=span, args={"tensors": [loss]}, where="train.py:84"
@@ -401,13 +411,13 @@ class TraceBuilder:
         self, optimizer: str = "opt0", *, skip: Collection[str] = (), state: bool = True
     ) -> TraceBuilder:
         """Parameters with a gradient change, except ``skip``; optimizer state too if ``state``."""
-        self._counters["optimizer_step"] += 1
+        self.counters["optimizer_step"] += 1
         held = self.optimizers[optimizer]
-        span = next(self._numbers)
-        for variable in self._held(held):
+        span = self.new_span()
+        for variable in self.held_by(held):
             if not variable.has_grad or variable.name in skip:
                 continue
-            self._state(variable, "parameter", "content", after=span)
+            self.state(variable, "parameter", "content", after=span)
             if state:
                 self._optimizer_state(held, variable, span)
         return self.call(
@@ -443,84 +453,115 @@ class TraceBuilder:
     def call(self, api: str, *, span: int | None = None, **fields: Any) -> TraceBuilder:
         """Any call, as CallEvent fields; its parent is the enclosing call of this builder."""
         fields.setdefault("parent", self._parents[-1] if self._parents else None)
-        fields.setdefault("start_ns", self._now_ns + _TICK_NS // 2)
-        return self._add(
-            CallEvent, api=api, span=next(self._numbers) if span is None else span, **fields
+        fields.setdefault("start_ns", self.now_ns + _TICK_NS // 2)
+        return self.add(
+            CallEvent, api=api, span=self.new_span() if span is None else span, **fields
         )
 
-    # --- inside ------------------------------------------------------------------------------
-
-    def _add(self, event_type: Any, **fields: Any) -> TraceBuilder:
-        step = None if self._worker else self._step
-        self._now_ns += _TICK_NS
-        seq = next(self._seq)
-        self._events.append(
-            event_type(seq, self._now_ns, step, self.stage, self.rank, self.stream, **fields)
-        )
-        return self
-
-    def _fingerprint(self) -> str:
-        return f"xxh3:{next(self._content) * 2_654_435_761 + self.rank:032x}"
-
-    def _tensor(self, shape: Sequence[int], dtype: str = "float32") -> dict[str, Any]:
-        return tensor_json(TensorSummary(dtype, tuple(shape)))
-
-    def _set_stage(self, stage: str) -> None:
-        if stage != self.stage:
-            previous, self.stage = self.stage, stage
-            self._add(StageEvent, previous=previous)
-
-    def _parameters(self) -> dict[str, _Variable]:
-        return {n: v for model in self.models.values() for n, v in model.parameters.items()}
-
-    def _held(self, optimizer: _Optimizer) -> Iterator[_Variable]:
-        """The variables whose objects the optimizer holds: a replaced one is not among them."""
-        for variable in self._parameters().values():
-            if variable.identity in optimizer.identities:
-                yield variable
-
-    def _state(
+    def state(
         self,
-        variable: _Variable,
+        variable: Variable | str,
         role: str,
         change: str,
         *,
         after: int | None = None,
         zero: bool | None = None,
-    ) -> None:
-        shape = (32, 10) if variable.name.endswith("weight") else (32,)
+    ) -> TraceBuilder:
+        """A variable, or its gradient, is seen to have changed; ``after``: span of the call."""
+        if isinstance(variable, str):
+            variable = self.parameters()[variable]
+        is_trained = variable.trainable and role == "parameter"
         summary = TensorSummary(
             "float32",
-            shape,
-            requires_grad=variable.trainable and role == "parameter",
-            fingerprint=self._fingerprint(),
+            (32, 10) if variable.name.endswith("weight") else (32,),
+            requires_grad=is_trained,
+            fingerprint=self.new_fingerprint(),
             zero=zero,
         )
-        self._add(
+        return self.add(
             StateEvent,
             name=variable.name,
             role=role,
             change=change,
             summary=None if change in ("cleared", "gone") else summary,
-            requires_grad=variable.trainable and role == "parameter",
+            requires_grad=is_trained,
             identity=0 if role == "gradient" else variable.identity,
             storage=0 if role == "gradient" else variable.identity + 8,
             after=after,
             module_class=variable.module_class,
         )
 
-    def _optimizer_state(self, optimizer: _Optimizer, variable: _Variable, span: int) -> None:
+    def set_stage(self, stage: str) -> TraceBuilder:
+        """The run goes into another stage; nothing is written if it is in it."""
+        if stage != self.stage:
+            previous, self.stage = self.stage, stage
+            self.add(StageEvent, previous=previous)
+        return self
+
+    # --- what moves are made of --------------------------------------------------------------
+
+    def add(self, event_type: Any, **fields: Any) -> TraceBuilder:
+        """Any event, as its fields beside the header."""
+        step = None if self._worker else self.step_number
+        self.now_ns += _TICK_NS
+        header = (next(self._seq), self.now_ns, step, self.stage, self.rank, self.stream)
+        self.events.append(event_type(*header, **fields))
+        return self
+
+    def edit(self, event: Event, **changes: Any) -> TraceBuilder:
+        """One event of the trace gets other fields."""
+        index = next(i for i, one in enumerate(self.events) if one is event)
+        self.events[index] = event.replace(**changes)
+        return self
+
+    def count(self, **calls: int) -> TraceBuilder:
+        """The present step counts so many calls more: ``count(backward=1)``."""
+        for name, more in calls.items():
+            self.counters[name] += more
+        return self
+
+    def new_span(self) -> int:
+        """The number of another call."""
+        return next(self._spans)
+
+    def new_fingerprint(self) -> str:
+        """The digest of content that was never there before."""
+        return f"xxh3:{next(self._content) * 2_654_435_761 + self.rank:032x}"
+
+    @contextmanager
+    def inside(self, span: int) -> Iterator[None]:
+        """Calls in this block are within the call of this number."""
+        self._parents.append(span)
+        yield
+        self._parents.pop()
+
+    def parameters(self) -> dict[str, Variable]:
+        """The parameters of all models, by full name."""
+        return {n: v for model in self.models.values() for n, v in model.parameters.items()}
+
+    def held_by(self, optimizer: Optimizer) -> Iterator[Variable]:
+        """The variables whose objects the optimizer holds: a replaced one is not among them."""
+        for variable in self.parameters().values():
+            if variable.identity in optimizer.identities:
+                yield variable
+
+    # --- inside ------------------------------------------------------------------------------
+
+    def _tensor(self, shape: Sequence[int], dtype: str = "float32") -> dict[str, Any]:
+        return tensor_json(TensorSummary(dtype, tuple(shape)))
+
+    def _optimizer_state(self, optimizer: Optimizer, variable: Variable, span: int) -> None:
         change = "content" if variable.name in optimizer.state_of else "new"
         optimizer.state_of.add(variable.name)
         for key in _STATE_OF.get(optimizer.cls, ()):
             scalar = key == "step"
-            self._add(
+            self.add(
                 StateEvent,
                 name=f"{variable.name}/{key}",
                 role="optimizer_state",
                 change=change,
                 summary=TensorSummary(
-                    "float32", () if scalar else (32,), fingerprint=self._fingerprint()
+                    "float32", () if scalar else (32,), fingerprint=self.new_fingerprint()
                 ),
                 identity=variable.identity + 1,
                 after=span,
@@ -528,9 +569,9 @@ class TraceBuilder:
                 owner=optimizer.id,
             )
 
-    def _optimizer_event(self, optimizer: _Optimizer, change: str) -> TraceBuilder:
+    def _optimizer_event(self, optimizer: Optimizer, change: str) -> TraceBuilder:
         group = ParamGroup(dict(optimizer.hyper), optimizer.names, optimizer.identities)
-        return self._add(
+        return self.add(
             OptimizerEvent,
             change=change,
             id=optimizer.id,
@@ -539,15 +580,15 @@ class TraceBuilder:
             where="train.py:40",
         )
 
-    def _root_forward(self, model: _Model, grad: bool, buffers: bool, batch_size: int) -> None:
+    def root_forward(self, model: Model, grad: bool, buffers: bool, batch_size: int) -> None:
         if grad:
-            self._counters["forward"] += 1
+            self.counters["forward"] += 1
         common = {"training": model.training, "grad_enabled": grad, "family": Families.MODULE}
         args = {"0": self._tensor((batch_size, 10))}
-        root = next(self._numbers)
+        root = self.new_span()
         self._parents.append(root)
         for path, cls in model.modules().items():
-            leaf = next(self._numbers)
+            leaf = self.new_span()
             if cls in _FUNCTIONAL_OF:
                 where = path if cls == BATCH_NORM else None
                 self.call(
@@ -557,7 +598,7 @@ class TraceBuilder:
         self._parents.pop()
         if grad and buffers and model.training:
             for buffer in model.buffers.values():
-                self._state(buffer, "buffer", "content", after=root)
+                self.state(buffer, "buffer", "content", after=root)
         result = {**self._tensor((batch_size, 10)), "requires_grad": grad}
         self.call(
             f"{model.cls}.forward",

@@ -70,7 +70,7 @@ def write(path: Path, name: str, texts: str) -> None:
 
 
 def path_for(module: Path) -> Path:
-    """The golden file of a test module: of its rule, or of its own name."""
+    """The golden file of a test module: named after its rule, or after the module."""
     name = module.stem.removeprefix("test_")
     code = re.match(r"tc\d{3}", name)
     folder = module.parent if code is None else module.parent.parent

@@ -32,7 +32,7 @@ class RankBuilder(TraceBuilder):
     def wrap(self, *, leave_out: Iterable[str] = (), **args: Any) -> RankBuilder:
         """The model is put into DistributedDataParallel."""
         self.wrapped = True
-        known = {n: v for n, v in self._parameters().items() if v.trainable}
+        known = {n: v for n, v in self.parameters().items() if v.trainable}
         names = [n for n in known if n not in set(leave_out)]
         ids = [known[n].identity for n in names]
         given = {"parameters": names, "ids": ids, "ignored": [], "group_size": 2, **args}
@@ -41,20 +41,20 @@ class RankBuilder(TraceBuilder):
 
     def go_apart(self, *names: str) -> RankBuilder:
         """From now on this rank has its own content in ``names``, or in all parameters."""
-        self.apart.update(names or self._parameters())
+        self.apart.update(names or self.parameters())
         return self
 
     def collective(self, op: str = "all_reduce", **fields: Any) -> RankBuilder:
         given = {"number": self._collectives, "shape": [4, 4], "dtype": "float32", **fields}
-        self._add(CollectiveEvent, op=op, **given)
+        self.add(CollectiveEvent, op=op, **given)
         self._collectives += 1
         return self
 
-    def _root_forward(self, model: Any, grad: bool, buffers: bool, batch_size: int) -> None:
+    def root_forward(self, model: Any, grad: bool, buffers: bool, batch_size: int) -> None:
         if not self.wrapped:
-            super()._root_forward(model, grad, buffers, batch_size)
+            super().root_forward(model, grad, buffers, batch_size)
             return
-        self._counters["forward"] += grad
+        self.count(forward=grad)
         self.call(
             DDP_FORWARD,
             family=Families.MODULE,
@@ -65,15 +65,15 @@ class RankBuilder(TraceBuilder):
             training=model.training,
         )
 
-    def _add(self, event_type: Any, **fields: Any) -> TraceBuilder:
-        super()._add(event_type, **fields)
-        event = self._events[-1]
+    def add(self, event_type: Any, **fields: Any) -> TraceBuilder:
+        super().add(event_type, **fields)
+        event = self.events[-1]
         if isinstance(event, StateEvent) and event.role == "parameter" and event.summary:
             version = self._versions[event.name] = self._versions.get(event.name, 0) + 1
             own = self.rank + 1 if event.name in self.apart else 0
             digest = f"xxh3-128:{zlib.crc32(repr((event.name, version, own)).encode()):032x}"
             summary = event.summary.replace(fingerprint=digest)
-            self._events[-1] = event.replace(summary=summary)
+            self.edit(event, summary=summary)
         return self
 
 

@@ -53,7 +53,7 @@ def test_nothing_given_is_nothing_set(config, text) -> None:
     ("text", "what", "fix"),
     [
         ("[collect]\nevry = 2", "evry", "'every'"),
-        ("[collect]\nzzz = 2", "zzz", "known are"),
+        ("[collect]\nzzz = 2", "zzz", "use one of"),
         ("[colect]\nevery = 2", r"\[colect\]", "'collect'"),
         ("every = 2", "every", "collect"),
         ("collect = 2", "not a table", r"\[collect\]"),
@@ -128,12 +128,12 @@ def test_what_a_project_settles(config) -> None:
         ('fail_on = "fatal"', "fail_on is 'fatal'", "info, warning, error"),
         ("fail_on = 1", "fail_on is 1", "a string"),
         ("suppress = [1]", "suppress is 1, not a list of tables", r"\[\[suppress\]\]"),
-        ('path = "x"', "key 'path'", "known are"),
+        ('path = "x"', "key 'path'", "use one of"),
         ('[[suppress]]\ncode = "TC101"', "number 1 has no reason", "reason ="),
         ('[[suppress]]\ncode = "TC101"\nreason = " "', "number 1 has no reason", "reason ="),
         ('[[suppress]]\nreason = "x"', "number 1 has no code", "code ="),
         ('[[suppress]]\ncode = "T"\nreason = "x"\nvarible = "a"', "'varible'", "'variable'"),
-        ('[[suppress]]\ncode = "T"\nreason = "x"\nwhere = "a"', "'where'", "known are"),
+        ('[[suppress]]\ncode = "T"\nreason = "x"\nwhere = "a"', "'where'", "use one of"),
         ('[[suppress]]\ncode = "T"\nreason = "x"\nmodule = 1', "module", "a string"),
         ('[suppress]\ncode = "T"', "not a list of tables", r"\[\[suppress\]\]"),
         ("[rules]\nTC101 = 1", "not a table of tables", r"\[rules\."),
@@ -206,7 +206,7 @@ def test_a_broken_pyproject_that_does_is_named(tree: Path) -> None:
 @pytest.mark.parametrize("text", ["tool = 3", "[tool]\ntraincheck = 3"])
 def test_a_pyproject_in_which_we_are_no_table_is_named(tree: Path, text: str) -> None:
     (tree / "pyproject.toml").write_text(text)
-    with pytest.raises(UsageError, match=r"pyproject\.toml: (tool|traincheck) is 3, no table"):
+    with pytest.raises(UsageError, match=r"pyproject\.toml: (tool|traincheck) is 3, not a table"):
         load_config(tree / "pyproject.toml")
 
 

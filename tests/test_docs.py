@@ -16,6 +16,24 @@ from traincheck.schema import events
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 FORBIDDEN_WORDS = ("anomaly", "anomalies")
+TRAIN = """
+import argparse, os, torch
+from torch import distributed, nn
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float, default=0.05)
+torch.manual_seed(0)
+model = nn.Linear(4, 2)
+if "RANK" in os.environ:
+    distributed.init_process_group("gloo")
+    model = nn.parallel.DistributedDataParallel(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=parser.parse_args().lr)
+for _ in range(8):
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(model(torch.randn(8, 4)), torch.arange(8) % 2).backward()
+    optimizer.step()
+"""
+_SH_BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
 
 
@@ -128,6 +146,23 @@ def test_the_first_screen_of_the_readme() -> None:
     assert any(line.startswith("traincheck run ") for line in lines[:25])
     assert f"checks {len(RULES)} built-in rules" in "\n".join(lines[:10])
     assert len(lines) < 150
+
+
+@pytest.mark.slow  # seven commands that load torch
+def test_every_command_of_the_readme_runs(tmp_path: Path) -> None:
+    """The commands in `sh` blocks, on a script of the reader; those that install are only named."""
+    example = load("readme_example")
+    (tmp_path / "package").mkdir()
+    for name in ("train.py", "package/train.py"):
+        (tmp_path / name).write_text(TRAIN, encoding="utf-8")
+    blocks = _SH_BLOCK.findall(README.read_text(encoding="utf-8"))
+    lines = [line for block in blocks for line in block.splitlines()]
+    ours = [line for line in lines if line.startswith("traincheck")]
+    assert len(ours) >= 7
+    for line in ours:
+        assert "nothing was checked" not in example.run(f"{line} || test $? = 1", tmp_path)
+    installing = [line.partition("#")[0].strip() for line in lines if line not in ours]
+    assert set(installing) == {"pip install .", 'pip install ".[transformers]"', "make install"}
 
 
 def telling(text: str) -> list[str]:

@@ -54,10 +54,13 @@ ORDERS = {
     "traincheck.check": CHECK_LAYERS,
 }
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
-MODULE_LINES = 600
+MODULE_LINES = 500
 FUNCTION_LINES = 80
+COLLECT_METHODS = 12  # public, of a class
+COLLECT_FUNCTION_LINES_P90 = 25
 LEVEL_MODULES = 30
-SHORT_FILES = {"rules": 300}
+SHORT_FILES = {"relations": 300, "rules": 300}
+RELATION_LINES = 1_400  # of a package
 HOT_PATH_LINES = 300
 HOT_PATH = ("collect/trace_writer/emitter.py", "collect/tensors/summarize.py")
 TORCH_LAYER = "collect"
@@ -297,6 +300,48 @@ def test_no_module_is_too_long() -> None:
     assert not sizes
 
 
+def relation_packages() -> list[Path]:
+    """Packages of one relation each; `readings` is shared by several."""
+    folders = sorted((ROOT / "traincheck" / "relations").iterdir())
+    return [folder for folder in folders if (folder / "relation.py").exists()]
+
+
+def test_no_relation_is_too_long() -> None:
+    sizes = {
+        folder.name: sum(len(path.read_text("utf-8").splitlines()) for path in folder.glob("*.py"))
+        for folder in relation_packages()
+    }
+    assert len(sizes) > 1
+    assert not {name: lines for name, lines in sizes.items() if lines > RELATION_LINES}
+
+
+def other_relations(source: str, module: str, packages: set[str]) -> set[str]:
+    """Packages of other relations that a module of one relation imports."""
+    own = part(module, "traincheck.relations")
+    found = {
+        part(name, "traincheck.relations") for name in imports(ast.parse(source), module, False)
+    }
+    return {name for name in found if name in packages - {own}}
+
+
+def test_no_relation_imports_another() -> None:
+    packages = {folder.name for folder in relation_packages()}
+    broken = {
+        relative(path): found
+        for path in (ROOT / "traincheck" / "relations").rglob("*.py")
+        if path.name != "registry.py"
+        and (found := other_relations(path.read_text("utf-8"), dotted(path), packages))
+    }
+    assert not broken
+
+
+def test_an_import_of_another_relation_is_seen() -> None:
+    source = "from traincheck.relations.count.windows import CallWindow"
+    module, packages = "traincheck.relations.schedule.rates", {"count", "schedule"}
+    assert other_relations(source, module, packages) == {"count"}
+    assert not other_relations(source, "traincheck.relations.count.decider", packages)
+
+
 def test_no_level_of_a_package_has_too_many_modules() -> None:
     sizes = Counter(path.parent for path in modules())
     assert not {relative(path): count for path, count in sizes.items() if count > LEVEL_MODULES}
@@ -336,6 +381,41 @@ def test_no_function_is_too_long() -> None:
         if lines > FUNCTION_LINES
     }
     assert not sizes
+
+
+def public_methods(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    """Classes with their numbers of public methods; properties are not counted."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            own = [m for m in node.body if isinstance(m, ast.FunctionDef) and m.name[0] != "_"]
+            yield node.name, sum(not m.decorator_list for m in own)
+
+
+def collecting() -> dict[str, ast.Module]:
+    return {
+        relative(path): ast.parse(path.read_text(encoding="utf-8"))
+        for path in (ROOT / "traincheck" / "collect").rglob("*.py")
+    }
+
+
+def test_no_class_of_collect_has_too_many_methods() -> None:
+    sizes = {
+        f"{name}:{cls}": methods
+        for name, tree in collecting().items()
+        for cls, methods in public_methods(tree)
+        if methods > COLLECT_METHODS
+    }
+    assert not sizes
+
+
+def test_methods_are_counted() -> None:
+    source = "class A:\n def a(self): ...\n def _b(self): ...\n @property\n def c(self): ..."
+    assert list(public_methods(ast.parse(source))) == [("A", 1)]
+
+
+def test_functions_of_collect_are_short() -> None:
+    lines = sorted(n for tree in collecting().values() for _, n in function_sizes(tree))
+    assert lines[len(lines) * 9 // 10] <= COLLECT_FUNCTION_LINES_P90
 
 
 def test_no_global_statements() -> None:

@@ -84,7 +84,7 @@ def recordings(tmp_path_factory):
     "name", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in UNUSUAL)]
 )
 def test_a_healthy_program_that_trains_in_its_own_way_breaks_nothing(recordings, name):
-    """By hand, by turns, or with gradients that no step is to apply."""
+    """By hand, alternately, or with gradients that no step applies."""
     events = [*TraceReader(recordings.run(CLEAN / f"{name}.py", "python")).events()]
     for preset in NAMES:
         report = report_of(read_invariants(preset_path(preset)), events)

@@ -9,7 +9,7 @@ PACKAGE = Path(__file__).parents[1] / "traincheck"
 
 
 def listed(table: Path) -> set[str]:
-    """Modules of its own folder that a table imports or names."""
+    """Modules of the same folder that a table imports or names."""
     tree = ast.parse(table.read_text(encoding="utf-8"))
     imported = {
         node.module.rpartition(".")[2]

@@ -1,7 +1,7 @@
 """traincheck: finds silent bugs in PyTorch training.
 
-The command ``traincheck run train.py`` checks a script as it is. Inside a process, such as that of
-a notebook, use `watch`::
+The command ``traincheck run train.py`` checks an unedited script. Inside a process, such as a
+notebook, use `watch`::
 
     with traincheck.watch(model, optimizer) as run:
         train(model, optimizer, loader)
@@ -11,8 +11,8 @@ a notebook, use `watch`::
 
     traincheck.open("traces/run").calls(steps=range(10), name="*zero_grad")
 
-`step` marks the end of a training step, `mark` leaves a note in the trace, and `annotate_stage`
-sets the stage. `TrainingHalted` is raised by a watch with ``halt=True``.
+`step` marks the end of a training step, `mark` adds a note to the trace, and `annotate_stage` sets
+the stage. `TrainingHalted` is raised by a watch with ``halt=True``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __version__ = VERSION
 __all__ = ["TrainingHalted", "__version__", "annotate_stage", "mark", "step", "watch"]
 
-# Names of the research release, and ours.
+# Stage names of the research release, and of traincheck.
 _STAGES = {
     "init": "init",
     "training": "train",
@@ -43,30 +43,30 @@ _STAGES = {
 
 
 def step() -> None:
-    """Say that a step of training ends here, where traincheck would count otherwise.
+    """Mark the end of a training step explicitly.
 
-    From the first call on only these calls end steps; make it once before the loop, to count its
-    first step so too. Does nothing in a process that is not watched.
+    From the first call on, only these calls end steps. Call it once before the loop, so that the
+    first step is counted this way too. Does nothing in a process that is not watched.
     """
     current = sys.modules.get("traincheck.collect.active_session")
     if current is not None and current.CURRENT.session is not None:
-        current.CURRENT.session.mark_step()
+        current.CURRENT.session.user_marks.mark_step()
 
 
 def mark(text: str, **data: Any) -> None:
-    """Leave a note in the trace, at the present step. Does nothing in a process without one.
+    """Add a note to the trace, at the current step. Does nothing in a process without a trace.
 
     Args:
-        text: what to find it by, e.g. ``"new curriculum"``.
-        data: what belongs to it: numbers, text, and lists and dicts of these; others become text.
+        text: the text of the note, such as ``"new curriculum"``.
+        data: numbers, text, and lists and dicts of these; other values become text.
     """
     current = sys.modules.get("traincheck.collect.active_session")
     if current is not None and current.CURRENT.session is not None:
-        current.CURRENT.session.annotate(text, data)
+        current.CURRENT.session.user_marks.annotate(text, data)
 
 
 def annotate_stage(stage_name: str) -> None:
-    """Set the stage of what follows, until a forward or an optimizer step shows another stage.
+    """Set the stage of the next events, until a forward or an optimizer step shows another one.
 
     Programs written for the research release call this. Does nothing in a process that is not
     recorded.
@@ -85,7 +85,7 @@ def annotate_stage(stage_name: str) -> None:
 
 
 def __getattr__(name: str) -> Any:
-    """`watch`, which needs torch, what it raises, and `open`, when they are asked for.
+    """Load `watch`, which needs torch, its exception, and `open` on first access.
 
     `open` is not in ``__all__``: a star import must leave Python's own as it is.
     """
@@ -97,5 +97,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """With what is loaded when it is asked for, so that ``help(traincheck)`` shows it."""
+    """Includes the names that are loaded on access, so that ``help(traincheck)`` shows them."""
     return sorted({*globals(), *__all__, "open"})

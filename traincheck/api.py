@@ -1,7 +1,4 @@
-"""The library in a few calls, for programs and notebooks.
-
-What a command does, without the printing.
-"""
+"""The library in a few calls, for programs and notebooks: the commands without printing."""
 
 from __future__ import annotations
 
@@ -36,7 +33,7 @@ if TYPE_CHECKING:
     from traincheck.store.tail import PollReader, TailReader
 
 _BY_USER = frozenset({"SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT"})
-_TOGETHER = 10  # steps in a row that show what single ones do not: TC202 takes as many
+_TOGETHER = 10  # consecutive steps that some checks need: TC202 needs as many
 
 
 def check(
@@ -51,14 +48,14 @@ def check(
     """Check a recorded run.
 
     Args:
-        run: its directory.
+        run: the run directory.
         invariants: invariant files.
         rules: whether to check the built-in rules too.
-        select: codes of rules and names of relations to check; none for all. A code may be the
-            beginning of one: ``TC1``.
-        ignore: codes and names to leave out.
-        config: what the project has settled, see `load_config`; ``select`` and ``ignore`` come
-            before its own. None for the defaults.
+        select: codes of rules and names of relations to check; empty for all. A code may be a
+        prefix: ``TC1``.
+        ignore: codes and names to omit.
+        config: the configuration of the project, see `load_config`; ``select`` and ``ignore``
+        override it. None for the defaults.
 
     Raises:
         TraceFormatError, InvariantFormatError, UsageError: ``run``, a file or a code is not usable.
@@ -88,10 +85,10 @@ def make_engine(
     sources: SourceFiles | None = None,
     program: Callable[[], str] = str,
 ) -> Engine:
-    """An engine for the checks that are asked for; arguments as for `check`.
+    """An engine for the selected checks; arguments as for `check`.
 
-    ``sources`` reads the source of the run; None for none. ``program`` gives the script that was
-    run, which may be what the trace tells.
+    ``sources`` reads the source of the run; None for none. ``program`` returns the script of the
+    run, possibly from the trace.
     """
     config = (config or Config()).narrowed(select, ignore)
     learned = _distinct(i for path in invariants for i in read_invariants(path))
@@ -122,17 +119,17 @@ def chosen_rules(config: Config) -> tuple[Rule, ...]:
 
 
 def root_of(source: TraceReader | TailReader | PollReader) -> str:
-    """The working directory of a run: what its source places are relative to."""
+    """The working directory of a run, to which its source locations are relative."""
     return source.manifest.cwd if source.manifest else ""
 
 
 def program_of(source: TraceReader | TailReader | PollReader) -> str:
-    """The script of a run; empty where its manifest tells none."""
+    """The script of a run; empty if its manifest has none."""
     return program_in(source.manifest.command) if source.manifest else ""
 
 
 def check_source(engine: Engine, source: TraceReader | TailReader) -> Report:
-    """Feed a run to an engine that was made for it and conclude, with what its reader knows.
+    """Feed a run to its engine and conclude the report, with the notes of its reader.
 
     Raises:
         TraceFormatError: the run cannot be read.
@@ -142,7 +139,7 @@ def check_source(engine: Engine, source: TraceReader | TailReader) -> Report:
 
 
 def conclude(engine: Engine, source: TraceReader | TailReader | PollReader) -> Report:
-    """The report of an engine that was fed from ``source``, with what its reader knows."""
+    """The report of an engine that was fed from ``source``, with the notes of its reader."""
     manifest = source.manifest
     if manifest is not None and manifest.ended is not None:
         engine.end(_end_mark(manifest))
@@ -175,18 +172,19 @@ def _seconds(moment: str | None) -> float:
 
 
 def _sampling_notes(settings: Mapping[str, Any]) -> tuple[str, ...]:
-    """What cannot be seen where few steps were recorded together with the next one."""
+    """Notes if few steps were recorded together with the next one."""
     every, warmup = one_step_in(settings), settings.get("warmup")
     if every == 1 or (isinstance(warmup, int) and warmup >= _TOGETHER):
         return ()
     return (
-        f"one step in {every:,} was recorded: what only steps in a row show, as gradients that "
-        "are cleared unused, was not looked for; record the first ones, too: --warmup 20",
+        f"one step in {every:,} was recorded: bugs that need consecutive steps to show, such as "
+        "gradients cleared before they are used, cannot be found; record the first steps, too: "
+        "--warmup 20",
     )
 
 
 def run_notes(source: TraceReader | TailReader | PollReader) -> list[str]:
-    """How the run ended, where that bears on what could be seen, and what its manifest says."""
+    """Notes about the end of the run, if it limits the checks, and the notes of its manifest."""
     manifest = source.manifest
     if manifest is None:
         return list(source.notes)
@@ -199,7 +197,7 @@ def run_notes(source: TraceReader | TailReader | PollReader) -> list[str]:
 
 
 def _end_mark(manifest: Manifest) -> MarkEvent:
-    """How the run ended, as checks are told."""
+    """The end of the run as a mark for checks."""
     by_user = manifest.signal if manifest.signal in _BY_USER else None
     data = {
         "exit_status": manifest.exit_status or 0,
@@ -209,7 +207,7 @@ def _end_mark(manifest: Manifest) -> MarkEvent:
 
 
 def _failed_end(manifest: Manifest | None) -> str:
-    """How a run ended, as a predicate; empty where it ended with status 0 or is not over."""
+    """How a run failed, as a predicate; empty if it ended with status 0 or is not over."""
     if manifest is None or not (manifest.signal or manifest.exit_status):
         return ""
     if manifest.signal:
@@ -238,7 +236,7 @@ def _is_chosen(code: str, config: Config) -> bool:
 def _refuse_unknown(
     codes: Iterable[str], known: Sequence[str], names: Mapping[str, str], said: str = ""
 ) -> None:
-    """Names: of rules, for who gives one in place of the code."""
+    """Names of rules, for users who pass a name instead of the code."""
     for code in codes:
         if not code or not any(name.startswith(code) for name in known):
             likely = names.get(code) or nearest(code, known)

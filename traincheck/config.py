@@ -1,4 +1,4 @@
-"""What a project has settled: ``traincheck.toml``, or ``[tool.traincheck]`` of pyproject.toml.
+"""The configuration of a project: ``traincheck.toml``, or ``[tool.traincheck]`` in pyproject.toml.
 
 Tables are decoded into the types below, which hold the defaults.
 """
@@ -34,7 +34,7 @@ _Text: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"\S")]
 
 
 class CollectConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What ``[collect]`` may hold: the options of traincheck-collect by their long names.
+    """The table ``[collect]``: options of traincheck-collect by their long names.
 
     output: run directory. invariants: invariant files whose needs are recorded.
     rules: record what the built-in rules need. every, warmup: see Settings.
@@ -71,25 +71,25 @@ class _File(_Common, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Config(_Common, frozen=True, kw_only=True):
-    """What a project has settled about its checks.
+    """The configuration of a project.
 
     Attributes:
         select: codes of rules, beginnings of codes, names of relations; none for all.
         ignore: the same, to be left out.
-        fail_on: lowest severity that makes the exit status 1.
-        suppress: violations that are accepted, with their reasons.
+        fail_on: lowest severity of a finding that makes the exit status 1.
+        suppress: violations that are suppressed, with reasons.
         rules: options of rules, by code.
         collect: options of traincheck-collect.
-        path: the file that said so; None for the defaults.
+        path: the file; None for the defaults.
     """
 
     suppress: tuple[Suppression, ...] = ()
     path: Path | None = None
 
     def narrowed(self, select: Sequence[str] = (), ignore: Sequence[str] = ()) -> Config:
-        """With codes that were given for one check, and so come before what the file says.
+        """With codes of the command line, which override the file.
 
-        A code that is selected counts even where the file ignores it.
+        A code that is selected is checked even where the file ignores it.
         """
         kept = () if select else self.ignore
         return self.replace(select=tuple(select) or self.select, ignore=tuple(ignore) or kept)
@@ -98,7 +98,7 @@ class Config(_Common, frozen=True, kw_only=True):
 def find_config(start: Path) -> Path | None:
     """The nearest configuration from ``start`` upward.
 
-    In one directory traincheck.toml comes before pyproject.toml, which counts only when it has a
+    In a directory, traincheck.toml comes before pyproject.toml, which is used only if it has a
     table ``[tool.traincheck]``.
     """
     for directory in [start, *start.parents]:
@@ -112,10 +112,10 @@ def find_config(start: Path) -> Path | None:
 def load_config(path: Path | None = None, start: Path | None = None) -> Config:
     """The configuration in ``path``, else the nearest from ``start`` upward, else the defaults.
 
-    Codes and options of rules are not looked up here; who makes the engine does that.
+    Codes and options of rules are looked up when the engine is made.
 
     Raises:
-        UsageError: the file cannot be read, is not TOML, or holds an unknown table, key or type.
+        UsageError: the file cannot be read, is not TOML, or has an unknown table, key or type.
     """
     path = path or find_config(start or Path.cwd())
     if path is None:
@@ -126,7 +126,7 @@ def load_config(path: Path | None = None, start: Path | None = None) -> Config:
             document = document.get(name, {})
             if not isinstance(document, dict):
                 raise UsageError(
-                    f"{path}: {name} is {document!r}, no table", fix="write [tool.traincheck]"
+                    f"{path}: {name} is {document!r}, not a table", fix="write [tool.traincheck]"
                 )
     try:
         found = msgspec.convert(document, _File)
@@ -142,7 +142,7 @@ def read_collect(path: Path) -> CollectConfig:
 
 
 def _has_table(path: Path) -> bool:
-    """Whether a pyproject.toml speaks of us. Others' files that cannot be read do not."""
+    """Whether a pyproject.toml has our table. One that cannot be read has none."""
     try:
         text = _text(path)
     except (OSError, UnicodeDecodeError):
@@ -178,7 +178,7 @@ _FORMS = {
     "array": "a list of strings",
 }
 _SEVERITY = f"one of {', '.join(SEVERITIES)}"
-# Of each table: what it holds, what it is, and how it is written.
+# Of each table: the type with its keys, its form, and how it is written.
 _TABLES: dict[str, tuple[type[Record], str, str]] = {
     "": (_File, "a table", "write [tool.traincheck]"),
     "collect": (CollectConfig, "a table", "write [collect] on its own line"),
@@ -188,7 +188,7 @@ _TABLES: dict[str, tuple[type[Record], str, str]] = {
 
 
 def _usage_error(path: Path, found: Complaint) -> UsageError:
-    """What is wrong with a document, and how to write it."""
+    """The fault in the file, and its correction."""
     table = found.steps[0] if found.steps and found.steps[0] in _TABLES else ""
     kind, form, fix = _TABLES[str(table)]
     place = _place(found.steps) if table else ""
@@ -218,5 +218,5 @@ def _unknown(path: Path, name: str, value: Any, place: str, known: Sequence[str]
     within = f" in {place}" if place else ""
     like = nearest(name, known)
     is_like = like[:_MIN_LIKENESS] == name[:_MIN_LIKENESS]
-    fix = f"did you mean {like!r}?" if is_like else f"known are {', '.join(sorted(known))}"
+    fix = f"did you mean {like!r}?" if is_like else f"use one of {', '.join(sorted(known))}"
     return UsageError(f"{path}: unknown {what}{within}", fix=fix)

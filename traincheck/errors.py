@@ -1,6 +1,6 @@
 """Errors a user can act on: what happened, the value, how to fix it.
 
-Nothing here prints or exits.
+This module does not print or exit.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class TraincheckError(Exception):
 
 
 class UsageError(TraincheckError):
-    """An option or argument has a value that cannot be used. Correct the command line."""
+    """An option or argument has an invalid value. Correct the command line."""
 
 
 class LaunchError(TraincheckError):
@@ -56,10 +56,10 @@ class MissingDependencyError(TraincheckError):
 
 
 class TrainingHalted(BaseException):
-    """Training was stopped at a finding of severity error, as ``halt=True`` asks.
+    """Training was stopped at a finding of severity error, because of ``halt=True``.
 
     Raised in the thread that trains, when the step that shows the finding has ended, or before the
-    next checkpoint is written. It is no ``Exception``: a loop that catches those goes on otherwise.
+    next checkpoint is written. It is not an ``Exception``, so that a loop that catches those stops.
     """
 
 
@@ -68,7 +68,7 @@ class BaselineError(TraincheckError):
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """The known name that is most like ``name``; a common beginning counts most."""
+    """The known name that is most similar to ``name``; a common prefix counts most."""
 
     def likeness(other: str) -> tuple[int, float, str]:
         pairs = enumerate(zip(name, other))

@@ -1,8 +1,8 @@
-"""Exceptions that the program's own signal handlers raise while code of ours runs.
+"""Exceptions that signal handlers of the program raise while code of traincheck runs.
 
 A deadline, a preemption notice or an interrupt may arrive between any two instructions. Such an
-exception belongs to the program, whatever its class: each ``except`` clause that runs in a training
-process gives it back first. A leaf: imports nothing of ours.
+exception belongs to the program, whatever its class. Each ``except`` clause that runs in a training
+process first passes it on. This module imports no other module of traincheck.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _getsignal, _valid_signals = signal.getsignal, signal.valid_signals
 
 
 def give_back(error: BaseException) -> None:
-    """Let an exception pass that is not ours. To be called first in an ``except`` clause.
+    """Raise an exception of the program again. Call this first in an ``except`` clause.
 
     Raises:
         BaseException: ``error``, if a signal handler of the program raised it.
@@ -28,9 +28,9 @@ def give_back(error: BaseException) -> None:
 def is_of_handler(error: BaseException) -> bool:
     """Whether a signal handler raised an exception.
 
-    Python calls a handler with the frame that it interrupts, which nothing else is called with but
-    functions that trace or profile: those are the program's too. A handler may have replaced itself
-    since, or have dropped its arguments: both signs count.
+    Python calls a handler with the frame that it interrupts. Only functions that trace or profile
+    also get a frame, and those belong to the program too. A handler may have replaced itself since,
+    or have dropped its arguments. Either sign is enough.
     """
     entry = error.__traceback__
     if entry is None or entry.tb_next is None:  # raised by C, below the clause itself

@@ -6,5 +6,5 @@ from typing import Any
 
 __all__ = ["META_VARS", "meta_vars"]
 
-META_VARS: dict[str, Any] = {"step": -1}  # the program's own: steps are counted without it
+META_VARS: dict[str, Any] = {"step": -1}  # plain dict: steps are counted without it
 meta_vars = META_VARS

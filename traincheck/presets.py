@@ -1,4 +1,4 @@
-"""The invariants that are shipped: learned from healthy pipelines, by what programs use."""
+"""The shipped invariant files, learned from healthy pipelines."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ from pathlib import Path
 
 from traincheck.errors import UsageError, nearest
 
-# Installed, the folder is in the package; in a checkout it is beside it.
+# Installed, the folder is in the package; in a checkout it is next to it.
 _PLACES = (Path(__file__).parent, Path(__file__).parents[1])
 
 
 def preset_names() -> list[str]:
-    """The names there are, sorted."""
+    """The names of the presets, sorted."""
     return sorted(path.stem for path in _folder().glob("*.json"))
 
 
 def preset_path(name: str) -> Path:
-    """The invariant file of a name.
+    """The invariant file of a preset.
 
     Raises:
-        UsageError: there is none; lists the names.
+        UsageError: there is no such preset; the fix lists the names.
     """
     known = preset_names()
     if name in known:
         return _folder() / f"{name}.json"
-    listed = ", ".join(known) or "none, this installation has no configs/invariants"
+    listed = ", ".join(known) or "none: this installation lacks configs/invariants"
     like = f"did you mean {nearest(name, known)}? " if known else ""
-    raise UsageError(f"there is no preset {name!r}", fix=f"{like}there are: {listed}")
+    raise UsageError(f"there is no preset {name!r}", fix=f"{like}presets: {listed}")
 
 
 def _folder() -> Path:

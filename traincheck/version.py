@@ -1,3 +1,3 @@
-"""The version of traincheck. Below all else, so that what loads into training may name it."""
+"""The version of traincheck. Imports nothing, so that training processes can import it."""
 
 VERSION = "0.1.0"

@@ -1,4 +1,4 @@
-"""Run damaged inputs through every command, each in a process of its own, and report what broke."""
+"""Run damaged inputs through every command, each in a separate process, and report failures."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Outcome:
 
     @property
     def fault(self) -> str | None:
-        """What must not be, if anything was."""
+        """The broken requirement, if any."""
         if self.status not in ALLOWED:
             return "too slow" if self.status is None else f"exit status {self.status}"
         if "Traceback (most recent call last)" in self.err:

@@ -1,4 +1,4 @@
-"""Real silent bugs beside their healthy twins, and clean pipelines; what traincheck says of each.
+"""Real silent bugs with their healthy twins, and clean pipelines: the findings of traincheck.
 
-``python -m benchmarks.silent_bugs``. docs/benchmark.md tells what its columns mean.
+``python -m benchmarks.silent_bugs``. docs/benchmark.md explains its columns.
 """

@@ -39,7 +39,7 @@ def spoken(finding: dict[str, Any]) -> str:
 
 
 def judge(case: Case, buggy: Report, twin: Report) -> Line:
-    """What became of a case in one mode.
+    """The result of a case in one mode.
 
     position: of the true cause among the findings, from 1; none when it was not found.
     """
@@ -61,7 +61,7 @@ def _line_of(finding: dict[str, Any]) -> str:
 
 
 def judge_clean(report: Report) -> Line:
-    """What became of a clean pipeline in one mode; advice is counted, never an alarm."""
+    """The result of a clean pipeline in one mode; advice is counted, never an alarm."""
     return {
         "advice": len(report["findings"]) - len(alarms(report)),
         "steps": report["summary"]["steps"],

@@ -73,7 +73,7 @@ class Recordings:
         return (self.python, *(_TORCHRUN if launcher == "torchrun" else ()))
 
     def invariants(self, runs: Sequence[Path]) -> Path:
-        """What these runs have in common."""
+        """The common properties of these runs."""
         digest = hashlib.sha256(" ".join(run.name for run in runs).encode()).hexdigest()[:10]
         out = self.folder / f"{digest}.invariant.json"
         return made_once(out, lambda path: harness.infer(runs, path, timeout_s=_TIMEOUT_S))
@@ -84,7 +84,7 @@ class Recordings:
 
 
 def words_of(script: Path, launcher: str, python: str = sys.executable) -> list[str | Path]:
-    """What starts a program."""
+    """The command that starts a program."""
     return [python, *(_TORCHRUN if launcher == "torchrun" else ()), script]
 
 

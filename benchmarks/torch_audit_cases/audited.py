@@ -74,7 +74,7 @@ class Audited(Plain):
 
 
 def audit(case: Case) -> dict[str, Any]:
-    """What the tool says of a program: findings by id, and whether the program survived."""
+    """The tool's result for a program: findings by id, and whether the program survived."""
     torch.manual_seed(0)
     hands = Audited(case.style)
     end = ""

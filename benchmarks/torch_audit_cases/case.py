@@ -1,4 +1,4 @@
-"""What a case is, and what all programs are built from: small models, small data, one loop."""
+"""A case, and the parts of all programs: small models, small data, one loop."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STEPS = 10
 
 
 class Hands(Protocol):
-    """Who carries out the steps of a loop: the program itself, or a tool for it."""
+    """The driver of a loop: the program itself, or a tool."""
 
     def begin(self, model: nn.Module, optimizer: Any) -> None: ...
     def forward(self, model: nn.Module, *args: Any, **kwargs: Any) -> Any: ...

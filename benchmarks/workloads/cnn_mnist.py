@@ -38,7 +38,7 @@ class Net(nn.Module):
 
 
 def trained_parameters(model: Net, bug: str) -> list[nn.Parameter]:
-    """What the optimizer is given, with the planted bug's freezing done."""
+    """The parameters of the optimizer, with the freezing of the planted bug."""
     if bug == "frozen_layer":
         for parameter in model.conv1.parameters():
             parameter.requires_grad = False

@@ -1,4 +1,4 @@
-"""What the measured programs share: settings and a step timer, nothing else of this project.
+"""Common parts of the measured programs: settings and a step timer, no other project code.
 
 All settings come from the environment, because some recorders start a script without arguments:
 

@@ -34,7 +34,7 @@ class Net(nn.Module):
 
 
 def trained_parameters(model: Net, bug: str) -> list[nn.Parameter]:
-    """What the optimizer is given, with the planted bug's freezing done."""
+    """The parameters of the optimizer, with the freezing of the planted bug."""
     if bug == "forum84911":  # freeze all but BatchNorm, then optimize only the last layer
         for name, parameter in model.named_parameters():
             if "bn" not in name:

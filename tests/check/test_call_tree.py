@@ -22,7 +22,7 @@ STEP = "torch.optim.adam.Adam.step"
 
 
 class Calls:
-    """Nested calls, told of when they end."""
+    """Nested calls, recorded when they end."""
 
     def __init__(self) -> None:
         self.told: list[CallEvent] = []

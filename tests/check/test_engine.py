@@ -220,16 +220,16 @@ def test_the_same_run_gives_the_same_report() -> None:
 
 def test_wants_is_what_the_checks_need() -> None:
     engine = Engine([invariant("a", calls=["torch.f"])], RULES[:1], RELATIONS)
-    assert {"torch.f", Families.BACKWARD} <= engine.wants.calls
-    assert {"mark", "step", "optimizer"} <= engine.wants.kinds
-    assert "batch" not in engine.wants.kinds
+    assert {"torch.f", Families.BACKWARD} <= engine.needs.calls
+    assert {"mark", "step", "optimizer"} <= engine.needs.kinds
+    assert "batch" not in engine.needs.kinds
 
 
 def test_nothing_changes_when_events_nobody_wants_are_left_out() -> None:
     broken = TraceBuilder().process().model("Net", MLP).optimizer().steps(4, omit={"zero_grad"})
     events = broken.build()
     engine = Engine((), RULES)
-    wanted = [e for e in events if _is_wanted(e, engine.wants)]
+    wanted = [e for e in events if _is_wanted(e, engine.needs)]
     assert len(wanted) < len(events)
     for event in wanted:
         engine.observe(event)

@@ -25,7 +25,7 @@ AT_STEP = {
 
 
 def save(run: TraceBuilder, path: str | None, **fields: Any) -> None:
-    run._add(CheckpointEvent, op="save", path=path, where="train.py:9", **fields)
+    run.add(CheckpointEvent, op="save", path=path, where="train.py:9", **fields)
 
 
 def report(*, broken: bool) -> Report:

@@ -129,7 +129,7 @@ def test_an_output_that_exists_is_kept(infer: Infer, good: Path, tmp_path: Path,
     first = (tmp_path / "invariant.json").read_bytes()
     capsys.readouterr()
     assert infer("-t", good, "--confidence", 0.5) == 2
-    assert "replace this one with --force" in capsys.readouterr().err
+    assert "overwrite this one with --force" in capsys.readouterr().err
     assert infer("-t", good, "-o", "new.json") == 0
     assert infer("-t", good, "--update", "new.json", "-o", "invariant.json") == 2
     assert (tmp_path / "invariant.json").read_bytes() == first
@@ -146,7 +146,7 @@ def test_a_link_loop_is_bad_input(infer: Infer, good: Path, tmp_path: Path, caps
 
 def test_why_not(infer: Infer, good: Path, capsys) -> None:
     assert infer("-t", good, "--why-not", "SCHEDULER") == 0
-    assert "0 dropped statements hold 'SCHEDULER':" in capsys.readouterr().err
+    assert "0 dropped statements contain 'SCHEDULER':" in capsys.readouterr().err
     assert infer("-t", good, "--force", "--why-not", "weight of a linear") == 0
     err = capsys.readouterr().err
     assert "every weight of a Linear changes" in err
@@ -165,7 +165,7 @@ def test_why_not_reads_what_is_there(infer: Infer, good: Path, tmp_path: Path, c
     assert "kept as order-" in capsys.readouterr().err
     assert infer("--why-not", "gradients are zeroed by the optimizer") == 0
     err = capsys.readouterr().err
-    assert "No run suggests such a statement. The most similar ones:" in err
+    assert "No run suggests such a statement. The most similar statements are:" in err
     (tmp_path / "invariant.json.dropped.json").unlink()
     assert infer("--why-not", "buffer") == 2
     assert "fix: learn again" in capsys.readouterr().err
@@ -215,30 +215,30 @@ def test_no_invariants_to_add_to(infer: Infer, good: Path, capsys) -> None:
 
 def test_no_run_at_all(infer: Infer, capsys) -> None:
     assert infer() == 2
-    assert "fix: name one: -t DIR" in capsys.readouterr().err
+    assert "fix: name a run: -t DIR" in capsys.readouterr().err
 
 
 def test_an_unknown_relation(infer: Infer, good: Path, capsys) -> None:
     assert infer("-t", good, "--relation", "no_such") == 2
     err = capsys.readouterr().err
     assert "no relation 'no_such'" in err
-    assert "fix: choose among contains, order, input_output, periodic" in err
+    assert "fix: choose one of contains, order, input_output, periodic" in err
 
 
 BAD = {
     "missing": (lambda path: None, "does not exist"),
-    "empty folder": (lambda path: path.mkdir(), "holds no run"),
+    "empty folder": (lambda path: path.mkdir(), "has no run"),
     "file": (lambda path: path.write_text("x"), "is a file"),
     "no step": (
         lambda path: write(path, TraceBuilder().process().model("Net", MLP).build()),
-        "holds no complete training step",
+        "has no complete training step",
     ),
     "unfinished": (
         lambda path: write(
             path,
             TraceBuilder().process().model("Net").optimizer().step().build(last_complete=False),
         ),
-        "holds no complete training step",
+        "has no complete training step",
     ),
     "garbled": (
         lambda path: (path.mkdir(), (path / "events-r0-p1-t0.jsonl").write_bytes(b"\x00{]\n" * 9)),

@@ -70,7 +70,7 @@ def test_one_is_shown_in_full(command: Command, learned: Path, capsys) -> None:
     assert command("invariants", "show", one.id) == 0
     out = capsys.readouterr().out
     assert out.startswith(one.text)
-    for part in ("severity:     error", "params:", "condition:", "says too:", "parameter@step"):
+    for part in ("severity:     error", "params:", "condition:", "implies:", "parameter@step"):
         assert part in out
     assert f"{one.support.positive} in 12 steps of 1 run" in out
     learned.rename("good.json")

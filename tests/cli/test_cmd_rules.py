@@ -97,7 +97,7 @@ def test_a_name_stands_for_its_code(rules, capsys) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--explain", "TC20"], "name one of TC201, TC202, TC203"),
+        (["--explain", "TC20"], "choose one of TC201, TC202, TC203"),
         (["--explain", "missing-zero"], "did you mean missing-zero-grad?"),
         (["TC201"], "traincheck rules --explain TC201"),
     ],

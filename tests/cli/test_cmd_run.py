@@ -106,7 +106,7 @@ def test_the_command_is_the_programs(run, words, command) -> None:
     assert run.command == command
 
 
-PASSED_ON = "{} passed to train.py; options of traincheck go before the script"
+PASSED_ON = "{} passed to train.py; put options of traincheck before the script"
 
 
 @pytest.mark.parametrize(
@@ -172,19 +172,19 @@ def test_exit_status(run, events, exit_status, words, status) -> None:
     [
         ([], "no program to run"),
         (["gone.py"], "does not exist"),
-        (["--lr", "1", "train.py", "x"], "fix: arguments of the program go after its script: "),
+        (["--lr", "1", "train.py", "x"], "fix: put arguments of the program after its script: "),
         (["--lr", "1", "train.py", "x"], ": traincheck run train.py --lr 1 x\n"),
-        (["--lr", "1"], "go after its script; traincheck run --help lists the options"),
+        (["--lr", "1"], "after its script; traincheck run --help lists the options"),
         (["--selct", "TC1", "train.py"], "did you mean --select"),
         (["env"], "traincheck run -- env\n"),
         (["env", "train.py"], "traincheck run -- env train.py"),
-        (["-p", "train.py"], "give the script without -p: traincheck run train.py"),
+        (["-p", "train.py"], "name the script without -p: traincheck run train.py"),
         (["--", "train.py"], "traincheck run train.py"),
         (["-m", "pkg.train", "-x"], "fix: traincheck run -- python -m pkg.train -x"),
         (["-o", "d", "env", "-m", "a b"], "fix: traincheck run -o d -- env -m 'a b'"),
-        (["--no-rules", "train.py"], "no check is left"),
+        (["--no-rules", "train.py"], "no check is selected"),
         (["--select", "TC999", "train.py"], "did you mean"),
-        (["--report", "json", "train.py"], "give FORMAT=FILE"),
+        (["--report", "json", "train.py"], "write FORMAT=FILE"),
         (["--report", "jso=a.json", "train.py"], "no report format 'jso'"),
         (["--report", "json=no/such/folder.json", "train.py"], "is not a directory"),
     ],
@@ -220,7 +220,7 @@ def test_a_run_without_a_step_is_not_said_to_be_fine(run, capsys) -> None:
     out, err = (" ".join(text.split()) for text in capsys.readouterr())
     for said in (err, out):
         assert "findings, but nothing was checked: no training step was recorded" in said
-        assert "fix check that the program gets to optimizer.step()" in said
+        assert "fix check that the program reaches optimizer.step()" in said
 
 
 @pytest.mark.parametrize("words", [["--keep"], ["-o", "traces/mine"]])
@@ -270,7 +270,7 @@ def test_the_summary_is_bounded_and_shows_whole_fixes(run, capsys, monkeypatch) 
     assert len(lines) <= 150
     assert max(map(len, lines)) <= 80
     assert " ".join(" ".join(lines).split()).count("Do this.") == 20 * 20
-    assert any("and 20 more; advice of TC901" in line for line in lines)
+    assert any("and 20 more; advice from TC901" in line for line in lines)
 
 
 def test_a_broken_check_does_not_end_the_run(run, capsys, monkeypatch) -> None:
@@ -280,7 +280,7 @@ def test_a_broken_check_does_not_end_the_run(run, capsys, monkeypatch) -> None:
     monkeypatch.setattr(RunOverview, "add", fails)
     run.exit_status = 3
     assert run("train.py") == 3
-    assert "checking stopped with ValueError: we got it wrong" in capsys.readouterr().err
+    assert "checking failed with ValueError: we got it wrong" in capsys.readouterr().err
 
 
 def test_collect_checks_while_it_records(run, capsys) -> None:
@@ -298,7 +298,7 @@ def test_invariants_are_checked_too(run, tmp_path, capsys) -> None:
     assert run("-i", "inv.json", "--no-rules", "train.py") == 4
     err = " ".join(capsys.readouterr().err.split())
     assert "1 check not observable" in err
-    assert "nothing was checked: what the 1 check need was not recorded" in err
+    assert "nothing was checked: the trace lacks the events for 1 check" in err
 
 
 def test_what_is_in_the_baseline_is_not_told(run, tmp_path, capsys) -> None:
@@ -322,7 +322,7 @@ def test_halt_stops_the_program_at_an_error(run, capsys, monkeypatch) -> None:
     assert run.returncode == -signal.SIGTERM
     err = capsys.readouterr().err
     assert "stopping the program" in err
-    assert "the program was stopped by --halt, at TC201" in err
+    assert "--halt stopped the program at TC201" in err
 
 
 @pytest.mark.parametrize(
@@ -347,7 +347,7 @@ def test_what_was_checked_is_dropped_beyond_a_size(run, tmp_path, capsys, words,
     assert run("-t", str(kept), command="check") == 1
     out = " ".join(capsys.readouterr().out.split())
     assert "1 finding, the first at step 250" in out
-    assert ("are not in this trace: they were checked" in out) is is_thinned
+    assert ("were checked during the run" in out) is is_thinned
     assert "bytes of the events" not in out
 
 
@@ -362,8 +362,8 @@ def test_checkpoints_that_were_written_since_an_error_are_named(run, capsys, wor
     builder = TraceBuilder().process().model("Net", MLP).optimizer()
     for _ in range(4):
         builder.step(omit={"zero_grad"})
-        path = f"out/{builder._step}.pt"
-        builder._add(CheckpointEvent, op="save", path=path)
+        path = f"out/{builder.step_number}.pt"
+        builder.add(CheckpointEvent, op="save", path=path)
     run.events = builder.build()
     assert run(*words, "train.py") == 1
     said = " ".join(capsys.readouterr().err.split())

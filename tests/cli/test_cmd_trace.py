@@ -211,7 +211,7 @@ def test_an_export_holds_all_and_says_where(trace: Trace, run: Path, tmp_path: P
     status, out, err = trace("export", run, "-o", tmp_path / "out")
     assert (status, out) == (0, "")
     assert str(tmp_path / "out" / "calls.parquet") in err
-    assert "2 bad lines were left out" in err
+    assert "skipped 2 unreadable lines" in err
     assert list(read_parquet(tmp_path / "out")) == list(TraceReader(run).events())
 
 

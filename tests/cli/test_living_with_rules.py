@@ -124,7 +124,9 @@ def test_a_comment_at_the_call(project: Path, check: Check, capsys) -> None:
     source = project / "train.py"
     source.write_text(f"{source.read_text().rstrip()}  # traincheck: ignore[TC201] summed\n")
     assert check() == 0
-    assert "1 suppressed (1 by comment): --show-suppressed" in capsys.readouterr().out
+    assert (
+        "1 suppressed (1 by comment); show them with --show-suppressed" in capsys.readouterr().out
+    )
     assert check("--show-suppressed") == 0
     assert "(by comment train.py:88: summed)" in " ".join(capsys.readouterr().out.split())
 

@@ -297,7 +297,7 @@ def test_other_systems_are_told_what_works_there(words, tmp_path, monkeypatch, c
     monkeypatch.setattr(sys, "platform", "darwin")
     assert entry.run(entry.main, "traincheck", [*words, str(script)]) == 2
     text = capsys.readouterr().err
-    assert "error: programs are recorded on Linux only, and this is darwin" in text
+    assert "error: recording works on Linux only; this system is darwin" in text
     assert "traincheck-check" in text
     assert not (tmp_path / "traces").exists()
     assert entry.run(entry.main, "traincheck", ["rules"]) == 0

@@ -33,8 +33,13 @@ def test_it_cannot_be_taken_for_one_of_ours(tmp_path):
     assert len(run.of("mark")) == 1 + len(MARK_TEXTS)
 
 
-def test_nothing_happens_where_nothing_is_recorded():
+def test_a_mark_where_nothing_is_recorded_is_written_nowhere(tmp_path):
     traincheck.mark("alone", value=object())
+    with recording(tmp_path / "run") as run:
+        traincheck.mark("together")
+    traincheck.mark("alone", value=object())
+    assert len(run.marks("together")) == 1
+    assert run.marks("alone") == []
 
 
 def test_programs_of_the_research_release_run_and_set_the_stage(tmp_path):

@@ -32,7 +32,7 @@ print("reached the end")
 
 @pytest.fixture
 def collect(tmp_path):
-    """Record a script given as text, into a folder of its own."""
+    """Record a script given as text, into a separate folder."""
 
     def start(text, out=None, **options):
         script = tmp_path / "script.py"

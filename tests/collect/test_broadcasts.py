@@ -1,4 +1,4 @@
-"""Operations of a loss that broadcast are told of; the graph, and what it holds, is let alone."""
+"""Operations of a loss that broadcast are recorded; the graph and its tensors are unchanged."""
 
 from __future__ import annotations
 

@@ -341,7 +341,7 @@ HEALTHY: dict[str, Callable[[], Any]] = {
     "evolution": evolves,
     "average": beside(average),
     "limits": beside(limit),
-    "initialized anew": beside(initialize),
+    "initialized again": beside(initialize),
     "masks": beside(mask),
 }
 

@@ -39,7 +39,7 @@ GUARDS = frozenset(
         "instruments.python_warnings.PythonWarnings._warned",
         "observers.state_dicts.StateDictObserver._remember",
         "trace_writer.pending_numbers.PendingNumbers.__init__",
-        "session.session.Session.differs",
+        "context.diverged",
         "session.emitters.Emitters.make",
         "session.session.Session.emitter",
         "instruments._wrap._tell",

@@ -264,7 +264,7 @@ def test_tensors_in_the_layout_of_a_library():
 
 
 def test_what_stands_for_others_has_no_fingerprint():
-    """Inside vmap a tensor is one of many, and has no memory of its own."""
+    """Inside vmap a tensor is one of many, and has no separate memory."""
     found = []
 
     def look(row):

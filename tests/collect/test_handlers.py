@@ -51,7 +51,7 @@ def clauses(tree: ast.AST) -> Iterator[tuple[str, ast.ExceptHandler]]:
 
 
 def gives_back(clause: ast.ExceptHandler) -> bool:
-    """Whether one of its own statements lets an exception of a handler pass."""
+    """Whether one of its statements lets an exception of a handler pass."""
     last = clause.body[-1]
     if isinstance(last, ast.Raise) and last.exc is None:
         return True

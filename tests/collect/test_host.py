@@ -203,15 +203,15 @@ def test_an_error_of_a_signal_handler_reaches_the_program(tmp_path):
     try:
         with recording(tmp_path, must_be_whole=False) as run:
             for number in 10 * [signal.SIGALRM, signal.SIGVTALRM]:
-                wrapped, run.session.tracker.scans.look_parameters = (
-                    run.session.tracker.scans.look_parameters,
+                wrapped, run.session.tracker.scans.scan_parameters = (
+                    run.session.tracker.scans.scan_parameters,
                     lambda *_, number=number: signal.raise_signal(number),
                 )
                 try:
                     fit(steps=1)
                 except (LimitError, KeyboardInterrupt):
                     met += 1
-                run.session.tracker.scans.look_parameters = wrapped
+                run.session.tracker.scans.scan_parameters = wrapped
                 fit(steps=1)
     finally:
         for number, old in before.items():

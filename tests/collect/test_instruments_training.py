@@ -202,7 +202,7 @@ def test_an_optimizer_can_be_copied_and_pickled(tmp_path):
 
 @pytest.mark.parametrize("name", ["SGD", "Adam", "Rprop"])
 def test_hooks_of_the_user_run_before_during_and_after(tmp_path, name):
-    """Torch runs step hooks in a wrapper of its own, which must outlive ours."""
+    """Torch runs step hooks in its wrapper, which must outlive that of traincheck."""
 
     def count(calls):
         model = nn.Linear(3, 3)
@@ -558,7 +558,7 @@ def test_a_scaler_tells_whether_it_is_enabled(tmp_path, enabled):
 
 
 def test_an_object_around_an_optimizer_clears_what_it_clears(tmp_path):
-    """As Lightning puts one around each, without making it an optimizer of its own."""
+    """A wrapper like that of Lightning, which is not itself an optimizer."""
     with recording(tmp_path) as run:
         inner = torch.optim.SGD(nn.Linear(2, 1).parameters(), lr=0.1)
         outer = object.__new__(torch.optim.SGD)

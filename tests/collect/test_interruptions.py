@@ -127,7 +127,7 @@ def state(session: Session) -> tuple[Any, ...]:
     optimizers = next(i for i in session.installed if isinstance(i, Optimizers))
     return (
         em.busy, em.top, em.inner, em.module, em.modules, len(optimizers._stepping),
-        session.steps.inside, session.clock.stage, session.switch.on, torch.is_grad_enabled(),
+        session.steps.inside, session.clock.stage, session.recording.on, torch.is_grad_enabled(),
         torch._C._get_torch_function_state(), session.instruments,
     )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Looks at tensors on devices: begun together, read when the step ends, and no change missed."""
+"""Scans of tensors on devices: started together, read when the step ends, no change missed."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def program(device="cpu"):
 
 
 def told(run):
-    """Of each step what was recorded: zeros are told of gradients."""
+    """The records of each step; zeros are recorded for gradients."""
     return sorted(
         (
             e.step,
@@ -102,16 +102,16 @@ def test_steps_without_looks_are_taken_over_without_waiting(tmp_path, monkeypatc
             optimizer.step()
 
         step()
-        run.session.mark_step()
+        run.session.user_marks.mark_step()
         waits.clear()
-        its = run.session.tracker.looker
+        its = run.session.tracker.detector
         with torch.no_grad():
             model.weight.add_(1)
         run.session.tracker.scans.rebaseline(run.session.live.live_optimizers())
         assert not waits
         assert its.pending
         model.bias.data.zero_()
-        its.look_all(
+        its.scan_all(
             run.session.local.em, [(TrackedTensor("new", "buffer", None), torch.ones(1))], 0
         )
         its.resolve(run.session.local.em)
@@ -134,7 +134,7 @@ def test_a_gradient_that_is_cleared_in_its_step_is_set_before_and_after(tmp_path
             model(X).sum().backward()
             optimizer.step()
             optimizer.zero_grad()
-            run.session.mark_step()
+            run.session.user_marks.mark_step()
     changes = [
         (e.step, e.change)
         for e in run.of("state")
@@ -220,9 +220,9 @@ def test_what_is_captured_is_neither_waited_for_nor_remembered(tmp_path, monkeyp
                 optimizer.zero_grad()
             model(X).pow(2).sum().backward()
             optimizer.step()
-            begun.append(bool(run.session.tracker.looker.pending))
-            run.session.mark_step()
-            assert not run.session.tracker.looker.pending
+            begun.append(bool(run.session.tracker.detector.pending))
+            run.session.user_marks.mark_step()
+            assert not run.session.tracker.detector.pending
     assert begun == [True, False, True, True]
     changes = [e for e in run.of("state") if e.name == "Linear.bias" and e.change != "new"]
     assert [(e.step, e.role, e.change) for e in changes] == [
@@ -260,8 +260,8 @@ def test_a_failure_is_counted_and_later_looks_go_on(tmp_path, monkeypatch, far, 
             optimizer.zero_grad()
             model(X).pow(2).sum().backward()
             optimizer.step()
-            run.session.mark_step()
-            assert not run.session.tracker.looker.pending
+            run.session.user_marks.mark_step()
+            assert not run.session.tracker.detector.pending
     assert run.marks("fault")
     changes = [
         (e.step, e.change)

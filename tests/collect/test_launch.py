@@ -168,7 +168,7 @@ def running(*command: str, **options) -> Iterator[subprocess.Popen[str]]:
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGINT"])
 def test_a_signal_sent_to_the_launcher_reaches_the_program(script, tmp_path, name) -> None:
     command = [*COLLECT, "-p", script(LOOP), "-o", str(tmp_path / "run"), "--quiet", "--", name]
-    # A session of its own has no terminal, so that nobody else sends SIGINT to the program.
+    # A separate session has no terminal, so that no other process sends SIGINT to the program.
     with running(*command, start_new_session=True) as process:
         process.send_signal(getattr(signal, name))
         assert process.communicate(timeout=30)[0] == f"got {name}\n"
@@ -333,7 +333,7 @@ def test_the_manifest_of_a_finished_run(script, tmp_path) -> None:
             "import os, torch; os.kill(os.getpid(), 9)",
             "the program was ended by SIGKILL before a call was recorded",
         ),
-        ("import torch", "torch was imported, but the program made no call that is recorded"),
+        ("import torch", "torch was imported, but the program made no recorded call"),
     ],
 )
 def test_why_nothing_was_recorded(script, tmp_path, source, said) -> None:

@@ -62,7 +62,7 @@ def test_gradients_that_are_not_cleared_are_found_in_single_steps(tmp_path):
     assert fires("TC201", ill.events).variables == ("opt0[0].0",)
     with recording(tmp_path / "well", every=3) as well:
         fit(loose(3), steps=12)
-    quiet("TC201", well.events)
+    assert quiet("TC201", well.events) is Verdict.NOT_TRIGGERED
 
 
 def temperature(*, updates):
@@ -179,7 +179,7 @@ def test_an_optimizer_whose_tensors_are_replaced_behind_its_back(tmp_path, renew
                 if renews:
                     optimizer.param_groups[0]["params"] = [points]
     if renews:
-        quiet("TC203", run.events)
+        assert quiet("TC203", run.events) is Verdict.HELD
     else:
         finding = fires("TC203", run.events)
         assert finding.first_step == 5

@@ -1,4 +1,4 @@
-"""Steps that are not recorded are compared with the one before: what is told of them is the same.
+"""Unrecorded steps are compared with the step before: their records are the same.
 
 The reference is a counter that counts each sign. Both are played the same loops, by hooks that do
 what those of the instruments do.
@@ -71,7 +71,7 @@ class Loop:
             return False
         if expected == token:
             return True
-        self.counter.differs()
+        self.counter.catch_up(unmatched=1)
         return False
 
     def _sign(self, token, count, *given):
@@ -92,7 +92,7 @@ class Loop:
             self.is_idle = False
         elif expected is not LEFT:
             if expected is not None:
-                self.counter.differs()
+                self.counter.catch_up(unmatched=1)
             self.counted += 1
             self.counter.exit_optimizer(name)
             if not self.is_on:

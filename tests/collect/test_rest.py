@@ -149,14 +149,14 @@ def test_no_change_is_missed_or_told_of_another_call(tmp_path, monkeypatch, prog
 
 
 def test_looks_are_not_a_square_of_the_models(tmp_path, monkeypatch):
-    look_all, looked = ChangeDetector.look_all, []
+    look_all, looked = ChangeDetector.scan_all, []
 
     def counted(self, em, found, after):
         found = list(found)
         looked.append(len(found))
         return look_all(self, em, found, after)
 
-    monkeypatch.setattr(ChangeDetector, "look_all", counted)
+    monkeypatch.setattr(ChangeDetector, "scan_all", counted)
     counts = []
     for count in (4, 16):
         with recording(tmp_path / str(count)):
@@ -185,7 +185,7 @@ class Experts(nn.Module):
 
 @pytest.mark.parametrize("clears", [True, False], ids=["none", "zeros"])
 def test_what_does_not_change_costs_little(tmp_path, monkeypatch, clears):
-    look, taken, closely = ChangeDetector.look, [], []
+    look, taken, closely = ChangeDetector.scan, [], []
 
     def looked(self, em, variable, tensor, after):
         closely.append(variable.name)
@@ -195,7 +195,7 @@ def test_what_does_not_change_costs_little(tmp_path, monkeypatch, clears):
         taken.append(len(tensors))
         return norms_of(tensors)
 
-    monkeypatch.setattr(ChangeDetector, "look", looked)
+    monkeypatch.setattr(ChangeDetector, "scan", looked)
     monkeypatch.setattr(scans, "norms_of", took)
     with recording(tmp_path) as run:
         torch.manual_seed(0)
@@ -221,13 +221,13 @@ def test_what_does_not_change_costs_little(tmp_path, monkeypatch, clears):
 
 def test_a_model_may_die_while_parameters_are_looked_at(tmp_path, monkeypatch):
     """As when the collector runs between a look and the search for why an update had no effect."""
-    look_all, doomed = ChangeDetector.look_all, []
+    look_all, doomed = ChangeDetector.scan_all, []
 
     def last_seen(*args):
         look_all(*args)
         doomed.clear()
 
-    monkeypatch.setattr(ChangeDetector, "look_all", last_seen)
+    monkeypatch.setattr(ChangeDetector, "scan_all", last_seen)
     with recording(tmp_path) as run:
         made, optimizers = models(2, torch.optim.SGD)
         for model, optimizer in zip(made, optimizers):

@@ -169,7 +169,7 @@ def _of_c(work):
 
 @pytest.mark.parametrize("start", [_of_threading, _of_c])
 def test_a_thread_goes_on_with_the_file_of_one_that_has_ended(tmp_path, start):
-    """As a loop that evaluates in a thread of its own: descriptors would run out."""
+    """A loop that evaluates in a new thread each time: descriptors would run out."""
     with recording(tmp_path) as run:
 
         def work():
@@ -222,7 +222,7 @@ def test_a_disk_that_is_full_ends_the_recording_only(tmp_path, monkeypatch, room
         with monkeypatch.context() as patch:
             patch.setattr(event_file, "_write", full)
             assert [p.tolist() for p in seeded_training().parameters()] == plain
-            assert run.session.switch.on is False
+            assert run.session.recording.on is False
         train(3)  # there is room again, but what would follow the gap is no use
     (mark,) = run.marks("dropped")
     assert mark.data["records"] > 0

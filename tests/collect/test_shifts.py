@@ -28,7 +28,7 @@ def logits():
 
 def told(given, target, labels=NEXT, tokens=TOKENS):
     shifts = NextTokenMatcher()
-    shifts.look([tokens, labels])
+    shifts.scan([tokens, labels])
     assert shifts.of_argument(given) == {}
     found = shifts.of_argument(target).get("shifted")
     return None if found is None else int(found)
@@ -84,7 +84,7 @@ def test_labels_that_equal_the_inputs_are_not_ahead_until_the_model_moves_them_o
 
 def test_a_target_of_tokens_needs_no_labels_beside_them():
     shifts = NextTokenMatcher()
-    shifts.look([TOKENS])
+    shifts.scan([TOKENS])
     assert shifts.of_argument(logits().flatten(0, 1)) == {}
     assert shifts.of_argument(NEXT.flatten()) == {"shifted": torch.tensor(1)}
     assert shifts.of_argument((NEXT + 1).flatten()) == {}
@@ -97,7 +97,7 @@ def test_a_target_of_tokens_needs_no_labels_beside_them():
 
 def test_texts_may_lie_in_columns():
     shifts = NextTokenMatcher()
-    shifts.look([TOKENS.t().contiguous()])
+    shifts.scan([TOKENS.t().contiguous()])
     one = torch.tensor(1)
     assert shifts.of_argument(NEXT.t().flatten()) == {"shifted": one, "columns": one}
     assert shifts.of_argument(NEXT.t()) == {"shifted": one, "columns": one}
@@ -109,8 +109,8 @@ def test_texts_may_lie_in_columns():
 
 def test_next_tokens_of_one_input_count_before_those_of_another():
     shifts = NextTokenMatcher()
-    shifts.look([NEXT])  # an encoder
-    shifts.look([TOKENS])  # its decoder
+    shifts.scan([NEXT])  # an encoder
+    shifts.scan([TOKENS])  # its decoder
     assert shifts.of_argument(NEXT.flatten()) == {"shifted": torch.tensor(1)}
 
 
@@ -125,7 +125,7 @@ def test_next_tokens_of_one_input_count_before_those_of_another():
 )
 def test_tensors_that_cannot_tell(tokens):
     shifts = NextTokenMatcher()
-    shifts.look([tokens, tokens.roll(-1, 1)])
+    shifts.scan([tokens, tokens.roll(-1, 1)])
     assert not shifts.is_next(tokens)
     assert not shifts._labels
 
@@ -134,11 +134,11 @@ def test_ignored_labels_are_passed_over():
     labels = NEXT.clone()
     labels[:, :3] = -100
     shifts = NextTokenMatcher()
-    shifts.look([TOKENS, labels])
+    shifts.scan([TOKENS, labels])
     assert shifts.is_next(labels)
     labels = NEXT.clone()
     labels[0, 2] += 1
-    shifts.look([TOKENS, labels])
+    shifts.scan([TOKENS, labels])
     assert not shifts.is_next(labels)
 
 
@@ -149,8 +149,8 @@ IS_PADDING = PADDED == 0
 
 def hides(mask, text=PADDED, *, true_hides=True):
     shifts = NextTokenMatcher()
-    shifts.feed(text)
-    return shifts.are_hidden(mask, hides=true_hides)
+    shifts.note_embedded(text)
+    return shifts.mask_hides_all_tokens(mask, hides=true_hides)
 
 
 def test_masks_that_show_the_padding_alone():

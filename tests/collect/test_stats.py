@@ -168,7 +168,7 @@ def test_some_steps_are_enough_for_what_is_asked_so(tmp_path):
         train(steps)
     due = {*range(SCHEDULE.first), SCHEDULE.every}
     assert steps_told(run) == dict.fromkeys(("gradient", "batch", "loss", "relu"), due)
-    needs = needs | Needs(stats=frozenset({"gradient"}))  # another check wants them all
+    needs = needs | Needs(stats=frozenset({"gradient"}))  # another check needs them all
     with recording(tmp_path / "all", needs=needs) as run:
         train(steps)
     assert steps_told(run)["gradient"] == set(range(steps))
@@ -247,9 +247,9 @@ def test_numbers_on_a_device_are_read_when_the_records_are_written(tmp_path):
     with recording(tmp_path / "run") as run:
         em = run.session.local.em or run.session.emitter()
         em.event("mark", {"text": "before"})
-        place = em.later(lambda numbers: orjson.dumps({"sum": sum(numbers)}), torch.ones(3))
+        place = em.defer(lambda numbers: orjson.dumps({"sum": sum(numbers)}), torch.ones(3))
         line = b'{"k":"mark","n":%d,"t":1,"s":0,"g":"init","text":"late","data":%b}'
-        em.line(line % (em.seq, place), em.seq)
+        em.append(line % (em.seq, place), em.seq)
         assert not any(b"late" in p.read_bytes() for p in run.folder.glob("*.jsonl"))
     assert run.marks("late")[0].data == {"sum": 3.0}
 

@@ -167,7 +167,7 @@ def test_step_of_each_signal(name):
 def test_missing_step_and_zero_grad_still_advance(accumulated):
     """Nothing tells a missing step from accumulation but that it never ends."""
     found, ended, _ = play("bfw" * 3 * MAX_ACCUMULATION, ONE)
-    # From the first backward that is too many to be accumulated, each is a step of its own.
+    # From the first backward that is too many to be accumulated, each is a separate step.
     assert found[-1] == 2 * MAX_ACCUMULATION
     assert all(counters["optimizer_step"] == 0 for counters in ended)
     found, _, _ = play("bfw" * accumulated + "s", ONE)  # the twin: all of it is one step

@@ -1,4 +1,4 @@
-"""What is told of a model's structure."""
+"""The record of a model's structure."""
 
 from __future__ import annotations
 

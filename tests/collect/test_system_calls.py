@@ -125,7 +125,7 @@ def test_a_write_that_returns_no_count_ends_the_recording(tmp_path, monkeypatch,
         with monkeypatch.context() as patch:
             patch.setattr(event_file, "_write", lambda fd, data: count)
             train(2)
-        assert run.session.switch.on is False
+        assert run.session.recording.on is False
     assert len(storage_notes(tmp_path)) == 1
 
 

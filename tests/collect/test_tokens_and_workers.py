@@ -1,4 +1,4 @@
-"""What is told of token batches, of draws, and of the generators of workers."""
+"""The records of token batches, of draws, and of the generators of workers."""
 
 from __future__ import annotations
 

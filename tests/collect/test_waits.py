@@ -132,7 +132,7 @@ def test_on_a_gpu_recorded_steps_raise_nothing_where_waiting_is_an_error(tmp_pat
         try:
             for _ in range(4):
                 loop.step()
-                run.session.mark_step()
+                run.session.user_marks.mark_step()
         finally:
             torch.cuda.set_sync_debug_mode("default")
     assert "Net.head.weight" in changed(run, "parameter")
@@ -193,7 +193,7 @@ def test_on_a_gpu_steps_on_another_stream_are_seen_as_they_are(tmp_path):
         with torch.cuda.stream(torch.cuda.Stream()):
             for _ in range(3):
                 loop.step()
-                run.session.mark_step()
+                run.session.user_marks.mark_step()
     last = [e for e in run.of("state") if e.name == "Net.head.weight" and e.change == "content"][-1]
     assert last.summary.fingerprint == fingerprint(loop.model.head.weight)
 

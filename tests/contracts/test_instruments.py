@@ -33,7 +33,7 @@ NAMES = [instrument.name for instrument in INSTRUMENTS]
 
 
 class UsersError(Exception):
-    """An exception with arguments of its own."""
+    """An exception with its own kind of arguments."""
 
 
 class Net(nn.Module):
@@ -491,7 +491,7 @@ class BrokenError(Exception):
 
 def break_records(monkeypatch):
     """No record but marks can be written any more."""
-    line, ready = emitter.Emitter.line, emitter.Emitter.ready
+    line, ready = emitter.Emitter.append, emitter.Emitter.write_json
 
     def broken_line(self, text, seq):
         if b'{"k":"mark"' not in text:
@@ -503,8 +503,8 @@ def break_records(monkeypatch):
             raise BrokenError("cannot record")
         ready(self, kind, body)
 
-    monkeypatch.setattr(emitter.Emitter, "line", broken_line)
-    monkeypatch.setattr(emitter.Emitter, "ready", broken_ready)
+    monkeypatch.setattr(emitter.Emitter, "append", broken_line)
+    monkeypatch.setattr(emitter.Emitter, "write_json", broken_ready)
 
 
 @pytest.mark.parametrize("case", CASES)

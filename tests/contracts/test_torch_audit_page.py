@@ -1,4 +1,4 @@
-"""docs/torch-audit.md speaks of every check of the other tool, and only of rules that exist."""
+"""docs/torch-audit.md has every check of the other tool, and only rules that exist."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_cases_and_page_name_rules_that_exist() -> None:
 def test_the_page_has_each_case_and_what_it_is(rows: dict[str, list[str]]) -> None:
     for case in CASES.values():
         about, kind, *verdicts = rows[f"`{case.id}`"]
-        assert (about, kind) == (case.about, case.kind), "write docs/torch-audit.md anew"
+        assert (about, kind) == (case.about, case.kind), "write docs/torch-audit.md again"
         assert GPU not in verdicts or case.needs_gpu
     stale = {first for first in rows if re.fullmatch(r"`[a-z][a-z0-9-]+`", first)}
     assert stale <= {f"`{name}`" for name in CASES}
@@ -62,7 +62,7 @@ def test_the_page_has_each_threshold_as_it_is() -> None:
     listed = [line for line in text.splitlines() if line.startswith("| ")][2:]
     made = [" | ".join(row) for row in threshold_rows()]
     assert len(made) == len(THRESHOLDS) > 20
-    assert [line[2:-2] for line in listed] == made, "write docs/torch-audit.md anew"
+    assert [line[2:-2] for line in listed] == made, "write docs/torch-audit.md again"
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def lose_the_end(lines, pick):
 
 
 def lose_of_the_first_step(lines, pick):
-    """Where variables and optimizers are told of."""
+    """Steps in which variables and optimizers are recorded."""
     end = next(i for i, line in enumerate(lines) if b'"k":"step"' in line)
     for index in pick.sample(range(1, end), 3):
         lines[index] = BAD

@@ -195,7 +195,7 @@ CASES: dict[str, tuple[str, Make, Loop]] = {
         ),
         by_update,
     ),
-    "X116 made anew": ("TC223", lambda o, _: None, made_anew),
+    "X116 recreated": ("TC223", lambda o, _: None, made_anew),
 }  # fmt: skip
 
 
@@ -229,7 +229,7 @@ def test_a_schedule_case_is_found_however_it_is_wrapped(
 
 
 class Classifier(nn.Module):
-    """As the Trainer wants it: gives the loss."""
+    """As the Trainer requires it: returns the loss."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -64,7 +64,7 @@ class Monitor:
 
 
 class Plugin:
-    """A rule of somebody else's, which uses a fact of its own."""
+    """A rule of a plug-in, which uses its own fact."""
 
     needs = Needs(calls=frozenset({Families.BACKWARD}))
 

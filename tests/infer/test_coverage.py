@@ -104,5 +104,5 @@ def test_a_call_may_stand_for_another():
 
 def test_what_ranks_do_together_is_a_call():
     trace = TraceBuilder().process()
-    trace._add(CollectiveEvent, op="all_reduce", group="default", number=0)
+    trace.add(CollectiveEvent, op="all_reduce", group="default", number=0)
     assert "torch.distributed.all_reduce" in coverage_of(trace.build()).calls

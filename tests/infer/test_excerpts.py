@@ -43,8 +43,8 @@ def test_a_claim_about_steps_keeps_what_a_step_is_like() -> None:
 
 def test_accumulation_is_told_once() -> None:
     run = TraceBuilder().process().seed().model("Net", MLP).optimizer(ADAM).train()
-    shown = step_of(learn(run.steps(20, accumulate=4).build()).invariants)
-    groups = [line for line in shown.lines if not line.api]
+    format_args = step_of(learn(run.steps(20, accumulate=4).build()).invariants)
+    groups = [line for line in format_args.lines if not line.api]
     assert [line.count for line in groups] == [4]
 
 

@@ -70,7 +70,7 @@ def scheduled(rates: list[float]) -> list:
 def loaded(matched: int) -> Play:
     def play(trace: TraceBuilder) -> None:
         load = {"missing": [], "unexpected": [], "matched": matched, "entries": matched}
-        trace._add(CheckpointEvent, op="load_state_dict", target="Net", **load)
+        trace.add(CheckpointEvent, op="load_state_dict", target="Net", **load)
 
     return play
 
@@ -82,7 +82,7 @@ def copied(steps: int, every: int) -> list:
     for number in range(steps):
         trace.step()
         if number % every == 0:
-            trace._state(trace.models["Target"].parameters["Target.w"], "parameter", "content")
+            trace.state(trace.models["Target"].parameters["Target.w"], "parameter", "content")
     return trace.build()
 
 
@@ -135,13 +135,13 @@ EXAMPLES = {
         run(3),
     ),
     "distinct": Example(
-        "the batches of loader0 are others than in the epoch before",
+        "the batches of loader0 differ from those of the epoch before",
         epochs(shuffled, 4).build(),
         epochs(shuffled, 1).build(),
         epochs(lambda epoch, index: index, 2).build(),
     ),
     "constant": Example(
-        "functional.dropout is given p=0.2, training=True, and training=False in evaluation mode",
+        "functional.dropout gets p=0.2, training=True, and training=False in evaluation mode",
         run(12, evaluated),
         run(2, dropped(0.2)),
         run(2, dropped(0.4)),
@@ -159,7 +159,7 @@ EXAMPLES = {
         scheduled([1.0, 2.0, 2.0]),
     ),
     "restored": Example(
-        "when Net is loaded, 4 values come back",
+        "every load of Net restores 4 values",
         run(12, loaded(4)),
         run(2),
         run(2, loaded(3)),
@@ -171,7 +171,7 @@ EXAMPLES = {
         copied(8, 6),
     ),
     "bounded": Example(
-        "the smallest element of input of functional.cross_entropy is below 0",
+        "the smallest element of the input of functional.cross_entropy is below 0",
         run(12, seen(-2.0)),
         run(2, seen(-0.1)),
         run(2, seen(0.5)),

@@ -143,7 +143,7 @@ def with_modes(eval_every: int | None, steps: int = 12):
 
 def mode(trace, *, training: bool) -> None:
     """A dropout of the library inside a module of the program."""
-    span, start = next(trace._numbers), trace._now_ns
+    span, start = trace.new_span(), trace.now_ns
     args = {"p": 0.5, "training": training}
     trace.call("torch.nn.functional.dropout", parent=span, args=args, training=training)
     trace.call(
@@ -227,7 +227,7 @@ def test_what_is_learned_stands_the_replay_by_the_engine_in_every_view(name):
 
 
 def test_runs_of_other_programs_are_not_asked_what_one_does(monkeypatch):
-    """There may be hundreds of them, each with claims of its own."""
+    """There may be hundreds of them, each with different claims."""
     asked = []
     could_observe = RunCoverage.could_observe
 

@@ -48,7 +48,7 @@ def test_a_wider_claim_that_does_not_apply_there_says_nothing() -> None:
 
 
 def test_many_narrow_claims_are_not_compared_with_each_other() -> None:
-    """A model may have thousands of parameters, each with a name of its own."""
+    """A model may have thousands of parameters, each with a different name."""
     narrow = [accepted(leaf=f"p{number}") for number in range(300)]
     every = accepted()
     found, calls = implied(*narrow, every)

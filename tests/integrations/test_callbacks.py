@@ -224,7 +224,7 @@ class TestAccelerate:
         from traincheck.integrations.accelerate import watch
 
         accelerator = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=2)
-        with pytest.raises(UsageError, match="prepared nothing"):
+        with pytest.raises(UsageError, match="has not prepared anything"):
             watch(accelerator)
         net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
         optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
@@ -252,7 +252,7 @@ class TestAccelerate:
         pytest.importorskip("accelerate")
         from traincheck.integrations.accelerate import watch
 
-        with pytest.raises(UsageError, match="a Linear is no Accelerator"):
+        with pytest.raises(UsageError, match="a Linear is not an Accelerator"):
             watch(nn.Linear(1, 1))
 
 

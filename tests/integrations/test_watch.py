@@ -80,7 +80,7 @@ def made() -> tuple[Net, Adam]:
 @pytest.mark.parametrize("scheduled", [False, True])
 @pytest.mark.parametrize("steps_before", [0, 3])
 def test_a_loop_that_exists_already(steps_before, scheduled) -> None:
-    """A scheduler puts a step of its own on the optimizer, that of the class as it was before."""
+    """A scheduler puts another step on the optimizer: the earlier step of the class."""
     for broken in (False, True):
         net, optimizer = made()
         scheduler = StepLR(optimizer, 2) if scheduled else None
@@ -360,7 +360,7 @@ def test_a_broken_check_does_not_reach_training(monkeypatch, caplog) -> None:
     net, optimizer = made()
     with traincheck.watch(net, optimizer) as run:
         loop(net, optimizer)
-    assert "checking stopped with ValueError: we got it wrong" in run.report().notes
+    assert "checking failed with ValueError: we got it wrong" in run.report().notes
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
 
 
@@ -496,6 +496,6 @@ def test_what_cannot_be_watched_is_refused() -> None:
 def test_another_system_is_refused_before_anything_is_replaced(monkeypatch) -> None:
     forward = nn.Module.__call__
     monkeypatch.setattr(sys, "platform", "win32")
-    with pytest.raises(LaunchError, match="on Linux only, and this is win32"):
+    with pytest.raises(LaunchError, match="on Linux only; this system is win32"):
         traincheck.watch(nn.Linear(2, 1)).start()
     assert nn.Module.__call__ is forward

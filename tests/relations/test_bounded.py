@@ -10,7 +10,7 @@ import pytest
 from tests.builders import MLP, TraceBuilder
 from tests.golden import Golden, mentions
 from tests.learning import broken, claims, decide, learn, report_of, values_of
-from traincheck.relations.readings.gradient_sizes import Gradients
+from traincheck.relations.readings.gradient_sizes import GradientSizes
 from traincheck.relations.readings.reading import LEAST_SHARE
 from traincheck.schema.events import CheckpointEvent, StateEvent, StepEvent
 from traincheck.schema.findings import Symptom, Verdict
@@ -52,14 +52,14 @@ def update(
     sums: the smallest and the largest over a row of logits, where they were taken.
     """
     trace.begin_step().zero_grad()
-    value = 2.3 - 0.01 * trace._step
+    value = 2.3 - 0.01 * trace.step_number
     labels = tensor(-100 if ignored else 0, 9, (rows,), **({"ignored": ignored} if ignored else {}))
     for _ in range(micro):
         for _ in range(losses):
             over_rows = dict(zip(("row_sum_min", "row_sum_max"), sums or ()))
             args = {"input": tensor(*logits, **over_rows), "target": labels, "reduction": reduction}
             trace.call(api, args=args, result=scalar(value))
-        trace._counters["backward"] += 1
+        trace.count(backward=1)
         trace.call(Families.BACKWARD, args={"tensors": scalar(value * factor)})
     return trace.optimizer_step(optimizer)
 
@@ -90,8 +90,8 @@ def test_backward_passes_of_a_closure_are_not_added_up():
         trace = begin()
         for _ in range(3):
             update(trace, micro=passes, factor=1 / (passes - within + 1))
-            backwards = [e for e in trace._events if getattr(e, "api", "") == Families.BACKWARD]
-            trace._events[-1] = trace._events[-1].replace(start_ns=backwards[-within].start_ns - 1)
+            backwards = [e for e in trace.events if getattr(e, "api", "") == Families.BACKWARD]
+            trace.edit(trace.events[-1], start_ns=backwards[-within].start_ns - 1)
         return trace.build()
 
     for searched in (closure(passes=3, within=3), closure(passes=1, within=1)):
@@ -423,7 +423,7 @@ def test_losses_gradients_and_batches_are_finite(golden: Golden):
             leaf = {"dtype": "float32", "shape": [32, 10], "stats": stats}
             trace.begin_step().batch(leaves={"x": leaf}).zero_grad().forward()
             value = "nan" if wrong == "loss" and number == 1 else 0.5
-            trace._counters["backward"] += 1
+            trace.count(backward=1)
             trace.call(Families.BACKWARD, args={"tensors": {**scalar(0.0), "value": value}})
             trace.backward().optimizer_step()
         events = trace.build()
@@ -522,7 +522,7 @@ def test_shares_of_few_units_are_noise(stat):
 
 @pytest.mark.parametrize(("shape", "least"), [((3, 5), 1 / 1.5), ((4, 4), 0.5 / 1.5)])
 def test_a_weight_of_few_elements_has_no_share_of_the_gradients(shape, least):
-    gradients = Gradients()
+    gradients = GradientSizes()
     for name, norm, of_it in (
         ("Net.a", 1.0, (8, 8)),
         ("Net.b", 0.5, shape),
@@ -701,7 +701,7 @@ def scaled(steps: int, value: object) -> list:
     trace = begin()
     for _ in range(steps):
         trace.begin_step().zero_grad().forward().call(Families.SCALE, result=scalar(9e3))
-        trace._counters["backward"] += 1
+        trace.count(backward=1)
         trace.call(Families.BACKWARD, args={"tensors": {**scalar(0.0), "value": value}})
         trace.optimizer_step()
     return trace.build()
@@ -732,16 +732,16 @@ def moving(
     """Each update moves every weight by so many learning rates."""
     trace = TraceBuilder().process().model("Net", MLP).optimizer(cls, lr=rate).train()
     if is_loaded:
-        trace._add(CheckpointEvent, op="load_state_dict", target="Adam", owner="opt0")
+        trace.add(CheckpointEvent, op="load_state_dict", target="Adam", owner="opt0")
     for by in moved:
         trace.begin_step().zero_grad().forward("Net").backward()
-        begin = len(trace._events)
+        begin = len(trace.events)
         trace.optimizer_step()
-        for i, event in enumerate(trace._events[begin:], begin):
+        for event in trace.events[begin:]:
             if event.kind == "state" and event.role == "parameter":
                 stats = {"norm": norm, "nonfinite": 0, "moved": by * rate}
                 summary = event.summary.replace(stats=stats)
-                trace._events[i] = event.replace(summary=summary)
+                trace.edit(event, summary=summary)
     return trace
 
 

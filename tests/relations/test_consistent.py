@@ -110,13 +110,13 @@ def target(steps: int, *, exact_until: int = 1000) -> TraceBuilder:
         trace.begin_step().zero_grad().forward("Net").backward([f"Net.{n}" for n in MLP])
         trace.optimizer_step()
         if step % 2:
-            last = {e.name: e for e in trace._events if isinstance(e, StateEvent)}
+            last = {e.name: e for e in trace.events if isinstance(e, StateEvent)}
             for name in MLP:
                 variable = trace.models["Target"].parameters[f"Target.{name}"]
-                trace._state(variable, "parameter", "content")
+                trace.state(variable, "parameter", "content")
                 if step < exact_until:
                     copied = last[f"Net.{name}"].summary
-                    trace._events[-1] = trace._events[-1].replace(summary=copied)
+                    trace.edit(trace.events[-1], summary=copied)
     return trace
 
 
@@ -197,7 +197,7 @@ NORMS = {"of": "norms", **BASE}
 
 
 def clipping(norms: Sequence[float], steps: int = 10) -> Callable[[RankBuilder], None]:
-    """Each rank clips by a norm of its own in every step."""
+    """Each rank clips by a different norm in every step."""
 
     def run(rank: RankBuilder) -> None:
         for _ in range(steps):

@@ -360,7 +360,7 @@ def test_the_same_optimizer_steps_again_for_another_batch_if_no_loader_tells_of_
 
 
 def test_what_a_layer_makes_for_the_next_one_after_its_step_is_of_its_own_iteration():
-    """Each layer has a loss of its own: after its step it is called once more."""
+    """Each layer has a separate loss: after its step it is called once more."""
 
     def loop_of(*sizes: int) -> TraceBuilder:
         trace = begin()
@@ -438,7 +438,7 @@ def given(labels: str, count: int) -> TraceBuilder:
     trace = begin()
     for _ in range(count):
         trace.step()
-        ids = {"dtype": "int64", "shape": [8, 32], "fingerprint": trace._fingerprint()}
+        ids = {"dtype": "int64", "shape": [8, 32], "fingerprint": trace.new_fingerprint()}
         other = {**ids, "fingerprint": ids["fingerprint"] if labels == "ids" else labels}
         fields = {"module": "Lm", "root": True, "family": Families.MODULE}
         trace.call("__main__.Lm.forward", args={"0": ids, "labels": other}, **fields)
@@ -482,9 +482,9 @@ def parted(
             trace.batch("loader1", leaves=leaves(others))
         trace.zero_grad().forward().backward().optimizer_step()
         if evaluate:
-            trace._set_stage("eval")
+            trace.set_stage("eval")
             trace.batch("loader0", leaves=leaves(evaluate))
-            trace._set_stage("train")
+            trace.set_stage("train")
     return trace
 
 
@@ -622,7 +622,7 @@ def test_a_batch_of_before_is_another_one():
     "options", [{"given": "noised batch[0]"}, {"given": "batch[1]", "has_loss": False}]
 )
 def test_what_the_loop_makes_of_a_batch_may_be_given_in_its_place(options):
-    """Or used in a loss of its own."""
+    """Or used in a separate loss."""
     assert decide("constant", USED, batches(**options)) == []
 
 

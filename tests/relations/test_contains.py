@@ -133,11 +133,11 @@ def searching(*resting: int) -> TraceBuilder:
     for number in range(6):
         trace.begin_step().zero_grad().forward().backward()
         names = {f"Net.{path}" for path in MLP} if number in resting else set()
-        span = next(trace._numbers)
-        for variable in trace._held(trace.optimizers["opt0"]):
+        span = trace.new_span()
+        for variable in trace.held_by(trace.optimizers["opt0"]):
             if variable.name not in names:
-                trace._state(variable, "parameter", "content", after=span)
-        trace._counters["optimizer_step"] += 1
+                trace.state(variable, "parameter", "content", after=span)
+        trace.count(optimizer_step=1)
         trace.call(
             "torch.optim.lbfgs.LBFGS.step",
             span=span,
@@ -365,7 +365,7 @@ def test_a_part_that_ran_by_itself_before_the_whole_is_judged_within_it():
     trace.model("Net", MLP)
     for name in body:  # the same objects under a new name
         trace.models["Net"].parameters[f"Net.{name}"].identity = identity(trace, f"Body.{name}")
-        trace._state(trace.models["Net"].parameters[f"Net.{name}"], "parameter", "replaced")
+        trace.state(trace.models["Net"].parameters[f"Net.{name}"], "parameter", "replaced")
     trace.optimizer().train()
     for _ in range(2):
         trace.begin_step().zero_grad().forward("Net").backward().optimizer_step()
@@ -373,7 +373,7 @@ def test_a_part_that_ran_by_itself_before_the_whole_is_judged_within_it():
 
 
 def identity(trace: TraceBuilder, name: str) -> int:
-    return trace._parameters()[name].identity
+    return trace.parameters()[name].identity
 
 
 def normalized() -> TraceBuilder:
@@ -485,7 +485,9 @@ def test_an_expert_that_goes_without_in_a_few_steps():
 def test_a_network_that_only_tells_what_an_image_looks_like():
     image = TraceBuilder().process().model("Net", MLP).optimizer(names=(), foreign={"opt0[0].0": 9})
     assert outcome(PARAMETERS, image.steps(3)) == []
-    dead = {f"Net.{name}": number for number, name in enumerate(MLP, 90)}  # a model made anew
+    dead = {
+        f"Net.{name}": number for number, name in enumerate(MLP, 90)
+    }  # a model that is created again
     stale = TraceBuilder().process().model("Net", MLP).optimizer(names=(), foreign=dead)
     assert len(outcome(PARAMETERS, stale.steps(1))) == len(MLP)
 
@@ -529,7 +531,7 @@ def test_an_unfinished_step_and_a_gap_prove_nothing():
 
 def test_an_update_that_a_scaler_skipped_is_not_awaited():
     trace = net().steps(1).begin_step().zero_grad().forward().backward()
-    trace._counters["scaler_step"] = 1
+    trace.counters["scaler_step"] = 1
     assert outcome(PARAMETERS, trace.call(Families.SCALER_STEP, owner="opt0")) == []
     assert outcome(landmark(Families.OPTIMIZER_STEP), trace) == []
 
@@ -539,8 +541,8 @@ def inside(
 ) -> TraceBuilder:
     """Calls of a class of the script's own that call one function."""
     for _ in range(count):
-        span = 10_000 + len(trace._events)
-        start = trace._now_ns
+        span = 10_000 + len(trace.events)
+        start = trace.now_ns
         if not omit:
             trace.call(
                 "torch.nn.functional.dropout", parent=span, args={"p": 0.5, "training": flag}
@@ -689,7 +691,7 @@ def with_loss(reduction: str, count: int = 12) -> TraceBuilder:
     outer = {"family": Families.MODULE, "module": "CrossEntropyLoss", "training": True}
     for step in range(count):
         trace.begin_step().zero_grad()
-        span, start = 10_000 + step, trace._now_ns
+        span, start = 10_000 + step, trace.now_ns
         trace.call(F_CROSS_ENTROPY, parent=span, args={"reduction": reduction})
         trace.call(
             "torch.nn.modules.loss.CrossEntropyLoss.forward", span=span, start_ns=start, **outer

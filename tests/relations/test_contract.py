@@ -26,18 +26,18 @@ from traincheck.schema.protocols import Relation
 from traincheck.schema.torch_api import Families
 from traincheck.schema.values import TensorSummary, tensor_json
 
-HEADINGS = ["What it says", "Example", "Evidence", "Chance", "Not said"]
+HEADINGS = ["Claims", "Example", "Evidence", "Chance", "Not claimed"]
 relations = pytest.mark.parametrize("relation", BUILT_IN, ids=lambda relation: relation.name)
 
 
 def copy(trace: TraceBuilder, source: str, target: str) -> None:
     """The parameters of one model are copied into another."""
-    last = {e.name: e for e in trace._events if e.kind == "state" and e.role == "parameter"}
+    last = {e.name: e for e in trace.events if e.kind == "state" and e.role == "parameter"}
     for name in [name for name in last if name.startswith(f"{source}.")]:
         kept = ("role", "summary", "module_class", "requires_grad")
         known = {key: getattr(last[name], key) for key in kept}
         path = f"{target}.{name.partition('.')[2]}"
-        trace._add(StateEvent, name=path, change="content", identity=hash(path), **known)
+        trace.add(StateEvent, name=path, change="content", identity=hash(path), **known)
 
 
 def rich_run() -> TraceBuilder:

@@ -13,7 +13,7 @@ from tests.builders import ADAM, LINEAR, MLP, SGD, TraceBuilder
 from tests.collect.recording import recording
 from tests.golden import Golden, mentions
 from tests.learning import broken, claims, decide, learn, report_of, values_of
-from traincheck.relations.count.windows import DETACH
+from traincheck.relations.count.keys import DETACH
 from traincheck.schema.events import CollectiveEvent, Event
 from traincheck.schema.findings import Symptom, Verdict
 from traincheck.schema.torch_api import COMPILED, Families
@@ -188,7 +188,7 @@ def test_gradients_that_are_cleared_for_every_micro_batch():
     trace = loop(3, micro=4)
     assert broken(decide("count", once, trace.build())) == []
     for _ in range(2):
-        for _ in range(4):  # each begins a step of its own, as nothing is left to add to
+        for _ in range(4):  # each begins a separate step, as nothing is left to add to
             trace.begin_step().zero_grad().forward().backward()
         trace.optimizer_step()
     found = broken(decide("count", once, trace.build()))
@@ -202,7 +202,7 @@ def guarded(*skipped: int, count: int = 14, later: bool = False, after: bool = F
     """
     trace = begin()
     for number in range(count):
-        if not trace._open or trace._counters["optimizer_step"] or trace._counters["backward"]:
+        if not trace.in_step or trace.counters["optimizer_step"] or trace.counters["backward"]:
             trace.begin_step()
         (trace if later else trace.zero_grad()).forward()
         if number in skipped:
@@ -370,7 +370,7 @@ def test_it_says_nothing_of_another_program():
 def test_steps_that_a_scaler_skips_or_sampling_leaves_out_say_nothing():
     trace = loop(3)
     trace.begin_step().zero_grad().forward().backward()
-    trace._counters["scaler_step"] = 1
+    trace.counters["scaler_step"] = 1
     trace.call(Families.SCALER_STEP)
     trace.skipped_steps(3)
     steps(trace, 3)
@@ -388,10 +388,10 @@ def with_closure(times) -> TraceBuilder:
     trace = begin()
     for number in range(10):
         trace.begin_step()
-        start = trace._now_ns
+        start = trace.now_ns
         for _ in range(times(number)):
             trace.zero_grad().forward().backward()
-        trace._counters["optimizer_step"] += 1
+        trace.count(optimizer_step=1)
         family = Families.OPTIMIZER_STEP
         trace.call("torch.optim.lbfgs.LBFGS.step", family=family, owner="opt0", start_ns=start)
     return trace
@@ -411,10 +411,10 @@ def test_a_search_that_has_ended_is_no_missing_call():
         trace = steps(begin(), 12).optimizer("torch.optim.lbfgs.LBFGS")
         for number in range(10):
             trace.begin_step()
-            start = trace._now_ns
+            start = trace.now_ns
             for _ in range(3 if number < 10 - lone else 1):
                 trace.zero_grad("opt1").forward().backward()
-            trace._counters["optimizer_step"] += 1
+            trace.count(optimizer_step=1)
             api, family = "torch.optim.lbfgs.LBFGS.step", Families.OPTIMIZER_STEP
             trace.call(api, family=family, owner="opt1", start_ns=start)
         return trace.build()
@@ -480,10 +480,10 @@ def reducing(count: int, times: int) -> TraceBuilder:
     for number in range(count):
         trace.begin_step().zero_grad().forward().backward()
         for _ in range(times):
-            trace._add(CollectiveEvent, op="all_reduce", shape=[4], dtype="float32")
+            trace.add(CollectiveEvent, op="all_reduce", shape=[4], dtype="float32")
         trace.optimizer_step()
         if number % 3 == 2:
-            trace.evaluate()._add(CollectiveEvent, op="all_reduce", shape=[], dtype="float32")
+            trace.evaluate().add(CollectiveEvent, op="all_reduce", shape=[], dtype="float32")
     return trace
 
 

@@ -211,7 +211,7 @@ def draws(state: Callable[[int], str], steps: int = 9, *, seeds: bool = False) -
         trace.step()
         if seeds:
             trace.seed()
-        trace._add(RngEvent, source="torch", change="state", fingerprint=state(number))
+        trace.add(RngEvent, source="torch", change="state", fingerprint=state(number))
     return trace
 
 
@@ -254,7 +254,7 @@ def resuming(order: list[list[int]], *, skip: int = 2) -> TraceBuilder:
 
     epoch("loader0", ORDER[:2], 0)
     for op in ("save", "load"):
-        trace._add(CheckpointEvent, op=op, path="last.pt", parts=PARTS)
+        trace.add(CheckpointEvent, op=op, path="last.pt", parts=PARTS)
     epoch("loader1", order, skip)
     return trace
 

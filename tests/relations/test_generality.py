@@ -7,7 +7,7 @@ import pytest
 from tests.builders import BN_BUFFERS, LINEAR, MLP, MLP_BN, SGD, TraceBuilder
 from tests.learning import broken, decide, learn, report_of
 from traincheck.facts.awaited import FIRST, LATER, LATER_AT_END, STUCK
-from traincheck.relations.contains.changes import PATIENCE
+from traincheck.relations.contains.change_claims import PATIENCE
 from traincheck.schema.events import CallEvent, StateEvent
 from traincheck.schema.findings import Symptom
 from traincheck.schema.torch_api import Families
@@ -43,7 +43,7 @@ def wrapped_step(trace: TraceBuilder, *, clears: bool = True) -> TraceBuilder:
     if clears:
         trace.zero_grad("opt0")
     trace.forward().backward()
-    begun = trace._now_ns
+    begun = trace.now_ns
     trace.optimizer_step("opt1")
     return trace.call(
         "__main__.Flat.step", family=F.OPTIMIZER_STEP, owner="opt0", start_ns=begun
@@ -195,7 +195,7 @@ def test_a_gradient_of_zeros_need_not_be_applied():
 
 
 def test_the_step_of_another_optimizer_is_told_apart():
-    """Two halves of a model that are trained by turns, ten steps each."""
+    """Two halves of a model that are trained alternately, ten steps each."""
     names = [f"Net.{name}" for name in MLP]
     trace = TraceBuilder().process().model("Net", MLP)
     trace.optimizer(names=names[:2]).optimizer(names=names[2:]).train()
@@ -255,10 +255,10 @@ def cleared_by_hand(*, clears: bool) -> TraceBuilder:
     trace = plain()
     for _ in range(6):
         trace.begin_step().batch().forward()
-        for variable in trace._parameters().values() if clears else ():
+        for variable in trace.parameters().values() if clears else ():
             if variable.has_grad:
                 variable.has_grad = False
-                trace._state(variable, "gradient", "cleared")
+                trace.state(variable, "gradient", "cleared")
         trace.backward().optimizer_step().end_step()
     return trace
 

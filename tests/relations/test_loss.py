@@ -44,21 +44,21 @@ def update(
 ) -> None:
     """One step; factor: by which each loss is multiplied before it is given to backward."""
     trace.begin_step().zero_grad()
-    value = 2.3 - 0.01 * trace._step
+    value = 2.3 - 0.01 * trace.step_number
     labels = target(max=9, min=0) if labels is None else labels
     for number in range(batches):
-        trace._counters["forward"] += forwards
+        trace.count(forward=forwards)
         for _ in range(losses):
             args = {"target": labels, "reduction": reduction}
             trace.call(CROSS_ENTROPY, args=args, result=scalar(value))
         if scaled:
             trace.call(Families.SCALE, args={})
-        trace._counters["backward"] += 1
+        trace.count(backward=1)
         where = f"train.py:{number % lines}"
         trace.call(Families.BACKWARD, args={"tensors": scalar(value * factor)}, where=where)
-    trace._counters["zero_grad"] += zero_grads - 1
+    trace.count(zero_grad=zero_grads - 1)
     trace.optimizer_step()
-    trace._counters.update(counters)
+    trace.counters.update(counters)
 
 
 def updates(count: int = 8, *, of: TraceBuilder | None = None, **options):
@@ -165,7 +165,7 @@ def test_a_head_for_further_tokens_comes_beside_the_first():
     trace = begin().begin_step().zero_grad()
     for shift in (2, 1):
         trace.call(CROSS_ENTROPY, args={"target": target(shifted=shift)}, result=scalar(2.0))
-    trace._counters["backward"] += 1
+    trace.count(backward=1)
     trace.optimizer_step()
     assert broken(decide("loss", TOKENS, trace.build())) == []
     assert decide("loss", TOKENS, updates(2).build()) == []

@@ -226,7 +226,7 @@ def test_an_embedding_that_is_not_sparse_any_more_is_told():
         for _ in range(steps):
             trace.begin_step().zero_grad()
             api = "torch.nn.functional.embedding"
-            trace.call(api, span=next(trace._numbers), parent=7777, args={"sparse": sparse})
+            trace.call(api, span=trace.new_span(), parent=7777, args={"sparse": sparse})
             module = "torch.nn.modules.sparse.Embedding.forward"
             trace.call(module, span=7777, family=Families.MODULE, module="Net.users")
             trace.backward(["Net.users.weight"]).optimizer_step()
@@ -263,7 +263,7 @@ def test_what_the_view_must_hold():
     still = relation.needs(Hypothesis(relation="membership", params={**BASE, "is": "still"}))
     assert still.scans("parameter@step")
     plain = relation.needs(Hypothesis(relation="membership", params={**BASE, "is": "frozen"}))
-    assert plain.states == {"parameter@new"}  # flags are told of whatever was asked for
+    assert plain.states == {"parameter@new"}  # flags are recorded in every view
     held = relation.needs(Hypothesis(relation="membership", params={**BASE, "is": "held"}))
     assert held.scans("gradient@backward")
 

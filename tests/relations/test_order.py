@@ -140,7 +140,7 @@ def test_a_closure_computes_gradients_many_times():
     trace = net()
     for _ in range(3):
         trace.begin_step()
-        start = trace._now_ns
+        start = trace.now_ns
         for _ in range(4):
             trace.zero_grad().forward().backward()
         api, family = "torch.optim.lbfgs.LBFGS.step", F.OPTIMIZER_STEP
@@ -161,7 +161,7 @@ def test_an_optimizer_that_steps_within_backward():
     trace = net()
     for _ in range(3):
         trace.begin_step().forward()
-        start = trace._now_ns
+        start = trace.now_ns
         trace.optimizer_step().call(F.BACKWARD, start_ns=start)
     assert outcome(ANEW, trace) == []
 
@@ -278,7 +278,7 @@ def normalised(steps: int = 12, *, early: bool = False, load: bool = False) -> l
     """A model whose buffers each pass in training mode computes, evaluated at the end."""
     trace = TraceBuilder().process().model("Net", MLP_BN, buffers=VECTORS).optimizer()
     if load:
-        trace._add(CheckpointEvent, op="load_state_dict", target="Net", matched=4)
+        trace.add(CheckpointEvent, op="load_state_dict", target="Net", matched=4)
     if early:
         trace.evaluate()
     return trace.steps(steps).evaluate().steps(1).build()

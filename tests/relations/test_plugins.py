@@ -45,7 +45,7 @@ class Plugin(EverySteps):
 
 
 class Full(Plugin):
-    """Has members of its own."""
+    """Has its own members."""
 
     scope = "run"
 

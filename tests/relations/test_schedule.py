@@ -130,7 +130,7 @@ def test_a_rate_that_changes_where_none_did_is_advice():
 def test_steps_that_a_scaler_skips_do_not_make_a_rate_still():
     trace = run(linear(4), "LinearLR")
     trace.begin_step().zero_grad().forward().backward()
-    trace._counters["scaler_step"] = 1
+    trace.counters["scaler_step"] = 1
     trace.end_step()
     for rate in linear(9)[4:]:
         trace.optimizers["opt0"].hyper["lr"] = rate
@@ -169,7 +169,7 @@ def by_epoch(
     for epoch in range(epochs):
         for index in range(batches):
             trace.optimizers["opt0"].hyper["lr"] = rate / (epoch + 1)
-            place = (loader, epoch) if loader else (f"loader{epoch}", 0)  # made anew each time
+            place = (loader, epoch) if loader else (f"loader{epoch}", 0)  # created again each time
             trace.begin_step().batch(place[0], index=index, epoch=place[1])
             trace.zero_grad().forward().backward().optimizer_step()
             if every == "batch" or (every == "epoch" and index == batches - 1):
@@ -205,8 +205,8 @@ def test_batches_of_an_evaluation_begin_no_epoch():
         for _ in range(6):
             trace.step(omit={"batch"})
         trace.call("torch.optim.lr_scheduler.StepLR.step", family=Families.SCHEDULER_STEP)
-        trace.train(False)._set_stage("eval")
-        trace.batch("loader1", index=3, epoch=epoch)._set_stage("train")
+        trace.train(False).set_stage("eval")
+        trace.batch("loader1", index=3, epoch=epoch).set_stage("train")
     held = claims(learn(by_epoch(4, 6)), "schedule", shape="by epoch")
     assert report_of(held, trace.build()).findings == []
 
@@ -234,9 +234,9 @@ def test_a_group_that_stays_behind_the_others_is_told():
         for _ in curves[0]:
             trace.step().end_step()
         rates = iter(zip(*curves))
-        trace._events = [
+        trace.events = [
             e.replace(lr={"opt0": [*next(rates)]}) if isinstance(e, StepEvent) else e
-            for e in trace._events
+            for e in trace.events
         ]
         return trace
 

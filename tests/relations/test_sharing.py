@@ -20,7 +20,7 @@ def run(steps: int = 12, *, tied: bool = True, torn: bool = False) -> TraceBuild
     known = trace.models["Lm"].parameters
     if tied:
         known[NAMES[1]].identity = known[NAMES[0]].identity
-        trace._state(known[NAMES[1]], "parameter", "replaced")
+        trace.state(known[NAMES[1]], "parameter", "replaced")
     trace.optimizer().steps(steps)
     if torn:
         trace.replace(NAMES[1]).steps(2)
@@ -86,7 +86,7 @@ def test_an_optimizer_that_does_not_step_any_more_is_left_alone():
 def test_a_name_that_is_gone_proves_nothing():
     trace = run(1)
     known = trace.models["Lm"].parameters
-    trace._state(known[NAMES[1]], "parameter", "gone")
+    trace.state(known[NAMES[1]], "parameter", "gone")
     examples = decide("sharing", {**BASE, "names": NAMES}, trace.steps(3).build())
     assert broken(examples) == []
 

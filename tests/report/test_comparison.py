@@ -79,8 +79,8 @@ def test_json_has_each_side_with_its_marks() -> None:
 
 def test_what_else_broke_is_counted_and_listed_where_asked_for() -> None:
     brief, full = written("text", REPORTS["beside"]()), written("text", REPORTS["beside-verbose"]())
-    assert "3 more checks (contains, order 2; --verbose lists them)" in brief
-    assert "It also broke:" not in brief
+    assert "3 more checks (contains, order 2; list them with --verbose)" in brief
+    assert "Also failed:" not in brief
     assert "In every training step, zero_grad is called." in full
     assert "--verbose" not in full
     assert "Then:" in brief

@@ -108,7 +108,7 @@ def test_the_summary_of_a_run_shows_advice_that_fails_it(fail_on: str) -> None:
     write_run_summary(RunSummary(report=report, watched=RunOverview(), trace="x"), stream)
     is_shown = fail_on == "info"
     assert ("1 finding in 5 steps" in stream.getvalue()) is is_shown
-    assert (f"and advice of {early.code}" in stream.getvalue()) is not is_shown
+    assert (f"and advice from {early.code}" in stream.getvalue()) is not is_shown
 
 
 def test_the_summary_of_a_run_cuts_notes_between_words() -> None:
@@ -313,7 +313,7 @@ def test_a_run_in_which_nothing_was_checked_is_told_with_what_to_do(form: str) -
     report = REPORTS["nothing-checked"]()
     said = " ".join(unescape(written(form, report)).split())
     assert "nothing was checked: no training step was recorded" in said
-    assert "check that the program gets to optimizer.step()" in said
+    assert "check that the program reaches optimizer.step()" in said
 
 
 @forms

@@ -35,7 +35,7 @@ def test_few_reasons_are_told_one_by_one() -> None:
 def test_many_reasons_are_one_line() -> None:
     text = " ".join(lacking(25).split())
     assert text.count("not observable:") == 1
-    assert "25 checks not observable: what they need was not recorded (25 reasons;" in text
+    assert "25 checks not observable: the trace lacks events that they need (25 reasons;" in text
     assert "the program was killed" in text, "other notes stay"
 
 

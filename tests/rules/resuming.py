@@ -20,7 +20,7 @@ class Resuming(TraceBuilder):
     """A process that resumes; every part of it can be left out."""
 
     def checkpoint(self, op: str, **fields: Any) -> Resuming:
-        self._add(CheckpointEvent, op=op, **fields)
+        self.add(CheckpointEvent, op=op, **fields)
         return self
 
     def begin(self, *, parts: dict[str, Any] | None = None) -> Resuming:
@@ -47,8 +47,7 @@ class Resuming(TraceBuilder):
 
     def train(self, *_: Any, **options: Any) -> Resuming:
         self.steps(2, scheduler=options.get("scheduled", False))
-        for event in [e for e in self._events if e.kind == "call"]:
+        for event in [e for e in self.events if e.kind == "call"]:
             if event.family == Families.SCHEDULER_STEP:  # type: ignore[union-attr]
-                index = self._events.index(event)
-                self._events[index] = event.replace(owner="opt0")  # type: ignore[call-arg]
+                self.edit(event, owner="opt0")
         return self.checkpoint("save", path=options.get("path", PATH), parts=PARTS)

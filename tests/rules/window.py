@@ -38,12 +38,11 @@ def scaler_step(
     trace: TraceBuilder, optimizer: str = "opt0", *, skips: bool = False, enabled: bool = True
 ) -> TraceBuilder:
     """A step through GradScaler, around that of the optimizer unless it is skipped."""
-    span = next(trace._numbers)
+    span = trace.new_span()
     if not skips:
-        trace._parents.append(span)
-        trace.optimizer_step(optimizer)
-        trace._parents.pop()
-    trace._counters["scaler_step"] += 1
+        with trace.inside(span):
+            trace.optimizer_step(optimizer)
+    trace.count(scaler_step=1)
     return trace.call(
         Families.SCALER_STEP,
         span=span,
@@ -81,10 +80,9 @@ def scheduler_made(trace: TraceBuilder) -> TraceBuilder:
 def batch(trace: TraceBuilder, index: int, epoch: int = 0, loader: str = "loader0") -> TraceBuilder:
     """A batch with this index and epoch."""
     trace.batch(loader)
-    made = trace._events[-1]
+    made = trace.events[-1]
     assert isinstance(made, BatchEvent)
-    trace._events[-1] = made.replace(index=index, epoch=epoch)
-    return trace
+    return trace.edit(made, index=index, epoch=epoch)
 
 
 DROPOUT = "torch.nn.functional.dropout"
@@ -121,13 +119,12 @@ def forward(
 ) -> TraceBuilder:
     """The call of an outermost module with functions called inside."""
     if not grad:
-        trace._set_stage("eval")
-    trace._counters["forward"] += grad
-    root = next(trace._numbers)
-    trace._parents.append(root)
-    for call in inner:
-        trace.call(**call, grad_enabled=grad)
-    trace._parents.pop()
+        trace.set_stage("eval")
+    trace.count(forward=grad)
+    root = trace.new_span()
+    with trace.inside(root):
+        for call in inner:
+            trace.call(**call, grad_enabled=grad)
     return trace.call(
         "__main__.Net.forward",
         span=root,

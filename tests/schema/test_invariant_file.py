@@ -117,12 +117,12 @@ def test_what_an_older_version_wrote_is_read(path):
 
 
 BAD = {
-    "newer version": (("schema_version",), 2, "schema 2, this is 1"),
+    "newer version": (("schema_version",), 2, "schema version 2; this traincheck"),
     "version as text": (("schema_version",), "1", "schema_version is text, not a whole number"),
     "runs": (("runs",), "run-a", "runs is text, not a list"),
     "run": (("runs", 0), 3, r"runs\[0\] is a whole number, not text"),
     "created_with": (("created_with",), [], "created_with is a list, not an object"),
-    "unknown key": (("code",), "print()", "'code', which this schema does not know"),
+    "unknown key": (("code",), "print()", "unknown field 'code'"),
     "invariants": (("invariants",), {}, "invariants is an object, not a list"),
     "invariant": (("invariants", 0), None, r"invariants\[0\] is null, not an object"),
     "id": (("invariants", 0, "id"), "", r"invariants\[0\].id is '': expected `str` of length >= 1"),
@@ -150,7 +150,7 @@ BAD = {
         {"x": {"depth": -2, "lines": []}},
         r"excerpts\[...\].depth: .* >= -1",
     ),
-    "needs key": (("invariants", 0, "needs", "import"), ["os"], "'import', which this schema"),
+    "needs key": (("invariants", 0, "needs", "import"), ["os"], "unknown field 'import'"),
 }
 
 

@@ -148,7 +148,7 @@ def test_bad_folders_are_errors(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(OutputError, match="cannot write Parquet files"):
         export_parquet(run, tmp_path / "file")
-    with pytest.raises(TraceFormatError, match="holds no exported trace"):
+    with pytest.raises(TraceFormatError, match="is not an exported trace"):
         list(read_parquet(run))
     (tmp_path / "calls.parquet").write_bytes(b"PAR1 not really")
     with pytest.raises(TraceFormatError, match="is not part of an exported trace"):

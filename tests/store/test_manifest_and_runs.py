@@ -72,9 +72,9 @@ def test_what_is_missing_at_the_end_of_a_run_is_told(tmp_path: Path) -> None:
     first = run_manifest.started(settings, ["python", "train.py"], {})
     run_manifest.write(run, first)
     for pid, host, said in (
-        (os.getpid(), platform.node(), "the run goes on: what comes is missing; "),
-        (NOBODY, platform.node(), "the launcher of the run is gone and told no end: "),
-        (os.getpid(), "elsewhere", "the run has not ended, or its launcher was killed: "),
+        (os.getpid(), platform.node(), "the run is still going on"),
+        (NOBODY, platform.node(), "the launcher was killed before the run ended; "),
+        (os.getpid(), "elsewhere", "the run has not ended, or its launcher was killed; "),
     ):
         made = {**first["created_with"], "hostname": host}
         run_manifest.write(run, {**first, "launcher_pid": pid, "created_with": made})
@@ -127,8 +127,8 @@ def test_a_run_without_a_manifest_is_found(tmp_path: Path) -> None:
     [
         (lambda path: None, "does not exist"),
         (lambda path: path.touch(), "is a file"),
-        (lambda path: path.mkdir(), "holds no run: it is empty"),
-        (lambda path: (path / "sub").mkdir(parents=True), "holds no run: it holds sub/"),
+        (lambda path: path.mkdir(), "has no run: it is empty"),
+        (lambda path: (path / "sub").mkdir(parents=True), "has no run: it holds sub/"),
     ],
 )
 def test_without_a_run_it_is_told_what_is_there(
@@ -144,7 +144,7 @@ def test_without_a_run_it_is_told_what_is_there(
 
 def test_packed_event_files_are_told_to_be_unpacked(tmp_path: Path) -> None:
     (tmp_path / f"{event_file_name(0, 1, 0)}.gz").touch()
-    with pytest.raises(TraceFormatError, match="holds no run") as caught:
+    with pytest.raises(TraceFormatError, match="has no run") as caught:
         find_runs(tmp_path)
     assert "unpack events-r0-p1-t0.jsonl.gz" in caught.value.fix
 

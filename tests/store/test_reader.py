@@ -276,10 +276,10 @@ REFUSED: list[tuple[Callable[[Path], None], str, str]] = [
     (foreign, "is not a trace: it holds train.py", "traincheck-collect"),
     (empty, "is not a trace: it is empty", "traincheck-collect"),
     (folder_of_runs, "is a folder of runs, not a run: a, b", "name one of them"),
-    (newer, "was written by schema 7, this is 1", "a later one"),
+    (newer, "has schema version 7; this traincheck reads up to 1", "a later one"),
     (nothing_recorded, "has a manifest but no event files", "imports torch"),
     (empty_file, "are empty", "record the run again"),
-    (all_bad, "all 2 lines are bad, the first being events-r0-p1-t0.jsonl:1", "record"),
+    (all_bad, "none of 2 lines can be read, first events-r0-p1-t0.jsonl:1", "record"),
     (renamed_by_hand, "none is named", "do not rename"),
 ]
 

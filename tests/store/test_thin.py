@@ -172,7 +172,7 @@ def test_the_manifest_says_what_is_missing(folder: Path) -> None:
     manifest, _ = read_manifest(folder)
     assert manifest is not None
     assert manifest.notes == (note,)
-    assert note.startswith("steps 4 to 90,000 are not in this trace")
+    assert note.startswith("steps 4 to 90,000 were checked during the run")
     assert manifest.processes[0]["bytes"] == 10
 
 
@@ -180,7 +180,7 @@ def test_where_files_have_no_holes_all_is_kept_and_told_once(folder: Path, monke
     monkeypatch.setattr(thin.Thinner, "_punch", _refused)
     reader, found = Written(folder, run_of()).followed()
     assert len(reader.notes) == 1
-    assert "nothing can be dropped" in reader.notes[0]
+    assert "cannot be rewritten" in reader.notes[0]
     assert os.strerror(errno.EOPNOTSUPP) in reader.notes[0]
     assert len(found) == len(run_of())
 

@@ -50,7 +50,7 @@ class Engine:
 
     Attributes:
         suppress: as given.
-        wants: the events that any check needs.
+        needs: the events that any check needs.
     """
 
     def __init__(
@@ -78,12 +78,12 @@ class Engine:
         self._rank: int | None = None
         self._process: Process | None = None
         self._saves = SavedCheckpoints()
-        self.wants = Needs(kinds=frozenset({"mark", "step", "checkpoint"}))
+        self.needs = Needs(kinds=frozenset({"mark", "step", "checkpoint"}))
         for check_id, needs in self._checks.needs.items():
             if check_id not in self._checks.unusable:
-                self.wants |= needs
+                self.needs |= needs
         if self._checks.programs:
-            self.wants |= NEEDS
+            self.needs |= NEEDS
 
     @property
     def infos(self) -> Mapping[str, CheckInfo]:

@@ -140,7 +140,7 @@ def _nothing() -> None:
 
 
 def _ungrouped(check_id: str, count: ViolationCount) -> RootCause:
-    """A root cause of its own, used when grouping failed."""
+    """A separate root cause, used when grouping failed."""
     cause = RootCause(check_id, count.first.symptom, [count])
     cause.variables.update(name for name in [count.first.subject.variable] if name is not None)
     return cause

@@ -29,7 +29,7 @@ from traincheck.schema.protocols import Relation, is_for_run
 
 
 class Process:
-    """The monitors of one process. Each process has monitors of its own.
+    """The monitors of one process. Each process has its own monitors.
 
     Attributes:
         router: gives the subscriptions of an event.

@@ -1,4 +1,4 @@
-"""What a run consists of, counted from its events."""
+"""The composition of a run, counted from its events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a trace can decide, and the verdict of each check.
+"""The checks that a trace can decide, and the verdict of each check.
 
 A check that could not be decided never passes.
 """
@@ -24,7 +24,7 @@ _WITH_OTHERS = frozenset({"new", "hand"})
 
 @dataclass(slots=True)
 class TraceView:
-    """What one process recorded.
+    """The recorded events of one process.
 
     Attributes:
         recorded: None for everything.
@@ -69,7 +69,7 @@ class TraceView:
         return view
 
     def recorded_in(self, step: int | None, stage: str | None) -> Needs | None:
-        """What was recorded in a step; None for everything."""
+        """The needs recorded in a step; None for everything."""
         if self.recorded is None or not self.recorded.sampled_calls:
             return self.recorded
         return self.recorded.for_step(is_full=self.schedule.is_full(step, stage))

@@ -1,6 +1,6 @@
-"""The session that records this process, if any: where calls by the user's code find it.
+"""The session that records this process, if any. Calls of the user's code find it here.
 
-No torch here: `traincheck.step()` asks in programs that may never import it.
+Does not import torch: `traincheck.step()` runs in programs that may never import it.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 
 
 class Current:
-    """Holds the one session of a process: two would wrap each other's wrappers."""
+    """Holds the only session of a process: two would wrap each other's wrappers."""
 
     def __init__(self) -> None:
         self.session: Recorder | None = None
-        self.watch: object | None = None  # who began it in this process; None for a launched run
+        self.watch: object | None = None  # the owner in this process; None for a launched run
 
     def enter_stage(self, stage: str) -> None:
-        """The user's own word on the stage, until a call shows another one."""
+        """Set the stage explicitly, until a call shows another one."""
         session = self.session
         if session is None:
             return

@@ -1,4 +1,4 @@
-"""What observers and instruments may ask of the recording that they are part of."""
+"""The interface of a recording, as observers and instruments see it."""
 
 from __future__ import annotations
 
@@ -20,11 +20,14 @@ from traincheck.schema.claims import Needs
 
 @dataclass(slots=True)
 class Hooks:
-    """What is called at moments of a step.
+    """Callbacks at moments of a step.
 
-    at_step_end: before a recorded step is written. after_optimizer: within the step, after its
-    update. after_step: when all of a step is written. before_save: a checkpoint is written next.
-    is_last_over: whether the last step of the run is complete, where no call tells it.
+    Attributes:
+        at_step_end: before a recorded step is written.
+        after_optimizer: within the step, after its update.
+        after_step: after a step is written completely.
+        before_save: before a checkpoint is written.
+        is_last_over: whether the last step of the run is complete, if no call shows it.
     """
 
     at_step_end: list[Callable[[Emitter], None]] = field(default_factory=list)
@@ -35,18 +38,23 @@ class Hooks:
 
 
 class Recorder(Writer, Protocol):
-    """One recording in one process, as what is below the session sees it.
+    """One recording in one process, as the packages below the session see it.
 
-    needs: what is recorded; None for everything. live: optimizers and root models of the process.
-    applied: optimizers that stepped since the last backward pass, in a recorded step that follows
-    one that was not. installed, instruments: those that are in place, and the state of each by
-    name. is_rng_set: a generator was seeded or set in this step. is_worker: the process serves
-    another one's loop, and has no steps. ending: how the process ends.
+    Attributes:
+        needs: the requested records; None for everything.
+        live: optimizers and root models of the process.
+        applied: optimizers that stepped since the last backward pass, in a recorded step that
+            follows an unrecorded one.
+        installed: the installed instruments.
+        instruments: the state of each instrument by name.
+        is_rng_set: whether a generator was seeded or set in this step.
+        is_worker: whether the process is a loader worker, which has no steps.
+        ending: how the process ends.
     """
 
     needs: Needs | None
     local: ThreadState
-    numbers: TensorStats
+    stats: TensorStats
     tracker: Tracker
     live: LiveObjects
     hooks: Hooks
@@ -71,23 +79,30 @@ class Recorder(Writer, Protocol):
     def stage(self, em: Emitter, stage: str) -> None:
         """Enter a stage."""
 
-    def signal(self) -> None:
-        """After a step of an optimizer: whether skipped steps must watch for the boundary."""
-
-    def differs(self) -> None:
-        """Another sign has come than the one that `StepCounter.expects` has just given."""
-
     def is_evaluating(self) -> bool:
-        """Whether what is live is in eval mode, and no training is about to begin."""
+        """Whether all live models are in eval mode, and no training is about to begin."""
 
     def set_rank(self, rank: int) -> None:
-        """The process group told the rank."""
+        """The process group has set the rank."""
 
     def become_worker(self) -> None:
-        """This process serves another one's loop."""
+        """Declare this process a loader worker."""
 
     def prepare_for_exec(self) -> None:
-        """Write all that there is: this process may be replaced."""
+        """Write everything that is buffered: `exec` may replace this process."""
 
     def close(self) -> None:
         """Write the last step and all that is buffered."""
+
+
+def watch_for_boundary(recorder: Recorder) -> None:
+    """After an optimizer step: let unrecorded steps watch for the boundary, if it may be near."""
+    recorder.recording.idle = not recorder.recording.on and not recorder.steps.is_between
+
+
+def diverged(recorder: Recorder) -> None:
+    """Another sign has come than the one that `StepCounter.expects` has just given."""
+    try:
+        recorder.steps.catch_up(unmatched=1)
+    except Exception as error:  # training must go on whatever we got wrong
+        recorder.fault(diverged, error)

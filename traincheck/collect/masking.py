@@ -1,9 +1,10 @@
-"""What of the program's texts enters a trace: words that settings are made of, and no secrets.
+"""Mask the texts of a program before they enter a trace: no secrets, no data.
 
-Traces are sent to colleagues and kept by CI. A text of the program is written as it is only where
-it is a single short word, such as ``mean`` or ``channels_last``. Of others, such as texts of data,
-the length and a fingerprint are written, so that equal texts are known. Under a name that looks
-like that of a secret nothing is written. What looks like a secret is cut from messages and paths.
+Traces are sent to colleagues and kept by CI. A text of the program is written unchanged only if it
+is a single short word, such as ``mean`` or ``channels_last``. For other texts, such as data, the
+length and a fingerprint are written, so that equal texts can be recognized. A value under a name
+that looks like that of a secret is not written. Parts that look like secrets are removed from
+messages and paths.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from traincheck.schema.hidden import MASK, hidden_text
 
 _MAX_CACHED = 4096  # texts, so that data must not grow the training process
 _LONGEST_CACHED = 256
-_LEAST_SECRET = 8  # characters of a value in the environment that is looked for in texts
+_LEAST_SECRET = 8  # characters of a value in the environment that is searched for in texts
 _LEAST_TOKEN = 20  # characters that may be a key without looking like one by its name
 _BITS = 3.0  # of entropy a character
 _SHOWN_DIGITS = 12  # of a fingerprint
@@ -37,7 +38,7 @@ _PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")  # of clientSecret, HF_TOKE
 _ANYWHERE = ("secret", "passw", "apikey", "credential", "privatekey", "accesskey")
 _LAST = frozenset({"token", "auth", "authorization", "pwd", "passphrase", "cookie", "jwt"})
 _PAIRS = frozenset({("api", "key"), ("account", "key"), ("sas", "key"), ("ssh", "key")})
-# Before "token": one of a text.
+# Before "token": a token of a text.
 _OF_TEXT = frozenset({"pad", "bos", "eos", "unk", "mask", "sep", "cls", "image", "per", "end"})
 _DIRECTORIES = frozenset({"PWD", "OLDPWD"})  # of a shell, in the environment
 _QUERY_KEYS = frozenset({"key", "sig", "signature", "code"})  # of URLs, beside the names above
@@ -49,9 +50,9 @@ _TOKEN = re.compile(rf"[A-Za-z0-9_\-+=]{{{_LEAST_TOKEN},}}")
 
 
 def is_secret(name: str) -> bool:
-    """Whether a name is one that secrets have: ``password``, ``HF_TOKEN``, ``clientSecret``.
+    """Whether a name looks like that of a secret: ``password``, ``HF_TOKEN``, ``clientSecret``.
 
-    Names of tokens of a text, such as ``pad_token_id``, are not.
+    Names of tokens of a text, such as ``pad_token_id``, do not.
     """
     found = _names.get(name)
     if found is None:
@@ -61,7 +62,7 @@ def is_secret(name: str) -> bool:
 
 
 def text(value: str) -> str:
-    """A text among arguments or settings: a short word itself, of others length and fingerprint."""
+    """A text among arguments: a short word unchanged, others as length and fingerprint."""
     found = _texts.get(value)
     if found is None:
         found = value if _WORD.match(value) else known_by(value)
@@ -70,7 +71,7 @@ def text(value: str) -> str:
 
 
 def key(name: str) -> str:
-    """A key of a mapping: itself if it is a name of things that are not secrets."""
+    """A key of a mapping: unchanged if it is an identifier and not a secret."""
     found = _keys.get(name)
     if found is None:
         is_plain = _KEY.match(name) and not _is_token(name)
@@ -87,15 +88,15 @@ def known_by(value: str) -> str:
 
 
 def hides(name: object, value: object) -> bool:
-    """Whether a value is not to be written, as its name tells. Tensors and flags always are."""
-    kind = type(value)  # a class of the user's may lie about ``__class__``
+    """Whether a value must be masked because of its name. Tensors and flags never are."""
+    kind = type(value)  # a user's class may lie about ``__class__``
     if kind is bool or type(name) is not str or not is_secret(name):
         return False
     return issubclass(kind, (str, bytes, int, float, list, tuple, dict))
 
 
 def noted(value: Any, name: object = None) -> Any:
-    """What a user gives for a mark, without what looks like a secret in it."""
+    """The data of a user's mark, without the parts that look like secrets."""
     if hides(name, value):
         return MASK
     if isinstance(value, str):
@@ -108,7 +109,7 @@ def noted(value: Any, name: object = None) -> Any:
 
 
 def message(value: str) -> str:
-    """A message of the program without what looks like a secret in it."""
+    """A message of the program without the parts that look like secrets."""
     for secret in _environment():
         value = value.replace(secret, MASK)
     value = _USER.sub(rf"\1{MASK}@", value)
@@ -118,7 +119,7 @@ def message(value: str) -> str:
 
 
 def path(value: str) -> str:
-    """A path, with fingerprints in place of parts that look like secrets. Endings stay."""
+    """A path with fingerprints instead of parts that look like secrets. Suffixes stay."""
     value = _USER.sub(rf"\1{MASK}@", value)
     return "/".join(map(_part, value.split("/")))
 

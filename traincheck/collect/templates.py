@@ -1,17 +1,17 @@
-"""What records are made of, serialized but for what changes: the names of fields stand here alone.
+"""Templates of records: serialized JSON with slots. Names of fields are written here only.
 
-A template is filled with ``%``: ``%d`` takes a number, ``%b`` JSON that was made before. The fields
-are those of the structs in schema/events.py; a test compares the two.
+A template is filled with ``%``: ``%d`` takes a number, ``%b`` takes serialized JSON. The fields are
+those of the structs in schema/events.py; a test compares the two.
 """
 
 from __future__ import annotations
 
-# Where in the run a record was made: in all records, behind ``k``, ``n`` and ``t``.
+# Position in the run: in all records, after ``k``, ``n`` and ``t``.
 STEP_AND_STAGE = b'"s":%d,"g":"%b"'
 STAGE_ALONE = b'"s":null,"g":"%b"'
 NUMBER = b'"n":%d,'
 
-# Whole records. Theirs: number, time, the two above; then what follows.
+# Complete records: number, time, the two above; then the other fields.
 EVENT = b'{"k":"%b","n":%d,"t":%d,%b%b%b}'
 STATE = b'{"k":"state","n":%d,"t":%d,%b,%b}'
 STATE_HEAD = b'{"k":"state","n":%d,"t":%b,'
@@ -55,7 +55,7 @@ INDICES = b',"indices":%b,"drawn":%d'
 GENERATOR_STATE = b'"source":"torch","change":"state","fingerprint":"%b"'
 MARK = b'"text":"%b","data":%b'
 
-# Fields of the summary of a value, which follow those that it has.
+# Fields that are appended to the summary of a value.
 WITH_VALUE = b'%b,"value":%b}'
 WITH_FINGERPRINT = b'%b,"fingerprint":"%b"}'
 WITH_IDENTITY = b'%b,"identity":%d}'

@@ -1,1 +1,1 @@
-"""State of training that follows from events. Facts give no verdict; monitors judge by them."""
+"""Training state that follows from events. Facts give no verdict; monitors use them."""

@@ -1,7 +1,7 @@
-"""Models that serve the training of another, and for how long their weights stay the same.
+"""Auxiliary models in the training of another model, and how long their weights stay the same.
 
-Target networks, averages of weights, teachers that follow their student. They are not looked at in
-every step, so what is seen is late by some steps.
+Examples are target networks, averages of weights, and teachers that follow their student. They are
+not scanned in every step, so changes are known some steps late.
 """
 
 from __future__ import annotations
@@ -24,11 +24,16 @@ AUXILIARY = needs_of(*_CALLS)
 
 @dataclass(slots=True)
 class AuxiliaryModel:
-    """What is known of one by its last look.
+    """The state of one model at its last scan.
 
-    weights: their digest. first: step of the first look; looks: how many there were. since: step in
-    which the weights were seen to be others than before, or of the first look. moved: whether that
-    is this look; rest: steps since the time before. has_moved: whether they ever were others.
+    Attributes:
+        weights: their digest.
+        first: step of the first scan.
+        looks: number of scans.
+        since: step of the last scan with changed weights, or of the first scan.
+        moved: whether this scan found changed weights.
+        rest: steps since the previous change.
+        has_moved: whether the weights have ever changed.
     """
 
     name: str
@@ -42,13 +47,13 @@ class AuxiliaryModel:
 
 
 class AuxiliaryModels:
-    """Those of one process, by name."""
+    """The auxiliary models of one process, by name."""
 
     def __init__(self) -> None:
         self.by_name: dict[str, AuxiliaryModel] = {}
 
     def look(self, call: AuxiliaryCall, at: int | None) -> AuxiliaryModel:
-        """Enter a look at one. at: the step of the look."""
+        """Enter a scan of one model. at: the step of the look."""
         weights, step = call.weights, at or 0
         model = self.by_name.get(call.model)
         if model is None:

@@ -1,6 +1,6 @@
-"""The k-th call that ranks make together, and what each of them knows of it.
+"""Match the k-th collective call of each rank.
 
-Goes by the order of calls alone, not by steps: a run that hangs in a call ends no step.
+Uses the order of calls only, not steps: a run that hangs in a call ends no step.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from traincheck.facts.provider import Fact
 from traincheck.schema.events import CollectiveEvent, Event, MarkEvent, StepEvent
 from traincheck.schema.marks import Marks
 
-PAIRWISE = frozenset({"send", "recv"})  # not all ranks take part
+PAIRWISE = frozenset({"send", "recv"})  # not all ranks participate
 _ASYNCHRONOUS = frozenset({"isend", "irecv"})
 _ANY_SHAPE = frozenset({"barrier", "all_to_all", "all_gather_object", "broadcast_object_list"})
 _SAME_AFTER = frozenset({"all_reduce", "broadcast", "all_gather_into_tensor"})
@@ -23,7 +23,7 @@ _Place = tuple[Any, ...]
 
 
 class Pair(NamedTuple):
-    """One call, as two ranks have made it. is_back: both have what it gave them."""
+    """One call of two ranks. is_back: both have its result."""
 
     first: CollectiveEvent
     other: CollectiveEvent
@@ -31,7 +31,7 @@ class Pair(NamedTuple):
 
     @property
     def shapes(self) -> list[str] | None:
-        """What each of them gave; None where shapes may differ."""
+        """The shapes that each of them passed; None if shapes may differ."""
         first, other = self.first, self.other
         is_free = first.uneven or other.uneven or first.op in _ANY_SHAPE
         if self.is_back or is_free or first.shape is None or other.shape is None:
@@ -40,9 +40,9 @@ class Pair(NamedTuple):
 
     @property
     def contents(self) -> list[str] | None:
-        """What each of them holds when it is over; None where that may differ, or is not known.
+        """The content of each after the call; None if it may differ, or is not known.
 
-        Of what is sent, before it is: the sender may write over it.
+        For a sent tensor, the content before the call: the sender may overwrite it.
         """
         first, other = self.first, self.other
         if not self.is_back or first.dtype != other.dtype:
@@ -54,15 +54,16 @@ class Pair(NamedTuple):
 
     @property
     def receiver(self) -> CollectiveEvent:
-        """The end that got something; of a call of all ranks, the one that came later."""
+        """The receiving rank; for a call of all ranks, the one that came later."""
         return self.first if self.first.op == "recv" else self.other
 
 
 class Meeting(NamedTuple):
     """A call that another rank has made before.
 
-    calls: of all ranks that have made it by now, in the order in which they came. is_back: they
-    have what it gave them; else they have entered it.
+    Attributes:
+        calls: of all ranks that have made it, in order of arrival.
+        is_back: they have its result; else they have entered it.
     """
 
     calls: Mapping[int, CollectiveEvent]
@@ -70,13 +71,13 @@ class Meeting(NamedTuple):
 
     @property
     def pair(self) -> Pair:
-        """The call that came first, and the one that came now."""
+        """The first call and the present one."""
         calls = list(self.calls.values())
         return Pair(calls[0], calls[-1], self.is_back)
 
     @property
     def by_rank(self) -> Pair:
-        """The call that came now and one of another rank, that of the lower rank first."""
+        """The present call and one of another rank, that of the lower rank first."""
         newest = self.pair.other
         first = self.calls[min(self.calls)]
         other = newest if newest is not first else self.calls[max(self.calls)]
@@ -84,15 +85,15 @@ class Meeting(NamedTuple):
 
     @property
     def is_same(self) -> bool:
-        """Whether the ranks meet in one operation, not in different ones."""
+        """Whether the ranks make the same operation."""
         first, other = self.pair.first.op, self.pair.other.op
         return first == other or {first, other} <= PAIRWISE
 
 
 class Collectives(Fact):
-    """Compares ranks call by call, until they enter different ones: what follows is no pair.
+    """Matches the ranks call by call, until they enter different ones: later calls have no match.
 
-    met: what the last event, of those it was given, makes with what other ranks have done.
+    met: the match of the last event with calls of other ranks.
     """
 
     def __init__(self) -> None:
@@ -110,7 +111,7 @@ class Collectives(Fact):
         if isinstance(event, CollectiveEvent):
             self.met = tuple(self._back(event))
         elif isinstance(event, StepEvent):
-            self._is_over = not event.recorded  # calls were made that nobody saw
+            self._is_over = not event.recorded  # unrecorded calls were made
         elif isinstance(event, MarkEvent):
             if event.text == Marks.COLLECTIVE_ENTERED:
                 call = entered(event)
@@ -151,7 +152,7 @@ class Collectives(Fact):
 
     def _meet(self, place: _Place, event: CollectiveEvent, *, is_back: bool) -> Iterator[Meeting]:
         calls = self._waiting.get(place)
-        if calls is None or event.rank in calls:  # a rank begins to count anew
+        if calls is None or event.rank in calls:  # a rank restarts its count
             if len(self._waiting) >= _MOST_WAITING:
                 del self._waiting[next(iter(self._waiting))]
             self._waiting[place] = {event.rank: event}
@@ -163,7 +164,7 @@ class Collectives(Fact):
 
 
 def entered(mark: MarkEvent) -> CollectiveEvent:
-    """The call that a mark tells was entered; what it gives is not known yet."""
+    """The entered call of a mark; its result is not known yet."""
     return CollectiveEvent(*mark.header, **mark.data)
 
 

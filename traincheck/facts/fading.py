@@ -1,16 +1,16 @@
 """Gradients that have faded: training has converged as far as float32 can tell.
 
-What is left of updates is then rounded away.
+The remaining updates are then rounded to zero.
 """
 
 from __future__ import annotations
 
-_SHARE = 1e-3  # of the largest gradient; less is next to nothing
-_PRECISE = ("float32", "float64")  # in others updates are lost while there is much to learn
+_SHARE = 1e-3  # of the largest gradient; less is almost zero
+_PRECISE = ("float32", "float64")  # others lose updates while there is still much to learn
 
 
 class FadedGradients:
-    """Of each parameter, or whatever has gradients, the last norm and the largest."""
+    """The last and the largest gradient norm of each parameter or other key."""
 
     def __init__(self) -> None:
         self._norms: dict[int | str, tuple[float, float]] = {}
@@ -22,6 +22,6 @@ class FadedGradients:
         self._norms.pop(key, None)
 
     def is_faded(self, key: int | str, dtype: str) -> bool:
-        """Whether small updates of a parameter of this dtype may round to nothing by now."""
+        """Whether small updates of a parameter of this dtype may now round to zero."""
         last, largest = self._norms.get(key, (0.0, 0.0))
         return last < _SHARE * largest and dtype in _PRECISE

@@ -1,4 +1,4 @@
-"""What forward passes of a step did: modes, dropout, normalization.
+"""The forward passes of a step: modes, dropout, normalization.
 
 One entry for each outermost module, mode and grad mode, however often it was called.
 """
@@ -19,9 +19,12 @@ _MOST_WAITING = 10_000
 class Forward:
     """Calls of one outermost module in one mode.
 
-    call: the first. dropping, idle: the first call of a dropout that is on or off, by the path of
-    the module around it. norms: calls of batch norm, by that path. fresh: how many calls came with
-    another batch than the one before. loaders: of these batches.
+    Attributes:
+        call: the first call.
+        dropping, idle: the first call of an active or inactive dropout, by the path of its parent.
+        norms: calls of batch norm, by the path of its parent.
+        fresh: number of calls with another batch than the call before.
+        loaders: loaders of these batches.
     """
 
     call: CallEvent
@@ -35,7 +38,7 @@ class Forward:
 
     @property
     def path(self) -> str:
-        """Of the module that was called."""
+        """Path of the called module."""
         return self.call.module or ""
 
     @property
@@ -44,7 +47,7 @@ class Forward:
 
     @property
     def active(self) -> list[str]:
-        """Paths of the dropout and the batch normalization that work as in training."""
+        """Paths of the dropout and batch normalization modules that act as in training."""
         active = {p for p, c in self.dropping.items() if c.training is not False}
         return sorted(active | {p for p, c in self.norms.items() if c.args.get("training") is True})
 
@@ -55,19 +58,19 @@ class Forward:
 
 @dataclass(slots=True)
 class Forwards:
-    """The forward passes of one step. waiting: calls whose outermost module is still to come."""
+    """The forward passes of one step. waiting: calls whose outermost module has not ended."""
 
     entries: dict[tuple[str, bool, bool], Forward] = field(default_factory=dict)
     waiting: list[CallEvent] = field(default_factory=list)
 
     def wait(self, call: CallEvent) -> None:
         """A call that may belong to an outermost module that has not ended."""
-        if len(self.waiting) >= _MOST_WAITING:  # no module around them
+        if len(self.waiting) >= _MOST_WAITING:  # no enclosing module
             self.waiting.clear()
         self.waiting.append(call)
 
     def root(self, call: CallEvent, batch: Batch | None) -> None:
-        """An outermost module was called; what waits and began after it was within."""
+        """An outermost module was called: waiting calls that began after it are within it."""
         key = (call.module or "", call.training is True, call.grad_enabled)
         entry = self.entries.get(key)
         if entry is None:

@@ -1,4 +1,4 @@
-"""Which gradients there are, from one landmark call to the next."""
+"""The present gradients, from one landmark call to the next."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from traincheck.schema.torch_api import Families
 
 
 class Gradients:
-    """Those of one process, by identity of their parameters.
+    """The gradients of one process, by identity of their parameters.
 
-    nonzero: which are there and not known to be all zero.
+    nonzero: those that exist and are not known to be zero.
     """
 
     def __init__(self, holders: Mapping[str, Holder], parameters: Mapping[int, Parameter]) -> None:
@@ -24,7 +24,7 @@ class Gradients:
         self._present: set[int] = set()
 
     def forget(self, identity: int | None = None) -> None:
-        """Nothing is known of one any more, or of all."""
+        """Forget one gradient, or all."""
         if identity is None:
             self.nonzero.clear()
             self._present.clear()
@@ -33,7 +33,7 @@ class Gradients:
             self._present.discard(identity)
 
     def walk(self, page: StepEntries) -> list[Moment]:
-        """The landmark calls of a step, with what became of gradients by each."""
+        """The landmark calls of a step, with the changes of gradients by each."""
         spans = {entry.span for entry in page.entries if isinstance(entry, CallEvent)}
         looks: dict[int, list[tuple[StateEvent, int]]] = defaultdict(list)
         stray = False
@@ -69,7 +69,7 @@ class Gradients:
             self._present.discard(identity)
             return
         self._present.add(identity)
-        # Set to None by hand and computed again: what was there before is gone.
+        # Set to None by hand and computed again: the old gradient is gone.
         if look.change != "content":
             cleared.add(identity)
         if look.summary.zero is True:
@@ -87,7 +87,7 @@ class Gradients:
         if family == Families.ZERO_GRAD:
             zeroed = self._zeroed_by(call)
             cleared |= zeroed
-            # What the same look finds set anew, by the program, is there afterwards.
+            # Gradients that the program has set again in the same scan exist afterwards.
             self.nonzero -= cleared - reached
             if call.args.get("set_to_none") is not False:
                 self._present -= zeroed - reached
@@ -97,7 +97,7 @@ class Gradients:
         return Moment(call, family, frozenset(cleared), frozenset(reached), applied, present)
 
     def _zeroed_by(self, call: CallEvent) -> set[int]:
-        """Whose gradients a zero_grad clears, where no look after it tells."""
+        """The gradients that a zero_grad clears, if no scan after it shows them."""
         holder = self._holders.get(call.owner or "")
         if holder is not None:
             return set(holder.ids)

@@ -20,13 +20,13 @@ _LANDMARKS = {
     _F.TRAIN: _F.TRAIN,
     _F.EVAL: _F.EVAL,
 }
-# Whose calls are those of one optimizer, scheduler or scaler; and of one model
+# Families whose calls belong to one optimizer, scheduler or scaler; and to one model
 OWNED = frozenset({_F.ZERO_GRAD, _F.OPTIMIZER_STEP, _F.SCALER_STEP, _F.SCHEDULER_STEP})
 MODES = frozenset({_F.TRAIN, _F.EVAL, _F.MODULE})
 
 
 def landmark_of(event: CallEvent) -> str | None:
-    """The landmark that a call is; a module is one only as the root of a training forward."""
+    """The landmark of a call; a module call is one only as the root of a training forward."""
     landmark = _LANDMARKS.get(event.family or event.api)
     if landmark is None or event.exception is not None:
         return None
@@ -36,9 +36,14 @@ def landmark_of(event: CallEvent) -> str | None:
 
 
 def key_of(event: CallEvent, landmark: str) -> str | None:
-    """Whose call it is: an optimizer's, a scheduler's, a model's; None for everyone's."""
+    """The owner of a call: an optimizer, a scheduler or a model; None if it has none."""
     if landmark in OWNED:
         return event.owner
     if landmark in MODES:
         return (event.module or event.api).partition(".")[0]
     return None
+
+
+def scheduler_class(event: CallEvent) -> str:
+    """The class of a scheduler that is created or stepped: ``CosineAnnealingLR``."""
+    return event.api.split(".")[-2]

@@ -1,4 +1,4 @@
-"""Passes over loaders, and which of them were whole."""
+"""Passes over loaders, and which of them were complete."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from traincheck.schema.events import BatchEvent
 from traincheck.schema.trace_terms import EVAL_STAGE
 
-# It draws from 0 to the last index of the dataset, without order: what is left out shows
+# It draws all indices from 0 to the last one in random order: omitted ones can be recognized
 _SHUFFLED = "torch.utils.data.sampler.RandomSampler"
 _AS_LONG = 0.9  # of the longest pass: batches may be made by their length in tokens
 
 
 @dataclass(slots=True)
 class _Pass:
-    """The last one over a loader. drawn: samples of it; most: of its largest batch."""
+    """The last pass over a loader. drawn: number of samples; most: size of the largest batch."""
 
     epoch: int
     sampler: str | None
@@ -25,11 +25,15 @@ class _Pass:
 
 
 class Passes:
-    """Of training, by loader. batches: all that came; ended: whole passes after which another came.
+    """Passes of training, by loader.
 
-    An iterator may be left before its end, as by ``next(iter(loader))``. A shuffled pass is whole
-    if it drew as many samples as their indices tell that there are, but for a last batch that is
-    dropped. Any other one is if it gave more than one batch, and about as many as those before.
+    Attributes:
+        batches: number of all batches.
+        ended: number of complete passes before another one.
+
+    An iterator may be left before its end, as by ``next(iter(loader))``. A shuffled pass is
+    complete if it drew as many samples as the indices show, except for a dropped last batch. Any
+    other pass is complete if it has more than one batch, and about as many as earlier passes.
     """
 
     def __init__(self) -> None:
@@ -57,7 +61,7 @@ class Passes:
         self._top[loader] = max(self._top[loader], *event.indices, 0)
 
     def whole(self, loader: str) -> int:
-        """How many there were, with the last one if it is whole by now."""
+        """Number of complete passes, including the last one if it is complete."""
         now = self._now.get(loader)
         return self.ended[loader] + (now is not None and self._is_whole(loader, now))
 

@@ -15,6 +15,14 @@ OVER_CLASSES = frozenset({CROSS_ENTROPY, NLL})
 CTC = f"{F}ctc_loss"
 BCE = f"{F}binary_cross_entropy"
 BCE_LOGITS = f"{F}binary_cross_entropy_with_logits"
+# Losses of an input and a target: the mean, or the sum, of one term for each element or label.
+LOSSES = frozenset(
+    F + name
+    for name in (
+        "binary_cross_entropy", "binary_cross_entropy_with_logits", "cross_entropy", "huber_loss",
+        "kl_div", "l1_loss", "mse_loss", "nll_loss", "smooth_l1_loss", "soft_margin_loss",
+    )
+)  # fmt: skip
 # How far a sum of probabilities may be from one, by dtype; float32 and float64 else.
 _ROUNDING = {"float16": 5e-3, "bfloat16": 3e-2}
 _EXACT = 1e-3
@@ -27,7 +35,7 @@ def loss_needs(*apis: str, numbers: bool = True) -> Needs:
 
 
 def as_loss(event: Event, apis: Iterable[str]) -> CallEvent | None:
-    """The event, if it is a call of one of ``apis`` that training may go back through."""
+    """The event, if it is a call of one of ``apis`` through which training may backpropagate."""
     if not isinstance(event, CallEvent) or event.api not in apis:
         return None
     return event if event.grad_enabled and event.exception is None else None
@@ -39,14 +47,14 @@ def given(call: CallEvent, name: str) -> TensorSummary | None:
 
 
 def number(tensor: TensorSummary | None, name: str) -> float | None:
-    """A number of a tensor; None when it was not taken, or not all of it is finite."""
+    """A number of a tensor; None if it was not taken, or not all elements are finite."""
     if tensor is None or tensor.stats is None or tensor.stats.get("nonfinite"):
         return None
     return tensor.stats.get(name)
 
 
 def are_next_tokens(tensor: TensorSummary | None) -> bool:
-    """Whether these labels are known to be the next tokens of what a model is given."""
+    """Whether these labels are known to be the next tokens of a model's input."""
     return number(tensor, "shifted") == 1
 
 

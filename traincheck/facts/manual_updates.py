@@ -1,4 +1,4 @@
-"""Parameters that a program updates itself, outside any optimizer: a Lagrange multiplier, say."""
+"""Parameters that a program updates itself, without an optimizer, such as a Lagrange multiplier."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-UPDATED = 2  # steps that change it: once, a limit on weights (WGAN) does, too
+UPDATED = 2  # steps that change it: a limit on weights (WGAN) also does once
 
 Key = TypeVar("Key", bound=Hashable)
 Claim = TypeVar("Claim")
@@ -14,7 +14,7 @@ Claim = TypeVar("Claim")
 
 @dataclass(slots=True)
 class _Doubt(Generic[Claim]):
-    """held: claims that are held back. changes: steps in a row after the first that changed it."""
+    """held: claims that are held back. changes: further consecutive steps that changed it."""
 
     held: list[Claim] = field(default_factory=list)
     changes: int = 0
@@ -38,11 +38,11 @@ class ByHand(Generic[Key, Claim]):
         return bool(self._doubts)
 
     def note(self, changed: Iterable[Key]) -> None:
-        """Parameters that differ from the look before, in any step."""
+        """Note parameters that differ from the scan before, in any step."""
         self._changed.update(changed)
 
     def settle(self, found: Iterable[tuple[Key, Claim]]) -> list[Claim]:
-        """The claims that are certain after this step, of those before and of it.
+        """The claims that are certain after this step, earlier ones included.
 
         found: claims of this step, by parameter.
         """
@@ -65,6 +65,6 @@ class ByHand(Generic[Key, Claim]):
         return certain
 
     def finish(self) -> list[Claim]:
-        """The claims that no step contradicts."""
+        """The claims that no step has contradicted."""
         doubts, self._doubts = self._doubts, {}
         return [claim for doubt in doubts.values() if not doubt.changes for claim in doubt.held]

@@ -1,4 +1,4 @@
-"""Modules that work otherwise in evaluation mode."""
+"""Modules that act differently in evaluation mode."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from traincheck.schema.observations.model_structure import ModelStructure
 from traincheck.schema.torch_api import ATTENTION
 
 BATCH_NORM = "torch.nn.functional.batch_norm"
-# Modules of libraries that leave out paths or areas at random, while they are trained
+# Modules of libraries that drop paths or areas at random in training mode
 _DROPPER = re.compile(
     r"^(?!torch\.nn\.).*(drop_?(path|block|connect)|stochastic_?depth)", re.IGNORECASE
 )
 
 
 class ModalModules:
-    """Modules of which the marks of models tell that their mode matters.
+    """Modules whose mode matters, according to the marks of models.
 
     Attributes:
-        droppers: paths of modules that leave out what is around them.
+        droppers: paths of modules that drop parts of their parent.
         blank: paths of batch norms that had seen no batch when they were found.
     """
 
@@ -51,8 +51,8 @@ class ModalModules:
         """Modules below ``root`` that should not train in evaluation mode.
 
         names: its trained parameters. dropout, norms: paths of modules that called one.
-        was_training: whether it was in training mode before. is_loaded: whether it was loaded: then
-        its statistics are meant to stay.
+        was_training: whether it was in training mode before. is_loaded: whether it was loaded; its
+        statistics should stay then.
         """
         idle = {path for path in dropout if any(map(around(path), names))}
         trained = {path for path in norms if f"{path}.weight" in names}
@@ -63,13 +63,13 @@ class ModalModules:
 
 
 def around(path: str) -> Callable[[str], bool]:
-    """Whether a variable is below a module, or beside it."""
+    """Whether a variable is in a module, or in its parent."""
     heads = (f"{path}.", f"{path.rpartition('.')[0]}.")
     return lambda name: name.startswith(heads)
 
 
 def is_dropping(call: CallEvent) -> bool | None:
-    """Whether a call drops anything; None when it has no probability to do so."""
+    """Whether a call drops elements; None if it has no drop probability."""
     is_attention = call.api == ATTENTION
     share = call.args.get("dropout_p" if is_attention else "p")
     if not isinstance(share, (int, float)) or isinstance(share, bool) or share <= 0:

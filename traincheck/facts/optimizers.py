@@ -1,4 +1,4 @@
-"""Optimizers, and the parameters that they hold."""
+"""Optimizers and their parameters."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ from traincheck.schema.parameter_names import is_unowned
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """An optimizer and what it holds.
+    """An optimizer and its parameters.
 
-    event: of its groups as they are. made: the first of it, which tells where it was made. names:
-    by identity; groups: index of the group by identity.
+    Attributes:
+        event: the last event, with the present groups.
+        made: the first event, with the line that created it.
+        names: by identity.
+        groups: index of the group by identity.
     """
 
     event: OptimizerEvent
@@ -28,14 +31,14 @@ class Holder:
         return f"{self.event.id} ({self.event.cls.rpartition('.')[2]})"
 
     def is_unowned(self, identity: int) -> bool:
-        """Whether no module ever owned this one: a tensor that is optimized for itself."""
+        """Whether no module ever owned this parameter: a tensor that is optimized directly."""
         return is_unowned(self.names[identity])
 
 
 class Holders:
-    """The optimizers of one process, by id, as they are now.
+    """The present optimizers of one process, by id.
 
-    is_of_models: any was given parameters of a module, alive or not.
+    is_of_models: any has had parameters of a module, alive or not.
     """
 
     def __init__(self) -> None:
@@ -43,7 +46,7 @@ class Holders:
         self.is_of_models = False
 
     def enter(self, event: OptimizerEvent) -> Holder:
-        """Take note of what an optimizer holds now."""
+        """Enter the present parameters of an optimizer."""
         names: dict[int, str] = {}
         groups: dict[int, int] = {}
         for index, group in enumerate(event.groups):
@@ -61,9 +64,9 @@ class Holders:
         return holder
 
     def held(self) -> set[int]:
-        """Identities of all that any optimizer holds."""
+        """Identities of the parameters of all optimizers."""
         return {identity for holder in self.by_id.values() for identity in holder.ids}
 
     def of(self, identity: int) -> set[str]:
-        """The optimizers that hold this one."""
+        """The optimizers that hold this parameter."""
         return {id_ for id_, holder in self.by_id.items() if identity in holder.ids}

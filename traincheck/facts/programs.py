@@ -1,7 +1,7 @@
-"""Which program a process runs: the file name of what was started, and what it trains.
+"""Identify the program of a process: the file name of its script, and its parameters.
 
-Many programs are called train.py. What is kept to a program is kept to one whose parameters are for
-the better part those that were seen.
+Many programs are called train.py. A claim that is limited to a program applies to processes whose
+parameters are mostly the same.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from zlib import crc32
 from traincheck.schema.events import Event, MarkEvent, StateEvent
 from traincheck.schema.marks import Marks
 
-SEEN = frozenset({"parameter@new"})  # what it takes to tell programs of one file name apart
+SEEN = frozenset({"parameter@new"})  # parameters needed to distinguish programs with one file name
 _MARK = "#"  # between the file name and the sketch
 _DIGITS = 6  # of each part of a sketch, in hex
-_KEPT = 16  # parts of a sketch: the least ones, a fair sample
+_KEPT = 16  # parts of a sketch: the smallest ones, a fair sample
 _SHARE = 0.5  # of the parts that must agree
-_ENOUGH = 4  # parts of a program that has some of another's, and no others: it has lost the rest
+_ENOUGH = 4  # parts of a program whose parameters are a subset of another's: it has lost the rest
 
 
 def program_of(mark: MarkEvent) -> str | None:
-    """The file name of what was started, from the mark that begins a file."""
+    """The file name of the script, from the mark that begins a file."""
     argv0 = mark.data.get("argv0")
     return posixpath.basename(argv0.replace("\\", "/")) or None if isinstance(argv0, str) else None
 
@@ -34,13 +34,13 @@ def file_of(program: str) -> str:
 
 
 def alike(first: str, second: str) -> bool:
-    """Whether both names, with what they train as far as it is told, may be of one program."""
+    """Whether both names, with their parameters as far as known, may be of one program."""
     if file_of(first) != file_of(second):
         return False
     mine, theirs = (_parts(name) for name in (first, second))
     if not mine or not theirs:
-        return True  # nobody knows
-    # A sketch that is full holds the least parts only.
+        return True  # not known
+    # A full sketch has the smallest parts only.
     limit = min(max(parts) if len(parts) == _KEPT else "g" for parts in (mine, theirs))
     mine, theirs = ({p for p in parts if p <= limit} for parts in (mine, theirs))
     if _is_part(mine, theirs) or _is_part(theirs, mine):
@@ -58,18 +58,18 @@ def _parts(program: str) -> set[str]:
 
 
 class Sketch:
-    """The parameters of a process, by name, class of the module, and shape."""
+    """A sketch of the parameters of a process: name, class of the module, and shape."""
 
     def __init__(self) -> None:
         self._parts: set[str] = set()
 
     @property
     def size(self) -> int:
-        """How many there are; it only grows."""
+        """Number of parameters; it only grows."""
         return len(self._parts)
 
     def observe(self, event: Event) -> tuple[()]:
-        """Take note of a parameter that came."""
+        """Enter a new parameter."""
         if isinstance(event, StateEvent) and event.role == "parameter" and event.change == "new":
             cls = (event.module_class or "").rpartition(".")[2]
             shape = () if event.summary is None else tuple(event.summary.shape)
@@ -78,30 +78,30 @@ class Sketch:
         return ()
 
     def of(self, program: str) -> str:
-        """The name of a program with what it trains, for claims that are kept to it."""
+        """The name of a program with its parameters, for claims that are limited to it."""
         kept = "".join(sorted(self._parts)[:_KEPT])
         return f"{program}{_MARK}{kept}" if kept else program
 
     def fits(self, programs: Iterable[str], *, is_whole: bool) -> bool:
         """Whether this may be one of ``programs``, all of one file name.
 
-        is_whole: all parameters are known by now; else one that has some of them may have the rest.
+        is_whole: all parameters are known; else a subset may still become the rest.
         """
         return any(self._is_like(_parts(program), is_whole=is_whole) for program in programs)
 
     def likeness(self, program: str) -> float:
-        """Of the parts of both, the share that they have in common."""
+        """The share of common parts among the parts of both."""
         mine, theirs = self._beside(_parts(program))
         return len(mine & theirs) / max(1, len(mine | theirs))
 
     def _beside(self, theirs: set[str]) -> tuple[set[str], set[str]]:
-        # A sketch that is full holds the least parts only.
+        # A full sketch has the smallest parts only.
         limit = max(theirs) if len(theirs) == _KEPT else "g"
         return {part for part in self._parts if part <= limit}, theirs
 
     def _is_like(self, theirs: set[str], *, is_whole: bool) -> bool:
         if not theirs or not self._parts:
-            return True  # nobody knows
+            return True  # not known
         mine, theirs = self._beside(theirs)
         if _is_part(mine, theirs):
             return True
@@ -111,23 +111,23 @@ class Sketch:
 
 
 class ProgramName:
-    """Which program the events are of: the file name of what was started; None until it is told."""
+    """The program of the events: the file name of the script; None until known."""
 
     def __init__(self) -> None:
         self.name: str | None = None
 
     def observe(self, event: Event) -> None:
-        """Take note of the mark that begins a file."""
+        """Enter the mark that begins a file."""
         if isinstance(event, MarkEvent) and event.text == Marks.PROCESS and self.name is None:
             self.name = program_of(event)
 
     def fits(self, params: Mapping[str, Any]) -> bool:
-        """Whether a claim with these parameters speaks of this program."""
+        """Whether a claim with these parameters applies to this program."""
         return "program" not in params or params["program"] == self.name
 
 
 class RunProgram:
-    """The file name of what was started, and what all processes together train."""
+    """The file name of the script, and the parameters of all processes together."""
 
     def __init__(self) -> None:
         self._name = ProgramName()
@@ -136,11 +136,11 @@ class RunProgram:
 
     @property
     def name(self) -> str | None:
-        """What claims that are kept to this program are kept to; None until it is told."""
+        """The name for claims that are limited to this program; None until known."""
         return None if self._name.name is None else self._sketch.of(self._name.name)
 
     def observe(self, event: Event) -> None:
-        """Take note of a start, or of a parameter."""
+        """Enter a start, or a parameter."""
         if isinstance(event, StateEvent):
             if event.change == "new":
                 self._sketch.observe(event)
@@ -148,7 +148,7 @@ class RunProgram:
             self._name.observe(event)
 
     def fits(self, params: Mapping[str, Any]) -> bool:
-        """Whether a claim with these parameters speaks of this program."""
+        """Whether a claim with these parameters applies to this program."""
         program = params.get("program")
         if program is None:
             return True

@@ -1,4 +1,4 @@
-"""Facts, and how monitors come by them.
+"""Facts, and their distribution to monitors.
 
 A fact is state that follows from events. It gives no verdict. A monitor names the facts that it
 uses in a class attribute; each of them is built once for a process, or for a run, and is fed every
@@ -25,7 +25,7 @@ class Fact(ABC):
 
     @property
     def incomplete(self) -> str | None:
-        """Why some of the run could not be followed, for a note in the report; None if all was."""
+        """Why a part of the run could not be followed, for a note in the report; else None."""
         return None
 
 
@@ -39,19 +39,19 @@ class Facts:
         self._by_kind: dict[type[Fact], Fact] = {}
 
     def of(self, kind: type[F]) -> F:
-        """The fact of this kind, which is made on first use."""
+        """The fact of this kind, created on first use."""
         fact = self._by_kind.get(kind)
         if not isinstance(fact, kind):
             fact = self._by_kind[kind] = kind()
         return fact
 
     def __iter__(self) -> Iterator[Fact]:
-        """All that were made."""
+        """All facts that were created."""
         return iter(self._by_kind.values())
 
 
 class FactMonitor(Monitor, Protocol):
-    """A monitor that judges by facts.
+    """A monitor that uses facts.
 
     Attributes:
         uses: the kinds of facts that it uses. They get every event that its check needs.
@@ -62,7 +62,7 @@ class FactMonitor(Monitor, Protocol):
     observes: ClassVar[Needs]
 
     def bind(self, facts: Facts) -> None:
-        """Keep the facts that it uses. Called once, before the first event."""
+        """Store the facts that it uses. Called once, before the first event."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""What one rank did in one step, and what is known of it by then."""
+"""The calls and variables of one rank in one step."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Content = tuple[str, tuple[int, ...], str]  # dtype, shape and fingerprint
 
 
 def content(summary: TensorSummary | None) -> Content | None:
-    """What can be compared with another tensor; None where the look was not exact."""
+    """The content that can be compared with another tensor; None if the scan was not exact."""
     if summary is None or not (summary.fingerprint or "").startswith(_EXACT):
         return None
     if 0 in summary.shape:
@@ -45,8 +45,10 @@ def content(summary: TensorSummary | None) -> Content | None:
 class Wrap:
     """A model in DistributedDataParallel.
 
-    parameters: names of those whose gradients it exchanges. ids: their identities. ignored: names
-    it was told to leave alone.
+    Attributes:
+        parameters: names of those whose gradients it exchanges.
+        ids: their identities.
+        ignored: names that it was configured to ignore.
     """
 
     event: CallEvent
@@ -58,7 +60,7 @@ class Wrap:
 
     @classmethod
     def of(cls, call: CallEvent) -> Wrap | None:
-        """What a DDP construction tells; None when it does not tell enough."""
+        """The wrapper of a DDP construction; None if the event has too little data."""
         names, ids = call.args.get("parameters"), call.args.get("ids")
         if call.module is None or not isinstance(names, list) or not isinstance(ids, list):
             return None
@@ -73,16 +75,17 @@ class Wrap:
         )
 
     def covers(self, name: str) -> bool:
-        """Whether a variable belongs to the wrapped model and is not left alone on purpose."""
+        """Whether a variable belongs to the wrapped model and is not ignored on purpose."""
         return name.startswith(f"{self.module}.") and name not in self.ignored
 
 
 @dataclass(slots=True)
 class RankStep:
-    """What one rank did in one step.
+    """One rank in one step.
 
-    calls: landmarks and outermost module calls, in order. states: the last look at each variable
-    that changed.
+    Attributes:
+        calls: landmarks and outermost module calls, in order.
+        states: the last scan of each variable that changed.
     """
 
     calls: list[CallEvent] = field(default_factory=list)
@@ -93,12 +96,12 @@ class RankStep:
 
     @property
     def is_complete(self) -> bool:
-        """Whether what is absent really did not happen."""
+        """Whether absence is evidence: the step was recorded completely."""
         return self.end is not None and self.end.complete and not self.is_gap
 
     @property
     def is_judged(self) -> bool:
-        """Whether besides, it trained."""
+        """Whether it is also a step that trained."""
         return self.end is not None and not self.is_gap and is_judged(self.end)
 
     def family(self, family: str) -> list[CallEvent]:
@@ -117,13 +120,13 @@ class RankStep:
         return [c for c in self.calls if c.api == DDP_FORWARD and c.grad_enabled]
 
     def norms(self) -> list[float | None]:
-        """What clipping found, call by call."""
+        """The norms of clipping, call by call."""
         return [number(call.result) for call in self.family(Families.CLIP_NORM)]
 
     def reduced_gradients(self) -> set[str]:
-        """Parameters that are reduced in all ranks of the job after backward and before the update.
+        """Parameters that all ranks of the job reduce after backward and before the update.
 
-        There it is their gradients; averages of weights come after the update.
+        At that point these are gradients; averages of weights come after the update.
         """
         first = min((c.seq for c in self.family(Families.BACKWARD)), default=None)
         last = max((c.seq for c in self.updates()), default=None)
@@ -140,7 +143,7 @@ class RankStep:
 
     @property
     def reduces_by_hand(self) -> bool:
-        """Whether the script exchanges more than single numbers by itself."""
+        """Whether the script itself exchanges more than single numbers."""
         return any(
             c.op in ("all_reduce", "all_gather", "broadcast", "all_gather_into_tensor", "reduce")
             and _numel(c.shape) > 1
@@ -150,11 +153,13 @@ class RankStep:
 
 @dataclass(slots=True)
 class Rank:
-    """What is known of one training process.
+    """The state of one training process.
 
-    known: the last look at each variable. begun: the first one at each parameter. held: what each
-    optimizer holds, by name. aside: steps so far that had nothing to do with what ranks train
-    together.
+    Attributes:
+        known: the last scan of each variable.
+        begun: the first scan of each parameter.
+        held: the parameters of each optimizer, by name.
+        aside: number of steps that were unrelated to the joint training of the ranks.
     """
 
     wraps: dict[str, Wrap] = field(default_factory=dict)
@@ -162,18 +167,18 @@ class Rank:
     begun: dict[str, StateEvent] = field(default_factory=dict)
     aside: int = 0
     known: dict[Key, StateEvent] = field(default_factory=dict)
-    is_local: bool = False  # ranks are meant to go apart until an average, or to take other steps
-    is_apart: bool = False  # how gradients are exchanged, or in how many steps, is its own way
-    is_sharded: bool = False  # FSDP: a name stands for a piece
+    is_local: bool = False  # ranks may diverge until an average, or make other steps
+    is_apart: bool = False  # it exchanges gradients in a special way, or in some steps
+    is_sharded: bool = False  # FSDP: a name refers to a shard
 
     def parameter(self, name: str) -> StateEvent:
-        """The last look at a parameter."""
+        """The last scan of a parameter."""
         return self.known["parameter", name]
 
     def is_aside(self, page: RankStep) -> bool:
-        """Whether a step trained only what is in no wrapper: a probe on the features, on one rank.
+        """Whether a step trained only parameters outside wrappers, such as a probe on one rank.
 
-        It has no place among the steps of the other ranks.
+        Such a step does not correspond to a step of the other ranks.
         """
         updates = page.updates()
         if not self.wraps or not updates or page.collectives or page.forwards():

@@ -1,8 +1,8 @@
-"""What each rank of a run did, step by step, and what its variables hold after each.
+"""The steps of all ranks of a run, and the content of their variables after each step.
 
-A step is given when every rank has ended it, whatever the order in which the events of different
-ranks come. So a run that is followed and one that is replayed are told the same, and of a rank that
-died early nothing is claimed.
+A step is complete when every rank has ended it, regardless of the order in which the events of
+different ranks come. So a followed run and a replayed one give the same results, and nothing is
+claimed about a rank that died early.
 """
 
 from __future__ import annotations
@@ -34,8 +34,10 @@ _MOST_WAITING = 256  # steps that one rank may be ahead of another
 class RunStep:
     """One step of all ranks, each of which has ended it.
 
-    step: by its lowest number. end: of the rank that came last. changed: variables that any rank
-    saw change.
+    Attributes:
+        step: its lowest number.
+        end: the end of the last rank.
+        changed: variables that changed on any rank.
     """
 
     step: int
@@ -54,7 +56,7 @@ class RunStep:
 
     @property
     def counters(self) -> Mapping[int, Mapping[str, int]]:
-        """How often each rank called what is counted."""
+        """The counters of each rank."""
         return {rank: p.end.counters for rank, p in self.pages.items() if p.end is not None}
 
     @property
@@ -62,7 +64,7 @@ class RunStep:
         return min(self.pages)
 
     def wrap_of(self, name: str) -> Wrap | None:
-        """The wrapper that keeps a parameter equal on all ranks, when all of them have one."""
+        """The wrapper that keeps a parameter equal on all ranks, if all of them have one."""
         found = None
         for rank in self.ranks.values():
             if rank.is_local:
@@ -75,7 +77,7 @@ class RunStep:
 
     @property
     def wrapped(self) -> set[str]:
-        """Parameters that every rank has given to DistributedDataParallel."""
+        """Parameters that every rank has passed to DistributedDataParallel."""
         if any(rank.is_apart for rank in self.ranks.values()):
             return set()
         return set.intersection(*(self._wrapped_by(rank) for rank in self.ranks.values()))
@@ -85,7 +87,7 @@ class RunStep:
         return {name for wrap in wraps for name in wrap.parameters - wrap.ignored}
 
     def clipped(self) -> list[dict[int, float]]:
-        """What each rank has found when it clipped, for each time that all of them did."""
+        """The norms of each rank, for each clipping that all of them made."""
         norms = {rank: page.norms() for rank, page in self.pages.items()}
         if len(set(map(len, norms.values()))) > 1:
             return []
@@ -94,7 +96,7 @@ class RunStep:
         return [found for found in known if len(found) == len(norms)]
 
     def compare(self, key: Key) -> list[int] | None:
-        """Ranks that hold another content than the first; None where that cannot be told."""
+        """Ranks whose content differs from the first; None if not known."""
         found = self._contents(key, {n: rank.known for n, rank in self.ranks.items()})
         if found is None:
             return None
@@ -116,7 +118,7 @@ class RunStep:
         return {key[1] for key in common if key[0] == "parameter" and self.compare(key) == []}
 
     def began_equal(self, name: str) -> bool | None:
-        """Whether a parameter had one content when it was first seen; None if that is not known."""
+        """Whether a parameter was equal on all ranks in its first scan; None if not known."""
         key = "parameter", name
         begun = {n: {key: rank.begun.get(name)} for n, rank in self.ranks.items()}
         found = self._contents(key, begun)
@@ -129,7 +131,7 @@ class RunStep:
     def _contents(
         self, key: Key, looks: Mapping[int, Mapping[Key, StateEvent | None]]
     ) -> dict[int, Content] | None:
-        """What each rank holds, by some looks; None where they cannot be compared."""
+        """The content on each rank in these scans; None if they cannot be compared."""
         found: dict[int, Content] = {}
         forms = set()
         for rank in self.ranks:
@@ -148,8 +150,8 @@ class RankSteps(Fact):
     ready: the steps that are complete on all ranks by the last event.
 
     Args:
-        counts_all: whether steps that have nothing to do with the other ranks count too. Who does
-            not see the forward passes of wrappers cannot tell these.
+        counts_all: whether steps that are unrelated to the other ranks count too. They can only be
+        recognized by the forward passes of wrappers.
     """
 
     def __init__(self, *, counts_all: bool = False) -> None:
@@ -158,13 +160,13 @@ class RankSteps(Fact):
         self._open: dict[tuple[int, str], RankStep] = defaultdict(RankStep)
         self._facts: dict[tuple[int, str], Rank] = defaultdict(Rank)
         self._order: dict[int, list[str]] = defaultdict(list)  # training processes of a rank
-        # By turn (which of a rank's training processes) and step
+        # By turn (index of a rank's training process) and step
         self._waiting: dict[tuple[int, int], dict[int, tuple[RankStep, Rank]]] = defaultdict(dict)
         self.ready: Sequence[RunStep] = ()
 
     @property
     def incomplete(self) -> str | None:
-        """Why steps could not be compared; None when all could, or there is one rank only."""
+        """Why steps could not be compared; None if all could, or if there is only one rank."""
         if self._world == 1 or not self._waiting:
             return None
         seen = {rank for pages in self._waiting.values() for rank in pages}
@@ -180,7 +182,7 @@ class RankSteps(Fact):
             if event.text in (Marks.PROCESS, Marks.PROCESS_GROUP) and size is not None:
                 self._world = max(self._world, size)
         elif event.step is None or self._world == 1:
-            pass  # a DataLoader worker, or nobody to compare with
+            pass  # a DataLoader worker, or no other rank
         elif isinstance(event, StepEvent):
             self.ready = tuple(self._end(event))
         else:
@@ -258,7 +260,7 @@ def _close(end: StepEvent, parts: Mapping[int, tuple[RankStep, Rank]]) -> RunSte
     ordered = sorted(parts.items())
     for _, (page, rank) in ordered:
         if page.is_gap:
-            rank.known.clear()  # what changed meanwhile was not seen
+            rank.known.clear()  # changes meanwhile were not recorded
         for key, look in page.states.items():
             if look.change == "gone":
                 rank.known.pop(key, None)

@@ -1,7 +1,7 @@
-"""Runs that go on where a file was saved.
+"""Runs that resume from a checkpoint.
 
-`brings_back` decides for all of them whether a load may continue what was trained before.
-`Resumptions` follows epochs that are drawn once more, and what of them is given again.
+`brings_back` decides whether a load may continue earlier training. `Resumptions` follows resumed
+epochs, and their repeated samples.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from traincheck.schema.torch_api import Families
 
 _MOST = 1 << 20  # indices of an epoch that are remembered
 _DATA = frozenset({"torch.Tensor", "builtins.list", "builtins.tuple", "numpy.ndarray"})
-_SKIPPING = "Skip"  # in the name of a sampler that leaves the first batches out
+_SKIPPING = "Skip"  # in the name of a sampler that skips the first batches
 
 
 def brings_back(event: CheckpointEvent) -> bool:
     """Whether a load may bring values from earlier training into this one.
 
     A load that changes nothing does not: Accelerate loads the state of each optimizer that it
-    prepares into this same optimizer. A file that holds a tensor or a list is data.
+    prepares into the same optimizer. A file that contains a tensor or a list is data.
     """
     if not event.op.startswith("load"):
         return False
@@ -34,8 +34,11 @@ def brings_back(event: CheckpointEvent) -> bool:
 class Resumed(NamedTuple):
     """A batch of a resumed epoch.
 
-    load: what resumed it; done: batches that the epoch had by then; known: samples of this one;
-    again: those that were trained on before.
+    Attributes:
+        load: the load that resumed it.
+        done: number of batches of the epoch before the resume.
+        known: number of known samples in this batch.
+        again: number of them that were trained on before.
     """
 
     batch: BatchEvent
@@ -47,7 +50,7 @@ class Resumed(NamedTuple):
 
 @dataclass(slots=True)
 class _Epoch:
-    """Of one loader in one process. last: its last batch, trained on or not yet."""
+    """An epoch of one loader in one process. last: its last batch, trained on or not yet."""
 
     loader: str
     number: int
@@ -57,10 +60,10 @@ class _Epoch:
     batches: int = 0  # that were trained on
     left_out: int = 0
     last: BatchEvent | None = None
-    repeats: bool = False  # an index was drawn twice: that is how it samples
+    repeats: bool = False  # an index was drawn twice: sampling with replacement
 
     def take(self) -> BatchEvent | None:
-        """A backward came: the last batch is one that is trained on."""
+        """A backward came: the last batch is used for training."""
         batch, self.last = self.last, None
         if batch is not None:
             self.repeats |= not self.trained.isdisjoint(batch.indices)
@@ -70,21 +73,21 @@ class _Epoch:
         return batch
 
     def goes_on(self, before: _Epoch) -> bool:
-        """Whether it leaves out as many batches as were done."""
+        """Whether it skips as many batches as were done."""
         if _SKIPPING in str(self.sampler):
             return True
         return self.sampler == before.sampler and self.left_out == before.batches
 
     def done_again(self, before: _Epoch, batch: BatchEvent) -> int:
-        """How many samples of a batch were trained on before."""
-        if self.skipped == before.trained:  # what is padded begins anew at the end
+        """Number of samples of a batch that were trained on before."""
+        if self.skipped == before.trained:  # padding repeats the first samples at the end
             return 0
         return len(before.trained.intersection(batch.indices))
 
 
 @dataclass(slots=True)
 class _Course:
-    """What one process does. resumed: the epoch that was broken off, while it goes on."""
+    """One process. resumed: the interrupted epoch, while it continues."""
 
     epoch: _Epoch | None = None
     resumed: _Epoch | None = None
@@ -92,14 +95,14 @@ class _Course:
 
 
 class Resumptions:
-    """Follows epochs, and what of them was done when a file was saved."""
+    """Follows epochs, and their progress when a file was saved."""
 
     def __init__(self) -> None:
         self._courses: dict[tuple[int, str], _Course] = {}
-        self._saved: dict[str, _Epoch] = {}  # path -> the epoch within which it was saved
+        self._saved: dict[str, _Epoch] = {}  # path -> the epoch in which it was saved
 
     def observe(self, event: Event) -> Iterator[Resumed]:
-        """What ``event`` tells."""
+        """Enter an event; yields the resumed batches that it shows."""
         process = (event.rank, event.stream.partition("-")[0])
         course = self._courses.setdefault(process, _Course())
         if isinstance(event, BatchEvent):

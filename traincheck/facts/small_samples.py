@@ -1,16 +1,16 @@
-"""Shares and norms of few elements, which chance may explain."""
+"""Shares and norms of few elements, which may be coincidence."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from math import comb, prod
 
-# Before it has learned, a unit behind inputs that hardly differ (an average over an image, say) is
-# on or off for the whole batch, with even odds. Three of four units are off in every third such
-# layer. A share tells something only if even odds give so much of it once in a thousand layers.
+# Before training, a unit whose inputs hardly differ (such as an average over an image) is on or off
+# for the whole batch, with even odds. Three of four units are off in every third such layer. A
+# share is evidence only if even odds give as much once in a thousand layers.
 _CHANCE = 1e-3
-_MOST_COUNTED = 64  # units: of more, as many say as much
-FEWEST_UNITS = 10  # of fewer, not even all of them tell anything
+_MOST_COUNTED = 64  # units: with more, the same number is as significant
+FEWEST_UNITS = 10  # of fewer, not even all of them are evidence
 # The root mean square of fewer elements, or the ratio of two such, is off by a third or more.
 FEWEST_ELEMENTS = 16
 _IMAGE = 4  # dims of a batch of images
@@ -21,7 +21,7 @@ def may_be_chance(share: float, units: int) -> bool:
 
     Args:
         share: of the units, in [0, 1].
-        units: how many there are.
+        units: their number.
     """
     total = min(units, _MOST_COUNTED)
     least = min(total, int(share * total + 0.5))
@@ -30,7 +30,7 @@ def may_be_chance(share: float, units: int) -> bool:
 
 
 def units_of(shape: Sequence[int]) -> int:
-    """How many units a batch of activations has: channels of images and volumes, else last dim."""
+    """Number of units in a batch of activations: channels of images and volumes, else last dim."""
     if len(shape) <= 1:
         return 0
     return shape[1] if len(shape) >= _IMAGE else shape[-1]

@@ -1,6 +1,6 @@
-"""What changed within a step.
+"""The changes within a step.
 
-Looks may be written late (on CUDA), but before the step ends: so it is read at the ``step`` event.
+Scans may be written late (on CUDA), but before the step ends. So read this at the ``step`` event.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from traincheck.facts.fading import FadedGradients
 from traincheck.facts.variables import Variable
 from traincheck.schema.events import StateEvent, StepEvent
 
-# Of the vocabulary of a run: it could tell whether zero_grad is called
+# In the vocabulary of a run: it shows whether zero_grad is called
 ADDED = "gradients that zero_grad clears, or that backward adds to"
 
 
 class StepChanges:
-    """What changed since the step began. Read it at the ``step`` event, then turn the page."""
+    """The changes since the step began. Read it at the ``step`` event, then begin a new page."""
 
     def __init__(self) -> None:
-        self.first_step: int | None = None  # the first one whose end was seen
+        self.first_step: int | None = None  # the first one with a recorded end
         self.rates: Mapping[str, Any] = {}  # of the step before
         self.highest: dict[tuple[str, int], float] = {}  # rate of an optimizer's group so far
         self.gradients: set[str] = set()  # set and not known to be zero, now
-        self.at_start: set[str] = set()  # gradients that were there when the step began
+        self.at_start: set[str] = set()  # gradients that existed when the step began
         self._fading = FadedGradients()
         self.turn(None)
 
     def turn(self, event: StepEvent | None) -> None:
-        """Begin a new page after ``event``. After a gap nothing is known of gradients."""
+        """Begin a new page after ``event``. After a gap, gradients are not known."""
         if event is not None:
             self._note_rates(event.lr)
             if self.first_step is None:
@@ -44,7 +44,7 @@ class StepChanges:
         self.unknown: dict[str, set[str]] = defaultdict(set)
         self.cleared: set[str] = set()
         self.zero: set[str] = set()  # gradients that were all zero after a backward
-        self.left: dict[str, int | None] = {}  # gradients that went: by which call
+        self.left: dict[str, int | None] = {}  # gradients that vanished: by which call
         self.after: dict[int, set[str]] = defaultdict(set)  # span -> changed or unknown
 
     def _note_rates(self, rates: Mapping[str, Any]) -> None:
@@ -75,7 +75,7 @@ class StepChanges:
             self.after[event.after].add(name)
 
     def _forget_gradient(self, name: str) -> None:
-        """Another object took the name: the gradient of the one before is not its own."""
+        """Another object has the name: the old gradient does not belong to it."""
         self.gradients.discard(name)
         self.at_start.discard(name)
         self._fading.forget(name)
@@ -95,24 +95,24 @@ class StepChanges:
         elif change in ("set", "content", "replaced"):
             self.reached.add(name)
             if change != "content" and name in self.gradients:
-                self.cleared.add(name)  # by hand, since the last look
+                self.cleared.add(name)  # by hand, since the last scan
             if is_zero:
                 self.zero.add(name)
             else:
                 self.gradients.add(name)
 
     def is_faded(self, parameter: Variable) -> bool:
-        """Whether next to nothing is left of a gradient, and small updates may round to nothing."""
+        """Whether a gradient is almost zero, and small updates may round to zero."""
         return self._fading.is_faded(parameter.name, parameter.dtype)
 
     def has_gradient(self, parameter: str) -> bool:
-        """Whether a gradient reached the parameter in this step or is still there."""
+        """Whether a gradient reached the parameter in this step or still exists."""
         return parameter in self.reached or parameter in self.gradients
 
     def is_new(self, variable: Variable, event: StepEvent) -> bool:
-        """Whether the variable came within this step, so that it need not have changed in it.
+        """Whether the variable appeared within this step, so that it need not change in it.
 
-        In the first step all of them did: there it counts as having been there before.
+        In the first step all of them did: there it counts as an earlier one.
         """
         return variable.born == event.step and event.step != (
             event.step if self.first_step is None else self.first_step
@@ -120,9 +120,9 @@ class StepChanges:
 
 
 class Additions:
-    """Whether backward() adds to gradients that were there when a step began.
+    """Whether backward() adds to gradients that existed when a step began.
 
-    It takes looks at two steps in a row: otherwise they may have gone in between.
+    This needs scans in two consecutive steps: otherwise they may have vanished in between.
     """
 
     def __init__(self, book: StepChanges) -> None:
@@ -130,12 +130,12 @@ class Additions:
         self._has_looked = self._had_looked = False  # at gradients, in this step and the last
 
     def read(self) -> None:
-        """Read the book of a step that ends, before the next one begins."""
+        """Read the state of a step that ends, before the next one begins."""
         looked = bool(self._book.reached or self._book.cleared)
         self._had_looked, self._has_looked = self._has_looked, looked
 
     def any_of(self, names: AbstractSet[str] | None = None) -> bool:
-        """Whether it added to any gradient, of these parameters or of all, in the step read."""
+        """Whether it added to a gradient, of these parameters or of all, in that step."""
         book = self._book
         kept = book.at_start & book.reached
         return self._had_looked and not (kept if names is None else kept & names) <= book.cleared

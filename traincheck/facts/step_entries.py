@@ -1,4 +1,4 @@
-"""What was entered between two ends of steps, in order."""
+"""The landmark calls and scans between two ends of steps, in order."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from traincheck.schema.observations.gradients import UnclearedGradients, Written
 
 @dataclass(slots=True)
 class StepEntries:
-    """What was entered since the last step ended, in order.
+    """The entries since the last step ended, in order.
 
-    entries: landmark calls, and looks at gradients. ids: of the parameters; None for a call.
+    Attributes:
+        entries: landmark calls, and scans of gradients.
+        ids: of the parameters; None for a call.
     """
 
     entries: list[CallEvent | StateEvent] = field(default_factory=list)
@@ -50,7 +52,7 @@ class StepEntries:
         self.batches.append(batch)
 
     def gradients(self) -> dict[int, StateEvent]:
-        """The last look at each gradient that there is."""
+        """The last scan of each existing gradient."""
         return {
             identity: entry
             for entry, identity in zip(self.entries, self.ids)

@@ -1,4 +1,4 @@
-"""What a training step did: who holds which parameters, and what became of gradients."""
+"""The facts of a training step: owners of parameters, and changes of gradients."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, StateEvent, StepEvent
 from traincheck.schema.torch_api import MODAL, Families
 
-# "new" is the moment of discovery, which every view records: it asks for no look.
+# "new" is the moment of discovery, which every view records: it needs no scan.
 DISCOVERY = Needs(states=frozenset({"parameter@new"}), kinds=frozenset({"optimizer", "step"}))
 GRADIENTS = Needs(
     calls=frozenset({Families.BACKWARD, Families.ZERO_GRAD, Families.OPTIMIZER_STEP}),
     states=frozenset({"gradient@backward", "parameter@hand"}),
 )
-# Forward passes, their modes, and what depends on these.
+# Forward passes, their modes, and their effects.
 MODES = Needs(calls=MODAL | {Families.MODULE, Families.EVAL})
 
 
@@ -25,7 +25,9 @@ MODES = Needs(calls=MODAL | {Families.MODULE, Families.EVAL})
 class Parameter:
     """A parameter that a module owns.
 
-    names: several when weights are tied. began_zero: whether all of it was zero when it was found.
+    Attributes:
+        names: several if weights are tied.
+        began_zero: whether it was zero when it was found.
     """
 
     names: set[str]
@@ -49,17 +51,19 @@ class Parameter:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing in it to train: FSDP leaves some parameters of a rank so."""
+        """Whether it has no elements: FSDP leaves some parameters of a rank empty."""
         return 0 in self.shape
 
 
 class Moment(NamedTuple):
-    """A landmark call and what became of gradients up to its end, as identities of parameters.
+    """A landmark call and the changes of gradients up to its end, as identities of parameters.
 
-    cleared: gradients that left, became zero or were replaced; before those in reached. reached:
-    gradients that came or changed and are not zero. applied: of an optimizer step, the non-zero
-    gradients that its parameters had. present: of an optimizer step, all of them, zero or not.
-    batch: loader, epoch and index of the batch that came last before it.
+    Attributes:
+        cleared: gradients that vanished, became zero or were replaced; before those in reached.
+        reached: gradients that appeared or changed and are not zero.
+        applied: for an optimizer step, the nonzero gradients of its parameters.
+        present: for an optimizer step, all of them, zero or not.
+        batch: loader, epoch and index of the last batch before it.
 
     Calls of outermost modules with grad enabled are moments too: of family MODULE.
     """
@@ -75,17 +79,23 @@ class Moment(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepFacts:
-    """The books of one step.
+    """The facts of one step.
 
-    gradients: the last look at each. changed: parameters that differ since; flipped: that were
-    frozen, or are no longer, at some moment of it; uncertain: whose looks could not tell. numbers:
-    of parameters, the last look that took any. kept: by optimizer, gradients that it has applied
-    in a step that was not recorded, and that are there when the first backward pass begins.
-    has_own: an optimizer was given other gradients than backward() left. by_hand: parameters with
-    gradients that the program has updated itself, as no optimizer has stepped so far; written: of
-    which it has changed a gradient itself before a backward pass. uses: paths of the modules
-    that were called, in order; the first call of each. forwards: in order of their first.
-    softmaxes: calls of softmax with grad enabled.
+    Attributes:
+        gradients: the last scan of each.
+        changed: parameters that changed.
+        flipped: parameters that were frozen or unfrozen within the step.
+        uncertain: parameters whose scans could not decide.
+        numbers: for parameters, the last scan with numbers.
+        kept: by optimizer, gradients that it applied in an unrecorded step and that still exist
+            when the first backward pass begins.
+        has_own: an optimizer got other gradients than backward() left.
+        by_hand: parameters with gradients that the program updated itself; no optimizer has stepped
+            so far.
+        written: parameters whose gradient it changed itself before a backward pass.
+        uses: paths of the called modules, in order, and the first call of each.
+        forwards: in order of their first call.
+        softmaxes: calls of softmax with grad enabled.
     """
 
     event: StepEvent
@@ -106,12 +116,12 @@ class StepFacts:
 
     @property
     def is_gap(self) -> bool:
-        """The step was not recorded: what was awaited may have happened here."""
+        """The step was not recorded: awaited events may have happened in it."""
         return not self.event.recorded
 
     @property
     def is_complete(self) -> bool:
-        """Whether what is absent really did not happen."""
+        """Whether absence is evidence: the step was recorded completely."""
         return self.event.recorded and self.event.complete
 
     def updates(self) -> list[Moment]:

@@ -1,4 +1,4 @@
-"""What the end of a training step tells of it."""
+"""Properties of a training step from its end event."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from traincheck.schema.events import StepEvent
 
 
 def is_judged(event: StepEvent) -> bool:
-    """Whether what is absent in this step really did not happen, in a step that trained."""
+    """Whether absence is evidence in this step: it trained and was recorded completely."""
     counters = event.counters
     return (
         event.recorded
@@ -16,5 +16,5 @@ def is_judged(event: StepEvent) -> bool:
 
 
 def is_skipped(event: StepEvent) -> bool:
-    """Whether a gradient scaler left out an optimizer step: then no update is due."""
+    """Whether a gradient scaler skipped an optimizer step: no update is due then."""
     return event.counters.get("scaler_step", 0) > event.counters.get("optimizer_step", 0)

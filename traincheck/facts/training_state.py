@@ -1,7 +1,7 @@
-"""The state of the training of one process: who holds what, and what became of gradients.
+"""The training state of one process: owners of parameters, and changes of gradients.
 
-Looks at state may be written late (on CUDA), but always before the step ends. So the books of a
-step are made when it ends, in the order of the calls after which the looks were taken.
+Scans may be written late (on CUDA), but always before the step ends. So the facts of a step are
+made when it ends, in the order of the calls after which the scans took place.
 """
 
 from __future__ import annotations
@@ -80,9 +80,9 @@ class TrainingState(Fact):
         self.ever_reached: set[int] = set()
         self.buffers: set[str] = set()
         self.loaded: set[str] = set()  # targets of loads that changed something
-        self.has_read = False  # a file that may hold what was trained before
+        self.has_read = False  # a file that may contain earlier training
         self.strided: set[str] = set()  # parameters that are not contiguous
-        self.replaced: set[str] = set()  # names that went to other objects while training
+        self.replaced: set[str] = set()  # names that were given to other objects during training
         self.off: set[str] = set()  # modules with an attribute requires_grad that is False
         self.modal = ModalModules()
         self.auxiliary = AuxiliaryModels()
@@ -90,7 +90,7 @@ class TrainingState(Fact):
         self._ids: dict[str, int] = {}
         self._gradients = Gradients(self.holders, self.parameters)
         self._has_stepped = False  # any optimizer
-        self.has_gap = False  # events were lost: optimizers and parameters may be among them
+        self.has_gap = False  # events were lost, possibly with optimizers and parameters
         self._batch: tuple[str, int, int] | None = None
         self._page = StepEntries()
         self.ended: StepFacts | None = None
@@ -130,7 +130,7 @@ class TrainingState(Fact):
         return "a parameter"
 
     def one_of_several(self, owner: str) -> str:
-        """``opt1 (Adam, train.py:12)``, with the line that made it; empty if there is one only."""
+        """``opt1 (Adam, train.py:12)``, with the line that created it; empty for the only one."""
         holder = self.holders.get(owner)
         if holder is None or len(self.holders) == 1:
             return ""
@@ -176,7 +176,7 @@ class TrainingState(Fact):
         if event.role == "buffer":
             self.buffers.add(event.name)
         elif event.role == "gradient":
-            identity = self._ids.get(event.name)  # now: the name may go to another object later
+            identity = self._ids.get(event.name)  # now: another object may have the name later
             if identity is not None and event.change != "unknown":
                 self._page.add(event, identity)
         elif event.role == "parameter":
@@ -189,7 +189,7 @@ class TrainingState(Fact):
             if event.summary is not None and event.summary.stats:
                 self._page.numbers[event.identity] = event
             known = self.parameters.get(event.identity) or self.loose.get(event.identity)
-            # The one case of nearly all events: a known parameter has other content.
+            # Nearly all events: a known parameter has changed content.
             if (
                 known is None
                 or event.change != "content"
@@ -236,11 +236,11 @@ class TrainingState(Fact):
             self.ever_reached.discard(identity)
 
     def _turn(self, event: StepEvent) -> StepFacts:
-        """Close the page of a step and begin the next."""
+        """End a step and begin the next."""
         page, self._page = self._page, StepEntries()
         self.has_gap |= event.is_gap
         if not event.recorded:
-            # Gradients came and went unseen; a look after the gap tells what there is, not since
+            # Gradients changed unrecorded; a scan after the gap shows the present ones, not since
             # when.
             self._gradients.forget()
         moments = self._gradients.walk(page) if event.recorded else []
@@ -248,7 +248,7 @@ class TrainingState(Fact):
         self.ever_reached |= reached
         self._has_stepped |= any(event.counters.get(name) for name in _UPDATES)
         by_hand = frozenset() if self._has_stepped else reached & page.changed
-        # Of those replaced nothing more is seen
+        # Replaced parameters produce no further events
         self._gradients.nonzero.intersection_update(self.parameters.keys() | self.loose.keys())
         return StepFacts(
             event=event,
@@ -272,7 +272,7 @@ class TrainingState(Fact):
         return {self._ids[name] for name in names if name in self._ids}
 
     def _kept(self, found: UnclearedGradients | None) -> dict[str, frozenset[int]]:
-        """Whose gradients were not cleared, by the optimizers that applied them."""
+        """The gradients that were not cleared, by the optimizers that applied them."""
         if found is None:
             return {}
         ids = self._named(found.names)

@@ -1,4 +1,4 @@
-"""Which variables a process has, and who holds them."""
+"""The variables of a process, and their optimizers."""
 
 from __future__ import annotations
 
@@ -14,17 +14,20 @@ from traincheck.schema.events import OptimizerEvent, StateEvent
 from traincheck.schema.parameter_names import is_unowned
 from traincheck.schema.trace_terms import LIFECYCLE_CHANGES
 
-_SPENT = 0.01  # of the highest rate: below, a schedule ends, and float32 rounds updates away
-_TINY = 1e-7  # as where a warm-up or a range test begins: float32 keeps seven digits
-# Optimizer state that a healthy step may leave as it is: maxima, schedules, step sizes.
+_SPENT = 0.01  # of the highest rate: below it, a schedule ends, and float32 rounds updates to zero
+_TINY = 1e-7  # at the start of a warm-up or a range test: float32 has seven digits
+# Optimizer state that a healthy step may leave unchanged: maxima, schedules, step sizes.
 _MAY_STAY = frozenset({"max_exp_avg_sq", "mu", "eta", "step_size"})
 
 
 @dataclass(slots=True, eq=False)
 class Variable:
-    """What is known of one variable now. born: step in which this object was first seen.
+    """The present state of one variable.
 
-    base: name of the parameter behind it. leaf: ``weight``, ``running_mean``, ``exp_avg``.
+    Attributes:
+        born: step in which this object was first seen.
+        base: name of its parameter.
+        leaf: ``weight``, ``running_mean``, ``exp_avg``.
     """
 
     name: str
@@ -40,9 +43,9 @@ class Variable:
     born: int | None
     is_sharded: bool = False
     is_single: bool = False  # of one element
-    is_empty: bool = False  # of none: a part of it is on another rank, say
+    is_empty: bool = False  # of none: for example a shard of another rank
     dtype: str = ""
-    cache: dict[Any, Any] = field(default_factory=dict)  # what deciders derived; dropped on change
+    cache: dict[Any, Any] = field(default_factory=dict)  # derived by deciders; dropped on change
 
 
 class Variables:
@@ -50,7 +53,7 @@ class Variables:
 
     def __init__(self) -> None:
         self.by_role: dict[str, dict[str, Variable]] = defaultdict(dict)
-        self.version = 0  # rises when a variable comes, goes, is another object, has other flags
+        self.version = 0  # rises when variables appear, vanish, or get other objects or flags
         self.optimizers = Holders()
         self._contexts: dict[tuple[Any, ...], Context] = {}
         self._models: set[str] = set()
@@ -58,12 +61,12 @@ class Variables:
         self._frozen: set[str] = set()
 
     def observe(self, event: StateEvent) -> None:
-        """Take note of a variable that came, went, or has other flags."""
+        """Enter a variable that appeared, vanished, or has other flags."""
         change, role = event.change, event.role
         if role == "gradient" or change not in LIFECYCLE_CHANGES:
             return
         if role == "parameter" and is_unowned(event.name):
-            return  # what is said of every parameter is said of models
+            return  # claims about every parameter apply to models
         known = self.by_role[role]
         if change in ("new", "replaced") or (event.name not in known and change != "gone"):
             if not may_stay(event):
@@ -82,7 +85,7 @@ class Variables:
                     variable.cache.clear()
 
     def hold(self, event: OptimizerEvent) -> None:
-        """Take note of what an optimizer holds."""
+        """Enter the parameters of an optimizer."""
         self.optimizers.enter(event)
         self.version += 1
         for known in self.by_role.values():
@@ -99,7 +102,7 @@ class Variables:
         return holder is not None and variable.identity in holder.ids
 
     def is_held(self, variable: Variable) -> bool:
-        """Whether any optimizer holds this variable, or the parameter behind it."""
+        """Whether any optimizer holds this variable, or its parameter."""
         identity = self.parameter_of(variable).identity
         return any(identity in holder.ids for holder in self.optimizers.by_id.values())
 
@@ -123,7 +126,7 @@ class Variables:
         return [v for v in self.by_role["parameter"].values() if v.identity in held]
 
     def parameter_of(self, variable: Variable) -> Variable:
-        """The parameter behind optimizer state; else the variable itself."""
+        """The parameter of optimizer state; else the variable itself."""
         if variable.role != "optimizer_state":
             return variable
         return self.by_role["parameter"].get(variable.base, variable)
@@ -138,7 +141,7 @@ class Variables:
         rates: Iterable[Mapping[str, Any]],
         highest: Mapping[tuple[str, int], float],
     ) -> bool:
-        """Whether a learning rate of zero, or near it at some end of a schedule, explains it."""
+        """Whether a learning rate of zero, or near zero at one end of a schedule, explains it."""
         for optimizer, holder in self.optimizers.by_id.items():
             group = holder.groups.get(variable.identity)
             if group is None:
@@ -155,8 +158,8 @@ class Variables:
     def context(self, variable: Variable, **dynamic: Any) -> Context:
         """Features that may explain why a variable changes. Equal contexts are one object.
 
-        requires_grad, in_optimizer: of the parameter behind the variable. model: its root module.
-        sharded: each rank holds a part of it.
+        requires_grad, in_optimizer: of the parameter of the variable. model: its root module.
+        sharded: each rank has a part of it.
         """
         known = variable.cache.get(key := tuple(dynamic.items()))
         if known is None:
@@ -178,9 +181,9 @@ class Variables:
 
 
 def select(variables: Variables, params: Mapping[str, Any]) -> list[Variable]:
-    """The variables that a claim speaks of; those with a gradient are parameters.
+    """The variables that a claim applies to; those with a gradient are parameters.
 
-    What has no elements never changes: FSDP leaves some parameters of a rank empty.
+    Variables without elements never change: FSDP leaves some parameters of a rank empty.
     """
     role = "parameter" if params["role"] == "gradient" else params["role"]
     return [
@@ -194,7 +197,7 @@ def select(variables: Variables, params: Mapping[str, Any]) -> list[Variable]:
 
 
 def may_stay(event: StateEvent) -> bool:
-    """Whether the variable says nothing by not changing."""
+    """Whether it is no evidence that the variable did not change."""
     return event.role == "optimizer_state" and _leaf(event) in _MAY_STAY
 
 
@@ -204,7 +207,7 @@ def _leaf(event: StateEvent) -> str:
 
 
 def variable_of(event: StateEvent) -> Variable:
-    """What the event that tells of a variable says about it."""
+    """The variable of a state event."""
     base = event.name.partition("/")[0]
     summary = event.summary
     return Variable(

@@ -1,4 +1,4 @@
-"""What a run could have shown: the calls and variables that occurred in it.
+"""The terms that a run could show: the calls and variables that occurred in it.
 
 A run contradicts a claim if its coverage includes the subject, and it did not propose the claim.
 """
@@ -41,7 +41,7 @@ VariableKind = tuple[str, str, str, str]  # role, leaf, class of its module, mod
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunCoverage:
-    """What occurred in one run.
+    """The calls and variables of one run.
 
     Attributes:
         programs: file names, with a sketch of what they train (facts/programs.py).
@@ -166,7 +166,7 @@ def union(first: RunCoverage, second: RunCoverage) -> RunCoverage:
     programs = first.programs | second.programs
     trained = {file_of(name) for name in programs if file_of(name) != name}
     return RunCoverage(
-        # A DataLoader worker trains nothing, and is not a program of its own.
+        # A DataLoader worker trains nothing, and is not a separate program.
         programs=frozenset(name for name in programs if name not in trained),
         calls=first.calls | second.calls,
         modules=first.modules | second.modules,

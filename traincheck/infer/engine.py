@@ -31,7 +31,7 @@ __all__ = ["REASONS", "Dropped", "InferResult", "Limits", "infer", "learn_from"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InferResult:
-    """What was learned.
+    """The learned invariants.
 
     Attributes:
         invariants: sorted.

@@ -71,7 +71,7 @@ def known_runs(path: str | Path) -> list[RunStatistics]:
     beside = statistics_path(path)
     if not (Path(path).exists() or beside.exists()):
         raise UsageError(
-            f"{path} does not exist", fix="without --update, its invariants are learned anew"
+            f"{path} does not exist", fix="without --update, its invariants are learned again"
         )
     if not beside.exists():
         raise UsageError(

@@ -17,7 +17,7 @@ from typing import Any
 
 from traincheck.facts.programs import alike
 from traincheck.infer.replay_views import Features
-from traincheck.relations.phrasing import is_private
+from traincheck.relations.phrasing import is_user_api
 from traincheck.schema.claims import PROGRAM, Condition, Precondition, Scalar
 
 MAX_CLAUSES = 2
@@ -268,7 +268,7 @@ def _singles(
         if len(values) < 2:  # noqa: PLR2004  # a feature that never differs explains nothing
             continue
         for condition, extra in _conditions(feature, values):
-            if is_wide and feature == _CLASS and is_private(str(condition.value)):
+            if is_wide and feature == _CLASS and is_user_api(str(condition.value)):
                 continue
             rows = _bits(condition.holds(row[0]) for row in table)
             yield _Candidate((condition,), rows, cost + extra)

@@ -56,7 +56,7 @@ def by_scope(
 def propose(source: EventSource, relations: Mapping[str, Relation]) -> Proposed:
     """Collect hypotheses in one pass over a run.
 
-    Each process has proposers of its own. Proposers of relations for the whole run see all ranks.
+    Each process has its own proposers. Proposers of relations for the whole run see all ranks.
     """
     processes: dict[tuple[int, str], tuple[CoverageCollector, list[Proposer]]] = {}
     own, shared = by_scope(relations)

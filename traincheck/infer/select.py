@@ -32,7 +32,7 @@ _SHOWN = 3  # names of runs in a detail
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What an invariant must reach.
+    """The thresholds for an invariant.
 
     Attributes:
         confidence: in [0, 1].

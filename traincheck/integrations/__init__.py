@@ -1,1 +1,1 @@
-"""Checking within the user's own process: `traincheck.watch`, and callbacks of frameworks."""
+"""Checking within the user's process: `traincheck.watch`, and callbacks of frameworks."""

@@ -1,4 +1,4 @@
-"""What is said when the framework of a callback is not installed. Imports none of them."""
+"""The error when the framework of a callback is not installed. Imports none of them."""
 
 from __future__ import annotations
 
@@ -23,5 +23,5 @@ def load(*names: str, extra: str) -> ModuleType:
             return importlib.import_module(name)
         except ModuleNotFoundError as error:
             if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-                raise  # it is there, and lacks something of its own
+                raise  # it is installed, and lacks one of its dependencies
     raise MissingDependencyError(f"{names[0]} is not installed", fix=f"pip install {extra}")

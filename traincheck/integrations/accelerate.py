@@ -12,25 +12,25 @@ _Accelerator: Any = load("accelerate", extra="accelerate").Accelerator
 
 
 def watch(accelerator: Any, **options: Any) -> Watch:
-    """Check what an Accelerator trains: a context manager, to be made after ``prepare``.
+    """Check the training of an Accelerator: a context manager. Create it after ``prepare``.
 
     Args:
         accelerator: its models and optimizers are watched.
         **options: those of ``traincheck.watch``.
 
     Raises:
-        UsageError: that is no Accelerator, or it has prepared nothing yet.
+        UsageError: not an Accelerator, or it has not prepared anything yet.
     """
     if not isinstance(accelerator, _Accelerator):
         raise UsageError(
-            f"a {type(accelerator).__name__} is no Accelerator",
+            f"a {type(accelerator).__name__} is not an Accelerator",
             fix="traincheck.watch(model, optimizer) watches other loops",
         )
-    # There is no public way to ask for these; they have had these names in all versions.
+    # There is no public access to these; they have had these names in all versions.
     subjects = (*accelerator._models, *accelerator._optimizers)
     if not subjects:
         raise UsageError(
-            "the Accelerator has prepared nothing yet",
+            "the Accelerator has not prepared anything yet",
             fix="call accelerator.prepare(model, optimizer, ...) before watch(accelerator)",
         )
     return Watch(subjects, Options.of(options))

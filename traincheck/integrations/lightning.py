@@ -1,7 +1,7 @@
 """A callback for Lightning: `fit` is watched from the setup to the teardown.
 
-It only begins and ends the watch. What is seen are the calls, so batches and gradients are seen
-before Lightning clears them, whatever the moments of callbacks are.
+It only begins and ends the watch. The watch records the calls, so it has batches, and gradients
+before Lightning clears them, regardless of the moments of callbacks.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class TraincheckCallback(_Callback):  # type: ignore[misc]  # a base of whicheve
 
     Args:
         halt: end training at the end of the step that shows the first finding of severity error.
-            Checkpoint callbacks, such as ModelCheckpoint, are taken out of the Trainer until
-            ``fit()`` returns, so that none writes after that step. With several processes they
-            agree on it, which takes one exchange a step.
+            Checkpoint callbacks, such as ModelCheckpoint, are removed from the Trainer until
+            ``fit()`` returns, so that none writes after that step. Several processes agree on the
+            end, which takes one exchange per step.
         **options: those of ``traincheck.watch``.
 
     Attributes:
@@ -37,14 +37,14 @@ class TraincheckCallback(_Callback):  # type: ignore[misc]  # a base of whicheve
         super().__init__()
         self._options = Options.of(options)
         self._halt = halt
-        self._undo: Callable[[], None] | None = None  # puts back what the end of training took out
+        self._undo: Callable[[], None] | None = None  # restores the removed callbacks
         self.run = Watch((), self._options)
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         if stage == "fit":
-            self._put_back()  # a training that was halted, and failed then
+            self._put_back()  # a training that was halted, and then failed
             self.run.stop()
-            # Before the optimizers are made: they are seen when that happens.
+            # Before the optimizers are created, which is recorded.
             self.run = Watch((pl_module,), self._options, seeks=False)
             self.run.start()
 
@@ -56,7 +56,7 @@ class TraincheckCallback(_Callback):  # type: ignore[misc]  # a base of whicheve
         if not self._halt or self._undo is not None:
             return
         is_error = self.run.settle()
-        if trainer.world_size > 1:  # one that stopped alone would leave the others waiting
+        if trainer.world_size > 1:  # one process that stopped alone would leave the others waiting
             is_error = trainer.strategy.reduce_boolean_decision(is_error, all=False)
         if is_error:
             _logger.warning(
@@ -70,7 +70,7 @@ class TraincheckCallback(_Callback):  # type: ignore[misc]  # a base of whicheve
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
         if stage == "fit":
             self.run.stop()
-            self._put_back()  # Lightning goes on to tear these down
+            self._put_back()  # Lightning then tears these down
 
     def _put_back(self) -> None:
         undo, self._undo = self._undo, None
@@ -89,5 +89,5 @@ class TraincheckCallback(_Callback):  # type: ignore[misc]  # a base of whicheve
         self._undo = undo
         loop.min_epochs = loop.epoch_loop.min_steps = None
         trainer.should_stop = True
-        # In place, as Lightning is going through this list. They are behind us in it.
+        # In place, because Lightning is iterating over this list. They come after this callback.
         callbacks[:] = [callback for callback in callbacks if callback not in savers]

@@ -1,7 +1,7 @@
-"""A callback for the Trainer of Transformers: `train` is watched from its begin to its end.
+"""A callback for the Trainer of Transformers: `train` is watched from begin to end.
 
-It only begins and ends the watch. What is seen are the calls, so batches and gradients are seen
-before the Trainer clears them, whatever the moments of callbacks are.
+It only begins and ends the watch. The watch records the calls, so it has batches, and gradients
+before the Trainer clears them, regardless of the moments of callbacks.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _logger = logging.getLogger("traincheck")
 
 
 class _TrainerWatch(Watch):
-    """Begun by a callback, which is not told when training fails."""
+    """Begun by a callback, which is not called when training fails."""
 
 
 class _HaltedControl(_TrainerControl):  # type: ignore[misc]  # it may not be installed
-    """Ends training, and neither evaluates nor saves, whatever another callback asks for."""
+    """Ends training, and neither evaluates nor saves, whatever another callback requests."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in ("should_save", "should_evaluate"):
@@ -37,13 +37,13 @@ class _HaltedControl(_TrainerControl):  # type: ignore[misc]  # it may not be in
 class TraincheckCallback(_TrainerCallback):  # type: ignore[misc]  # it may not be installed
     """Check training: ``Trainer(..., callbacks=[TraincheckCallback()])``.
 
-    The Trainer tells callbacks nothing when training fails: then the watch goes on until
+    The Trainer does not call callbacks when training fails. The watch then continues until
     ``run.stop()`` is called or the next training begins.
 
     Args:
         halt: end training at the end of the step that shows the first finding of severity error.
             The Trainer writes no checkpoint and runs no evaluation after that step; ``train()``
-            returns. With several processes they agree on it, which takes one exchange a step.
+            returns. Several processes agree on the end, which takes one exchange per step.
         **options: those of ``traincheck.watch``.
 
     Attributes:
@@ -53,7 +53,7 @@ class TraincheckCallback(_TrainerCallback):  # type: ignore[misc]  # it may not 
     def __init__(self, *, halt: bool = False, **options: Any) -> None:
         self._options = Options.of(options)
         self._halt = halt
-        self._control: Any = None  # the Trainer's own, once training was halted
+        self._control: Any = None  # that of the Trainer, once training was halted
         self.run = Watch((), self._options)
 
     def on_train_begin(
@@ -88,7 +88,7 @@ class TraincheckCallback(_TrainerCallback):  # type: ignore[misc]  # it may not 
         return self._given_back()
 
     def _given_back(self) -> Any:
-        """The Trainer's own control, if another one took its place; training is over."""
+        """The Trainer's original control, if it was replaced; training is over."""
         control, self._control = self._control, None
         if control is not None:
             control.should_training_stop = control.should_save = control.should_evaluate = False
@@ -96,7 +96,7 @@ class TraincheckCallback(_TrainerCallback):  # type: ignore[misc]  # it may not 
 
 
 def _any_process(is_true: bool, num_processes: int) -> bool:
-    """Whether it is true in any process: one that stopped alone would leave the others waiting."""
+    """Whether it is true in any process. One that stopped alone would leave the others waiting."""
     if num_processes <= 1:
         return is_true
     accelerate = load("accelerate.utils", extra="accelerate")  # the Trainer needs it, too

@@ -1,7 +1,7 @@
-"""`traincheck.watch`: record and check the training of this process while it goes on.
+"""`traincheck.watch`: record and check the training of this process while it runs.
 
-The instruments are those of a launched run, and so is the engine; it is fed when a step ends, in
-the thread that trains. Nothing stays behind when the watch ends.
+The instruments and the engine are those of a launched run. The engine reads the events when a step
+ends, in the thread that trains. Everything is removed when the watch ends.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ __all__ = ["Options", "TrainingHalted", "Watch", "watch"]
 
 _logger = logging.getLogger("traincheck")
 _LEVELS = {"error": logging.ERROR, "warning": logging.WARNING, "info": logging.INFO}
-_SKIPPED_STEPS = 1000  # whose ends are read together
+_SKIPPED_STEPS = 1000  # steps whose ends are read together
 _OTHER_WORDS = {"interval": "every", "every_n_steps": "every", "max_steps": "limit"}
-_FILE_BYTES = 1 << 22  # of a trace that nobody keeps; what was checked is dropped then
+_FILE_BYTES = 1 << 22  # of a trace that is not kept; checked events are dropped beyond it
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -67,15 +67,15 @@ class Options:
     """How to watch.
 
     Attributes:
-        every: check each n-th step.
-        warmup: check all of the first steps, so many, whatever ``every`` says.
-        limit: stop after so many checked steps; None for no end.
+        every: check every n-th step.
+        warmup: number of first steps that are all checked, regardless of ``every``.
+        limit: stop after so many checked steps; None for no limit.
         invariants: invariant files to check.
         rules: whether to check the built-in rules.
-        select: codes of rules and names of relations to check; none for what the project's
-            configuration says, else all.
-        ignore: codes and names to leave out; the same.
-        output: folder to keep the trace in; None to keep none.
+        select: codes of rules and names of relations to check. Empty: those of the project's
+        configuration, else all.
+        ignore: codes and names to omit, in the same way.
+        output: folder for the trace; None: the trace is not kept.
         halt: raise TrainingHalted at the first finding of severity error.
     """
 
@@ -119,37 +119,38 @@ class Options:
 class Watch:
     """One watch: a context manager; as a decorator, one for each call. Made by `watch`.
 
-    In a process that is recorded already it does nothing of its own: a watch within a watch joins
-    it, and one under ``traincheck-collect`` or ``traincheck run`` leaves the checking to that.
+    In a process that is recorded already it does not record: a watch within a watch joins the outer
+    one, and one under ``traincheck-collect`` or ``traincheck run`` leaves the checking to that
+    command.
     """
 
     def __init__(self, subjects: Sequence[Any], options: Options, *, seeks: bool = True) -> None:
         self._given = subjects
         self._options = options
-        self._seeks = seeks  # the optimizers of the models, when none is given
+        self._seeks = seeks  # the optimizers of the models, if none is given
         self._running: _Running | None = None
         self._joined: Watch | None = None
         self._report: Report | None = None
 
     @property
     def is_active(self) -> bool:
-        """Whether something is watched now."""
+        """Whether the watch is active."""
         return self._running is not None or self._joined is not None
 
     @property
     def findings(self) -> Findings:
-        """What was found so far, the first cause first."""
+        """The findings so far, the first cause first."""
         return Findings(self.report().findings)
 
     @property
     def has_error(self) -> bool:
-        """Whether a finding of severity error was announced. Asking costs nothing."""
+        """Whether a finding of severity error was announced. The call costs nothing."""
         if self._joined is not None:
             return self._joined.has_error
         return self._running is not None and self._running.has_error
 
     def report(self) -> Report:
-        """What is known by now; once the watch has ended, its conclusion.
+        """The present report; once the watch has ended, the final one.
 
         Raises:
             UsageError: the watch has not begun.
@@ -163,7 +164,7 @@ class Watch:
         return self._report
 
     def __repr__(self) -> str:
-        """What there is to say in a line, for who prints it in a notebook."""
+        """A summary in one line, for notebooks."""
         if not self.is_active and self._report is None:
             return "<traincheck: nothing was watched yet>"
         return f"<{conclusion(self.report())}{', and watching' if self.is_active else ''}>"
@@ -174,7 +175,7 @@ class Watch:
         return report_html(self.report())
 
     def settle(self) -> bool:
-        """Check the step that the loop has just finished; tells what `has_error` does then.
+        """Check the step that the loop has just finished. Returns `has_error` after that.
 
         For callbacks of frameworks: otherwise a step is checked when the next one begins, which may
         be after a checkpoint was written.
@@ -186,7 +187,7 @@ class Watch:
         return self.has_error
 
     def check_next_step(self) -> None:
-        """Check the next step that begins, whatever ``every`` and ``limit`` say.
+        """Check the next step that begins, regardless of ``every`` and ``limit``.
 
         Raises:
             UsageError: the watch has not begun.
@@ -199,10 +200,10 @@ class Watch:
             raise UsageError("nothing is watched yet", fix="with traincheck.watch(...) as run:")
 
     def add(self, *subjects: Any) -> None:
-        """Watch further models and optimizers, for instance some that were replaced.
+        """Watch further models and optimizers, such as replaced ones.
 
         Raises:
-            UsageError: something else was given.
+            UsageError: an argument is neither.
         """
         from traincheck.collect.session.attach import WatchedObjects, attach
 
@@ -214,7 +215,7 @@ class Watch:
             attach(self._running.session, more)
 
     def start(self) -> None:
-        """Begin, where a ``with`` block does not fit.
+        """Begin without a ``with`` block.
 
         Raises:
             UsageError: it has begun already, or an option or object is not usable.
@@ -247,7 +248,7 @@ class Watch:
         CURRENT.watch = self
 
     def stop(self) -> None:
-        """End: put the originals back, and conclude. Does nothing when it has ended."""
+        """End: restore the originals, and conclude the report. Does nothing if it has ended."""
         running, joined = self._running, self._joined
         self._running = self._joined = None
         if joined is not None:
@@ -277,7 +278,7 @@ class Watch:
         self.stop()
 
     def __call__(self, function: Callable[_P, _R]) -> Callable[_P, _R]:
-        """As a decorator: watch each call; models and optimizers among its arguments as well."""
+        """Decorate a function: watch each call, and models and optimizers among its arguments."""
         if (
             inspect.iscoroutinefunction(function)
             or inspect.isgeneratorfunction(function)
@@ -311,7 +312,7 @@ class Watch:
 
 
 class _Running:
-    """The session of a watch that goes on, and the engine that it feeds."""
+    """The session of an active watch, and its engine."""
 
     def __init__(self, options: Options, subjects: WatchedObjects) -> None:
         from traincheck.collect.session.attach import attach
@@ -338,7 +339,7 @@ class _Running:
         settings = Settings(
             directory=str(self._directory),
             run_id=self._directory.name,
-            needs=engine.wants,
+            needs=engine.needs,
             fold=not options.invariants,
             every=options.every,
             warmup=options.warmup,
@@ -355,7 +356,7 @@ class _Running:
         self._skipped = 0
         try:
             self.session.start()
-            self._is_recording = self.session.switch.on
+            self._is_recording = self.session.recording.on
             attach(self.session, subjects)
         except BaseException:
             self.session.stop()
@@ -395,11 +396,11 @@ class _Running:
         _logger.log(_LEVELS[finding.severity], "%s", text)
 
     def _after_step(self) -> None:
-        was_recorded, self._is_recording = self._is_recording, self.session.switch.on
+        was_recorded, self._is_recording = self._is_recording, self.session.recording.on
         self._skipped = 0 if was_recorded else self._skipped + 1
         if self._skipped % _SKIPPED_STEPS:
-            return  # it left nothing but its end
-        if os.getpid() != self._pid:  # a forked child that trains: its events are not ours
+            return  # it left only its end
+        if os.getpid() != self._pid:  # a forked child that trains: another run
             return
         self._feed(self._reader.new)
         em = self.session.local.em
@@ -415,9 +416,7 @@ class _Running:
             self._give_up(f"{type(error).__name__}: {error}")
             give_back(error)
             _logger.warning("traincheck: %s", self._notes[0], exc_info=error)
-        except (
-            BaseException
-        ) as error:  # an interrupt: events may be lost, so nothing more is judged
+        except BaseException as error:  # an interrupt: events may be lost, so checking stops
             self._give_up(type(error).__name__)
             raise
 
@@ -445,7 +444,7 @@ def _directory(output: str | Path | None) -> Path:
 
 
 def _nothing(reason: str) -> Report:
-    """The report where nothing was watched."""
+    """The report if nothing was watched."""
     return replace(make_engine(rules=False).so_far(), notes=[reason])
 
 
@@ -473,12 +472,12 @@ def watch(*subjects: Any, **options: Any) -> Any:
     """Check training in this process: ``with traincheck.watch(model, optimizer) as run:``.
 
     Findings are logged to the logger "traincheck" when the step that shows them has ended. At the
-    end of the block everything is as it was before. As a decorator, ``@traincheck.watch`` or
+    end of the block everything is restored. As a decorator, ``@traincheck.watch`` or
     ``@traincheck.watch(every=10)``, it watches each call of a function.
 
     Args:
         *subjects: models and optimizers that exist already, also in lists. Without an optimizer,
-            those that hold parameters of the models are found. What is made inside is seen anyhow.
+            those of the models are found. Objects created inside the block are watched too.
         **options: the fields of `Options`: every, warmup, limit, invariants, rules, select,
             ignore, output, halt.
 

@@ -18,7 +18,7 @@ from traincheck.schema.events import CallEvent, Event, StateEvent, StepEvent
 from traincheck.schema.findings import Example
 from traincheck.schema.torch_api import Families
 
-# Gradients show which parameters wait for an update, and whether backward() adds to old ones.
+# Gradients show which parameters await an update, and whether backward() adds to old gradients.
 GRADIENTS = Needs(
     calls=frozenset({Families.BACKWARD}),
     states=frozenset({"parameter@new"}) | sampled("gradient@backward"),
@@ -28,24 +28,24 @@ UPDATES = Needs(states=sampled("parameter@step"))  # those by hand
 
 
 class ClearedByHand:
-    """Drops examples of a missing zero_grad where backward() adds to no gradient all the same.
+    """Drops examples of a missing zero_grad if backward() adds to no gradient anyway.
 
     claims: indices of those about zero_grad.
     """
 
     def __init__(self, claims: Collection[int]) -> None:
         self.claims = claims
-        self._book = StepChanges()
-        self._additions = Additions(self._book)
+        self._changes = StepChanges()
+        self._additions = Additions(self._changes)
         self._held: list[tuple[int, Example]] = []  # until the step ends
 
     def observe(self, event: Event, found: Examples) -> Examples:
-        """Enter an event; what is certain of the examples that it gave, and of earlier ones."""
+        """Enter an event and its examples. Return the examples that are certain now."""
         if not self.claims:
             return found
         if isinstance(event, StateEvent):
             if event.role == "gradient":
-                self._book.observe(event)
+                self._changes.observe(event)
             return found
         doubtful = [one for one in found if one[0] in self.claims and not one[1].holds]
         if doubtful:
@@ -56,7 +56,7 @@ class ClearedByHand:
             if self._held and event.recorded and self._additions.any_of():
                 found = [*found, *self._held]
             self._held = []
-            self._book.turn(event)
+            self._changes.turn(event)
         return found
 
 
@@ -68,28 +68,28 @@ class Awaited:
         longest: most steps in a row without an update that an update ended.
     """
 
-    def __init__(self, variables: Variables, book: StepChanges) -> None:
-        self._variables, self._book = variables, book
+    def __init__(self, variables: Variables, changes: StepChanges) -> None:
+        self._variables, self._changes = variables, changes
         self.has_updated = False
         self.longest = 0
         self._held: frozenset[str] = frozenset()
         self._version = -1
         self._reached: set[str] = set()  # held parameters that ever got a gradient
-        self._changes: Counter[str] = Counter()  # held parameter -> steps without update, changed
+        self._by_hand: Counter[str] = Counter()  # held parameter -> changes in steps without update
         self._lines: set[str | None] = set()  # that call backward() in steps with an update
         self._calls: set[str | None] = set()  # in this step
-        self._additions = Additions(book)
+        self._additions = Additions(changes)
 
     def backward(self, event: CallEvent) -> None:
         """Enter a backward pass."""
         self._calls.add(event.where)
 
     def read(self) -> None:
-        """Read the book of a step that ends, before the next one begins."""
+        """Read the changes of a step that ends, before the next step begins."""
         if self._version != self._variables.version:
             self._version = self._variables.version
             self._held = frozenset(v.name for v in self._variables.held_parameters())
-        self._reached |= self._book.reached & self._held
+        self._reached |= self._changes.reached & self._held
         self._additions.read()
 
     def updated(self, lapse: int) -> None:
@@ -100,14 +100,14 @@ class Awaited:
         self._calls.clear()
 
     def is_update_due(self, event: StepEvent) -> bool:
-        """Whether an optimizer holds parameters whose gradients wait in this step.
+        """Whether an optimizer holds parameters whose gradients await an update in this step.
 
-        After updates, only gradients that are computed and cleared as they were for these.
+        After the first update, only gradients count that are computed and cleared as for an update.
         """
         calls, self._calls = self._calls, set()
-        self._changes.update(self._book.changed["parameter"] & self._held)
-        reached = self._book.reached & self._held if self._book.reached else self._reached
-        if not any(self._changes[name] < UPDATED for name in reached):
+        self._by_hand.update(self._changes.changed["parameter"] & self._held)
+        reached = self._changes.reached & self._held if self._changes.reached else self._reached
+        if not any(self._by_hand[name] < UPDATED for name in reached):
             return False
         if not self.has_updated:
             return True
@@ -125,7 +125,7 @@ class Awaited:
 
 
 def needs(family: str) -> Needs:
-    """What it takes to know whether a landmark is due in every step."""
+    """The needs for deciding whether a landmark is due in every step."""
     if family == Families.OPTIMIZER_STEP:
         return GRADIENTS | UPDATES
     return GRADIENTS if family == Families.ZERO_GRAD else Needs()

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, ClassVar
 
-from traincheck.schema.claims import Hypothesis
-from traincheck.schema.findings import CheckInfo
+from traincheck.schema.claims import Context, Hypothesis
+from traincheck.schema.events import Event
+from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
+
+NO_CONTEXT: Context = {}
+SATISFIED = Example(holds=True, context=NO_CONTEXT)
 
 
 class RelationBase:
@@ -65,3 +69,40 @@ class ProposerBase:
     def observed_terms(self) -> Iterable[str]:
         """None."""
         return ()
+
+
+def counterexample(
+    event: Event,
+    subject: Subject,
+    expected: str,
+    observed: str,
+    symptom: Symptom,
+    *,
+    context: Context = NO_CONTEXT,
+    evidence: tuple[Event, ...] = (),
+    stage: str = "train",
+) -> Example:
+    """A negative example at the step and rank of ``event``.
+
+    Args:
+        event: where the claim broke.
+        subject: what broke it.
+        expected: what the claim asks for, as a clause.
+        observed: what happened instead, as a clause.
+        symptom: how the finding is worded and grouped.
+        context: the features that preconditions are learned from.
+        evidence: the events to show; ``event`` alone by default.
+        stage: the stage to report.
+    """
+    return Example(
+        holds=False,
+        context=context,
+        step=event.step,
+        rank=event.rank,
+        stage=stage,
+        subject=subject,
+        expected=expected,
+        observed=observed,
+        evidence=evidence or (event,),
+        symptom=symptom,
+    )

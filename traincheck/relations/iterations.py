@@ -1,4 +1,4 @@
-"""Which updates are of one iteration: a loop may make several of a batch. Judges nothing."""
+"""Which updates belong to one iteration: a loop may make several from one batch."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from traincheck.schema.torch_api import Families
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """An update. batch: its number, where it is known of which it is made, and of no other."""
+    """An update. batch: the number of the one batch that it is made from, where that is known."""
 
     optimizers: frozenset[str | None] = frozenset()
     batch: int | None = None
 
     def is_with(self, other: Update) -> bool:
-        """Whether both are of one iteration: of one batch.
+        """Whether both belong to one iteration, that is, to one batch.
 
-        Where that is not known: each by optimizers of its own, as of a generator and its critic.
+        Where the batch is not known: whether their optimizers differ, as for a generator and its
+        critic.
         """
         if self.batch is not None and other.batch is not None:
             return self.batch == other.batch
@@ -29,8 +30,8 @@ class Update:
 
 
 @dataclass(slots=True)
-class Updates:
-    """Follows the updates of a process. last: the one that the last step ended with."""
+class UpdateTracker:
+    """Follows the updates of a process. last: the update of the last step."""
 
     last: Update = Update()
     _optimizers: set[str | None] = field(default_factory=set)
@@ -40,7 +41,7 @@ class Updates:
     _has_updated: bool = False  # since a batch was drawn
 
     def observe(self, event: Event) -> None:
-        """Take note of an event."""
+        """Enter an event."""
         if isinstance(event, CallEvent):
             if event.family == Families.OPTIMIZER_STEP:
                 self._optimizers.add(event.owner)
@@ -56,32 +57,32 @@ class Updates:
 
 
 class ShortUpdates:
-    """Updates that lack something, as the last ones of an epoch do: one by itself is no harm.
+    """Updates that lack something, such as the last of an epoch: a single one does no harm.
 
-    Each is kept until the next iteration tells whether it is short, too. What other updates of the
-    same iteration are tells nothing.
+    Each is kept until the next iteration shows whether that is short, too. Other updates of the
+    same iteration prove nothing.
     """
 
     def __init__(self) -> None:
-        self._updates = Updates()
+        self._updates = UpdateTracker()
         self._waiting: dict[int, tuple[Example, Update]] = {}
 
     def observe(self, event: Event) -> None:
-        """Take note of an event, before it is judged."""
+        """Enter an event, before it is judged."""
         self._updates.observe(event)
         if isinstance(event, StepEvent) and not event.recorded:
             self._waiting.clear()  # what follows is not the next step
 
-    def short(self, index: int, wrongly: Example) -> Examples:
-        """The last update is short for this claim: the example that this makes count."""
+    def add_short(self, index: int, example: Example) -> Examples:
+        """The last update is short for this claim. Return the example that counts now."""
         now, waiting = self._updates.last, self._waiting.get(index)
         if waiting is not None and now.is_with(waiting[1]):
             return ()
-        self._waiting[index] = wrongly, now
+        self._waiting[index] = example, now
         return () if waiting is None else ((index, waiting[0]),)
 
-    def full(self, index: int) -> None:
-        """It is not."""
+    def clear_short(self, index: int) -> None:
+        """The last update is not short for this claim."""
         waiting = self._waiting.get(index)
         if waiting is not None and not self._updates.last.is_with(waiting[1]):
             del self._waiting[index]

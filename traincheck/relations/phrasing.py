@@ -1,4 +1,4 @@
-"""How APIs, variables and programs are put into words, and which program a trace is of."""
+"""Names of APIs, variables and programs in sentences."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import Any
 
 from traincheck.facts.programs import file_of
 from traincheck.schema.torch_api import Families
-from traincheck.schema.words import listed
+from traincheck.schema.words import joined, listed
 
-SEVERAL_RANKS = "several ranks"  # among the words of a run: that there are any but rank 0
+SEVERAL_RANKS = "several ranks"  # in the vocabulary of a run: it has more than rank 0
 STEP = "step"  # as an outer window: from one step boundary to the next
 
+_MOST_NAMES = 4  # in a sentence
 _SHORT = {
     STEP: "training step",
     Families.BACKWARD: "backward",
@@ -50,6 +51,7 @@ _OPENINGS = frozenset(
         "Argument",
         "Between",
         "During",
+        "Each",
         "Every",
         "In",
         "No",
@@ -68,18 +70,23 @@ ROLE_NAMES = {
 }
 
 
-def short(api: str) -> str:
-    """A name as people say it: ``Linear.forward``, ``functional.relu``."""
+def display_name(api: str) -> str:
+    """The short name of an API: ``Linear.forward``, ``functional.relu``."""
     return _SHORT.get(api) or ".".join(api.split(".")[-2:])
 
 
-def shown(args: Mapping[str, Any]) -> str:
-    """Arguments as they are written in a call: ``is_causal=True, reduction='mean'``."""
+def format_args(args: Mapping[str, Any]) -> str:
+    """Arguments as in a call: ``is_causal=True, reduction='mean'``."""
     return ", ".join(f"{name}={value!r}" for name, value in sorted(args.items()))
 
 
+def names_text(names: Sequence[str]) -> str:
+    """Names in a sentence: ``a, b and c``; of more than four, the first four."""
+    return joined(names, _MOST_NAMES) if len(names) > _MOST_NAMES else listed(names)
+
+
 def is_wrapper(api: str) -> bool:
-    """Whether it belongs to torch, but does what the modules do that a program put into it."""
+    """Whether it belongs to torch, but only runs modules that the program puts into it."""
     return api.startswith(_WRAPPERS)
 
 
@@ -88,18 +95,18 @@ def is_library(api: str) -> bool:
     return api.startswith("torch.") and not is_wrapper(api)
 
 
-def is_private(api: str) -> bool:
+def is_user_api(api: str) -> bool:
     """Whether another program may use the same name for something else."""
     return not (is_library(api) or api.startswith(_PUBLIC))
 
 
 def in_program(params: Mapping[str, Any], text: str) -> str:
-    """The sentence with the program that it is kept to, if there is one."""
+    """The sentence with the one program that it applies to, if there is one."""
     return of_programs([file_of(params["program"])], text) if "program" in params else text
 
 
 def of_programs(names: Sequence[str], text: str) -> str:
-    """The sentence with the programs that it is kept to, if there are any."""
+    """The sentence with the programs that it applies to, if there are any."""
     if not names:
         return text
     first, _, _ = text.partition(" ")

@@ -1,4 +1,4 @@
-"""Say in few patterns which variables of a model are alike. Knows dotted names and labels only.
+"""Patterns for the variables of a model that have one label, from their dotted names.
 
 A pattern is a path below which every variable is meant: ``Net.blocks.*.norm``, ``Net.stages.[0-1]``
 (these of several numbers) or ``Net.**.bias`` (this leaf anywhere).
@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-MOST_PATTERNS = 24  # more than these say nothing that a person would read
+MOST_PATTERNS = 24  # people do not read longer lists
 ANY_NUMBER = "*"
 ANYWHERE = "**"
 
@@ -27,7 +27,7 @@ class _Node:
 
 
 def fold(labels: Mapping[str, Hashable]) -> list[tuple[str, Hashable]]:
-    """Patterns that together tell the label of each name; none when it would take too many."""
+    """Patterns that give the label of each name; none if there would be too many."""
     found = list(_leaves(_tree(labels).children))
     by_leaf = _by_leaf(labels)
     if by_leaf is not None and len(by_leaf) < len(found):
@@ -36,7 +36,7 @@ def fold(labels: Mapping[str, Hashable]) -> list[tuple[str, Hashable]]:
 
 
 def names_folded(names: Iterable[str]) -> list[str]:
-    """Patterns of whole names, not of what lies below: ``["fc.[0-3].bias", "head.weight"]``."""
+    """Patterns of complete names, not of names below: ``["fc.[0-3].bias", "head.weight"]``."""
     labels = {name: name.rpartition(".")[2] for name in names}
     return sorted(pattern for pattern, _ in _whole(_tree(labels).children))
 

@@ -1,4 +1,4 @@
-"""What an argument is about, by its name."""
+"""The topic of an argument, by its name."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from traincheck.schema.findings import Topic
 
-# Parts of the names of arguments, flags and parts of batches. The first that fits wins.
+# Parts of names of arguments, flags and batch parts. The first match wins.
 _PARTS = (
     ("requires_grad", Topic.REQUIRES_GRAD),
     ("training", Topic.MODE),

@@ -1,4 +1,4 @@
-"""The reference and the run at hand, side by side as text, or one below the other if it is narrow.
+"""The reference and this run, side by side as text, or one below the other if it is narrow.
 
 What stands beside what is settled in check/context/reference_diff.py.
 """

@@ -1,4 +1,4 @@
-"""The report as JSON. The keys that design.md section 5 fixes for other programs come first.
+"""The report as JSON. The keys that other programs rely on come first.
 
 ``exit_status`` is that of the command; ``nothing_checked`` is null, or says why too little was
 checked, and what to do. ``notes`` holds what the text report notes, ``suspect_checkpoints`` the
@@ -84,7 +84,7 @@ def _contract(report: Report, findings: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def finding_json(finding: Finding, report: Report) -> dict[str, Any]:
-    """One finding of a report as JSON values: what is fixed, then what is told beside it."""
+    """One finding of a report as JSON values."""
     return {
         **_fixed(finding),
         "variables": list(finding.variables),

@@ -1,8 +1,8 @@
 """The report as JUnit XML: a test case for each check that was decided, for tools that show tests.
 
-A case passes only when the check held. A case is skipped, with the reason, when its violation was
-accepted or follows from another finding. With ``verbose``, checks that were not decided are skipped
-cases too; their numbers are properties of the suite in any case.
+A case passes only if the check held. A case is skipped, with the reason, if its violation was
+suppressed or follows from another finding. With ``verbose``, undecided checks are skipped cases
+too; their numbers are always properties of the suite.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _case(
 
 
 def _tell(case: ET.Element, finding: Finding, report: Report) -> None:
-    """A failure; advice that nobody wants to fail for is only said."""
+    """A failure; a finding below --fail-on is only output."""
     place, _ = located(finding, report)
     lines = [finding.message]
     if place:
@@ -95,14 +95,14 @@ def _close(
     if verdict is Verdict.NOT_OBSERVABLE:
         reason = f"not observable: {report.unobservable.get(check_id, 'not recorded')}"
     elif verdict is Verdict.NOT_TRIGGERED:
-        reason = "not triggered: the run says nothing about it"
+        reason = "not triggered: its condition never occurred in the run"
     else:
         reason = _why_no_finding(check_id, report, effects)
     ET.SubElement(case, "skipped", message=_clean(reason))
 
 
 def _close_run(suite: ET.Element, report: Report) -> None:
-    """A case that fails when too little was checked: cases that are skipped fail no build."""
+    """A case that fails if too little was checked, as skipped cases do not fail a build."""
     lacking = lack(report)
     if lacking is None or report.exit_status != NOTHING_CHECKED:
         return

@@ -1,6 +1,6 @@
-"""What `traincheck run` says at its end: findings with their fixes, then what was watched.
+"""The summary at the end of `traincheck run`: findings with their fixes, then what was watched.
 
-`traincheck check` writes the full report. Here all but fixes and commands is cut to what fits.
+`traincheck check` writes the full report. Here all texts but fixes and commands are shortened.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _TITLE = 120
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSummary:
-    """What there is to say. trace: where the events are, as a sentence."""
+    """The content of a summary. trace: where the events are, as a sentence."""
 
     report: Report
     watched: RunOverview
@@ -64,7 +64,7 @@ def _headline(report: Report) -> Text:
 
 
 def _serious(report: Report) -> list[Finding]:
-    """All but advice; that too where it makes the exit status 1."""
+    """All findings but advice; advice too if it makes the exit status 1."""
     return [f for f in report.findings if f.severity != "info" or report.presentation.fails(f)]
 
 
@@ -75,7 +75,7 @@ def _findings(console: Console, report: Report) -> None:
     left = len(serious) - _FINDINGS
     advice = sorted({finding.code for finding in report.findings if finding not in serious})
     rest = [f"{left} more"] if left > 0 else []
-    rest += [f"advice of {joined(advice, _NAMED)}"] if advice else []
+    rest += [f"advice from {joined(advice, _NAMED)}"] if advice else []
     if rest:
         paragraph(
             console, Text(f"and {'; '.join(rest)}: see the full report", style="dim"), indent=2
@@ -102,7 +102,7 @@ def _rows(summary: RunSummary) -> Iterator[tuple[str, str]]:
     if held:
         yield "held", _cut(f"{counted(held, 'check')}: {_themes(report, Verdict.HELD)}")
     if idle:
-        yield "no occasion", f"{counted(idle, 'check')}: what they judge did not take place"
+        yield "not triggered", f"{counted(idle, 'check')}: their conditions never occurred"
     if report.suppressed:
         yield "findings", f"{suppressions(report)}: see the full report"
     suspect = suspect_note(report)
@@ -133,7 +133,7 @@ def _watched(report: Report, watched: RunOverview) -> str:
 
 
 def _themes(report: Report, verdict: Verdict) -> str:
-    """How many checks of each theme came to this verdict."""
+    """The number of checks of each theme with this verdict."""
     counts: Counter[str] = Counter()
     for check, found in report.verdicts.items():
         info = report.infos.get(check)

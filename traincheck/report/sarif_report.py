@@ -1,7 +1,7 @@
 """The report as SARIF 2.1.0, for code scanning: results at lines of the source, rules with help.
 
 The rules are those with results; with ``verbose``, all rules that were checked.
-What was accepted is there too, marked as suppressed, as the format asks for.
+Suppressed findings are included and marked as suppressed, as the format requires.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def sarif(report: Report) -> dict[str, Any]:
 
 
 def _notifications(report: Report) -> Iterator[tuple[str, str]]:
-    """What is to be known beside the findings, by its level."""
+    """Notes on the run, by level."""
     lacking = lack(report)
     if lacking:
         level = "error" if report.exit_status == NOTHING_CHECKED else "note"
@@ -96,7 +96,7 @@ def _descriptor(code: str, severity: str, docs: RuleDocs | None) -> dict[str, An
         "id": code,
         "defaultConfiguration": {"level": _LEVELS[severity]},
     }
-    if docs is None:  # a relation: what it says depends on the invariant
+    if docs is None:  # a relation: its text depends on the invariant
         text = f"An invariant of the relation {code!r}, learned from reference runs, does not hold."
         return {**described, "shortDescription": {"text": text}}
     why = docs.sections.get("Why it matters", "")

@@ -11,7 +11,7 @@ from traincheck.schema.words import counted
 
 
 def conclusion(report: Report) -> str:
-    """How the report ends, in one line."""
+    """The result in one line."""
     found = counted(len(report.findings), "finding") if report.findings else "no findings"
     suppressed = f", {suppressions(report)}" if report.suppressed else ""
     but = "" if report.findings else doubt(report)
@@ -19,7 +19,7 @@ def conclusion(report: Report) -> str:
 
 
 def doubt(report: Report) -> str:
-    """Why it is no good news that nothing was found; empty where it is."""
+    """Why "no findings" is not a good result; empty if it is."""
     lacking = lack(report)
     if lacking is not None:
         return lacking.reason
@@ -28,14 +28,14 @@ def doubt(report: Report) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Lack:
-    """Why nothing was checked, or less than required, and what to do."""
+    """Why nothing or too little was checked, and what to do."""
 
     reason: str
     fix: str
 
 
 def lack(report: Report) -> Lack | None:
-    """What was not checked in this run; None where enough was."""
+    """Why nothing or too little of this run was checked; None if enough was."""
     if report.is_empty:
         reason, fix = _emptiness(report)
         return Lack(f"nothing was checked: {reason}", fix)
@@ -53,31 +53,31 @@ def _emptiness(report: Report) -> tuple[str, str]:
     if report.ended and not report.steps:
         return (
             f"the program {report.ended} before a training step was recorded",
-            "correct the error that ended the program: see its own output",
+            "correct the error that ended the program; its output shows it",
         )
     if not report.events:
-        return "nothing was recorded", "see the notes, and check that the program imports torch"
+        return "nothing was recorded", "read the notes, and check that the program imports torch"
     if not report.steps:
         return (
             "no training step was recorded",
-            "check that the program gets to optimizer.step(); --allow-empty accepts a program that "
-            "does not train",
+            "check that the program reaches optimizer.step(); if the program does not train, "
+            "use --allow-empty",
         )
     if not report.checked_steps:
         taken = counted(report.steps, "step")
         return (
-            f"none of the {taken} of training was recorded",
+            f"none of the {taken} was recorded",
             "record more steps: --every 1, or --warmup 20",
         )
     lacking = report.count(Verdict.NOT_OBSERVABLE)
     if lacking == len(report.verdicts):
         return (
-            f"what the {counted(lacking, 'check')} need was not recorded",
-            "record with the same -i, --select and --rules as you check with, or everything",
+            f"the trace lacks the events for {counted(lacking, 'check')}",
+            "record with the same -i, --select and --rules as in this check, or without them",
         )
     return (
         "no check was triggered by this run",
-        "check with invariants of this program, or select more checks",
+        "check with invariants of this program, or widen --select",
     )
 
 
@@ -95,7 +95,7 @@ def suppressions(report: Report) -> str:
 
 
 def notes_of(report: Report) -> list[str]:
-    """What is to be known beside the findings: how the run ended, what could not be decided."""
+    """Notes on the run: how it ended, and what could not be decided."""
     suspect = suspect_note(report)
     notes = [*([suspect] if suspect else []), *report.notes]
     if not report.skipped_lines:
@@ -107,7 +107,7 @@ def notes_of(report: Report) -> list[str]:
 
 
 def why_accepted(finding: Finding) -> str:
-    """Who accepted a finding, where and why."""
+    """The reason and place of a suppression."""
     accepted = finding.suppressed
     if accepted is None:
         return ""

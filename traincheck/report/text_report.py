@@ -1,6 +1,6 @@
-"""The report for people: the first finding in full, the others with their fixes, what was checked.
+"""The report as text: the first finding in full, the others with their fixes, then a summary.
 
-Readable at 80 columns and without colour; colour only repeats what the words say.
+Readable at 80 columns and without colour; colour adds no information.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def write_text(report: Report, stream: TextIO) -> None:
         if report.presentation.suppressed:
             _others(console, "Suppressed:", report.suppressed, report)
         _summary(console, report, advice=[f for f in report.findings if f not in shown])
-    # Tables are padded to their width; nobody wants that in a file.
+    # Tables are padded to their width; a file needs no padding.
     stream.writelines(f"{line.rstrip()}\n" for line in written.get().splitlines())
 
 
@@ -58,7 +58,7 @@ def one_line(finding: Finding) -> str:
 
 
 def _is_shown(finding: Finding, report: Report) -> bool:
-    """Advice is folded into a line unless somebody asked for it."""
+    """Advice is folded into one line unless an option shows it."""
     presentation = report.presentation
     return finding.severity != "info" or presentation.info or presentation.fails(finding)
 
@@ -105,8 +105,8 @@ def write_place(
 
 
 def _also(console: Console, finding: Finding) -> None:
-    """Every check that broke by the same fault."""
-    console.print(Text("  It also broke:", style="bold"))
+    """Every check that failed for the same reason."""
+    console.print(Text("  Also failed:", style="bold"))
     for also in finding.also:
         times = _times(also.violations, also.subjects)
         names = f" ({joined(also.subjects, _SHOWN_NAMES)})" if also.subjects else ""
@@ -117,7 +117,7 @@ def _also(console: Console, finding: Finding) -> None:
 
 def _rows(finding: Finding, report: Report) -> Iterator[tuple[str, str]]:
     yield "when", _span(finding, report.steps)
-    if finding.kind != "rule":  # a rule's title says it all; the claim of an invariant is only here
+    if finding.kind != "rule":  # the title of an invariant lacks its claim
         yield "what", finding.message
     if finding.variables:
         yield "variables", joined(finding.variables, _SHOWN_NAMES)
@@ -134,13 +134,13 @@ def _rows(finding: Finding, report: Report) -> Iterator[tuple[str, str]]:
     if finding.explains:
         counts = Counter(also.code for also in finding.also)
         codes = ", ".join(f"{code} {n}" if n > 1 else code for code, n in sorted(counts.items()))
-        hint = "" if report.presentation.verbose else "; --verbose lists them"
+        hint = "" if report.presentation.verbose else "; list them with --verbose"
         listed = f" ({codes}{hint})" if codes else ""
-        yield "also broke", f"{counted(len(finding.explains), 'more check')}{listed}"
+        yield "also failed", f"{counted(len(finding.explains), 'more check')}{listed}"
 
 
 def _span(finding: Finding, steps: int) -> str:
-    """When it was seen, and how often: of many variables and checks, in how many steps."""
+    """When it was seen, and how often; with many variables and checks, in how many steps."""
     first, last = finding.first_step, finding.last_step
     when = _at(first)
     if last is not None and last != first:
@@ -161,7 +161,7 @@ def _times(violations: int, names: Sequence[str]) -> str:
 
 
 def _others(console: Console, head: str, findings: Sequence[Finding], report: Report) -> None:
-    """A line for each, and what to do about those that nobody accepted."""
+    """A line for each, and the fix of those that are not suppressed."""
     if not findings:
         return
     console.print(Text(head, style="bold"))
@@ -177,8 +177,8 @@ def _others(console: Console, head: str, findings: Sequence[Finding], report: Re
 
 
 def _no_findings(console: Console, report: Report, *, known: bool) -> None:
-    """What was checked without a finding, or why that was too little, whatever is ``known``."""
-    found = "No findings but those suppressed" if report.suppressed else "No findings"
+    """The result without a finding, or why too little was checked. known: of a finding."""
+    found = "No findings except suppressed ones" if report.suppressed else "No findings"
     but = doubt(report)
     if known:
         text = f"{but[:1].upper()}{but[1:]}."
@@ -199,17 +199,17 @@ def _summary(console: Console, report: Report, advice: Sequence[Finding]) -> Non
     rows = [("run", size), ("checks", counts)]
     if advice:
         them = "it" if len(advice) == 1 else "them"
-        pieces = counted(len(advice), "piece")
+        found = counted(len(advice), "finding")
         codes = joined(sorted({finding.code for finding in advice}), _SHOWN_NAMES)
-        rows.append(("advice", f"{pieces} ({codes}): --show-info shows {them}"))
+        rows.append(("advice", f"{found} ({codes}); show {them} with --show-info"))
     if report.suppressed:
-        hint = "" if report.presentation.suppressed else ": --show-suppressed shows them"
+        hint = "" if report.presentation.suppressed else "; show them with --show-suppressed"
         rows.append(("findings", f"{suppressions(report)}{hint}"))
     table(console, [*rows, *(("note", note) for note in _notes(report))])
 
 
 def _verdicts(report: Report) -> dict[str, int]:
-    """How many checks came to each verdict. Of those that broke, advice is told apart."""
+    """The number of checks with each verdict; advice is counted apart from violated."""
     broken: dict[bool, set[str]] = {True: set(), False: set()}
     for finding in (*report.findings, *report.suppressed):
         broken[finding.severity == "info"].update((finding.check, *finding.explains))
@@ -224,13 +224,13 @@ def _verdicts(report: Report) -> dict[str, int]:
 
 
 def _notes(report: Report) -> list[str]:
-    """A trace recorded for some checks lacks what others need, each something else: one line."""
+    """The notes; many reasons why checks were not decided are folded into one line."""
     notes, why = notes_of(report), reasons(report.unobservable)
     if report.presentation.verbose or len(why) <= _REASONS:
         return notes
     lacking = (
-        f"{len(report.unobservable)} checks not observable: what they need was not recorded "
-        f"({len(why)} reasons; --verbose lists them)"
+        f"{len(report.unobservable)} checks not observable: the trace lacks events that they need "
+        f"({len(why)} reasons; list them with --verbose)"
     )
     return [*(note for note in notes if note not in why), lacking]
 

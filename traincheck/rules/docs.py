@@ -1,4 +1,4 @@
-"""What is written about a rule, taken apart: for the command, the pages and the reports.
+"""The documentation of a rule in parts, for the command, the pages and the reports.
 
 The text is the docstring of the rule's class and nothing else.
 """
@@ -53,7 +53,7 @@ class RuleDocs:
 
 
 def theme_of(code: str) -> str:
-    """What the rules of a code are about."""
+    """The theme of a code."""
     return next((theme for start, theme in THEMES.items() if code.startswith(start)), OTHER)
 
 

@@ -1,4 +1,4 @@
-"""The words every other folder speaks: events, values, claims, findings, protocols.
+"""The types that every other folder uses: events, values, claims, findings, protocols.
 
-Standard library and orjson only.
+Standard library, orjson and msgspec only.
 """

@@ -22,8 +22,8 @@ LEVELS = ("", "default", "deep")  # each takes more than those before it
 
 OPERATORS = ("==", "!=", ">", "<=")
 
-# A feature of every context: the program (facts/programs.py). Conditions on it are asked of
-# each process, not of each example.
+# A feature of every context: the program (facts/programs.py). Conditions on it are tested for each
+# process, not for each example.
 PROGRAM = "program"
 
 # Calls that are recorded in sampled steps for the statistics of an "activation".
@@ -171,7 +171,7 @@ MIN_MATCHED_ELEMENTS, MAX_MATCHED_ELEMENTS = 16, 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
-    """What a trace must hold to decide a check.
+    """The contents that a trace needs to decide a check.
 
     The router gives the check these events, and selective collection records them.
 
@@ -247,13 +247,13 @@ class Needs:
         )
 
     def for_step(self, *, is_full: bool) -> Needs:
-        """What is recorded in a step. is_full: whether it is one in which all calls are."""
+        """The needs in a step. is_full: whether all calls are recorded in it."""
         skipped = sampled(*self.sampled_calls)
         calls = without_sampling(self.calls) if is_full else self.calls - skipped
         return replace(self, calls=calls)
 
     def resolve(self, *, sample_calls: bool, sample_scans: bool) -> Needs:
-        """What a recording holds that samples calls, or scans, or records them in every step."""
+        """The needs that a recording satisfies, which may sample calls or scans."""
         return replace(
             self,
             calls=self.calls if sample_calls else without_sampling(self.calls),
@@ -301,8 +301,9 @@ class Support:
 class Invariant:
     """An accepted hypothesis.
 
-    confidence: 1 - probability that chance alone gave this support, in [0, 1].
-    excerpt: what a reference run did where the claim held; None when calls do not show it.
+    Attributes:
+        confidence: 1 - probability of this support by coincidence, in [0, 1].
+        excerpt: calls of a reference run in which the claim held; None if calls do not show it.
     """
 
     id: str

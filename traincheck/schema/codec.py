@@ -2,8 +2,8 @@
 
 On disk every event has ``k`` kind, ``n`` seq, ``t`` time_ns, ``s`` step, ``g`` stage; rank and
 stream are in the file name. The other fields keep their names, except ``id`` (span) and ``start``
-(start_ns) of a call. Fields equal to their default are left out. The short keys are given where
-the fields are, in schema/events.py.
+(start_ns) of a call. Fields equal to their default are left out. The short keys are declared with
+the fields, in schema/events.py.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _BAD = (msgspec.MsgspecError, ValueError, RecursionError)
 
 
 def _kept(event_type: type[Event]) -> list[tuple[str, str, Any]]:
-    """Name, key and default of the fields that are in a line."""
+    """Name, key and default of the fields in a line."""
     return [
         (f.name, f.encode_name, f.default if f.default_factory is NODEFAULT else {})
         for f in fields(event_type)
@@ -39,7 +39,7 @@ _decoder: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
 
 
 def encode(event: Event) -> bytes:
-    """One JSON line without its newline. Rank and stream are not in it: they name the file."""
+    """One JSON line without its newline. Rank and stream are in the file name instead."""
     out: dict[str, Any] = {"k": event.kind}
     for name, key, default in _FIELDS[type(event)]:
         value = getattr(event, name)
@@ -49,7 +49,7 @@ def encode(event: Event) -> bytes:
 
 
 def placed(event: Event) -> dict[str, Any]:
-    """The event as in its line, with the rank and the stream that name its file."""
+    """The event with the rank and the stream of its file name."""
     return {"rank": event.rank, "stream": event.stream, **orjson.loads(encode(event))}
 
 
@@ -65,7 +65,7 @@ def decode(line: bytes, rank: int, stream: str) -> Event:
     """Build the event of one line.
 
     Raises:
-        ValueError: it is not an event; the message says why.
+        ValueError: the line is not an event; the message gives the reason.
     """
     if _is_too_much(line):
         raise ValueError(f"more than {MOST_VALUES:,} values")
@@ -73,13 +73,13 @@ def decode(line: bytes, rank: int, stream: str) -> Event:
         event = _decoder.decode(line)
     except _BAD as error:
         raise ValueError(_reason(line, error)) from error
-    force_setattr(event, "rank", rank)  # nobody has seen it yet
+    force_setattr(event, "rank", rank)  # not returned yet, so it may be changed
     force_setattr(event, "stream", stream)
     return event
 
 
 def decode_lines(piece: bytes, rank: int, stream: str) -> list[Event] | None:
-    """Build the events of lines with line feeds between, in one go; None when one is no event."""
+    """Build the events of several lines in one call; None if one line is not an event."""
     if _is_too_much(piece):
         return None
     try:
@@ -95,14 +95,14 @@ def decode_lines(piece: bytes, rank: int, stream: str) -> list[Event] | None:
 
 
 def _is_too_much(piece: bytes) -> bool:
-    """Whether a piece of a file would fill memory when it is decoded."""
+    """Whether decoding a chunk of a file would fill memory."""
     if len(piece) < MOST_VALUES:
         return False
     return sum(map(piece.count, (b",", b"[", b"{"))) > MOST_VALUES
 
 
 def foreign_number(line: bytes) -> int | None:
-    """The number of an event of a kind that only newer versions know; None of any other line."""
+    """The number of an event whose kind is from a newer version; None for any other line."""
     try:
         record = orjson.loads(line)
         kind, number = record["k"], record["n"]
@@ -113,7 +113,7 @@ def foreign_number(line: bytes) -> int | None:
 
 
 def _reason(line: bytes, error: Exception) -> str:
-    """What is wrong with a line, in words."""
+    """The error of a line as text."""
     if not line.strip():
         return "blank"
     try:

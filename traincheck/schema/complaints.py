@@ -1,4 +1,4 @@
-"""What msgspec says of a document that does not fit its type, in parts: place, value, reason."""
+"""The errors of msgspec for a document that does not fit its type: place, value, reason."""
 
 from __future__ import annotations
 

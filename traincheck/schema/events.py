@@ -1,4 +1,4 @@
-"""Events: what was observed, one immutable record each.
+"""Events: immutable records of observations.
 
 All kinds begin with the same fields, so ``event.step`` works on any of them:
 
@@ -25,7 +25,7 @@ _MOST_RANKS = 1 << 20
 
 
 class _Event(Record, frozen=True, tag_field="k"):
-    """What all events have. Rank and stream are in the name of the file, not in its lines."""
+    """The common fields of all events. Rank and stream are in the file name, not in the lines."""
 
     seq: Int64 = field(name="n")
     time_ns: Int64 = field(name="t")
@@ -37,7 +37,7 @@ class _Event(Record, frozen=True, tag_field="k"):
 
     @property
     def header(self) -> tuple[int, int, int | None, str, int, str]:
-        """The fields that all have, to make another event of the same place and time."""
+        """The common fields, to make another event at the same position and time."""
         return (self.seq, self.time_ns, self.step, self.stage, self.rank, self.stream)
 
 
@@ -51,11 +51,11 @@ class CallEvent(_Event, frozen=True, kw_only=True, tag="call"):
         start_ns: when it began, on the clock of ``time_ns``.
         family: the general name that subclasses share (``torch.optim.Optimizer.step``), None when
             api is its own family.
-        args: by parameter name, scalar defaults filled in; of modules by position ("0"). Of the
-            step of an optimizer, ``gradients: 0`` where nothing that it holds has one.
+        args: by parameter name, scalar defaults filled in; of modules by position ("0"). Of an
+            optimizer step, ``gradients: 0`` if none of its parameters has one.
         result: a value; a tuple is a list.
         exception: class name of what it raised.
-        module: path of the called module, ``Net.fc1``; of a function in MODAL, of the one around.
+        module: path of the called module, ``Net.fc1``; of a function in MODAL, of the calling one.
         root: whether no other module call encloses it.
         training: the mode of this module.
         owner: id of the optimizer or scheduler whose method it is.
@@ -85,12 +85,12 @@ class CallEvent(_Event, frozen=True, kw_only=True, tag="call"):
 
     @property
     def has_closure(self) -> bool:
-        """Of a step of an optimizer: whether it was given a closure, to search with."""
+        """Whether an optimizer step got a closure."""
         return any(self.args.get(name) is not None for name in ("closure", "0"))
 
 
 class StateEvent(_Event, frozen=True, kw_only=True, tag="state"):
-    """A tracked variable was first seen, changed or left, as found at the end of span ``after``.
+    """A tracked variable appeared, changed or vanished, as found at the end of span ``after``.
 
     Attributes:
         name: ``Net.fc1.weight``; a gradient has its parameter's name, optimizer state
@@ -98,13 +98,14 @@ class StateEvent(_Event, frozen=True, kw_only=True, tag="state"):
         role: parameter, gradient, buffer, optimizer_state.
         change: "new" first seen; "content" bits differ; "set" a gradient appeared where none was;
             "cleared" it became None; "replaced" another object has the name; "flags" only
-            requires_grad, dtype or shape differ; "gone"; "unknown" the view recorded cannot tell.
+            requires_grad, dtype or shape differ; "gone"; "unknown" the recorded view cannot show
+            it.
         summary: None when there is no tensor now.
-        requires_grad: of a parameter; of others it is not told.
-        identity: of the object, unique in the process; not told of a gradient, which goes by the
-            name of its parameter.
+        requires_grad: of a parameter; not recorded for others.
+        identity: of the object, unique in the process; not recorded for a gradient, which has the
+        name of its parameter.
         storage: of its memory (equal for tied tensors).
-        after: id of the call at whose end the variable was looked at.
+        after: id of the call at whose end the variable was scanned.
         module_class: dotted class of the owning module.
         owner: id of the optimizer whose state it is.
     """
@@ -137,7 +138,7 @@ class ParamGroup(Record, frozen=True):
 
 
 class OptimizerEvent(_Event, frozen=True, kw_only=True, tag="optimizer"):
-    """An optimizer was created, or what it holds changed.
+    """An optimizer was created, or its parameters or settings changed.
 
     Attributes:
         change: "created"; "groups" when membership or a hyper-parameter other than lr changed.
@@ -161,9 +162,8 @@ class StepEvent(_Event, frozen=True, kw_only=True, tag="step"):
     Attributes:
         counters: calls since the step began (batch, forward, backward, zero_grad, optimizer_step,
             scaler_step).
-        lr: optimizer id -> learning rate per group, as it was when the optimizer stepped; at the
-            end of the step where it did not. Not of optimizers with a rate that is no finite
-            number, or is on a device.
+        lr: optimizer id -> learning rate per group when the optimizer stepped, or at the end of the
+        step if it did not. Without optimizers whose rate is not a finite number, or is on a device.
         modes: root module name -> training flag at the end.
         recorded: false for a step that sampling skipped. Its stage is ``train``, its record may
             come some steps late, and ``t`` may be when its last optimizer stepped.
@@ -179,12 +179,12 @@ class StepEvent(_Event, frozen=True, kw_only=True, tag="step"):
 
     @property
     def is_gap(self) -> bool:
-        """Whether it stands for events that were lost, see `MarkEvent.gap`."""
+        """Whether it represents lost events, see `MarkEvent.gap`."""
         return not (self.recorded or self.complete)
 
     @property
     def skipped(self) -> StepEvent:
-        """The same step, had sampling skipped it."""
+        """The same step as if sampling had skipped it."""
         return StepEvent(*self.header, counters=self.counters, recorded=False)
 
 
@@ -395,7 +395,7 @@ class MarkEvent(_Event, frozen=True, kw_only=True, tag="mark"):
 
     @property
     def gap(self) -> StepEvent:
-        """What checks are told where events were lost: as of a step that was not recorded."""
+        """The step event that checks get for lost events: an unrecorded, incomplete step."""
         return StepEvent(*self.header, recorded=False, complete=False)
 
 

@@ -12,7 +12,7 @@ from traincheck.schema.excerpts import Excerpt, Line
 
 
 def excerpt_id(excerpt: Excerpt) -> str:
-    """What an excerpt is known by; equal ones have equal ids."""
+    """The id of an excerpt; equal excerpts have equal ids."""
     content = orjson.dumps(excerpt_json(excerpt), option=orjson.OPT_SORT_KEYS)
     return f"x-{hashlib.sha256(content).hexdigest()[:10]}"
 

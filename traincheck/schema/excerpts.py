@@ -1,6 +1,7 @@
-"""Excerpts of call trees: what the calls of a window were, in a few lines. Says nothing of tensors.
+"""Excerpts of call trees: the calls of a window in a few lines, without tensors.
 
-An invariant keeps one of a reference run; beside it a finding shows what the run at hand did.
+An invariant stores an excerpt of a reference run. A finding shows it next to that of the checked
+run.
 """
 
 from __future__ import annotations
@@ -12,8 +13,11 @@ from dataclasses import dataclass
 class Line:
     """A call, or several equal ones in a row.
 
-    depth: in the tree, from 0. api: empty for lines below that come ``count`` times in a row.
-    family: of a landmark, and of a forward of a whole model. note: what else is to be seen of it.
+    Attributes:
+        depth: in the tree, from 0.
+        api: empty for a group of deeper lines that repeats ``count`` times.
+        family: of a landmark, and of a forward of a whole model.
+        note: further details.
     """
 
     depth: int
@@ -27,7 +31,7 @@ class Line:
 class Excerpt:
     """The calls of one window.
 
-    depth: down to which the tree is told; -1 for its landmarks alone.
+    depth: of the shown tree; -1 for landmarks only.
     """
 
     lines: tuple[Line, ...]
@@ -36,9 +40,9 @@ class Excerpt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A line of the reference beside one of this run; None where that one has none.
+    """A line of the reference next to a line of this run; None if one side has no line.
 
-    mark: ``-`` only in the reference, ``+`` only here, ``~`` different, else a space.
+    mark: ``-`` only in the reference, ``+`` only in this run, ``~`` different, else a space.
     """
 
     reference: str | None

@@ -1,4 +1,4 @@
-"""Files that are written at once: a reader finds the old one or the whole new one."""
+"""Atomic writing of files: a reader finds the old one or the complete new one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from traincheck.errors import OutputError
 
 
 def private(path: str, flags: int) -> int:
-    """For `open`, as its ``opener``: a new file is readable by its owner alone."""
+    """An ``opener`` for `open`: only the owner can read a new file."""
     return os.open(path, flags, 0o600)
 
 
@@ -38,18 +38,18 @@ def write_bytes(path: str | Path, content: bytes) -> None:
     except OSError as error:
         raise OutputError(
             f"{path}: cannot be written: {error.strerror or error}",
-            fix="choose a file in a writable directory on a disk with room",
+            fix="choose a file in a writable directory, on a disk with free space",
         ) from error
 
 
 def put_bytes(path: str | Path, content: bytes) -> None:
-    """As `write_bytes`; a link stays one, and nothing is left beside it when writing fails.
+    """`write_bytes` that keeps a link, and leaves no temporary file when writing fails.
 
     Raises:
         OSError: it could not be written.
     """
     target = Path(os.path.realpath(path))
-    if target.is_symlink():  # it leads back to itself
+    if target.is_symlink():  # a loop of links
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
     if target.exists() and not target.is_file() and not target.is_dir():
         target.write_bytes(content)  # a pipe or /dev/stdout: nothing to replace

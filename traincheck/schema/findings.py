@@ -1,4 +1,4 @@
-"""Verdicts, violations and findings: what a check concluded, and what a person is shown."""
+"""Verdicts, violations and findings: the results of checks, and their presentation."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NOTHING_CHECKED = 4  # exit status
 
 
 class Verdict(str, Enum):
-    """What became of one check on one run."""
+    """The result of one check on one run."""
 
     HELD = "held"
     VIOLATED = "violated"
@@ -34,7 +34,7 @@ class Verdict(str, Enum):
 
 
 class Symptom(str, Enum):
-    """What kind of misbehaviour a violation shows; folding by cause reasons over these."""
+    """The kind of a violation; grouping by cause uses it."""
 
     MISSING_STEP = "missing_step"  # gradients are computed, no optimizer step uses them
     MISSING_ZERO_GRAD = "missing_zero_grad"  # gradients of an earlier step are used again
@@ -85,9 +85,9 @@ class Symptom(str, Enum):
 
 
 class Topic(str, Enum):
-    """What a violation is about, where its symptom and subject leave that open.
+    """The topic of a violation, if its symptom and subject leave that open.
 
-    Grouping by cause reads it. Whoever writes the sentences of a violation sets it.
+    Grouping by cause reads it. The code that writes the sentences of a violation sets it.
     """
 
     REQUIRES_GRAD = "requires_grad"  # whether tensors require grad
@@ -104,7 +104,7 @@ class Topic(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """What a violation is about; at least one is given.
+    """The subject of a violation; at least one field is set.
 
     variable: ``Net.fc1.weight``; module: its path.
     """
@@ -115,10 +115,11 @@ class Subject:
 
 
 class Example(Record, frozen=True, kw_only=True):
-    """One decided instance of a hypothesis: the answer, its context, what to show if negative.
+    """One decided instance of a hypothesis: the answer, its context, details if negative.
 
-    step: where it belongs, not necessarily where it could be decided. topic, measured: as of the
-    violation.
+    Attributes:
+        step: the step that it belongs to, which may precede the step in which it was decided.
+        topic, measured: those of the violation.
     """
 
     holds: bool
@@ -139,11 +140,11 @@ class Example(Record, frozen=True, kw_only=True):
 class Violation:
     """One proof that a check broke.
 
-    topic: what it is about, where symptom and subject leave that open. measured: how many calls
-    there were, where the topic is `Topic.COUNT`.
+    topic: its topic, if symptom and subject leave that open. measured: number of calls, if the
+    topic is `Topic.COUNT`.
 
-    title, likely_cause, fix: where what the check says in general would say too little. optimizer:
-    the one that it is about, where the process has several.
+    title, likely_cause, fix: more specific texts than those of the check. optimizer: the optimizer
+    concerned, if the process has several.
     provisional: later events may show that the check holds. withdrawn: they did; the violation with
     the same check, symptom and subject no longer counts.
     """
@@ -170,12 +171,14 @@ class Violation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckInfo:
-    """What is said about a check itself.
+    """The constant texts of a check.
 
-    kind: "invariant" or "rule". code: ``TC104``, or the relation's name. headline: title of a
-    finding of an invariant, where its symptom says something else. title_of_several,
-    fix_of_several: title and fix where a process has several optimizers, with ``{optimizer}`` for
-    the one that the finding is about.
+    Attributes:
+        kind: "invariant" or "rule".
+        code: ``TC104``, or the name of the relation.
+        headline: title of a finding of an invariant, if it differs from that of its symptom.
+        title_of_several, fix_of_several: title and fix if a process has several optimizers, with
+        ``{optimizer}`` for the one concerned.
     """
 
     check_id: str
@@ -207,7 +210,7 @@ class Suppressed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Also:
-    """A check that broke by the same fault. text: what it says; subjects: names, sorted."""
+    """A check that broke by the same bug. text: its statement; subjects: names, sorted."""
 
     check: str
     kind: str
@@ -285,11 +288,14 @@ class Findings(tuple[Finding, ...]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Presentation:
-    """How much of a report is shown.
+    """How a report is shown.
 
-    fail_on: lowest severity that counts as failure. info, suppressed: show these in full too.
-    verbose: show every finding in full, with all that it explains. allow_empty: a run in which
-    nothing was checked is no failure. require_steps: fewer recorded training steps are one.
+    Attributes:
+        fail_on: lowest severity that counts as failure.
+        info, suppressed: show these findings in full too.
+        verbose: show every finding in full, with everything that it explains.
+        allow_empty: a run in which nothing was checked is not a failure.
+        require_steps: fewer recorded training steps are a failure.
     """
 
     fail_on: str = "warning"
@@ -310,8 +316,8 @@ class Save:
 
     Attributes:
         path: of the file or folder, as the program gave it; None where that is not known.
-        step: in which it was written.
-        rank: that wrote it.
+        step: the step in which it was written.
+        rank: the rank that wrote it.
         where: ``file:line`` of the call.
     """
 
@@ -323,16 +329,21 @@ class Save:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Report:
-    """What one check of one run concluded.
+    """The result of checking one run.
 
-    steps: of training; checked_steps: those of them that were recorded, so that checks saw them.
-    verdicts, infos: one per check id. unobservable: why, for the checks that could not be decided.
-    suppressed: findings that somebody accepted. root: directory that source places are relative to;
-    sources: directories below which source may be read, which the trace does not tell.
-    hostname, started, program: where the run was, since when in seconds since 1970, and its script;
-    empty and 0 where that is not known. is_partial: some of the run was not recorded, or not read.
-    saves: the checkpoints that the run wrote, the latest of each file.
-    ended: how the program ended where it failed, "ended with exit status 1"; else empty.
+    Attributes:
+        steps: number of training steps.
+        checked_steps: number of recorded ones, which were checked.
+        verdicts, infos: one per check id.
+        unobservable: the reason, for checks that could not be decided.
+        suppressed: findings that were accepted.
+        root: directory that source locations are relative to.
+        sources: directories below which source may be read. They do not come from the trace.
+        hostname, started, program: machine, start in seconds since 1970, and script of the run;
+        empty or 0 if not known.
+        is_partial: a part of the run was not recorded, or not read.
+        saves: the checkpoints that the run wrote, the latest of each file.
+        ended: how the program failed, "ended with exit status 1"; else empty.
     """
 
     events: int
@@ -363,15 +374,15 @@ class Report:
         return report_html(self)
 
     def count(self, verdict: Verdict) -> int:
-        """How many checks ended with ``verdict``."""
+        """Number of checks with ``verdict``."""
         return sum(1 for v in self.verdicts.values() if v is verdict)
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing was checked: no training step was recorded, or no check was triggered.
 
-        A warning or an error stands also without a step. Advice and checks that held do not: a
-        program that makes its model and then finds no data shows them too.
+        A warning or an error counts without a step, too. Advice and checks that held do not: a
+        program that builds its model and then finds no data has them too.
         """
         if any(found.severity != "info" for found in (*self.findings, *self.suppressed)):
             return False
@@ -385,7 +396,7 @@ class Report:
 
     @property
     def exit_status(self) -> int:
-        """What a command that shows this report returns: 0, `FINDINGS` or `NOTHING_CHECKED`."""
+        """Exit status of a command that shows this report: 0, `FINDINGS` or `NOTHING_CHECKED`."""
         if any(map(self.presentation.fails, self.findings)):
             return FINDINGS
         is_failed = self.is_short or (self.is_empty and not self.presentation.allow_empty)

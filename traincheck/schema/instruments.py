@@ -1,4 +1,4 @@
-"""What each instrument records: declared once, for recording and for checks.
+"""The records of each instrument: declared once, for recording and for checks.
 
 Recording installs an instrument when a check needs what it records. Checks that need it are *not
 observable* when it was off.
@@ -21,7 +21,7 @@ _OPERATORS = ("bmm", "matmul", "mm", "relu", "sigmoid", "softmax", "tanh")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feed:
-    """What one instrument records, and what is missing when it is off.
+    """The records of one instrument, which are missing if it is off.
 
     Attributes:
         instrument: its name.

@@ -1,6 +1,7 @@
-"""The invariant file: reading and writing. What is read is never evaluated.
+"""The invariant file: reading and writing. No content is evaluated.
 
-Its form is that of `invariant_form`, and of ``invariant.schema.json``, which is made of it.
+Its format is that of `invariant_form`, and of ``invariant.schema.json``, which is generated from
+it.
 """
 
 from __future__ import annotations
@@ -81,10 +82,10 @@ def read_invariants(path: str | Path) -> list[Invariant]:
 
 
 def read_created_with(path: str | Path) -> dict[str, Any]:
-    """What an invariant file says of the program that wrote it and of its settings.
+    """The program that wrote an invariant file, and its settings.
 
     Raises:
-        InvariantFormatError: as `read_invariants`.
+        InvariantFormatError: see `read_invariants`.
     """
     form = _form(path)
     _invariants(path, form)
@@ -95,8 +96,8 @@ def _content(path: Path) -> bytes:
     try:
         if path.is_dir() and ((path / MANIFEST).is_file() or any(path.glob(EVENT_GLOB))):
             fix = f"learn from it: traincheck-infer -t {path}"
-            raise InvariantFormatError(f"{path} is a run, no invariant file", fix=fix)
-        return read_regular(path).removeprefix(codecs.BOM_UTF8)  # which editors put there
+            raise InvariantFormatError(f"{path} is a run, not an invariant file", fix=fix)
+        return read_regular(path).removeprefix(codecs.BOM_UTF8)  # which editors add
     except OSError as error:
         raise InvariantFormatError(
             f"{path}: cannot be read: {error.strerror or error}", fix="check the path"
@@ -109,7 +110,7 @@ def write_invariants(
     created_with: Mapping[str, Any],
     runs: Sequence[str],
 ) -> None:
-    """Write an invariant file in one move: a reader sees the old file or the whole new one.
+    """Write an invariant file atomically: a reader sees the old file or the complete new one.
 
     Raises:
         OutputError: the place is not writable or the disk is full; the message names the path.
@@ -166,7 +167,7 @@ def needs_from_json(value: Any) -> Needs:
 
 
 def invariant_id(claim: Hypothesis, precondition: Precondition) -> str:
-    """What an invariant is known by: equal claims have equal ids."""
+    """The id of an invariant: equal claims have equal ids."""
     text = f"{key_of(claim)} {precondition_json(precondition)}"
     return f"{claim.relation}-{hashlib.sha256(text.encode()).hexdigest()[:10]}"
 
@@ -183,7 +184,7 @@ def _form(path: str | Path) -> FileForm:
     if type(version) is int and version > SCHEMA_VERSION:
         raise _bad(
             path,
-            f"was written by invariant schema {version}, this is {SCHEMA_VERSION}",
+            f"has schema version {version}; this traincheck reads up to {SCHEMA_VERSION}",
             fix="read it with the version of traincheck that wrote it, or a later one",
         )
     try:
@@ -197,12 +198,12 @@ def _bad(path: str | Path, reason: str, fix: str = _FIX) -> InvariantFormatError
 
 
 def _told(found: Complaint) -> str:
-    """What is wrong in a file, and where."""
+    """The error in a file, and its position."""
     at = found.at or "the file"
     if found.missing:
         return f"{at} has no {found.missing!r}"
     if found.unknown:
-        return f"{at} has {found.unknown!r}, which this schema does not know"
+        return f"{at} has an unknown field {found.unknown!r}"
     if "[...]" in at:
         return f"{at}: {found.reason[:1].lower()}{found.reason[1:]}"
     if "enum" in found.reason:
@@ -221,7 +222,7 @@ def _invariants(path: str | Path, form: FileForm) -> list[Invariant]:
     for index, one in enumerate(form.invariants):
         if one.excerpt is not None and one.excerpt not in excerpts:
             at = f"invariants[{index}].excerpt"
-            raise _bad(path, f"{at} is {one.excerpt!r}, which the file does not hold")
+            raise _bad(path, f"{at} is {one.excerpt!r}, which the file lacks")
         made = _invariant(one, excerpts)
         if made.id in found:
             raise _bad(path, f"two invariants have the id {made.id!r}")

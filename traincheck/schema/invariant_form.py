@@ -56,7 +56,7 @@ class SupportForm(_Form, frozen=True, kw_only=True):
 
 
 class NeedsForm(_Form, frozen=True, kw_only=True):
-    """What a trace must hold to check an invariant."""
+    """The contents that a trace needs to check an invariant."""
 
     calls: Names = frozenset()
     states: Names = frozenset()
@@ -118,7 +118,7 @@ class ExcerptForm(_Form, frozen=True, kw_only=True):
 
 
 class FileForm(_Form, frozen=True, kw_only=True):
-    """What was learned from reference runs. Data only: nothing in it is ever evaluated."""
+    """Invariants of reference runs. Data only: no content is ever evaluated."""
 
     schema_version: Literal[1]
     created_with: Annotated[

@@ -1,4 +1,4 @@
-"""JSON of files that others wrote: decoded within limits, and written whatever it holds."""
+"""JSON of untrusted files: decoded within limits, and written for any value."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _LEAST, _MOST = -(1 << 63), 1 << 64
 
 
 def parse_json(content: bytes) -> Any:
-    """Decode JSON that fits in memory and can be written again.
+    """Decode JSON within limits of memory and depth.
 
     Raises:
-        ValueError: it is not JSON, holds too many values, or is nested too deeply.
+        ValueError: it is not JSON, has too many values, or is nested too deeply.
     """
     openings = content.count(b"[") + content.count(b"{")
     if openings + content.count(b",") > MOST_VALUES:
@@ -43,9 +43,9 @@ def is_deep(content: bytes) -> bool:
 
 
 def dump_json(value: Any, *, default: Callable[[Any], Any] | None = None, option: int = 0) -> bytes:
-    """Encode a value as JSON; what JSON cannot hold becomes text. Arguments as of `orjson.dumps`.
+    """Encode a value as JSON; other values become text. Arguments: see `orjson.dumps`.
 
-    Numbers of more than 64 bits become text, what is nested too deeply ``...``, and lone surrogates
+    Numbers of more than 64 bits become text, values nested too deeply ``...``, and lone surrogates
     escapes.
     """
     try:
@@ -55,7 +55,7 @@ def dump_json(value: Any, *, default: Callable[[Any], Any] | None = None, option
 
 
 def _fitted(value: Any, depth: int) -> Any:
-    if depth > MOST_DEPTH // 2:  # it may come to stand within others
+    if depth > MOST_DEPTH // 2:  # it may be nested in others
         return "..."
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()

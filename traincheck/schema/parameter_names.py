@@ -1,4 +1,4 @@
-"""What names of parameters tell."""
+"""Meanings of the names of parameters."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ _INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]")
 
 
 def where(evidence: Iterable[Event]) -> str | None:
-    """The first source line that the evidence knows of, of the program rather than a package."""
+    """The first source line in the evidence; lines of the program come before those of packages."""
     places = [
         (str(place), isinstance(event, CallEvent) and event.family == Families.MODULE)
         for event in evidence
@@ -22,6 +22,6 @@ def where(evidence: Iterable[Event]) -> str | None:
 
 
 def _remoteness(place: tuple[str, bool]) -> tuple[bool, bool]:
-    """Packages come last; a forward pass comes after a more telling line."""
+    """Packages come last; a forward pass comes after a more specific line."""
     path, is_forward = place
     return bool(_INSTALLED.search(path)), is_forward

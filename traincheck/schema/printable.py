@@ -1,8 +1,8 @@
-"""Text that a terminal or a log of CI shows as it is, whatever names and messages hold.
+"""Text that is safe to show in a terminal or a CI log.
 
-Names come from traces and files, which may come from anyone. What a terminal obeys (control
-characters), what changes how text reads (direction, invisible characters, line separators), and
-what logs of CI take for commands (``::error``, ``##[error]``) becomes escapes.
+Names come from traces and files, which may come from anyone. These become escapes: control
+characters, characters that change how text reads (direction, invisible characters, line
+separators), and commands of CI logs (``::error``, ``##[error]``).
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ def printable(text: str) -> str:
 
 
 def printable_lines(text: str) -> str:
-    """Text of several lines, each of them as of `printable`."""
+    """Text of several lines, each of them `printable`."""
     return "\n".join(map(printable, text.split("\n")))
 
 
 def printable_json(text: str) -> str:
-    """JSON with escapes for the same characters, which leaves its meaning as it is."""
+    """JSON with escapes for the same characters, which keeps its meaning."""
     lines = text.split("\n")  # of indented JSON
     return "\n".join(_IN_JSON.sub(_in_json, line) for line in lines)
 
 
 def all_printable(value: _T) -> _T:
-    """A report or a part of one, with printable text. Keys and evidence are left as they are."""
+    """A report or a part of one, with printable text. Keys and evidence are unchanged."""
     made: Any = _made(value)
     return made  # type: ignore[no-any-return]
 

@@ -22,19 +22,18 @@ class EventSource(Protocol):
 class Monitor(Protocol):
     """A running check of one process: a small state machine in bounded memory.
 
-    Must be picklable. One that judges by state which others follow too names it in ``uses``
-    (facts/provider.py).
+    Must be picklable. A monitor that uses facts names them in ``uses`` (facts/provider.py).
     """
 
     def observe(self, event: Event) -> Iterable[Violation]: ...
 
     def finish(self) -> Iterable[Violation]:
-        """The run ended: what was still awaited will not come."""
+        """The run ended: awaited events will not come."""
         ...
 
     @property
     def triggered(self) -> int:
-        """How often the check's antecedent occurred; 0 means that the run says nothing about it."""
+        """How often the antecedent of the check occurred; 0: the run shows nothing about it."""
         ...
 
 
@@ -98,7 +97,7 @@ class Proposer(Protocol):
 class Relation(Protocol):
     """A kind of property that can be learned.
 
-    Inference and checking both run its decider; nothing is judged elsewhere.
+    Inference and checking both run its decider; no other code decides claims.
     `relations.base.RelationBase` has defaults for the members that most relations share. Relations
     of other packages get them for those that they lack.
 
@@ -122,11 +121,11 @@ class Relation(Protocol):
         ...
 
     def chance(self, claim: Hypothesis, positive: int) -> float:
-        """Probability in [0, 1] of ``positive`` examples in a row if the claim is no rule."""
+        """Probability in [0, 1] of ``positive`` examples in a row by coincidence."""
         ...
 
     def implies(self, claim: Hypothesis, other: Hypothesis) -> bool:
-        """Whether ``other`` says nothing that ``claim`` does not say."""
+        """Whether ``claim`` contains everything that ``other`` states."""
         ...
 
     def antecedent(self, claim: Hypothesis) -> Mapping[str, Any]:

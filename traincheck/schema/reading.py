@@ -1,7 +1,7 @@
 """The only way to open a file for reading: regular files of a limited size, without waiting.
 
-Paths come from users, from traces and from folders that others filled. A pipe would wait for a
-writer, and a device may have no end.
+Paths come from users, from traces and from untrusted folders. A pipe would wait for a writer, and a
+device may have no end.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ def open_regular(
         buffering: as for `open`.
 
     Raises:
-        OSError: it is something else, larger, or cannot be opened; `strerror` is the reason.
+        OSError: it is not a regular file, is too large, or cannot be opened; `strerror` is the
+        reason.
     """
     name = os.fspath(path)
     try:
@@ -44,7 +45,7 @@ def open_regular(
     except ValueError as error:  # a null byte, or text that no file name can hold
         raise OSError(errno.EINVAL, f"it is not a file name ({error})", name) from error
     try:
-        _refuse(os.fstat(descriptor), most_bytes, name)  # another file may have its name now
+        _refuse(os.fstat(descriptor), most_bytes, name)  # another file may have the name now
         return os.fdopen(descriptor, "rb", buffering=buffering)
     except BaseException:
         os.close(descriptor)
@@ -59,7 +60,7 @@ def read_regular(path: str | Path, most_bytes: int = DOCUMENT_BYTES) -> bytes:
     """
     with open_regular(path, most_bytes) as file:
         content = file.read(most_bytes + 1)
-    if len(content) > most_bytes:  # it grew, or is of a file system that states no sizes
+    if len(content) > most_bytes:  # it grew, or its file system has no sizes
         raise _too_large(most_bytes, os.fspath(path))
     return content
 

@@ -1,4 +1,4 @@
-"""Base of what is read from traces: immutable records that msgspec makes from JSON in C."""
+"""Base of the records of traces: immutable structs that msgspec decodes in C."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Annotated, Any, TypeAlias, TypeVar
 from msgspec import Meta, Struct, structs
 
 _R = TypeVar("_R", bound="Record")
-# Larger numbers are refused when a record is decoded: neither JSON nor columns could hold them.
+# Larger numbers are rejected when a record is decoded: neither JSON nor columns can hold them.
 Int64: TypeAlias = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 
 
 class Record(Struct, frozen=True, gc=False):
-    """An immutable record with typed fields. It never refers to itself, so gc need not look."""
+    """An immutable record with typed fields. It has no reference cycles, so gc is off."""
 
     def replace(self: _R, **changes: Any) -> _R:
         """A copy with other values in some fields."""

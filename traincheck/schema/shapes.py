@@ -1,4 +1,4 @@
-"""What a view of a tensor does to its dims, from their sizes alone."""
+"""The effect of a view on the dims of a tensor, from their sizes alone."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ _TEXTS, _MAPS = 3, 4  # dims of (batch, time, features), and of images with a nu
 
 
 def is_for_exchange(old: Sequence[int], new: Sequence[int]) -> bool:
-    """Whether a view is of the kind that stands in place of an exchange of dims."""
+    """Whether a view may be used in place of a transpose."""
     return bool(torn(old, new)) or cuts_heads(old, new) or loses_classes(old, new)
 
 
 def cuts_heads(old: Sequence[int], new: Sequence[int]) -> bool:
     """Whether ``(batch, time, features)`` is viewed as ``(batch, heads, time, size)``.
 
-    Each head is then given all features of a part of the time. Not told where heads, time or size
-    are alike: there the dims may be in another order.
+    Each head then gets all features of a part of the time. False if heads, time or size are equal:
+    the dims may be in another order.
     """
     if len(old) != _TEXTS or len(new) != _TEXTS + 1:
         return False
@@ -32,8 +32,8 @@ def cuts_heads(old: Sequence[int], new: Sequence[int]) -> bool:
 def loses_classes(old: Sequence[int], new: Sequence[int]) -> bool:
     """Whether ``(batch, classes, *places)`` is viewed as ``(batch x places, classes)``.
 
-    Each row then holds neighbours in place, nearly all of one class. With one dim of places, which
-    may be several times the classes, a row may be meant to hold what it holds.
+    Each row then has neighboring places, nearly all of one class. With one dim of places, which may
+    be several times the classes, the view may be intended.
     """
     if len(old) < _TEXTS or len(new) != len(("rows", "classes")) or new[1] != old[1]:
         return False
@@ -44,14 +44,14 @@ def loses_classes(old: Sequence[int], new: Sequence[int]) -> bool:
 
 
 def torn(old: Sequence[int], new: Sequence[int]) -> list[int]:
-    """Sizes of dims that a view tears apart, though what it gives has dims of the same sizes.
+    """Sizes of dims that a view tears apart, although its result has dims of the same sizes.
 
-    A view may merge dims with their neighbours and split them. Whoever asks for the sizes of the
-    dims in another order, in place of a transposition, gets dims of these sizes that hold elements
-    of several slices: ``(32, 10, 8)`` viewed as ``(10, 32, 8)`` tears those of 32 and 10.
+    A view may merge neighboring dims and split them. A view with the sizes in another order,
+    instead of a transpose, gives dims that mix elements of several slices: ``(32, 10, 8)`` viewed
+    as ``(10, 32, 8)`` tears those of 32 and 10.
 
-    Where sizes are multiples of each other the same view may be meant: ``(4, 8, 16)`` as
-    ``(8, 4, 16)`` cuts sequences of 8 in halves. Not told, but of a dim that becomes the first.
+    If sizes are multiples of each other, the same view may be intended: ``(4, 8, 16)`` as ``(8, 4,
+    16)`` cuts sequences of 8 in halves. Then only a dim that becomes the first is reported.
 
     Args:
         old: sizes of the dims before.
@@ -63,7 +63,10 @@ def torn(old: Sequence[int], new: Sequence[int]) -> list[int]:
     old, new = [n for n in old if n > 1], [n for n in new if n > 1]
     if prod(old) != prod(new):  # other elements: a view as another dtype
         return []
-    ends = [1, *accumulate(reversed(new), mul)]  # how many elements each dim and those behind hold
+    ends = [
+        1,
+        *accumulate(reversed(new), mul),
+    ]  # elements of each dim and the later ones
     found = []
     for place, size in enumerate(old):
         if old.count(size) > 1 or size not in new:
@@ -76,7 +79,7 @@ def torn(old: Sequence[int], new: Sequence[int]) -> list[int]:
 
 
 def _is_torn(low: int, high: int, ends: Sequence[int]) -> bool:
-    """Whether a view neither keeps a dim whole nor cuts it evenly.
+    """Whether a view neither keeps a dim intact nor cuts it evenly.
 
     Args:
         low: elements in one slice of the dim.

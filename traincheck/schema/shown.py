@@ -16,7 +16,7 @@ _SHOWN_NAMES = 12
 
 
 class ShownFinding(Protocol):
-    """What is shown of a finding."""
+    """The shown fields of a finding."""
 
     @property
     def code(self) -> str: ...
@@ -41,7 +41,7 @@ class ShownFinding(Protocol):
 
 
 class ShownReport(Protocol):
-    """What is shown of a report."""
+    """The shown fields of a report."""
 
     @property
     def is_empty(self) -> bool: ...
@@ -67,7 +67,7 @@ def report_line(report: ShownReport) -> str:
 
 
 def finding_html(finding: ShownFinding) -> str:
-    """A heading, and a table of what is to be known and done."""
+    """A heading, and a table of details and the fix."""
     colour = _COLOURS.get(finding.severity, "inherit")
     rows = "".join(
         f"<tr><th style='text-align:left'>{name}</th>"
@@ -84,7 +84,7 @@ def findings_html(findings: Iterable[ShownFinding]) -> str:
 
 
 def report_html(report: ShownReport) -> str:
-    """How many findings there are, and each of them."""
+    """The number of findings, and each of them."""
     head = f"<b>traincheck: {escape(report_line(report))}</b>"
     return f"<div>{head}{''.join(map(finding_html, report.findings))}</div>"
 

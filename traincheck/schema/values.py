@@ -1,7 +1,7 @@
-"""What a trace keeps of an argument, a result or a tensor. Never tensor data.
+"""The recorded form of an argument, a result or a tensor. Never tensor data.
 
-A value in a call event is JSON: a scalar stays itself (a non-finite float becomes its name as
-text), a sequence a list, and
+A value in a call event is JSON: a scalar is unchanged (a non-finite float becomes its name as
+text), a sequence is a list, and
 
 - a tensor      ``{"dtype": "float32", "shape": [64, 10], "device": "cpu", ...}``
 - a mapping     ``{"dict": {key: value}}``
@@ -19,7 +19,7 @@ from traincheck.schema.record import Int64, Record
 
 Value = Any  # JSON: None | bool | int | float | str | list[Value] | dict[str, Value]
 
-# Numbers that may be kept of a tensor. Over finite elements only, but for `nonfinite`.
+# Numbers that a summary may have. Over finite elements only, except `nonfinite`.
 STATS = {
     "norm": "L2 norm",
     "min": "smallest element",
@@ -57,7 +57,7 @@ STATS = {
 
 
 class TensorSummary(Record, frozen=True):
-    """What is kept of one tensor.
+    """The summary of one tensor.
 
     Attributes:
         dtype: without the ``torch.`` prefix.
@@ -68,7 +68,7 @@ class TensorSummary(Record, frozen=True):
             algorithms only; None if not taken.
         value: the number in a 0-dim CPU tensor, when kept.
         zero: whether every element is zero; None when not known.
-        stats: numbers by name, where a check needs them (see STATS); None if not taken.
+        stats: numbers by name, if a check needs them (see STATS); None if not taken.
     """
 
     dtype: str

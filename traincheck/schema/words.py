@@ -1,11 +1,11 @@
-"""How all texts say the same: how many there are of something, and lists of names."""
+"""Common phrases of all texts: counts and lists of names."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 _ES = ("s", "x", "ch", "sh")
-_HARD = "epoch"  # its ch is spoken as a k
+_HARD = "epoch"  # its ch is pronounced k
 
 
 def counted(number: int, word: str) -> str:

@@ -1,6 +1,6 @@
 """A trace as Parquet files, one per kind of event, and back without loss. Bounded memory both ways.
 
-Scalars are columns of their own, a tensor summary is spread over several, nested values are JSON
+Each scalar is a column, a tensor summary is spread over several columns, nested values are JSON
 text.
 """
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 ROW_GROUP = 20_000  # events of a kind in memory at once
-ORDER = "order"  # column: place in the merged order of the whole run
+ORDER = "order"  # column: position in the merged order of the whole run
 _PROGRESS_EVERY = 5_000
 _TYPES: dict[str, type[Event]] = {t.kind: t for t in EVENT_TYPES}
 INTEGER, _TEXT, _FLAG, SHAPE, JSON = "int64", "string", "bool", "shape", "json"
@@ -63,12 +63,12 @@ def export_parquet(
     *,
     progress: Callable[[int], None] | None = None,
 ) -> dict[str, int]:
-    """Write a run as Parquet files into the folder ``out`` and tell how many rows each kind has.
+    """Write a run as Parquet files into folder ``out``. Returns the number of rows of each kind.
 
     Args:
         run: a run directory or its reader.
-        out: made when missing; files of an earlier export in it are replaced.
-        progress: called now and then with the number of events done.
+        out: created if missing; files of an earlier export are replaced.
+        progress: called from time to time with the number of exported events.
 
     Raises:
         TraceFormatError: ``run`` is not a trace.
@@ -89,7 +89,7 @@ def export_parquet(
     except OSError as error:
         raise OutputError(
             f"cannot write Parquet files to {out}: {error.strerror or error}",
-            fix="name a folder that can be written, on a disk with room",
+            fix="name a writable folder, on a disk with free space",
         ) from error
     return tables.rows
 
@@ -98,7 +98,7 @@ def read_parquet(folder: Path | str) -> Iterator[Event]:
     """The events of an export, in the order of the run.
 
     Raises:
-        TraceFormatError: ``folder`` holds no export.
+        TraceFormatError: ``folder`` contains no export.
         MissingDependencyError: pyarrow is not installed.
     """
     _, parquet = _pyarrow()
@@ -106,8 +106,8 @@ def read_parquet(folder: Path | str) -> Iterator[Event]:
     tables = [_rows(parquet, kind, path) for kind, path in found if path.exists()]
     if not tables:
         raise TraceFormatError(
-            f"{folder} holds no exported trace",
-            fix="make one with traincheck trace export RUN -o FOLDER",
+            f"{folder} is not an exported trace",
+            fix="export one with traincheck trace export RUN -o FOLDER",
         )
     for _, event in heapq.merge(*tables, key=lambda row: row[0]):
         yield event
@@ -125,13 +125,13 @@ def _pyarrow() -> tuple[Any, Any]:
 
 
 def facts_of(reader: TraceReader) -> dict[str, str]:
-    """What is written into each file besides the columns."""
+    """The metadata of each file."""
     run_id = reader.manifest.run_id if reader.manifest is not None else reader.path.name
     return {"traincheck.schema_version": str(SCHEMA_VERSION), "traincheck.run_id": run_id}
 
 
 def _form(kind: str, name: str, annotation: str) -> str:
-    """How a field is stored. annotation: as written in schema/events.py."""
+    """The storage of a field. annotation: as in schema/events.py."""
     plain = annotation.removesuffix(" | None")
     if kind == "rng" and name == "seed":
         return JSON  # may need 64 bits without a sign, or more
@@ -151,7 +151,7 @@ def _layout(kind: str) -> dict[str, str]:
 
 
 def _own(event_type: Any) -> tuple[str, ...]:
-    """The fields of one kind that not all have."""
+    """The specific fields of one kind."""
     names: tuple[str, ...] = event_type.__struct_fields__
     return names[len(_HEADER) :]
 
@@ -162,7 +162,7 @@ def _annotation(event_type: Any, name: str) -> str:
 
 
 class Columns:
-    """Events of one kind, gathered column by column; given away as Arrow tables.
+    """Events of one kind, collected column by column and returned as Arrow tables.
 
     Args:
         kind: of the events.
@@ -192,13 +192,13 @@ class Columns:
         return len(self._columns[0])
 
     def add(self, order: int, event: Event) -> None:
-        """Append an event. order: its place in the run."""
+        """Append an event. order: its position in the run."""
         cells = _cells(order, event)
         for column, form, cell in zip(self._columns, self.forms.values(), cells):
             column.append(_dumps(cell) if form == JSON else cell)
 
     def take(self) -> pa.Table:
-        """What was gathered since the last call."""
+        """The events that were added since the last call."""
         arrays = [
             self._arrow.array(column, type=field.type)
             for column, field in zip(self._columns, self.schema)
@@ -233,22 +233,22 @@ class _Table:
             self._writer.write_table(self._columns.take())
 
     def finish(self) -> None:
-        """Write what is left and give the file its name."""
+        """Write the rest and rename the file to its final name."""
         self.flush()
         if self._writer is not None:
             self._writer.close()
         self._partial.replace(self.path)
 
     def discard(self) -> None:
-        """Leave nothing of an unfinished file."""
+        """Remove an unfinished file."""
         if self._writer is not None:
-            with suppress(OSError):  # it ends the file, for which a full disk has no room
+            with suppress(OSError):  # fails on a full disk
                 self._writer.close()
         self._partial.unlink(missing_ok=True)
 
 
 class _Tables:
-    """One table per kind that occurs. On leaving, what ``finish`` did not complete is removed."""
+    """One table per kind that occurs. Removes incomplete files on exit."""
 
     def __init__(self, out: Path, facts: Mapping[str, str]) -> None:
         self._out = out
@@ -273,9 +273,9 @@ class _Tables:
             table.discard()
 
     def finish(self) -> None:
-        """All events are there: give the files their names, take older ones away."""
+        """All events are written: rename the files, remove older ones."""
         for table in self._tables.values():
-            table.flush()  # all of them before any: this is what may fail
+            table.flush()  # all of them before renaming any: this may fail
         for table in self._tables.values():
             table.finish()
         for stale in _TYPES.keys() - self._tables.keys():
@@ -300,7 +300,7 @@ def _cells(order: int, event: Event) -> Iterator[Any]:
 
 
 def _dumps(value: Any) -> str | None:
-    """JSON text; null for None and for a sequence that the line had not, so that one can ask."""
+    """JSON text; null for None and for a sequence that the line did not have."""
     return None if value is None or value == () else dump_json(value, default=astuple).decode()
 
 
@@ -319,7 +319,7 @@ def _rows(parquet: Any, kind: str, path: Path) -> Iterator[tuple[int, Event]]:
     except (ValueError, TypeError, LookupError, OSError) as error:
         raise TraceFormatError(
             f"{path} is not part of an exported trace: {error}",
-            fix="make the export again with traincheck trace export",
+            fix="export the trace again with traincheck trace export",
         ) from error
 
 

@@ -1,10 +1,10 @@
 """One event file, read in pieces: complete lines become events, bad ones are skipped and counted.
 
-Replay and tail both read through here. Knows neither other files nor order among them.
+Replay and tail both use this module. It handles one file, not the order among files.
 
-Events are numbered in their file. One whose number has come before is a bad line. Where numbers are
-missing, what is absent proves nothing: readers are told as where a recording had to drop events,
-and a step that lost some ends as one that was not recorded.
+Events are numbered in their file. A repeated number makes a bad line. If numbers are missing,
+absence is no evidence. Readers get the same mark as when a recording dropped events, and a step
+that lost events ends as one that was not recorded.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from traincheck.schema.marks import Marks
 from traincheck.schema.reading import open_regular
 
 CHUNK_BYTES = 1 << 16  # larger pieces leave the CPU cache: a quarter slower at 1 MiB
-MAX_LINE_BYTES = 1 << 24  # no event is this long: what is, is not a trace, and must not fill memory
-_GIVE_UP_BYTES = 1 << 28  # of one line: the file holds no lines, and is not read to its end
+MAX_LINE_BYTES = 1 << 24  # longer lines are not events, and must not fill memory
+_GIVE_UP_BYTES = 1 << 28  # of one line: the file has no lines, and is not read to its end
 MAX_SKIPS = 1000  # described; all are counted
 
 _TOO_LONG = f"longer than {MAX_LINE_BYTES} bytes"
@@ -40,7 +40,7 @@ class Skip:
 
 
 class SkipLog:
-    """What was skipped in a run: all of it counted, the first ones described."""
+    """The skipped lines of a run: all counted, the first ones described."""
 
     def __init__(self) -> None:
         self.skips: list[Skip] = []
@@ -57,16 +57,16 @@ class SkipLog:
 
 
 class EventFile:
-    """Reads one file forward from where it stopped; it may be growing or be renamed meanwhile.
+    """Reads one file from the last position. The file may grow or be renamed meanwhile.
 
     Args:
-        path: set it again when the file was renamed.
+        path: set it again after the file was renamed.
         rank: of the events.
         stream: of the events.
-        log: where bad lines are noted.
-        chunk_bytes: how much is read at once.
-        process: data of the "process" mark that begins a file, for when it is lost: what is known
-            of what was recorded. None where nothing is.
+        log: gets the bad lines.
+        chunk_bytes: size of one read.
+        process: data of the "process" mark that begins a file, if it is lost: the known part of the
+        recorded view. None if nothing is known.
     """
 
     def __init__(
@@ -87,14 +87,14 @@ class EventFile:
         self._log = log
         self._chunk_bytes = chunk_bytes
         self._line = 0  # lines taken so far
-        self._rest = bytearray()  # the beginning of a line whose end is not there yet
+        self._rest = bytearray()  # the beginning of an incomplete line
         self._is_dropping = False  # inside a line that is too long
         self._dropped = 0  # bytes of that line
         self._is_in_hole = False
-        self._is_after_hole = False  # before the first line that begins behind a hole
+        self._is_after_hole = False  # before the first line that begins after a hole
         self._process = process
         self._next = 0  # number of the next event
-        self._is_torn = False  # the step that is going on has lost events
+        self._is_torn = False  # the current step has lost events
 
     @property
     def whole(self) -> int:
@@ -102,7 +102,7 @@ class EventFile:
         return self.offset - len(self._rest)
 
     def read(self) -> Iterator[list[Event]]:
-        """Events of the lines that are complete by now, in batches. Call again after it grew.
+        """Events of the complete lines, in batches. Call again after the file has grown.
 
         Raises:
             FileNotFoundError: the file was renamed or removed.
@@ -112,21 +112,21 @@ class EventFile:
                 yield events
 
     def read_piece(self) -> list[Event] | None:
-        """Events of the next piece of the file, maybe none; None when it holds no more by now.
+        """Events of the next chunk of the file, possibly empty; None if there is no more yet.
 
         Raises:
             FileNotFoundError: the file was renamed or removed.
         """
         if self._dropped > _GIVE_UP_BYTES:
             return None
-        # The file is closed between pieces: a run may have more files than a process may hold open.
+        # The file is closed between chunks: a run may have more files than a process may open.
         with open_regular(self.path, buffering=0) as file:
             file.seek(self.offset)
             piece = file.read(self._chunk_bytes)
             if not piece:
                 return None
             self.offset += len(piece)
-            if b"\0" in piece:  # in no line; what was checked live may be a hole: store/thin.py
+            if b"\0" in piece:  # in no line; checked events may have become a hole: store/thin.py
                 piece = self._before_hole(file.fileno(), piece)
         if self._is_after_hole:
             _, feed, piece = piece.partition(b"\n")
@@ -137,21 +137,21 @@ class EventFile:
         return found
 
     def _before_hole(self, descriptor: int, piece: bytes) -> bytes:
-        """The part of a piece before a hole, if there is one; reading goes on behind that."""
+        """The part of a chunk before a hole, if there is one; reading continues after it."""
         before = piece.partition(b"\0")[0]
         start = self.offset - len(piece) + len(before)
         try:
             if os.lseek(descriptor, start, os.SEEK_HOLE) != start:
-                return piece  # zeros that somebody wrote
+                return piece  # zeros that were written
             self.offset = os.lseek(descriptor, start, os.SEEK_DATA)
-        except OSError as error:  # it knows no holes, or this one goes to its end
+        except OSError as error:  # no support of holes, or the hole extends to the end
             give_back(error)
             return piece
         self._is_in_hole = True
         return before
 
     def finish(self) -> list[Event]:
-        """Nothing more will come. The last line counts if only its line feed is missing."""
+        """No more lines will come. The last line counts if only its line feed is missing."""
         rest, self._rest = bytes(self._rest), bytearray()
         if self._is_dropping or not rest:
             if self._is_dropping:
@@ -174,7 +174,7 @@ class EventFile:
         if feed:
             self._rest = bytearray(rest)
         elif not self._is_dropping:
-            self._rest += rest  # in place: a long line comes in many pieces
+            self._rest += rest  # in place: a long line comes in many chunks
         if feed and self._is_dropping:
             _, feed, complete = complete.partition(b"\n")
             self._is_dropping, self._dropped = False, 0
@@ -200,7 +200,7 @@ class EventFile:
             except ValueError as error:
                 give_back(error)
                 self._skip(str(error))
-                if foreign_number(line) == self._next:  # nothing that we know of is lost
+                if foreign_number(line) == self._next:  # no known event is lost
                     self._next += 1
             else:
                 self._line += 1
@@ -209,7 +209,7 @@ class EventFile:
         return events
 
     def _mended(self, events: list[Event]) -> list[Event]:
-        """The events, with a mark in each place where others are missing."""
+        """The events, with a mark at each position where events are missing."""
         after = self._next + len(events)
         if not self._is_torn and [e.seq for e in events] == list(range(self._next, after)):
             self._next = after
@@ -217,7 +217,7 @@ class EventFile:
         mended: list[Event] = []
         for index, event in enumerate(events):
             missing = event.seq - self._next
-            if missing < 0 and event.seq:  # a program that another replaces begins at 0 again
+            if missing < 0 and event.seq:  # a program that replaced another begins at 0 again
                 line = self._line - len(events) + index + 1
                 self._log.add(self.path, line, f"number {event.seq} after {self._next - 1}")
                 continue

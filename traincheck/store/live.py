@@ -1,15 +1,15 @@
-"""What is known of the streams and ranks of a run that still grows, and what may be handed on.
+"""The streams and ranks of a growing run, and the events that may be released.
 
-Decides order only; when to look again and when to end is tail.py's.
+Decides order only; tail.py decides when to read again and when to end.
 
-Within a rank, events are held until it is sure that no earlier ones come. When a step's end is read
-and every file of the rank has been read again after that, all that happened before it is there:
-collection hands a process' records to the kernel before it writes the end of a step. So a step is
-released at its end, merged by time as in a replay. A rank that does nothing for a while, or holds
-too much, releases what it has.
+Within a rank, events are held until no earlier ones can come. When the end of a step is read and
+every file of the rank has been read again after that, all earlier events are complete: collection
+writes a process' records before it writes the end of a step. So a step is released at its end,
+merged by time as in a replay. A rank that is silent for a while, or holds too many events, releases
+the events that it has.
 
 Among ranks the order is that of a replay: by position (order.py), then by rank. The watermark is
-the lowest position that an unfinished rank has reached; what lies beyond it waits.
+the lowest position that an unfinished rank has reached; later events wait.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from traincheck.store.order import RankClock, merge_streams
 
 
 class LiveStream:
-    """One file that grows, and the events read from it that are still held."""
+    """One growing file, and its events that are still held."""
 
     def __init__(self, file: EventFile) -> None:
         self.file = file
         self.held: list[Event] = []
         self.read_until_ns = -1  # time of the last event read
-        self.end_seen = -1  # the last round in which all of the file had been read
+        self.end_seen = -1  # the last round in which the file was read to its end
 
     @property
     def pid(self) -> int:
-        """Process that writes it."""
+        """The process that writes it."""
         name = self.file.stream
         return int(name[1 : name.index("-")])
 
     def read(self, round_number: int) -> list[Event] | None:
-        """Read one piece; None when there was none, or the file was just renamed."""
+        """Read one chunk; None if there was none, or the file was just renamed."""
         try:
             events = self.file.read_piece()
         except FileNotFoundError:
@@ -58,7 +58,7 @@ class LiveStream:
             self.read_until_ns = max(self.read_until_ns, events[-1].time_ns)
 
     def release(self, limit_ns: float) -> list[Event]:
-        """Hand on the events at the front that are not later than ``limit_ns``."""
+        """Release the events at the front that are not later than ``limit_ns``."""
         held = self.held
         stop = next((i for i, event in enumerate(held) if event.time_ns > limit_ns), len(held))
         self.held = held[stop:]
@@ -71,13 +71,13 @@ class LiveStream:
 
 
 class Follower(Protocol):
-    """Notes what is read of each stream."""
+    """Notes the reads of each stream."""
 
     def note_event(self, stream: LiveStream, event: Event) -> None:
         """The end of a step, or a mark, was read."""
 
     def read(self, stream: LiveStream) -> None:
-        """A piece of it was read."""
+        """A chunk of it was read."""
 
 
 class LiveRank:
@@ -88,9 +88,9 @@ class LiveRank:
         self._follower = follower
         self.streams: dict[str, LiveStream] = {}
         self.grew_at_s = now_s
-        self.is_stalled = False  # the others were told that it is silent
-        self.is_gone = False  # its processes ended and all is read, or it stays silent
-        self.world_size = 1  # how many ranks there are, as far as its processes tell
+        self.is_stalled = False  # its silence was reported to the others
+        self.is_gone = False  # its processes ended and all events are read, or it stays silent
+        self.world_size = 1  # number of ranks, as far as its processes show it
         self._last: Event | None = None  # of those read
         self._clock = RankClock()
         self._waiting: deque[tuple[int, Sequence[Event]]] = deque()
@@ -99,18 +99,18 @@ class LiveRank:
 
     @property
     def frontier(self) -> float:
-        """Position that no event to come lies before."""
+        """The position that every later event has at least."""
         if self._waiting:
             return self._waiting[0][0]
         return inf if self.is_gone else self._clock.position
 
     @property
     def held(self) -> int:
-        """How many events are in memory."""
+        """Number of events in memory."""
         return self._waiting_events + sum(len(s.held) for s in self.streams.values())
 
     def read(self, round_number: int, now_s: float, most: float) -> bool:
-        """Read a piece of each stream that holds under ``most`` events; tell whether it grew."""
+        """Read a chunk of each stream with fewer than ``most`` events. Returns whether one grew."""
         grew = False
         for stream in self.streams.values():
             if len(stream.held) >= most:
@@ -138,7 +138,7 @@ class LiveRank:
         return grew
 
     def stall(self, now_s: float) -> None:
-        """Line up a mark that the rank is silent, once, behind all that it has written."""
+        """Queue a mark that the rank is silent, once, after everything that it has written."""
         last = self._last
         if self.is_stalled or last is None or any(s.held for s in self.streams.values()):
             return
@@ -149,16 +149,16 @@ class LiveRank:
         self._waiting_events += 1
 
     def release(self, round_number: int, *, is_complete: bool, most: int) -> None:
-        """Merge what is sure to be complete and line it up for the other ranks.
+        """Merge the events that are certainly complete, and queue them for the other ranks.
 
         Args:
-            round_number: the round of reading that was just made.
-            is_complete: what has not been read by now will not come.
-            most: release as well when a stream holds this many events.
+            round_number: the number of the last round of reading.
+            is_complete: no more events will come.
+            most: also release if a stream holds this many events.
         """
         limit_ns = self._sure_until_ns()
         if is_complete or any(len(s.held) >= most for s in self.streams.values()):
-            # What lies in a file but is unread is later than what was read from it.
+            # Unread events of a file are later than those that were read from it.
             unread = [
                 s.read_until_ns - 1 for s in self.streams.values() if s.end_seen < round_number
             ]
@@ -173,24 +173,24 @@ class LiveRank:
             self._waiting.extend(self._clock.split(batch))
 
     def pop(self) -> Sequence[Event]:
-        """The first events that wait. There must be some."""
+        """The first waiting events. There must be some."""
         _, events = self._waiting.popleft()
         self._waiting_events -= len(events)
         return events
 
     @property
     def handed_on_ns(self) -> float:
-        """The time before which all events that were read have been handed on."""
+        """The time before which all read events have been released."""
         held = min((s.held[0].time_ns for s in self.streams.values() if s.held), default=inf)
         return min(held, self._waiting[0][1][0].time_ns) if self._waiting else held
 
     @property
     def is_waiting(self) -> bool:
-        """Whether there are events that only other ranks keep back."""
+        """Whether there are events that wait only for other ranks."""
         return bool(self._waiting)
 
     def is_at_end(self, round_number: int) -> bool:
-        """Whether all of its files had been read when this round was made."""
+        """Whether all of its files were read to their ends in this round."""
         return all(stream.end_seen == round_number for stream in self.streams.values())
 
     def _sure_until_ns(self) -> float:
@@ -208,10 +208,10 @@ class LiveRank:
 
 
 def in_order(ranks: Sequence[LiveRank], missing: Sequence[int]) -> Iterator[Sequence[Event]]:
-    """Take what may be handed on, in the order of a replay.
+    """Take the events that may be released, in the order of a replay.
 
     Args:
-        ranks: all that are known.
+        ranks: all known ranks.
         missing: ranks that are expected but have not been seen; they have not begun.
     """
     while True:

@@ -1,6 +1,7 @@
-"""The manifest of a run: who ran what, when, how it ended. Reads any; an unreadable one is a note.
+"""The manifest of a run: command, time, end. Any manifest is read; an unreadable one is a note.
 
-The launcher writes it (collect/launch/run_manifest.py); tools that make traces write it from here.
+The launcher writes it (collect/launch/run_manifest.py). Tools that make traces write it with this
+module.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ import platform
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
+import msgspec
 import orjson
 
 from traincheck.errors import TraceFormatError
@@ -20,30 +22,30 @@ from traincheck.schema.json_text import parse_json
 from traincheck.schema.layout import MANIFEST, SCHEMA_VERSION, storage_notes
 from traincheck.schema.reading import read_regular
 
-# What a run that has not ended has to say, by whether its launcher lives.
+# The note of a run that has not ended, by whether its launcher is alive.
 _UNENDED = {
-    True: "the run goes on: what comes is missing; traincheck-check --follow waits for it",
-    False: "the launcher of the run is gone and told no end: that of the run may be missing",
-    None: "the run has not ended, or its launcher was killed: its end may be missing",
+    True: "the run is still going on; follow it to its end with traincheck-check --follow",
+    False: "the launcher was killed before the run ended; the end of the run may be missing",
+    None: "the run has not ended, or its launcher was killed; the end may be missing",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """Facts about a run. What its end alone tells is None or empty while it runs.
+    """Facts about a run. Fields that are known at its end are None or empty while it runs.
 
     Attributes:
         schema_version: of the trace format.
         run_id: name of the run.
-        command: as it was started.
-        cwd: working directory it was started in.
+        command: the command line.
+        cwd: working directory at the start.
         started: ISO 8601 time in UTC.
         ended: ISO 8601 time in UTC; None while it runs, or when its launcher was killed.
-        exit_status: the program's own; 128+n for signal n.
+        exit_status: of the program; 128+n for signal n.
         signal: name of the signal that ended it.
         ended_ns: when it ended, on the monotonic clock of the events of this machine.
-        interrupted: the signal by which somebody asked it to end, or "--halt".
-        launcher_pid: process id of the launcher; None when the manifest does not tell.
+        interrupted: the signal that requested the end, or "--halt".
+        launcher_pid: process id of the launcher; None if not known.
         created_with: versions of traincheck and Python, platform, hostname.
         settings: the view that was recorded: level, every, warmup, needs.
         environment: variables of the allow-list that were set.
@@ -70,13 +72,13 @@ class Manifest:
 
     @property
     def hostname(self) -> str | None:
-        """The machine that the launcher ran on."""
+        """The machine on which the launcher ran."""
         name = self.created_with.get("hostname")
         return name if isinstance(name, str) else None
 
 
 def read_manifest(directory: Path) -> tuple[Manifest | None, list[str]]:
-    """The manifest of a run and what is wrong with it, as sentences; None when there is none.
+    """The manifest of a run, and its errors as sentences; None if there is none.
 
     Raises:
         TraceFormatError: a newer traincheck wrote it.
@@ -85,7 +87,7 @@ def read_manifest(directory: Path) -> tuple[Manifest | None, list[str]]:
     try:
         record = parse_json(read_regular(path))
     except FileNotFoundError:
-        return None, [f"{path} is missing: when and how the run ended is not known"]
+        return None, [f"{path} is missing, so it is not known when and how the run ended"]
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         return None, [f"{path} cannot be read and is ignored: {reason}"]
@@ -96,13 +98,13 @@ def read_manifest(directory: Path) -> tuple[Manifest | None, list[str]]:
 
 
 def one_step_in(settings: Mapping[str, Any]) -> int:
-    """Of how many steps one was recorded, by the settings of a manifest; 1 where it is not told."""
+    """Every how many steps one was recorded, from the settings of a manifest; 1 if not known."""
     every = settings.get("every")
     return every if isinstance(every, int) and every > 1 else 1
 
 
 def is_going_on(manifest: Manifest) -> bool | None:
-    """Whether a run has not ended and its launcher lives; None where nobody here can tell."""
+    """Whether a run has not ended and its launcher is alive; None if not known."""
     if manifest.ended is not None:
         return False
     if manifest.launcher_pid is None or manifest.hostname != platform.node():
@@ -111,7 +113,7 @@ def is_going_on(manifest: Manifest) -> bool | None:
 
 
 def process_exists(pid: int) -> bool:
-    """Whether a process of this machine lives."""
+    """Whether a process of this machine is alive."""
     try:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):
@@ -122,13 +124,13 @@ def process_exists(pid: int) -> bool:
 
 
 def lost_notes(directory: Path, manifest: Manifest | None) -> list[str]:
-    """What could not be written, where the manifest does not tell: on a full disk it cannot."""
+    """Lost records that the manifest does not mention, because the disk was full."""
     known = () if manifest is None else manifest.notes
     return [note for note in storage_notes(directory) if note not in known]
 
 
 def ending_notes(directory: Path, manifest: Manifest | None) -> list[str]:
-    """What is missing at the end of a recorded run, as sentences."""
+    """The records that are missing at the end of a run, as sentences."""
     if manifest is None:
         return []
     if manifest.ended is None and manifest.launcher_pid is not None:
@@ -140,7 +142,7 @@ def ending_notes(directory: Path, manifest: Manifest | None) -> list[str]:
             continue
         paths = [directory / str(name) for name in files]
         missing = size - sum(path.stat().st_size for path in paths if path.is_file())
-        if missing > 0:  # what outlives its launcher may write more
+        if missing > 0:  # processes that outlive the launcher may write more
             notes.append(
                 f"{missing:,} bytes of the events of process {process.get('pid')} are missing: the "
                 "trace was cut, or copied in part"
@@ -149,7 +151,7 @@ def ending_notes(directory: Path, manifest: Manifest | None) -> list[str]:
 
 
 def write_manifest(directory: Path, manifest: Manifest) -> None:
-    """Replace the manifest at once: a reader finds the old one or the new one, never a part.
+    """Replace the manifest atomically: a reader finds the old one or the new one, never a part.
 
     Raises:
         OSError: it could not be written.
@@ -161,61 +163,20 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
 def _check_version(path: Path, version: Any) -> None:
     if isinstance(version, int) and version > SCHEMA_VERSION:
         raise TraceFormatError(
-            f"{path} was written by schema {version}, this is {SCHEMA_VERSION}",
+            f"{path} has schema version {version}; this traincheck reads up to {SCHEMA_VERSION}",
             fix="read it with the version of traincheck that wrote it, or a later one",
         )
 
 
 def _typed(path: Path, record: Mapping[str, Any]) -> tuple[Manifest, list[str]]:
-    """Keep what has the right form; name the rest."""
+    """Keep the fields of the right type, and name the others."""
     facts: dict[str, Any] = {}
     notes = []
-    for name, form in _FORMS.items():
-        value = record.get(name)
-        if value is None:
+    for name, kind in get_type_hints(Manifest).items():
+        if record.get(name) is None:
             continue
-        if not form(value):
+        try:
+            facts[name] = msgspec.convert(record[name], kind)
+        except msgspec.ValidationError:
             notes.append(f"{path}: field {name!r} has the wrong form and is ignored")
-            continue
-        facts[name] = tuple(value) if isinstance(value, list) else value
     return Manifest(**facts), notes
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_texts(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(item, str) for item in value)
-
-
-def _is_object(value: Any) -> bool:
-    return isinstance(value, dict)
-
-
-def _is_objects(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(item, dict) for item in value)
-
-
-_FORMS = {
-    "schema_version": _is_number,
-    "run_id": _is_text,
-    "command": _is_texts,
-    "cwd": _is_text,
-    "started": _is_text,
-    "ended": _is_text,
-    "exit_status": _is_number,
-    "signal": _is_text,
-    "ended_ns": _is_number,
-    "interrupted": _is_text,
-    "launcher_pid": _is_number,
-    "created_with": _is_object,
-    "settings": _is_object,
-    "environment": _is_object,
-    "processes": _is_objects,
-    "notes": _is_texts,
-}

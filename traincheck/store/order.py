@@ -1,7 +1,7 @@
 """Order among streams and ranks. Works on batches of events; reads no file.
 
-Streams of a rank are merged by time, ranks by step: every rank's events of step s come before any
-rank's events of step s + 1, and what comes before a rank's first step before all of step 0.
+Streams of a rank are merged by time, ranks by step. Every rank's events of step s come before any
+rank's events of step s + 1. Events before a rank's first step come before all of step 0.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from traincheck.schema.events import Event
 Batches = Iterator[Sequence[Event]]
 
 BEFORE_STEPS = -1
-_RESTART = 1 << 40  # positions of a rank's second training process lie beyond all of its first
+_RESTART = 1 << 40  # positions of a second training process are greater than all of the first
 
 
 def merge_streams(streams: Iterable[tuple[str, Batches]]) -> Batches:
     """Merge the streams of one rank by time; each keeps its own order, ties go by stream name.
 
-    As ``heapq.merge``, but the stream that leads hands on all it has up to where another begins,
-    which makes an event cost one comparison.
+    Like ``heapq.merge``, but the leading stream yields all events up to the first one of another,
+    so an event costs one comparison.
     """
-    heads: list[tuple[int, str, int]] = []  # time of the first event left, stream, its index
-    sources: list[tuple[Batches, Sequence[Event], int]] = []  # rest, current batch, place in it
+    heads: list[tuple[int, str, int]] = []  # time of the next event, stream, its index
+    sources: list[tuple[Batches, Sequence[Event], int]] = []  # rest, current batch, position in it
     for index, (name, batches) in enumerate(streams):
         batch = next(batches, ())
         sources.append((batches, batch, 0))
@@ -61,15 +61,15 @@ def _first_after(batch: Sequence[Event], start: int, last_ns: int) -> int:
 
 
 class RankClock:
-    """Where in its training a rank is, told from its events alone.
+    """The position of a rank in its training, from its events alone.
 
-    One process leads: the one that takes steps. What other processes do, DataLoader workers for
-    example, belongs to the position that the leader has reached. When another process begins to
-    take steps from an earlier number on, the rank was started again: positions go on from there.
+    One process leads: the one that makes steps. Events of other processes, such as DataLoader
+    workers, belong to the position that the leader has reached. When another process begins to make
+    steps from an earlier number, the rank was restarted: positions continue from there.
     """
 
     def __init__(self) -> None:
-        self.position = BEFORE_STEPS  # events to come are here or later
+        self.position = BEFORE_STEPS  # later events are at this position or after it
         self._leader: str | None = None
         self._led: set[str] = set()
         self._base = 0
@@ -112,7 +112,7 @@ class RankClock:
 
     def _may_lead(self, pid: str, step: int) -> bool:
         if pid in self._led:
-            return False  # two processes that take steps side by side: the second one led last
+            return False  # two processes that make steps in parallel: the second one led last
         if self._leader is not None and self._base + step < self.position - 1:
             self._base += _RESTART
         self._led.add(pid)

@@ -1,4 +1,4 @@
-"""Replay a finished or abandoned run. Follows nothing that still grows: tail.py does."""
+"""Replay a finished or abandoned run. tail.py follows growing runs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _FIRST_LINE_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessInfo:
-    """One process of a run. facts: the data of its "process" mark, empty when that is missing."""
+    """One process of a run. facts: the data of its "process" mark; empty if that is missing."""
 
     rank: int
     pid: int
@@ -35,7 +35,7 @@ class ProcessInfo:
 
     @property
     def is_worker(self) -> bool:
-        """Whether it served another process' loop, as a DataLoader worker does."""
+        """Whether it was a DataLoader worker."""
         return bool(self.facts.get("worker"))
 
 
@@ -44,7 +44,7 @@ class TraceReader:
 
     Args:
         path: the run directory.
-        may_be_empty: whether a run that ended and left no event is read, as one without events.
+        may_be_empty: whether a run that ended without events is accepted.
 
     Raises:
         TraceFormatError: ``path`` is not a run, or a newer traincheck wrote it.
@@ -79,12 +79,12 @@ class TraceReader:
 
     @property
     def bytes_read(self) -> int:
-        """How far the current reading has come, in bytes; another thread may ask."""
+        """Progress of the current reading, in bytes. Other threads may call this."""
         return sum(file.offset for file in self._reading)
 
     @property
     def skipped(self) -> int:
-        """How many lines the last reading skipped."""
+        """Number of lines that the last reading skipped."""
         return self._log.count
 
     @property
@@ -101,8 +101,8 @@ class TraceReader:
         """All events: streams of a rank merged by time, ranks by step (order.py).
 
         Raises:
-            TraceFormatError: lines there are, but none of them is an event; or a file cannot be
-                read.
+            TraceFormatError: there are lines, but none of them is an event; or a file cannot be
+            read.
         """
         return chain.from_iterable(self._batches())
 
@@ -141,8 +141,8 @@ class TraceReader:
             )
         first = self._log.skips[0]
         raise TraceFormatError(
-            f"{self.path} holds no event: all {self._log.count} lines are bad, "
-            f"the first being {first.path.name}:{first.line}: {first.reason}",
+            f"{self.path} has no events: none of {self._log.count} lines can be read, "
+            f"first {first.path.name}:{first.line}: {first.reason}",
             fix="the files were damaged or are not from traincheck; record the run again",
         )
 
@@ -176,7 +176,7 @@ def _process_facts(paths: Sequence[Path]) -> dict[str, Any]:
             if record["k"] == "mark" and record["text"] == Marks.PROCESS:
                 return dict(record["data"])
         except (OSError, ValueError, KeyError, TypeError):
-            continue  # events() counts and describes what is wrong with the line
+            continue  # events() counts and describes the bad line
     return {}
 
 
@@ -186,7 +186,7 @@ def _all_of(file: EventFile) -> Iterator[Sequence[Event]]:
     except OSError as error:
         raise TraceFormatError(
             f"{file.path} cannot be read: {error.strerror}",
-            fix="check its permissions, and that nothing moves the trace away meanwhile",
+            fix="check its permissions, and that no other program moves the trace",
         ) from error
     last = file.finish()
     if last:

@@ -1,4 +1,4 @@
-"""Find run directories, and say what a path is that holds none. Looks at names, not into events."""
+"""Find run directories, and describe paths that contain none. Reads names, not events."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from traincheck.schema.layout import EVENT_GLOB, MANIFEST
 from traincheck.schema.words import joined
 from traincheck.store.manifest import is_going_on, read_manifest
 
-_DEPTH = 2  # folders of runs are looked into this deep
+_DEPTH = 2  # maximum depth of the search in folders of runs
 _SHOWN = 5
-_MAKE_ONE = "record a run with traincheck-collect and name its directory"
+_MAKE_ONE = "record a run with traincheck-collect, and name its folder"
 
 
 def is_run(path: Path) -> bool:
@@ -21,20 +21,20 @@ def is_run(path: Path) -> bool:
 
 
 def is_bare(path: Path) -> bool:
-    """Whether nothing is there yet, so that a run may be about to begin: no folder, or no files."""
+    """Whether there is nothing yet, so that a run may begin: no folder, or no files."""
     if not path.is_dir():
         return not path.exists()
     try:
         return not any(path.iterdir())
-    except OSError:  # what cannot be read is told by those who read it
+    except OSError:  # the reader reports paths that cannot be read
         return False
 
 
 def find_runs(path: Path | str) -> list[Path]:
-    """The run that ``path`` is, or the runs in it up to two folders deep, sorted.
+    """The run at ``path``, or the runs in it up to two folders deep, sorted.
 
     Raises:
-        TraceFormatError: there is no run; says what is there instead.
+        TraceFormatError: there is no run; the message describes the path.
     """
     path = Path(path)
     _check_directory(path)
@@ -42,19 +42,19 @@ def find_runs(path: Path | str) -> list[Path]:
         return [path]
     runs = sorted(_runs_below(path, _DEPTH))
     if not runs:
-        raise TraceFormatError(f"{path} holds no run: {_contents(path)}", fix=_advice(path))
+        raise TraceFormatError(f"{path} has no run: {_contents(path)}", fix=_advice(path))
     return runs
 
 
 def check_run(path: Path, *, may_be_empty: bool = False) -> None:
-    """See whether ``path`` is one run with event files, finished or not.
+    """Test that ``path`` is one run with event files, finished or not.
 
     Args:
         path: of its directory.
-        may_be_empty: whether a run that ended without event files is one too.
+        may_be_empty: whether a run that ended without event files is accepted.
 
     Raises:
-        TraceFormatError: it is not; says what it is instead.
+        TraceFormatError: it is not; the message describes the path.
     """
     _check_directory(path)
     if any(path.glob(EVENT_GLOB)):
@@ -64,7 +64,7 @@ def check_run(path: Path, *, may_be_empty: bool = False) -> None:
         if manifest is not None and is_going_on(manifest):
             raise TraceFormatError(
                 f"the run in {path} has just started, and nothing is recorded yet",
-                fix=f"try again later, or wait for it: traincheck-check -t {path} --follow",
+                fix=f"try again later, or follow the run: traincheck-check -t {path} --follow",
             )
         if may_be_empty:
             return
@@ -88,7 +88,8 @@ def _check_directory(path: Path) -> None:
         return
     if path.is_file() and _holds_invariants(path):
         raise TraceFormatError(
-            f"{path} is an invariant file, not a run", fix=f"name the run with -t, and: -i {path}"
+            f"{path} is an invariant file, not a run",
+            fix=f"name a run with -t, and pass this file with -i {path}",
         )
     if path.exists():
         fix = f"name the run directory, {path.parent}" if is_run(path.parent) else _MAKE_ONE
@@ -98,9 +99,11 @@ def _check_directory(path: Path) -> None:
         path.stat()
     except FileNotFoundError:
         pass
-    except OSError as error:  # Path.exists says no to a loop of links, or to a file as a folder
+    except OSError as error:  # Path.exists hides loops of links
         reason = f"cannot be read: {error.strerror}"
-    raise TraceFormatError(f"{path} {reason}", fix=f"check the path; this is {Path.cwd()}")
+    raise TraceFormatError(
+        f"{path} {reason}", fix=f"check the path; the working directory is {Path.cwd()}"
+    )
 
 
 def _holds_invariants(path: Path) -> bool:
@@ -131,7 +134,7 @@ def _folders(path: Path) -> list[Path]:
 def _advice(path: Path) -> str:
     packed = sorted(path.glob(f"{EVENT_GLOB}.*"))
     if packed:
-        return f"event files are read as they were written: unpack {packed[0].name} and its like"
+        return f"its event files are compressed: unpack {packed[0].name} and the others"
     return _MAKE_ONE
 
 

@@ -1,6 +1,6 @@
-"""What a run holds, at a glance: counted in one pass, in memory that does not grow with its length.
+"""Summary of a run: counted in one pass, in memory that does not grow with its length.
 
-Judges nothing. The command `traincheck trace show` prints it.
+The command `traincheck trace show` prints it.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from traincheck.schema.observations.loaded_averages import LoadedAverage
 from traincheck.schema.torch_api import Families
 from traincheck.schema.values import is_tensor
 
-_MOST = 1000  # different texts kept of what a program may make up at will
+_MOST = 1000  # different texts that are kept, because a program may create any number
 _MOST_PARTS = 4  # of a collection in a mark
 _FORWARD = ".forward"
-# What each run has, or is told elsewhere.
+# Marks that every run has, or that are reported elsewhere.
 _KNOWN_MARKS = frozenset({Marks.PROCESS, Marks.COLLECTIVE_ENTERED, LoadedAverage.text})
 
 
 @dataclass(slots=True, kw_only=True)
 class ApiUse:
-    """One API. total_ns: from entry to exit, what it called included."""
+    """One API. total_ns: from entry to exit, inner calls included."""
 
     api: str
     calls: int = 0
@@ -48,7 +48,7 @@ class ApiUse:
 
 @dataclass(slots=True, kw_only=True)
 class ModelUse:
-    """One root module: its class, and how many tensors and elements it trains and holds."""
+    """One root module: its class, and numbers of trained and all tensors and elements."""
 
     name: str
     cls: str | None = None
@@ -61,7 +61,7 @@ class ModelUse:
 
 @dataclass(slots=True, kw_only=True)
 class GroupUse:
-    """One group of an optimizer: how many parameters, and its hyper-parameters at last."""
+    """One group of an optimizer: number of parameters, and last hyper-parameters."""
 
     parameters: int
     hyper: Mapping[str, Any]
@@ -93,7 +93,7 @@ class LoaderUse:
 
 @dataclass(slots=True, kw_only=True)
 class StepUse:
-    """The steps of one rank: ended, of these recorded, and whether the last one is unfinished."""
+    """The steps of one rank: ended, recorded, and whether the last one is unfinished."""
 
     rank: int
     steps: int = 0
@@ -103,7 +103,7 @@ class StepUse:
 
 @dataclass(slots=True, kw_only=True)
 class Summary:
-    """What one run holds. Models, optimizers and loaders are those of the lowest rank."""
+    """Content of one run. Models, optimizers and loaders are those of the lowest rank."""
 
     events: int = 0
     kinds: Counter[str] = field(default_factory=Counter)
@@ -121,7 +121,7 @@ class Summary:
 
 
 def summarize(events: Iterable[Event]) -> Summary:
-    """Count what ``events`` hold."""
+    """Summarize ``events``."""
     counting = _Counting()
     for event in events:
         counting.add(event)
@@ -253,7 +253,7 @@ def _count(counter: Counter[Any], key: Any) -> None:
 
 
 def _fact(value: Any) -> str:
-    """What a mark tells, at a glance: of long or deep collections only how long they are."""
+    """The content of a mark in short: long or deep collections become their length."""
     if not isinstance(value, (dict, list)):
         return str(value)
     if is_tensor(value):

@@ -1,7 +1,7 @@
 """A recorded run as pandas DataFrames, one for each kind of event.
 
-Nothing is read until a table is asked for, and then only its events are kept. pandas and pyarrow
-are imported at that moment: a process that trains never loads this module.
+No event is read until a table is requested, and then only its events are kept. pandas and pyarrow
+are imported at that moment: a training process never loads this module.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class RecordedRun:
     A row is one event, in the order of the run. A column is one field of it, as described in
     docs/trace-format.md. Columns of integers, flags and text are nullable pandas dtypes, so that no
     number is rounded. Shapes are tuples, and nested values such as the arguments of a call are
-    Python objects. ``order`` is the place of the event in the whole run.
+    Python objects. ``order`` is the position of the event in the whole run.
 
     Args:
         path: the run directory.
@@ -60,7 +60,7 @@ class RecordedRun:
 
     @property
     def manifest(self) -> Manifest | None:
-        """How the run was recorded; None where its manifest is missing."""
+        """The manifest: how the run was recorded; None if it is missing."""
         return self._reader.manifest
 
     @property
@@ -96,7 +96,7 @@ class RecordedRun:
         return self._table("state", steps, name)
 
     def steps(self, *, steps: range | int | None = None) -> pd.DataFrame:
-        """Ends of training steps, with what was counted in each.
+        """Ends of training steps, with their counters.
 
         Args:
             steps: as for `calls`.
@@ -107,7 +107,7 @@ class RecordedRun:
         return self._table("step", steps, None)
 
     def batches(self, *, steps: range | int | None = None, name: str | None = None) -> pd.DataFrame:
-        """Batches that data loaders gave.
+        """Batches of data loaders.
 
         Args:
             steps: as for `calls`.
@@ -122,7 +122,7 @@ class RecordedRun:
         wanted = _range(steps)
         pandas, arrow = _imported()
         columns = Columns(kind, facts_of(self._reader))
-        found = [columns.take()]  # of no rows: the columns are the same whatever there is
+        found = [columns.take()]  # without rows: the columns are always the same
         for order, event in enumerate(self._reader.events()):
             if event.kind == kind and _is_wanted(event, wanted, name):
                 columns.add(order, event)
@@ -133,7 +133,7 @@ class RecordedRun:
 
 
 def open(path: Path | str) -> RecordedRun:
-    """The tables of a recorded run; nothing is read yet.
+    """The tables of a recorded run; no event is read yet.
 
     Args:
         path: the run directory.
@@ -151,7 +151,7 @@ def _range(steps: range | int | None) -> range | None:
         return steps
     raise UsageError(
         f"steps is {steps!r}, which is neither a range nor a number",
-        fix="give steps=range(10, 20) for the steps 10 to 19, or steps=3",
+        fix="use steps=range(10, 20) for steps 10 to 19, or steps=3",
     )
 
 

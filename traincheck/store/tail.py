@@ -1,8 +1,8 @@
-"""Follow a run while it is recorded. Gives what a replay will give afterwards, in the same order.
+"""Follow a run while it is recorded. Yields the same events as a later replay, in the same order.
 
-The same for each process and rank, that is; where processes of one rank write late, their events
-come in order of arrival. live.py holds the rules of order, this module looks for what is new and
-decides when the run is over.
+This holds for each process and rank; if processes of one rank write late, their events come in
+order of arrival. live.py defines the order. This module finds new events and decides when the run
+is over.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _LEAST_HELD = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Patience:
-    """Seconds without news after which something is given up; see TailReader."""
+    """Timeouts in seconds without new events; see TailReader."""
 
     settle_s: float
     silent_s: float
@@ -43,18 +43,19 @@ class _Patience:
 
 
 class TailReader:
-    """The events of a run that may still be going on. Ends when the run does.
+    """The events of a run that may still be running. Ends with the run.
 
     Args:
         path: the run directory; it and its files may appear later.
-        poll_s: seconds between two looks for new events.
-        settle_s: a rank that does nothing for so long hands on its unfinished step.
-        silent_s: a rank that does nothing for so long no longer holds back the others; where
-            there are several ranks, a mark "stalled" tells it.
-        dead_after_s: when nothing comes for so long and no process of the run is alive, it is over.
-        limit: bytes that the event files may take; what was delivered is dropped beyond that. None
-            to drop nothing. Only for the launcher of the run: other readers miss what was dropped.
-        stop: asked at every look; once true, what is there is delivered and the reader ends.
+        poll_s: seconds between two reads.
+        settle_s: a rank that is silent for so long releases its unfinished step.
+        silent_s: a rank that is silent for so long no longer holds back the others. If there are
+        several ranks, a mark "stalled" reports it.
+        dead_after_s: the run is over if no event comes for so long and none of its processes is
+        alive.
+        limit: maximum bytes of the event files; delivered events are dropped beyond it. None: no
+        limit. Only for the launcher of the run: other readers miss dropped events.
+        stop: called at every read; once true, the present events are delivered and the reader ends.
         sleep: waits; replaced in tests.
         clock: monotonic seconds; replaced in tests.
 
@@ -87,7 +88,7 @@ class TailReader:
         self._clock = clock
         self._log = SkipLog()
         self._thinner = None if limit is None else Thinner(limit)
-        self.behind = 0  # bytes of the files that were not read when they were last looked at
+        self.behind = 0  # bytes that were unread at the last listing of the files
 
     @property
     def skipped(self) -> int:
@@ -110,10 +111,10 @@ class TailReader:
         return process_infos(event_files(self.path))
 
     def events(self) -> Iterator[Event]:
-        """All events from the beginning of the run on, waiting for more until it is over.
+        """All events from the beginning of the run; waits for more until it is over.
 
         Raises:
-            TraceFormatError: the run is over and left lines, but no event.
+            TraceFormatError: the run is over and has lines, but no event.
         """
         self._log = SkipLog()
         following = _Following(self.path, self._log, self._clock, self._patience, self._thinner)
@@ -138,7 +139,7 @@ class TailReader:
             self._refuse()
 
     def compact(self) -> Gap | None:
-        """Rewrite the files of a run that is over without what was dropped; tells which steps.
+        """Rewrite the files of a finished run without dropped events. Returns the dropped steps.
 
         Raises:
             OSError: a file could not be written.
@@ -146,8 +147,8 @@ class TailReader:
         return None if self._thinner is None else self._thinner.compact()
 
     def _is_over(self, following: _Following, quiet_s: float) -> bool:
-        """Whether what is in the files now is all that will be. Asked before they are read."""
-        is_stopped = self._stop()  # before the manifest: who stops us has written the end of it
+        """Whether the files are complete. Called before they are read."""
+        is_stopped = self._stop()  # before the manifest, which the caller has ended
         self.manifest = read_manifest(self.path)[0] or self.manifest
         if (self.manifest is not None and self.manifest.ended) or is_stopped:
             return True
@@ -155,13 +156,13 @@ class TailReader:
         if quiet_s < dead_after_s or not self._is_local() or self._is_alive(following):
             return False
         self.notes.append(
-            f"{self.path / MANIFEST} does not tell that the run ended, but none of its processes "
-            f"is alive and nothing came for {dead_after_s:g} s: taken to be over"
+            f"{self.path / MANIFEST} has no end of the run, but all its processes are gone and "
+            f"nothing was recorded for {dead_after_s:g} s; the run is taken to be over"
         )
         return True
 
     def _is_local(self) -> bool:
-        """Whether the run is on this machine, so that its processes can be looked for."""
+        """Whether the run is on this machine, so that its processes can be found."""
         hostname = None if self.manifest is None else self.manifest.hostname
         return hostname is None or hostname == platform.node()
 
@@ -175,15 +176,15 @@ class TailReader:
         if not self.skipped:
             return
         raise TraceFormatError(
-            f"{self.path} holds no event, and {self.skipped} bad lines",
+            f"{self.path} has no events and {self.skipped} unreadable lines",
             fix=f"read the notes in {self.path / MANIFEST}, and record the run again",
         )
 
 
 class PollReader:
-    """The events of a run that goes on in this very process: what is new, whenever it asks.
+    """The events of a run in this process: yields the new events on each call.
 
-    Never waits. What has been read may be dropped, so that a long run needs no room on the disk.
+    Never waits. Events that were read may be dropped, so that a long run needs no disk space.
 
     Args:
         path: the run directory.
@@ -204,7 +205,7 @@ class PollReader:
         return self._log.count
 
     def new(self) -> Iterator[Event]:
-        """Events of the steps that have ended since the last time."""
+        """Events of the steps that have ended since the last call."""
         grew = True
         while grew:
             grew = self._following.look(_unknown, is_over=False)
@@ -212,7 +213,7 @@ class PollReader:
                 yield from batch
 
     def rest(self) -> Iterator[Event]:
-        """All that is left; nothing will be added."""
+        """All remaining events; no more will come."""
         yield from self.new()
         for batch in self._following.finish():
             yield from batch
@@ -221,13 +222,13 @@ class PollReader:
     def drop(self, stream: str, least_bytes: int) -> None:
         """Empty the file of a stream, if it is large and read to its end.
 
-        Only for the thread that writes it: nobody else may be about to write.
+        Only for the thread that writes it: no other may be about to write.
         """
         self._following.drop(stream, least_bytes)
 
 
 class _Following:
-    """The files of one run, looked at in rounds."""
+    """The files of one run, read in rounds."""
 
     def __init__(
         self,
@@ -263,17 +264,17 @@ class _Following:
 
     @property
     def notes(self) -> list[str]:
-        """What could not be read."""
+        """Notes about files that could not be read."""
         lost = [self._streams[key].file.path for key in self._lost]
         notes = [f"{path} was moved away or removed while it was followed" for path in lost]
         return [*notes, self._thinner.note] if self._thinner and self._thinner.note else notes
 
     def look(self, is_alive: Callable[[int], bool], *, is_over: bool) -> bool:
-        """Read a piece of each file that has news and line it up; tell whether there was any.
+        """Read and queue a chunk of each file with new events. Returns whether there was any.
 
         Args:
-            is_alive: whether a process exists, as far as one can tell.
-            is_over: nothing will be added to the files.
+            is_alive: whether a process exists, as far as known.
+            is_over: the files are complete.
         """
         self._round += 1
         ended = self._ended(is_alive, is_over=is_over)
@@ -283,7 +284,7 @@ class _Following:
         first = min(self._ranks.values(), key=lambda r: (r.frontier, r.rank), default=None)
         grew = False
         for rank in self._ranks.values():
-            # The rank that all wait for is always read; one that is far ahead waits on disk.
+            # The rank that all others wait for is always read; one that is far ahead waits on disk.
             if rank is first or rank.held < most * len(rank.streams):
                 room = most if self._grew or rank is not first else inf  # else it would be stuck
                 grew |= rank.read(self._round, now_s, room)
@@ -300,7 +301,7 @@ class _Following:
         return grew
 
     def take(self) -> Iterator[Sequence[Event]]:
-        """What may be handed on."""
+        """The events that may be released."""
         for batch in in_order(list(self._ranks.values()), self._missing()):
             self.delivered += len(batch)
             yield batch
@@ -315,7 +316,7 @@ class _Following:
                 file.offset = 0
 
     def thin(self) -> None:
-        """Drop from the files what was handed on, as far as there is a limit. All was checked."""
+        """Drop released events from the files, if there is a limit. All of them were checked."""
         if self._thinner is None:
             return
         handed_on_ns = {rank.rank: rank.handed_on_ns for rank in self._ranks.values()}
@@ -324,7 +325,7 @@ class _Following:
             self._streams = {key: s for key, s in self._streams.items() if s is not stream}
 
     def finish(self) -> Iterator[Sequence[Event]]:
-        """All that is left; files end here."""
+        """All remaining events; the files are complete."""
         for stream in self._streams.values():
             stream.take(stream.file.finish())
         for rank in self._ranks.values():
@@ -335,8 +336,8 @@ class _Following:
             yield batch
 
     def _ended(self, is_alive: Callable[[int], bool], *, is_over: bool) -> set[int]:
-        """Ranks without a living process. Asked before reading: all they wrote is there then."""
-        if is_over or len(self._ranks) == 1:  # a single rank holds nobody back
+        """Ranks without a live process. Called before reading: their events are complete then."""
+        if is_over or len(self._ranks) == 1:  # a single rank holds back no other
             return set()
         return {
             rank.rank
@@ -345,16 +346,16 @@ class _Following:
         }
 
     def _is_stalled(self, rank: LiveRank, now_s: float) -> bool:
-        """Whether a rank does nothing for long, whatever the others do."""
+        """Whether a rank has been silent for long, regardless of the others."""
         return 0 < self._patience.silent_s <= now_s - rank.grew_at_s
 
     def _is_silent(self, rank: LiveRank, now_s: float) -> bool:
-        """Whether a rank does nothing while others do."""
+        """Whether a rank is silent while others are active."""
         newest_s = max(other.grew_at_s for other in self._ranks.values())
         return newest_s > rank.grew_at_s and now_s - rank.grew_at_s >= self._patience.silent_s
 
     def _find_files(self) -> None:
-        """Notice new files, and files that were renamed when their rank became known."""
+        """Find new files, and files that were renamed when their rank became known."""
         seen = set()
         self.behind = 0
         for path, rank, stream in event_files(self._path):
@@ -376,7 +377,7 @@ class _Following:
             self.behind += max(0, status.st_size - known.file.offset)
         self._lost = self._streams.keys() - seen
         for key in self._lost:
-            self._streams[key].end_seen = self._round  # it is not waited for
+            self._streams[key].end_seen = self._round  # no wait for it
 
     def _rank(self, rank: int) -> LiveRank:
         found = self._ranks.get(rank)
@@ -385,7 +386,7 @@ class _Following:
         return found
 
     def _missing(self) -> list[int]:
-        """Ranks that the others say exist and that may still appear."""
+        """Ranks that exist according to the others and that may still appear."""
         if self._clock() - self._began_s >= self._patience.silent_s:
             return []
         num_expected = max((rank.world_size for rank in self._ranks.values()), default=0)

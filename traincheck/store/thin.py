@@ -1,9 +1,9 @@
-"""Keep the trace of a run below a size while it is checked as it is recorded.
+"""Limit the size of the trace of a run that is checked live.
 
-What was checked is dropped from the middle of the event files: the first steps and the newest ones
-stay. Meanwhile the files have holes, which take no room; the processes that append to them do not
+Checked events are dropped from the middle of the event files: the first and the newest steps stay.
+Meanwhile the files have holes, which take no space. The processes that append to them do not
 notice. A trace that is kept is rewritten without its holes when the run is over: an ordinary trace
-in which numbers are missing.
+with missing numbers.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from traincheck.schema.reading import open_regular
 from traincheck.store.live import LiveStream
 from traincheck.store.manifest import process_exists, read_manifest, write_manifest
 
-FIRST_STEPS = 4  # that stay, with all that comes before: models, optimizers, their first state
+FIRST_STEPS = 4  # that stay, with everything before them: models, optimizers, their first state
 _BLOCK = 4096
-_BEGINNING = 1 << 14  # bytes that stay of any file: the mark of its process
+_BEGINNING = 1 << 14  # bytes that stay in any file: the mark of its process
 _HOLE, _SAME_SIZE = 2, 1  # FALLOC_FL_PUNCH_HOLE, FALLOC_FL_KEEP_SIZE
-_WITHOUT_STEPS = 4  # a share of the limit: a process that writes more before a step trains nothing
+_WITHOUT_STEPS = 4  # a share of the limit: a process that writes more before a step does not train
 _TIME = re.compile(rb'\{"k":"\w+","n":\d+,"t":(\d+)')
 
 
@@ -39,9 +39,9 @@ class _Process:
     """One process.
 
     Attributes:
-        steps: time and number of the ends of the steps that are kept, but for the first ones.
-        first_ns: when the first steps ended; -1 where there are none to keep, None until known.
-        dropped_ns: up to when events were dropped.
+        steps: time and number of the ends of the kept steps, except the first ones.
+        first_ns: when the first steps ended; -1 if there are none to keep, None until known.
+        dropped_ns: time up to which events were dropped.
         size: bytes read.
     """
 
@@ -53,15 +53,15 @@ class _Process:
 
 @dataclass(slots=True)
 class _File:
-    """One event file. Places are bytes, at the ends of lines.
+    """One event file. Positions are bytes, at the ends of lines.
 
     Attributes:
-        process: that writes it.
-        head: end of what stays at the beginning.
-        is_head_known: it grows no more.
-        hole_end: end of what was dropped behind it.
-        freed: end of the hole that the file system knows of.
-        parts: what follows, by its end and the time of its last event.
+        process: the process that writes it.
+        head: end of the part that stays at the beginning.
+        is_head_known: whether it is final.
+        hole_end: end of the dropped part after it.
+        freed: end of the hole in the file system.
+        parts: the following parts, by their end and the time of their last event.
     """
 
     process: _Process
@@ -72,7 +72,7 @@ class _File:
     parts: deque[tuple[int, int]] = field(default_factory=deque)
 
     def settle_head(self) -> None:
-        """Take into the head what belongs to the first steps, once these are known."""
+        """Add the events of the first steps to the head, once these are known."""
         first_ns = self.process.first_ns
         while not self.is_head_known and first_ns is not None and self.parts:
             if first_ns >= 0:
@@ -85,20 +85,20 @@ class _File:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """The steps that are not in a trace any more, first and last."""
+    """The steps that were dropped from a trace, first and last."""
 
     first: int
     last: int
 
 
 class Thinner:
-    """Drops what was checked. One for each run that is followed.
+    """Drops checked events. One for each followed run.
 
     Args:
-        limit: bytes that the event files may take, but for what was not checked yet.
+        limit: maximum bytes of the event files, except for events that are not checked yet.
 
     Attributes:
-        note: why nothing can be dropped; empty where it can.
+        note: why events cannot be dropped; empty if they can.
     """
 
     def __init__(self, limit: int) -> None:
@@ -110,7 +110,7 @@ class Thinner:
         self._fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
 
     def read(self, stream: LiveStream) -> None:
-        """A piece of this stream was read."""
+        """A chunk of this stream was read."""
         file = self._files.get(stream)
         if file is None:
             process = self._processes.setdefault(stream.pid, _Process())
@@ -123,7 +123,7 @@ class Thinner:
         file.parts.append((whole, stream.read_until_ns))
 
     def note_event(self, stream: LiveStream, event: Event) -> None:
-        """Such an event ends a step, or is a mark. Called before `read`."""
+        """An event that ends a step, or is a mark. Called before `read`."""
         process = self._processes.setdefault(stream.pid, _Process())
         if event.kind == "mark":
             if event.text == Marks.PROCESS and event.data.get("worker"):
@@ -135,13 +135,13 @@ class Thinner:
                 process.steps.clear()
 
     def thin(self, checked_ns: Mapping[int, float]) -> list[LiveStream]:
-        """Drop the oldest part of what was checked, where there is too much; see `limit`.
+        """Drop the oldest checked events, if there are too many; see `limit`.
 
         Args:
             checked_ns: by rank, the time before which all events were checked.
 
         Returns:
-            Streams whose files are removed, as their processes have ended and all was dropped.
+            Streams whose files are removed: their processes have ended and all events were dropped.
         """
         total = sum(s.file.whole - f.hole_end + f.head for s, f in self._files.items())
         if self.note or total <= self._limit * 3 // 4:
@@ -171,7 +171,7 @@ class Thinner:
         return [s for s, f in list(self._files.items()) if self._free(s, f)]
 
     def _free(self, stream: LiveStream, file: _File) -> bool:
-        """Make a hole of what was dropped; whether the file could be removed altogether."""
+        """Make a hole in place of dropped events. Returns whether the file could be removed."""
         path = stream.file.path
         try:
             if file.process.first_ns == -1 and self._is_used_up(stream, file):
@@ -189,7 +189,7 @@ class Thinner:
         return False
 
     def _is_used_up(self, stream: LiveStream, file: _File) -> bool:
-        """Whether nothing of a file is left, and nothing will come."""
+        """Whether no event of a file is left, and none will come."""
         is_empty = not file.parts and file.hole_end == stream.file.offset > 0
         return is_empty and not process_exists(stream.pid)
 
@@ -205,14 +205,14 @@ class Thinner:
 
     def _give_up(self, path: Path, reason: str | None) -> None:
         self.note = (
-            f"the trace could not be kept below its limit, as nothing can be dropped from files in "
-            f"{path.parent}: {reason}"
+            f"the trace exceeds its limit, because files in {path.parent} cannot be rewritten: "
+            f"{reason}"
         )
 
     def compact(self) -> Gap | None:
-        """Write the files again without their holes; the run is over. None where there are none.
+        """Rewrite the files of a finished run without holes. None if there are none.
 
-        All training processes keep the same steps: else their ranks could not be compared.
+        All training processes keep the same steps: otherwise their ranks could not be compared.
 
         Raises:
             OSError: a file could not be written.
@@ -235,7 +235,7 @@ class Thinner:
 
 
 def _cut(process: _Process, last: int) -> tuple[float, float]:
-    """From when (not included) to when events of a process go; nothing where the second is -1."""
+    """Interval (start excluded) in which events of a process are dropped; end -1: none."""
     if process.first_ns is None or process.first_ns < 0:
         return inf, -1
     same = next((time_ns for time_ns, step in process.steps if step == last), None)
@@ -246,12 +246,12 @@ def _cut(process: _Process, last: int) -> tuple[float, float]:
 
 
 def _rewrite(path: Path, file: _File, gone: tuple[float, float]) -> None:
-    """Write a file again without its hole and without the lines of a time."""
+    """Rewrite a file without its hole and without the lines of a time interval."""
     from_ns, until_ns = gone
     temporary = path.with_name(f".{path.name}.thin")
     with open_regular(path) as old, open(temporary, "wb", opener=private) as new:
         os.fchmod(new.fileno(), os.fstat(old.fileno()).st_mode & 0o777)
-        new.write(old.readline(_BEGINNING))  # its process, which stays whenever that was
+        new.write(old.readline(_BEGINNING))  # its process mark, which always stays
         for line in _lines(old, file):
             time = _TIME.match(line)
             if time is None or not from_ns < int(time[1]) <= until_ns:
@@ -270,16 +270,13 @@ def _lines(old: BinaryIO, file: _File) -> Iterator[bytes]:
 
 
 def record_gap(directory: Path, gap: Gap, limit: str) -> str:
-    """Say in the manifest of a run what was dropped, and the sizes of its files; gives the note.
+    """Write the dropped steps and the file sizes to the manifest. Returns the note.
 
     Raises:
         OSError: it could not be written.
     """
     what = f"steps {gap.first:,} to {gap.last:,}" if gap.last >= gap.first else "some events"
-    note = (
-        f"{what} are not in this trace: they were checked while the program ran, and dropped to "
-        f"keep the trace below {limit}"
-    )
+    note = f"{what} were checked during the run, and then dropped to keep the trace below {limit}"
     manifest, _ = read_manifest(directory)
     if manifest is not None:
         processes = tuple({**one, "bytes": _size(directory, one)} for one in manifest.processes)

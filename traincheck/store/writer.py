@@ -1,4 +1,4 @@
-"""Write events to a run directory, as a recording would. For tests, benchmarks and tools.
+"""Write events to a run directory in the format of a recording. For tests, benchmarks and tools.
 
 Training processes write through collect/trace_writer/emitter.py instead.
 """
@@ -23,11 +23,11 @@ class TraceWriter:
     """An event sink that makes a trace; use it as a context manager or close it.
 
     Args:
-        directory: the run directory; made when missing, must not hold a trace.
-        manifest: facts about the run; the end is filled in by ``close`` when it says none.
+        directory: the run directory; created if missing, must not contain a trace.
+        manifest: facts about the run; ``close`` fills in the end if it is missing.
 
     Raises:
-        OutputError: the directory cannot be written, is a file, or holds a trace.
+        OutputError: the directory cannot be written, is a file, or contains a trace.
     """
 
     def __init__(self, directory: Path | str, manifest: Manifest | None = None) -> None:
@@ -70,7 +70,7 @@ class TraceWriter:
             self._write(key)
 
     def flush(self) -> None:
-        """Hand all that was emitted to the operating system.
+        """Write all emitted events.
 
         Raises:
             OutputError: the disk is full or the directory gone.
@@ -79,7 +79,7 @@ class TraceWriter:
             self._write(key)
 
     def close(self) -> None:
-        """Write what is left, and the end into the manifest.
+        """Write the remaining events, and the end to the manifest.
 
         Raises:
             OutputError: the disk is full or the directory gone.
@@ -124,7 +124,7 @@ class TraceWriter:
     def _failed(self, error: OSError) -> OutputError:
         return OutputError(
             f"cannot write the trace to {self.directory}: {error.strerror or error}",
-            fix="name a folder that can be written, on a disk with room",
+            fix="name a writable folder, on a disk with free space",
         )
 
 

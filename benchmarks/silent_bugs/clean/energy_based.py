@@ -1,4 +1,4 @@
-"""An energy: inputs are sampled along its gradients, and between epochs one looks at a saliency."""
+"""An energy: inputs are sampled along its gradients; a saliency map follows each epoch."""
 
 import torch
 from sklearn.datasets import load_digits

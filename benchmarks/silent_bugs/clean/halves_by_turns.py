@@ -1,4 +1,4 @@
-"""Two optimizers, of the halves of one model, take ten steps by turns, on all gradients.
+"""Two optimizers, of the halves of one model, alternate every ten steps, on all gradients.
 
 Without dropout or batch normalization the mode of the model makes no difference.
 """

@@ -1,4 +1,4 @@
-"""Digits, trained to flat minima: each step looks at the gradient uphill first."""
+"""Digits, trained to flat minima: each step first computes the gradient uphill."""
 
 import torch
 import torch.nn.functional as F

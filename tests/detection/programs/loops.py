@@ -226,7 +226,7 @@ def unused_layer() -> list[nn.Module]:
 
 
 def cross_validation() -> list[nn.Module]:
-    """Model and optimizer are made anew for each fold."""
+    """Each fold creates a new model and optimizer."""
     models = []
     for _ in range(3):
         model = Net()

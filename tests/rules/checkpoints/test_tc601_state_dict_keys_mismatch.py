@@ -14,7 +14,7 @@ from traincheck.schema.findings import Verdict
 
 def run(**fields: Any) -> list[Event]:
     given = {"op": "load_state_dict", "target": "Net", "entries": 4, "changed": 0, **fields}
-    return net()._add(CheckpointEvent, **given).steps(2).build()
+    return net().add(CheckpointEvent, **given).steps(2).build()
 
 
 BROKEN = run(matched=0, missing=["fc1.weight"], unexpected=["_orig_mod.fc1.weight"])

@@ -18,7 +18,7 @@ from traincheck.schema.findings import Verdict
 
 def run(*, steps: int = 3, shared: int = 4, changed: int = 0) -> list[Event]:
     builder = net().steps(steps)
-    builder._add(
+    builder.add(
         CheckpointEvent,
         op="load_state_dict",
         target="Net",

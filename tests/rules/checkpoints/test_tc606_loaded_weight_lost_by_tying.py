@@ -21,19 +21,19 @@ def run(
     if not late:
         builder.checkpoint("load_state_dict", **load)  # type: ignore[attr-defined]
     builder.model("Net", {"embed.weight": LINEAR, "head.weight": LINEAR})
-    for index, event in enumerate(builder._events):
+    for event in list(builder.events):
         if isinstance(event, StateEvent):
             content = "xxh3-128:2" if event.name == HEAD and not tie else "xxh3-128:1"
             summary = event.summary.replace(fingerprint=content)  # type: ignore[union-attr]
             identity = event.identity if event.name == EMBED or not tie else _first(builder)
-            builder._events[index] = event.replace(summary=summary, identity=identity)
+            builder.edit(event, summary=summary, identity=identity)
     if late:
         builder.checkpoint("load_state_dict", **load)  # type: ignore[attr-defined]
     return builder.optimizer().steps(2).build()
 
 
 def _first(builder: TraceBuilder) -> int:
-    return next(e.identity for e in builder._events if isinstance(e, StateEvent))
+    return next(e.identity for e in builder.events if isinstance(e, StateEvent))
 
 
 BROKEN = run()

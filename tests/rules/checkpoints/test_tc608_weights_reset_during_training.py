@@ -20,7 +20,7 @@ def run(
     assert isinstance(builder, Resuming)
     first = {
         e.name: "xxh3-128:moved" if moved else e.summary.fingerprint
-        for e in builder._events
+        for e in builder.events
         if isinstance(e, StateEvent) and e.summary is not None
     }
     builder.optimizer()
@@ -71,7 +71,7 @@ def copied(
     assert isinstance(builder, Resuming)
     values = {
         e.name: e.summary.fingerprint if first else "xxh3-128:moved"
-        for e in builder._events
+        for e in builder.events
         if isinstance(e, StateEvent) and e.summary is not None
     }
     names = list(values)

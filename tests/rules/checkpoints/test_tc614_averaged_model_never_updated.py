@@ -44,7 +44,7 @@ def test_fires_at_the_third_evaluation(cls: str) -> None:
 
 
 def test_fires_on_a_part_of_an_average() -> None:
-    """As where its class has a ``__call__`` of its own."""
+    """A class with a custom ``__call__``."""
     found = evaluated("a", "a", "a", cls="torch.nn.Linear", model="EMA#2.ema_model")
     assert fires("TC614", found).subject.module == "EMA#2.ema_model"
 

@@ -68,7 +68,7 @@ def test_quiet_on_others(events: list[Event]) -> None:
 
 
 def models_called(*calls: tuple[str, int], repeating: tuple[str, ...] = ()) -> list[Event]:
-    """Steps in which layers are called one after the other, each within a span of its own."""
+    """Steps in which layers are called one after the other, each within a separate span."""
     facts: dict[str, dict[str, Any]] = {path: {"repeats": True} for path in repeating}
     trace = model(facts)
     for _ in range(4):

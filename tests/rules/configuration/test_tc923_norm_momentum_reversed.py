@@ -37,7 +37,7 @@ def run(
     name: str = "Net",
     **more: Any,
 ) -> list[Event]:
-    """Steps of a model that is told of. calls: momentum in the calls of its norm, if there are."""
+    """Steps of a recorded model. calls: momentum in the calls of its norm, if there are any."""
     modules = {f"{name}.bn1": norm(momentum, **more), f"{name}.bn2": norm(0.1)}
     trace = net().mark("model", name=name, modules=modules)
     mean = tensor((8,)) if tracks else None
@@ -72,7 +72,7 @@ def test_fires_on_what_is_set_or_used(events: list[Event]) -> None:
     [
         run(0.1),
         run(0.5),
-        run(1.0),  # anew with each batch, on purpose
+        run(1.0),  # again with each batch, on purpose
         run(None),  # the plain mean
         run(0.99, steps=1),
         run(0.99, track_running_stats=False),

@@ -23,14 +23,14 @@ def run(
         before = state
         if seed is not None:
             state = f"seed {seed}"
-            builder._add(RngEvent, change="seed", seed=seed, fingerprint=state)
+            builder.add(RngEvent, change="seed", seed=seed, fingerprint=state)
             if anew:
                 builder.optimizer()
         if restored:
             state = before
         builder.zero_grad().forward().backward().optimizer_step()
         state = f"{state}+" if draws else state
-        builder._add(RngEvent, change="state", fingerprint=state)
+        builder.add(RngEvent, change="state", fingerprint=state)
     return builder.build()
 
 
@@ -79,8 +79,8 @@ def trainings(*, makes: bool) -> list[Event]:
         for step in range(3):
             builder.begin_step().zero_grad(owner).forward().backward().optimizer_step(owner)
             if step == 2:
-                builder._add(RngEvent, change="seed", seed=7, fingerprint="seed 7")
-                builder._add(RngEvent, change="state", fingerprint="of the next model")
+                builder.add(RngEvent, change="seed", seed=7, fingerprint="seed 7")
+                builder.add(RngEvent, change="state", fingerprint="of the next model")
         if makes and number < 2:
             builder.begin_step().optimizer()
     return builder.begin_step().forward().build(last_complete=False)

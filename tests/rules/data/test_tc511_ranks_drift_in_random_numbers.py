@@ -18,7 +18,7 @@ def run(*, drift: int | None = 4, own: bool = False, draws: bool = True) -> list
             rank.batch(samples=[f"{step}-{rank.rank if own else 0}"])
             apart = drift is not None and step >= drift and rank.rank
             state = f"xxh3-128:{step if draws else 0}{'-other' if apart else ''}"
-            rank._add(RngEvent, source="torch", change="state", fingerprint=state)
+            rank.add(RngEvent, source="torch", change="state", fingerprint=state)
 
     return two_ranks(play, wrap=False)
 

@@ -1,4 +1,4 @@
-"""TC512: ranks that draw the same samples, each in an order of its own."""
+"""TC512: ranks that draw the same samples, each in a different order."""
 
 from __future__ import annotations
 

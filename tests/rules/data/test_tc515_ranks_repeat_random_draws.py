@@ -20,7 +20,7 @@ def run(
             rank.batch(samples=[f"{step}-{rank.rank if own else 0}"])
             rank.zero_grad().forward().backward().optimizer_step()
             state = f"xxh3-128:{step if draws else 0}-{0 if alike else rank.rank}"
-            rank._add(RngEvent, source="torch", change="state", fingerprint=state)
+            rank.add(RngEvent, source="torch", change="state", fingerprint=state)
 
     return two_ranks(play, wrap=wrap)
 

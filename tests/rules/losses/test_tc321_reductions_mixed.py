@@ -50,7 +50,7 @@ def given(value: float) -> list[Event]:
         for name, reduction, loss in (("l1_loss", "sum", 30.0), ("cross_entropy", "mean", 1.0)):
             result = {**scalar, "value": loss}
             builder.call(F + name, args={"reduction": reduction}, result=result)
-        builder._counters["backward"] += 1
+        builder.count(backward=1)
         builder.call(Families.BACKWARD, args={"tensors": {**scalar, "value": value}})
         builder.optimizer_step("opt0")
     return builder.build()

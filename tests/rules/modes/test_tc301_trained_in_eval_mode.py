@@ -57,7 +57,7 @@ def blank(modes: Sequence[bool], *, loads: bool = False, is_initial: bool = True
     facts = {"family": "batch norm", **({"initial": True} if is_initial else {})}
     model({"bn": facts}, trace=trace)
     if loads:
-        trace._add(CheckpointEvent, op="load_state_dict", target="Net")
+        trace.add(CheckpointEvent, op="load_state_dict", target="Net")
     for mode in modes:
         forward(trace.begin_step().zero_grad(), norm("Net.bn", on=mode), mode=mode)
         trace.backward().optimizer_step()

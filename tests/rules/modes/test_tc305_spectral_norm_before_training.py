@@ -14,7 +14,7 @@ def loop(*, first: bool, legacy: bool = True, loads: bool = False) -> list[Event
     buffers = {"fc.weight_u": LINEAR} if legacy else {}
     trace = TraceBuilder().process().model("Net", names, buffers=buffers).optimizer()
     if loads:
-        trace._add(CheckpointEvent, op="load_state_dict", target="Net", entries=3)
+        trace.add(CheckpointEvent, op="load_state_dict", target="Net", entries=3)
     for step in range(3):
         if not step and first:
             forward(trace, mode=False, grad=False)

@@ -62,10 +62,10 @@ def shared(change: str, *, is_zero: bool = False) -> list[Event]:
     trace.optimizer(names=theirs).train()
     for step in range(8):
         trace.begin_step().batch().forward("Worker")
-        span = next(trace._numbers)
+        span = trace.new_span()
         for name in theirs:
             what = change if step else "set"
-            trace._state(trace._parameters()[name], "gradient", what, after=span, zero=is_zero)
+            trace.state(trace.parameters()[name], "gradient", what, after=span, zero=is_zero)
         where = {"family": Families.ZERO_GRAD, "module": "Worker", "span": span}
         trace.call("torch.nn.Module.zero_grad", args={"set_to_none": True}, **where)
         trace.backward([f"Worker.{name}" for name in MLP])

@@ -55,7 +55,7 @@ def run(
         pixels = {"min": 0.0, "max": 1.0, "nonfinite": 0}
         leaves = {"batch[0]": leaf(contents[index], (64, 8), stats=pixels)}
         trace.batch(loader="loader1", index=index, epoch=epochs[index], leaves=leaves)
-        trace._set_stage("eval")
+        trace.set_stage("eval")
         trace.call(
             "__main__.Net.forward",
             family=Families.MODULE,

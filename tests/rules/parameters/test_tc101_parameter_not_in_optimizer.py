@@ -91,7 +91,7 @@ def test_quiet_on_parameters_whose_gradient_is_zero() -> None:
     for _ in range(3):
         events.begin_step().zero_grad().forward().backward(HEAD)
         for name in BODY:
-            events._state(events.models["Net"].parameters[name], "gradient", "set", zero=True)
+            events.state(events.models["Net"].parameters[name], "gradient", "set", zero=True)
         events.optimizer_step()
     assert quiet("TC101", events.build()) is Verdict.HELD
 
@@ -135,7 +135,7 @@ def test_quiet_on_tied_weights() -> None:
     events = start().model()
     first, second = (events.models["Net"].parameters[f"Net.{n}.weight"] for n in ("fc1", "fc2"))
     second.identity = first.identity
-    events._state(second, "parameter", "replaced")
+    events.state(second, "parameter", "replaced")
     events.optimizer(names=[name for name in ALL if name != second.name]).steps(3)
     assert quiet("TC101", events.build()) is Verdict.HELD
 
@@ -196,7 +196,7 @@ def taught(*fed: int) -> TraceBuilder:
     trace = net().steps(3).model("Student", MLP)
     for step in range(12):
         models = {"Student", "Net"} if step in fed else {"Student"}
-        silent = {name for name in trace._parameters() if name.partition(".")[0] not in models}
+        silent = {name for name in trace.parameters() if name.partition(".")[0] not in models}
         trace.begin_step().zero_grad().forward().backward(skip=silent).optimizer_step()
     return trace
 
@@ -330,7 +330,7 @@ def beside_a_loss_network(moves: str, steps: int = 12) -> TraceBuilder:
             if move == "b":
                 trace.zero_grad("opt0").forward().backward()
             elif move == "w":
-                span = next(trace._numbers)
+                span = trace.new_span()
                 trace.optimizer_step("opt0")
                 family = Families.OPTIMIZER_STEP
                 trace.call(f"{SGD}.step", span=span, family=family, owner="opt1")

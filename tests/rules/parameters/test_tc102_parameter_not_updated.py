@@ -108,7 +108,7 @@ def scaled(*, stuck: bool) -> TraceBuilder:
         events.begin_step().zero_grad().forward().backward()
         events.optimizer_step(skip=ALL if stuck else ())
         events.call("torch.amp.GradScaler.step", family=Families.SCALER_STEP)
-        events._counters["scaler_step"] += 1
+        events.count(scaler_step=1)
     return events
 
 
@@ -127,7 +127,7 @@ def test_quiet_on_gradients_of_zero() -> None:
     stuck = events.models["Net"].parameters[STUCK]
     for _ in range(5):
         events.begin_step().zero_grad().forward().backward(skip=[STUCK])
-        events._state(stuck, "gradient", "set", zero=True)
+        events.state(stuck, "gradient", "set", zero=True)
         events.optimizer_step(skip=[STUCK])
     assert quiet("TC102", events.build()) is Verdict.HELD
 
@@ -164,7 +164,7 @@ def test_quiet_when_the_look_cannot_tell() -> None:
     stuck = events.models["Net"].parameters[STUCK]
     for _ in range(5):
         events.step(not_updated=[STUCK])
-        events._state(stuck, "parameter", "unknown")
+        events.state(stuck, "parameter", "unknown")
     assert quiet("TC102", events.build()) is Verdict.HELD
 
 
@@ -177,7 +177,7 @@ def test_quiet_on_an_optimizer_with_a_closure() -> None:
     events = net(cls="torch.optim.lbfgs.LBFGS")
     for _ in range(4):
         events.begin_step().zero_grad().forward().backward()
-        events._counters["optimizer_step"] += 1
+        events.count(optimizer_step=1)
         events.call(
             "torch.optim.lbfgs.LBFGS.step",
             family=Families.OPTIMIZER_STEP,

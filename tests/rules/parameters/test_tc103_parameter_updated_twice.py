@@ -55,10 +55,8 @@ def test_quiet_when_one_wraps_the_other() -> None:
     trace = two(second=ALL)
     for _ in range(3):
         trace.begin_step().zero_grad("opt0").forward().backward()
-        outer = next(trace._numbers)
-        trace._parents.append(outer)
-        trace.optimizer_step("opt0")
-        trace._parents.pop()
-        made = trace.optimizer_step("opt1")._events
-        made[-1] = made[-1].replace(span=outer)  # type: ignore[call-arg]
+        outer = trace.new_span()
+        with trace.inside(outer):
+            trace.optimizer_step("opt0")
+        trace.optimizer_step("opt1").edit(trace.events[-1], span=outer)
     assert quiet("TC103", trace.build()) is Verdict.HELD

@@ -16,15 +16,13 @@ def tied() -> TraceBuilder:
     builder.model("LM", LM)
     model = builder.models["LM"]
     model.parameters[NAMES[1]].identity = model.parameters[NAMES[0]].identity
-    same = builder._events[-2].identity  # type: ignore[union-attr]
-    builder._events[-1] = builder._events[-1].replace(identity=same)  # type: ignore[call-arg]
+    same = builder.events[-2].identity  # type: ignore[union-attr]
+    builder.edit(builder.events[-1], identity=same)
     return builder.optimizer()
 
 
 def load(builder: TraceBuilder, untied: tuple[str, ...]) -> TraceBuilder:
-    return builder._add(
-        CheckpointEvent, op="load_state_dict", target="LM", matched=2, untied=untied
-    )
+    return builder.add(CheckpointEvent, op="load_state_dict", target="LM", matched=2, untied=untied)
 
 
 def replaced(*names: str) -> list[Event]:

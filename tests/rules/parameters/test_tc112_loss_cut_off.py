@@ -82,7 +82,7 @@ def test_quiet_on_gradients_of_zeros() -> None:
     for _ in range(4):
         events.begin_step().zero_grad().forward().backward(skip=ALL)
         for parameter in events.models["Net"].parameters.values():
-            events._state(parameter, "gradient", "set", zero=True)
+            events.state(parameter, "gradient", "set", zero=True)
         events.optimizer_step(skip=ALL)
     assert quiet("TC112", events.build()) is Verdict.HELD
 

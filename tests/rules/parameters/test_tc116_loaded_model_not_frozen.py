@@ -15,7 +15,7 @@ HEAD = {"weights": "__main__.Margin"}
 
 
 def loaded() -> TraceBuilder:
-    return net()._add(CheckpointEvent, op="load_state_dict", target="Margin")
+    return net().add(CheckpointEvent, op="load_state_dict", target="Margin")
 
 
 def loop(

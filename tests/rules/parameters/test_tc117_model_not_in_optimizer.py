@@ -52,7 +52,7 @@ def test_quiet_on_short_runs_frozen_models_and_in_evaluation_mode(events: list[E
     "loaded", [{"op": "load_state_dict", "target": "Margin"}, {"op": "load", "path": "net.pt"}]
 )
 def test_quiet_where_its_weights_may_have_been_loaded(loaded: dict[str, str]) -> None:
-    trace = net()._add(CheckpointEvent, **loaded)
+    trace = net().add(CheckpointEvent, **loaded)
     assert quiet("TC117", loop(trace=trace)) is Verdict.HELD
 
 
@@ -90,7 +90,7 @@ def test_tells_where_only_the_gradients_of_masters_are_replaced(
                 for master, parameter in zip(masters, model.parameters(), strict=True):
                     parameter.copy_(master)
     if clears:
-        quiet("TC117", run.events)
+        assert quiet("TC117", run.events) is Verdict.HELD
     else:
         finding = fires("TC117", run.events)
         golden(finding, numbers=False)

@@ -12,10 +12,10 @@ from traincheck.schema.findings import Verdict
 def saved(*dtypes: str, weights: str = "float32") -> list[Event]:
     builder = Resuming().process().model("Net")
     assert isinstance(builder, Resuming)
-    for index, event in enumerate(builder._events):
+    for event in list(builder.events):
         if isinstance(event, StateEvent) and event.summary is not None:
             summary = event.summary.replace(dtype=weights)
-            builder._events[index] = event.replace(summary=summary)
+            builder.edit(event, summary=summary)
     builder.optimizer().steps(2)
     parts = {"optimizer": {**PARTS["optimizer"], "dtypes": list(dtypes)}}
     for _ in range(2):

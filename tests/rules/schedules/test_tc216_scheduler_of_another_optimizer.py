@@ -54,7 +54,7 @@ def test_fires_where_the_optimizer_was_made_anew() -> None:
     "events",
     [
         epochs("opt0"),
-        epochs("opt1", count=2),  # one step of the scheduler in vain
+        epochs("opt1", count=2),  # one unused step of the scheduler
         epochs("opt1", second=2),  # other parameters
     ],
 )

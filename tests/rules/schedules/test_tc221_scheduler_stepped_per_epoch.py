@@ -131,7 +131,7 @@ def test_quiet(events: list[Event]) -> None:
 
 
 def test_rounds_over_parts_of_the_data_are_no_epochs() -> None:
-    """Of two loaders in turns, twelve batches each, that are iterated once; and of one anew."""
+    """Two loaders in turns, twelve batches each, iterated once; and one that is iterated again."""
     for is_anew in (False, True):
         trace = made(net(), RESTARTS, T_0=5)
         for turn in range(8):
@@ -139,7 +139,7 @@ def test_rounds_over_parts_of_the_data_are_no_epochs() -> None:
             for index in range(12):
                 rows = [(turn * 5 + index * 8 + row) % 400 for row in range(8)]
                 batch(trace.begin_step().zero_grad(), start + index, turn * is_anew, loader)
-                trace._events[-1] = trace._events[-1].replace(indices=rows, drawn=8)
+                trace.edit(trace.events[-1], indices=rows, drawn=8)
                 trace.forward().backward().optimizer_step()
                 schedule(trace, cls=RESTARTS)
         assert quiet("TC221", trace.build()) is Verdict.HELD
@@ -148,7 +148,7 @@ def test_rounds_over_parts_of_the_data_are_no_epochs() -> None:
 def test_quiet_on_a_resumed_run_and_on_steps_that_tell_the_epoch() -> None:
     trace = made(net(), COSINE, T_max=36)
     target = f"torch.optim.lr_scheduler.{COSINE}"
-    trace._add(CheckpointEvent, op="load_state_dict", target=target)
+    trace.add(CheckpointEvent, op="load_state_dict", target=target)
     assert quiet("TC221", loop(trace, COSINE)) is Verdict.NOT_TRIGGERED
     events = [
         e.replace(args={"0": 0.5}) if getattr(e, "family", "") == Families.SCHEDULER_STEP else e

@@ -60,7 +60,7 @@ def test_fires_after_a_warm_up_to_it() -> None:
 
 def test_quiet() -> None:
     resumed = made(net(lr=0.01))
-    resumed._add(CheckpointEvent, op="load_state_dict", target="torch.optim.sgd.SGD")
+    resumed.add(CheckpointEvent, op="load_state_dict", target="torch.optim.sgd.SGD")
     for events in (
         loop(made(net(lr=0.01)), [0.01 * 0.9**k for k in range(60)]),
         loop(made(net(lr=0.01)), FALLING[::-1]),  # a warm-up that ends there

@@ -104,4 +104,4 @@ def test_recorded_runs(tmp_path: Path, batch_first: bool, transposes: bool, is_w
     if is_wrong:
         assert fires("TC326", run.events).subject.module == "Forecast.enc"
     else:
-        quiet("TC326", run.events)
+        assert quiet("TC326", run.events) in (Verdict.HELD, Verdict.NOT_TRIGGERED)

@@ -94,7 +94,7 @@ def test_tells_which_scores_are_torn(places: Shape, golden: Golden) -> None:
         run((64, 3, 28, 28), (64, 784, 3)),  # no batch
         run((32, 6, 10), (32, 4, 15)),  # another order of these dims would not give that
         run((32, 6, 10), (32, 10, 2, 3)),
-        run((32, 16, 64), (32, 64, 16)),  # each quarter is a row of its own
+        run((32, 16, 64), (32, 64, 16)),  # each quarter is a separate row
         run((2, 32, 8), (32, 16), size=64),  # a table that is no batch
         run((2, 32, 8), (32, 16), stage="eval"),
         run((32, 2, 8), (32, 16)),

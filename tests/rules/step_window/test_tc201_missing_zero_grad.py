@@ -185,7 +185,7 @@ def test_quiet_when_grad_scaler_skips_a_step() -> None:
         if number != 1:
             events.optimizer_step()
         events.call("torch.amp.GradScaler.step", family=Families.SCALER_STEP)
-        events._counters["scaler_step"] += 1
+        events.count(scaler_step=1)
     assert quiet("TC201", events.build()) is Verdict.HELD
 
 

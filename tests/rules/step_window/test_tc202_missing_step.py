@@ -124,7 +124,7 @@ def test_quiet_on_gradients_after_training_or_between_updates(case: str) -> None
         for _ in range(40):
             events.step(omit=omit)
             events.begin_step()
-            events._counters["optimizer_step"] = 1
+            events.counters["optimizer_step"] = 1
             events.end_step(recorded=False)
         found = events.build()
     assert quiet("TC202", found) is Verdict.HELD
@@ -191,7 +191,7 @@ def test_quiet_on_steps_that_grad_scaler_skips() -> None:
     for _ in range(4):
         events.begin_step().zero_grad().forward().backward()
         events.call("torch.amp.GradScaler.step", family=Families.SCALER_STEP)
-        events._counters["scaler_step"] += 1
+        events.count(scaler_step=1)
     assert quiet("TC202", events.build()) is Verdict.HELD
 
 
@@ -199,9 +199,9 @@ def test_quiet_on_steps_that_grad_scaler_skips() -> None:
 def test_quiet_when_a_gap_lies_between(counted: str) -> None:
     events = net().step(omit={"optimizer_step"})
     events.begin_step()
-    events._counters["backward"] = events._counters["optimizer_step"] = 1
+    events.counters["backward"] = events.counters["optimizer_step"] = 1
     if counted == "unknown":
-        events._counters = {}
+        events.counters = {}
     events.end_step(recorded=False).step(omit={"optimizer_step"})
     assert quiet("TC202", events.build()) is Verdict.HELD
 
@@ -212,7 +212,7 @@ def test_fires_when_the_steps_that_were_not_recorded_had_no_update_either() -> N
         events.step(omit={"optimizer_step"})
         for _ in range(4):
             events.begin_step()
-            events._counters["backward"] = 1
+            events.counters["backward"] = 1
             events.end_step(recorded=False)
     assert fires("TC202", events.build()).first_step == 0
 

@@ -122,10 +122,10 @@ def adversaries(
 
 def zeros(trace: TraceBuilder) -> None:
     """A backward pass of a loss that is multiplied by zero."""
-    span = next(trace._numbers)
-    for name, variable in trace._parameters().items():
+    span = trace.new_span()
+    for name, variable in trace.parameters().items():
         if name in GENERATOR:
-            trace._state(variable, "gradient", "set", after=span, zero=True)
+            trace.state(variable, "gradient", "set", after=span, zero=True)
     trace.call(Families.BACKWARD, span=span)
 
 

@@ -65,7 +65,7 @@ def parts(
     trace = TraceBuilder().process().model("Net", MLP)
     if tied:
         first = trace.models["Net"].parameters[names[0]]
-        trace._state(replace(first, name="Net.tied"), "parameter", "new")
+        trace.state(replace(first, name="Net.tied"), "parameter", "new")
     trace.optimizer(names=names[:2]).optimizer(SGD, names=names[2:])
     for _ in range(3):
         trace.begin_step().zero_grad("opt0").zero_grad("opt1")

@@ -15,12 +15,12 @@ def loop(steps: int = 3, *, second: float | None, clears: bool = False) -> list[
     for step in range(steps):
         trace.begin_step().zero_grad().forward().backward()
         value = 0.5 + step
-        _set_loss(trace._events, value, retain=True)
+        _set_loss(trace.events, value, retain=True)
         if clears:
             trace.zero_grad()
         if second is not None:
             trace.backward()
-            _set_loss(trace._events, value + second, retain=False)
+            _set_loss(trace.events, value + second, retain=False)
         trace.optimizer_step()
     return trace.build()
 

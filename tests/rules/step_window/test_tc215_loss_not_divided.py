@@ -38,10 +38,10 @@ def run(
                 result=scalar(loss),
             )
             builder.backward()
-            backward = builder._events[-1]
+            backward = builder.events[-1]
             assert backward.api == Families.BACKWARD  # type: ignore[union-attr]
             given = scalar(loss / batches if divided else loss)
-            builder._events[-1] = backward.replace(args={"tensors": given})  # type: ignore[call-arg]
+            builder.edit(backward, args={"tensors": given})
         builder.optimizer_step("opt0")
     return builder.build()
 

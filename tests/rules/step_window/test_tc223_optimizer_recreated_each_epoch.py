@@ -1,4 +1,4 @@
-"""TC223: an optimizer that is made anew in each epoch."""
+"""TC223: an optimizer that is created again in each epoch."""
 
 from __future__ import annotations
 

@@ -33,7 +33,8 @@ BROKEN = warned(CHECKPOINT)
 def test_fires_on_each_by_its_own_words(known: object) -> None:
     name, title = known.name, known.title  # type: ignore[attr-defined]
     finding = fires("TC950", warned(TEXTS[name]))
-    assert (finding.title, finding.subject.api, finding.first_step) == (title, name, 1)
+    assert (finding.subject.api, finding.first_step) == (name, 1)
+    assert mentions(finding.title, title)
     assert mentions(finding, " ".join(TEXTS[name].split()[:4]), "train.py:31")
 
 

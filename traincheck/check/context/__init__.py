@@ -1,1 +1,1 @@
-"""What a run did around a violation, and what its reference did there."""
+"""Calls of a run around a violation, beside those of its reference."""

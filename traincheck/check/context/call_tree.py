@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from traincheck.relations.phrasing import shown
+from traincheck.relations.phrasing import format_args
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
 from traincheck.schema.excerpts import Excerpt, Line
@@ -86,7 +86,7 @@ def _node(call: CallEvent, children: Sequence[Node], args: Collection[str]) -> N
 def _note(call: CallEvent, args: Collection[str], *, is_model: bool) -> str:
     """``is_causal=True; in evaluation mode; without grad``."""
     given = {k: v for k, v in call.args.items() if k in args and isinstance(v, (bool, int, str))}
-    parts = [shown(given)] if given else []
+    parts = [format_args(given)] if given else []
     if is_model and call.training is False:
         parts.append("in evaluation mode")
     if is_model and not call.grad_enabled:

@@ -1,4 +1,4 @@
-"""What a run did around a violation, compared with what its reference runs did there.
+"""Calls of a run around a violation, compared with those of its reference runs.
 
 The last calls of each process are kept in memory. Without invariants that have an excerpt, nothing
 is kept.

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from traincheck.facts.landmarks import landmark_of
-from traincheck.relations.phrasing import STEP, shown
+from traincheck.relations.phrasing import STEP, format_args
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import CallEvent
 from traincheck.schema.torch_api import Families
@@ -57,7 +57,7 @@ class CallWindow:
     @property
     def argument_text(self) -> str:
         """The arguments, as the note of a line begins."""
-        return shown(dict(self.args)) if self.args else ""
+        return format_args(dict(self.args)) if self.args else ""
 
 
 def window_of(claim: Hypothesis) -> CallWindow | None:

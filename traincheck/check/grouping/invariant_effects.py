@@ -17,7 +17,7 @@ from traincheck.schema.findings import Symptom, Topic
 _COPY = re.compile(r"#\d+")  # Net#2 is a second object of the class Net
 _MIN_WORD = 4
 _ACTIVATIONS = ("softmax", "sigmoid", "softplus", "tanh", "torch.nn.modules.activation.")
-# Leaving one of these out is a bug of its own, which may show no other symptom.
+# Leaving one of these out is a separate bug, which may show no other symptom.
 _OWN_BUGS = ("dropout", "_norm", "norm.", "attention", "torch.nn.init.")
 # Numbers computed from wrong values go out of range.
 _numbers = about(Topic.MAGNITUDE)
@@ -74,7 +74,7 @@ def _same_object(effect: Effect) -> bool:
 
 
 def _within_model(effect: Effect) -> bool:
-    """What a model that is called more often calls, and what is computed of its results.
+    """Calls within a model that is called more often, and calls that use its results.
 
     Of functions, and of modules that are counted by their class, it is not known where they are.
     """
@@ -139,7 +139,7 @@ INVARIANT_EFFECTS: Mapping[Symptom, Mapping[Symptom, Link]] = {
     },
     _S.HOLDS_OTHERS: {
         _S.NO_GRADIENT: _same_variable,
-        _S.MISSING_ZERO_GRAD: _at_once,  # it clears those of its own
+        _S.MISSING_ZERO_GRAD: _at_once,  # it clears only those
         _S.WRONG_VALUE: _numbers,
     },
     _S.UNFROZEN: {_S.UNFROZEN: _same_variable},

@@ -148,7 +148,7 @@ class _SymptomGroup:
     def _is_suppressed_apart(self, count: ViolationCount) -> bool:
         """Whether only one of the two is suppressed, so that they must not be grouped."""
         if self.cause.suppressed is None:
-            return count.suppressed is not None  # stays a finding of its own, and is counted
+            return count.suppressed is not None  # stays a separate finding, and is counted
         # Suppressing some variables does not suppress the same symptom of others.
         is_same = count.first.symptom is self.symptom
         name = base_name(count.first.subject.variable or "")

@@ -1,1 +1,1 @@
-"""What is fed with events, and which events each monitor gets."""
+"""The monitors, and the events that each of them gets."""

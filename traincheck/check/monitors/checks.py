@@ -16,7 +16,7 @@ from traincheck.schema.protocols import Relation, Rule, is_for_run
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checks:
-    """What to check.
+    """The checks of a run.
 
     Attributes:
         rules: built-in checks.

@@ -123,7 +123,7 @@ class Template:
     def __call__(self, text: str, limit: int) -> str:
         names = joined(self._variables, limit) or self._subject
         number = 1 + (len(self._variables) > 1)
-        # Not str.format: a wording may hold braces of its own.
+        # Not str.format: a wording may hold other braces.
         return (
             _BY_NUMBER.sub(lambda match: match[number], text)
             .replace("{variables}", names)

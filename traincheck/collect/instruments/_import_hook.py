@@ -1,4 +1,4 @@
-"""Do something with a module once it has been imported, and never import it for that."""
+"""Run an action when a module has been imported, without importing it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 
 
 class ImportHook(importlib.abc.MetaPathFinder):
-    """A meta path finder. Modules that are there already are for its owner to look after.
+    """A meta path finder. Its owner handles modules that are already imported.
 
     Args:
-        covers: whether something is to be done with the module of this name.
-        action: what.
-        fault: told of what goes wrong in it.
+        covers: whether the action applies to the module of this name.
+        action: called with the imported module.
+        fault: called with an error of the action.
     """
 
     def __init__(
@@ -30,11 +30,11 @@ class ImportHook(importlib.abc.MetaPathFinder):
         self.fault = fault
 
     def install(self) -> None:
-        """Look at what is imported from now on."""
+        """Watch imports from now on."""
         sys.meta_path.insert(0, self)
 
     def remove(self) -> None:
-        """Look no longer. Twice is once: a fault may have taken its owner out before the end."""
+        """Stop watching. May be called twice: a fault may have removed its owner before the end."""
         if self in sys.meta_path:
             sys.meta_path.remove(self)
 
@@ -63,7 +63,7 @@ class _Loader(importlib.abc.Loader):
 
     def exec_module(self, module: types.ModuleType) -> None:
         if module.__spec__ is not None:
-            module.__spec__.loader = module.__loader__ = self._loader  # as it is without us
+            module.__spec__.loader = module.__loader__ = self._loader  # as before
         self._loader.exec_module(module)
         try:
             self._finder.action(module)

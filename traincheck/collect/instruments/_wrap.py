@@ -1,6 +1,6 @@
 """Turn calls into spans.
 
-Wrappers never change what a call does, returns or raises; what goes wrong in them is counted.
+Wrappers never change what a call does, returns or raises. Errors in them are counted.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from traincheck.schema.hidden import MASK
 
 if TYPE_CHECKING:
     from traincheck.collect.context import Recorder
-    from traincheck.collect.stats.tensor_stats import TensorStats
+    from traincheck.collect.stats.call_results import ResultStats
 
 _dumps = orjson.dumps
 
-# Fields of a record; serialized, without the braces, where a call comes in every step
+# Fields of a record; serialized, without braces, for calls in every step
 Describe: TypeAlias = Callable[
     [Emitter, tuple[Any, ...], Mapping[str, Any], Any], "dict[str, Any] | bytes"
 ]
@@ -47,33 +47,33 @@ def span_wrapper(  # noqa: C901
     count: Count | None = None,
     counted: Count | None = None,
 ) -> Callable[..., Any]:
-    """Wrap a landmark of the training loop, so that each call becomes a span with looks around it.
+    """Wrap a landmark of the training loop, so that each call becomes a span with scans around it.
 
     Args:
         function: the landmark.
-        session: whose emitters record it.
-        describe: fields of the record besides the common ones, from arguments and result (None
-            after an exception).
-        before: runs inside our guard before the call.
-        after: runs inside our guard after the call, before the record is written.
-        looks: both are for the steps in which variables are looked at.
-        count: tells the step counter of the call, made in training, before it; also on steps that
-            are not recorded, where nothing else is done: each line here is cold by then and takes
-            ten times as long.
+        session: records it.
+        describe: the specific fields of the record, from arguments and result (None after an
+        exception).
+        before: runs before the call; its errors are only counted.
+        after: runs after the call and before the record is written; its errors are only counted.
+        looks: whether both run only in steps with scans of variables.
+        count: reports a call in training to the step counter before it runs. Also in steps that are
+        not recorded, in which nothing else is done: each line is cold then and takes ten times as
+        long.
         counted: the same after the call.
     """
-    switch, local, clock = session.switch, session.local, session.clock
+    recording, local, clock = session.recording, session.local, session.clock
 
-    # One function: each call on the way costs a microsecond or more
+    # One function: each further call costs a microsecond or more
     def wrapper(*args: Any, **kwargs: Any) -> Any:  # noqa: C901, PLR0912
         if is_traced() or state._is_compiling_flag:
             return function(*args, **kwargs)
         if count is not None:
             try:
-                count(args, kwargs)  # may end the step, and so turn the switch
+                count(args, kwargs)  # may end the step, and so turn the recording
             except Exception as error:  # training must go on whatever we got wrong
                 session.fault(count, error)
-        if not switch.on:
+        if not recording.on:
             result = function(*args, **kwargs)
             if counted is not None:
                 _tell(session, counted, args, kwargs)
@@ -83,13 +83,13 @@ def span_wrapper(  # noqa: C901
             return function(*args, **kwargs)
         if count is not None and clock.stage != "train":
             guarded(em, session.stage, "train")
-        if before is not None and (switch.looks or not looks):
+        if before is not None and (recording.scans or not looks):
             guarded(em, before, args)
         span = em.next_span
         em.next_span = span + 1
         parent = em.top
         start = monotonic_ns()
-        em.top = span  # behind the last call: an exception of a signal handler is met below
+        em.top = span  # after the last call: an exception of a signal handler is handled below
         try:
             result = function(*args, **kwargs)
         except BaseException as error:
@@ -99,9 +99,9 @@ def span_wrapper(  # noqa: C901
         em.top = parent
         if counted is not None:
             _tell(session, counted, args, kwargs)
-        if after is not None and switch.on and (switch.looks or not looks):
+        if after is not None and recording.on and (recording.scans or not looks):
             guarded(em, after, span, args, kwargs, result)
-        if switch.on:
+        if recording.on:
             em.busy = True
             try:
                 with unseen():
@@ -127,7 +127,7 @@ def _tell(
 
 
 def guarded(em: Emitter, action: Callable[..., None], *rest: Any) -> None:
-    """Do something of ours: nothing that it calls is recorded, and its failure is only counted."""
+    """Run code of traincheck: its calls are not recorded, and its failure is only counted."""
     busy, em.busy = em.busy, True
     try:
         with unseen():
@@ -147,7 +147,7 @@ def _failed(
     error: BaseException,
 ) -> None:
     """Record a call that ended with an exception."""
-    if em.session.switch.on:
+    if em.session.recording.on:
         fields = describe(em, args, kwargs, None)
         body = fields if isinstance(fields, bytes) else dumps(fields)[1:-1]
         em.call(*span, WITH_EXCEPTION % (body, type(error).__name__.encode()))
@@ -162,28 +162,28 @@ def function_wrapper(  # noqa: C901, PLR0915  # one function: each call on the w
     is_rare: bool = False,
     argument: Callable[[Emitter], Callable[[Any], bytes]] | None = None,
     outcome: Encode | None = None,
-    sampled: TensorStats | None = None,
+    sampled: ResultStats | None = None,
 ) -> Callable[..., Any]:
-    """Wrap a stateless function: `span_wrapper` inlined, as nine calls in ten pass here.
+    """Wrap a stateless function: `span_wrapper` inlined, because nine calls in ten pass here.
 
-    skip_inner: leave out calls made by another recorded function. is_rare: its calls are wanted in
-    some steps only. argument: gives what encodes arguments, where `encode` is not enough. outcome:
-    encodes the result; if ``sampled`` is given, only while these are due.
+    - skip_inner: omit calls made by another recorded function; is_rare: record in some steps.
+    - argument: returns the encoder of arguments, if `encode` is not enough.
+    - outcome: encodes the result; with ``sampled``, only while these numbers are due.
     """
-    switch, local = session.switch, session.local
+    recording, local = session.recording, session.local
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:  # noqa: PLR0912, PLR0915
         if (
             is_traced()
-            or not switch.on
+            or not recording.on
             or state._is_compiling_flag
-            or (is_rare and not switch.inner)
+            or (is_rare and not recording.inner_calls)
         ):
             return function(*args, **kwargs) if kwargs else function(*args)
         em = local.em or session.emitter()
         parent, inner = em.top, em.inner
         if em.busy or (skip_inner and inner is not None) or inner is templates:
-            return function(*args, **kwargs)  # the last: torch asks a subclass by another call
+            return function(*args, **kwargs)  # the last: torch calls a subclass separately
         span = em.next_span
         em.next_span = span + 1
         start = monotonic_ns()
@@ -197,7 +197,7 @@ def function_wrapper(  # noqa: C901, PLR0915  # one function: each call on the w
         em.top, em.inner = parent, inner
         em.busy, guard = True, None
         try:
-            if switch.modes and has_mode():  # else only subclasses would see us: `encode` knows
+            if recording.modes and has_mode():  # else only subclasses would see us: `encode` knows
                 guard = unseen()
                 guard.__enter__()
             if argument is None and len(args) == 1 and not kwargs:  # every other call
@@ -211,19 +211,19 @@ def function_wrapper(  # noqa: C901, PLR0915  # one function: each call on the w
                 told = encode(result)
             else:
                 told = outcome(em, result)
-            tail = b"" if is_grad_enabled() and not switch.autocast else context()
+            tail = b"" if is_grad_enabled() and not recording.autocast else context()
             seq, now, place = em.seq, monotonic_ns(), em.clock.fields
             if parent is None:
                 line = outside % (seq, now, place, span, start, given, told, tail)
             else:
                 line = inside % (seq, now, place, span, parent, start, given, told, tail)
             if em.seq != seq:  # a signal handler of the program has recorded meanwhile
-                em.line(line, seq)
+                em.append(line, seq)
             else:  # `line`, inlined
                 em.seq = seq + 1
                 em.buffer.append(line)
                 if len(em.buffer) >= BATCH:
-                    em.full()
+                    em.flush_if_full()
         except Exception as error:  # training must go on whatever we got wrong
             session.fault(templates, error)
         finally:
@@ -237,10 +237,10 @@ def function_wrapper(  # noqa: C901, PLR0915  # one function: each call on the w
 
 def hiding(function: Callable[..., Any], session: Recorder) -> Callable[..., Any]:
     """Wrap a function whose own calls may not be recorded: what it calls is left out, too."""
-    switch, local = session.switch, session.local
+    recording, local = session.recording, session.local
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        if is_traced() or not switch.on or state._is_compiling_flag:
+        if is_traced() or not recording.on or state._is_compiling_flag:
             return function(*args, **kwargs)
         em = local.em or session.emitter()
         if em.inner is not None:
@@ -255,16 +255,16 @@ def hiding(function: Callable[..., Any], session: Recorder) -> Callable[..., Any
 
 
 class CallTemplates(dict[Any, tuple[bytes, bytes, bytes]]):
-    """Records of one function by how it is called: how many arguments, which keywords.
+    """Templates of records of one function, by number of arguments and keywords.
 
-    Three for each: the record inside another span, and outside of any; and the arguments that both
-    take as one, which for a single argument is its value.
+    Three for each: the record inside another span, the record outside of any, and the arguments for
+    both as one text. For a single argument, the text is its value.
 
     Args:
-        api: the name it is recorded under.
+        api: the recorded name.
         names: of the positional parameters.
-        defaults: values of parameters that are not passed, when worth recording.
-        owner: the instrument that they are of.
+        defaults: recorded values of parameters that are not passed.
+        owner: the instrument.
     """
 
     def __init__(
@@ -295,7 +295,7 @@ class CallTemplates(dict[Any, tuple[bytes, bytes, bytes]]):
         fixed = [escaped(_dumps(name) + b":" + _dumps(value)) for name, value in unset.items()]
         given = [escaped(_dumps(name)) + _slot(name) for name in labels]
         if len(given) > 1 or (given and keywords):
-            given[0] = escaped(_dumps(labels[0])) + b":%b"  # takes the text of all of them
+            given[0] = escaped(_dumps(labels[0])) + b":%b"  # one slot for the text of all of them
         first = b",".join(given[:1] + fixed) if given else b"%b" + b",".join(fixed)
         fields = b'"api":' + escaped(_dumps(self.api))
         fields += b',"args":{' + first + b'},"result":%b%b}'
@@ -308,5 +308,5 @@ class CallTemplates(dict[Any, tuple[bytes, bytes, bytes]]):
 
 
 def _slot(name: str) -> bytes:
-    """Where the value of an argument goes; of one with a name that secrets have, nothing goes."""
+    """The slot of an argument; masked if its name looks like that of a secret."""
     return b':"%b"%%.0b' % MASK.encode() if is_secret(name) else b":%b"

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from traincheck.collect.context import watch_for_boundary
 from traincheck.collect.instruments._wrap import span_wrapper
 from traincheck.collect.instruments.base import Instrument
 from traincheck.collect.tensors.summarize import summarize
@@ -15,7 +16,7 @@ from traincheck.collect.trace_writer.emitter import Emitter, hidden
 from traincheck.collect.tracking.wrapped_optimizers import owner_of
 from traincheck.schema.torch_api import Families
 
-# Of 2.4 and later; the older ones are for one kind of device
+# From torch 2.4; older ones are for one kind of device
 _SETTERS = (
     "set_autocast_enabled",
     "set_autocast_cpu_enabled",
@@ -25,7 +26,7 @@ _SETTERS = (
 
 
 class Amp(Instrument):
-    """A scaler's step may skip the optimizer; the step counter must see it all the same."""
+    """A scaler's step may skip the optimizer; the step counter must still count it."""
 
     name = "amp"
     always = True
@@ -45,11 +46,11 @@ class Amp(Instrument):
                 self.replace(scaler, method, self._wrapping(family))
 
     def _wrap_setter(self, original: Callable[..., None]) -> Callable[..., None]:
-        switch = self.session.switch
+        recording = self.session.recording
 
         def setter(*args: Any, **kwargs: Any) -> None:
             original(*args, **kwargs)
-            switch.autocast = True
+            recording.autocast = True
 
         return hidden(setter)
 
@@ -85,6 +86,6 @@ class Amp(Instrument):
             owner = self._owner(args[1] if len(args) > 1 else kwargs.get("optimizer"))
             if owner is not None:
                 self.session.steps.scaler_step(owner)
-                self.session.signal()
+                watch_for_boundary(self.session)
 
         return span_wrapper(original, self.session, describe, counted=counted)

@@ -1,4 +1,4 @@
-"""Backward passes, and looks at gradients after them. Grad mode is part of every call's context."""
+"""Backward passes, and scans of gradients after them. Grad mode is part of every call's context."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from traincheck.collect.context import diverged
 from traincheck.collect.instruments._wrap import (
     CallTemplates,
     function_wrapper,
@@ -28,7 +29,7 @@ from traincheck.schema.torch_api import GRAD, Families
 
 
 class Autograd(Instrument):
-    """``Tensor.backward`` calls ``torch.autograd.backward`` by name, so one place sees all."""
+    """``Tensor.backward`` calls ``torch.autograd.backward`` by name, so one wrapper is enough."""
 
     name = "autograd"
     always = True
@@ -37,7 +38,7 @@ class Autograd(Instrument):
         self._looks_at_gradients = self.session.tracker.wants("gradient", "backward")
         self._graph_looks = [observer.before for observer in self.observers(Hook.BEFORE_BACKWARD)]
         self._kept = StaleGradientObserver(self.session)
-        self._glance = self.session.tracker.scans.glance_gradients
+        self._glance = self.session.tracker.scans.scan_gradients_before_backward
         self.replace(torch.autograd, "backward", self._wrap_backward)
         if self.wants_call(GRAD):
             names = ("outputs", "inputs", "grad_outputs", "retain_graph", "create_graph")
@@ -67,16 +68,16 @@ class Autograd(Instrument):
                 if expected == get_ident():
                     original(*args, **kwargs)
                     return
-                session.differs()
+                diverged(session)
             given = args[0] if args else kwargs.get("tensors")
             key = id(given[0] if type(given) in (list, tuple) and given else given)
             if key in going:  # a mode, or a subclass of tensors, has torch call it once more
-                steps.surprised()
+                steps.mark_irregular()
                 original(*args, **kwargs)
                 return
             try:
                 going.add(key)
-                if session.numbers.compares_ranks:
+                if session.stats.arguments.compares_ranks:
                     self._tell_entered()
                 recorded(*args, **kwargs)
             finally:
@@ -85,34 +86,34 @@ class Autograd(Instrument):
         return hidden(backward)
 
     def _tell_entered(self) -> None:
-        """Ranks exchange gradients in a backward pass: one that hangs or dies there has told it."""
+        """Record that a backward pass begins: ranks exchange gradients in it and may hang."""
         session = self.session
         em = session.local.em or session.emitter()
-        if session.switch.on and not em.busy:
+        if session.recording.on and not em.busy:
             guarded(em, _enter)
 
     def _count(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        self.session.tracker.computes()  # also where nothing is recorded: the next look may be soon
+        self.session.tracker.trainers.register()  # also in unrecorded steps
         self.session.steps.backward(get_ident())
 
     def _before(self, em: Emitter, args: tuple[Any, ...]) -> None:
         for look_at_graph in self._graph_looks:
             look_at_graph(em, args)
         if self._looks_at_gradients:
-            # The span that begins now; its own changes come after it
+            # The span that begins now; its changes follow it
             look = self._kept.glance if self.session.applied else self._glance
             look(em, em.next_span)
 
     def _after(
         self, em: Emitter, span: int, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
     ) -> None:
-        self.session.tracker.scans.look_gradients(em, span, norms=True)
+        self.session.tracker.scans.scan_gradients(em, span, norms=True)
 
     def _describe(
         self, em: Emitter, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
     ) -> bytes:
         is_usual = len(args) == len(_NAMES) and args[1] is args[2] is None and args[3] is False
-        if is_usual and kwargs.get("inputs") is None:  # as `loss.backward()` calls it
+        if is_usual and kwargs.get("inputs") is None:  # the form of `loss.backward()`
             return _USUAL % (encode(args[0]), place(sys._getframe(2)))
         given = [
             b'"%b":%b' % (name.encode(), encode(value))

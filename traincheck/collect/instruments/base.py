@@ -1,4 +1,4 @@
-"""What every instrument has: replace attributes, remember the originals, put them back."""
+"""The base of instruments: replace attributes, remember the originals, restore them."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Instrument:
 
     feed: what it records, declared in schema/instruments.py under its name; in selective collection
     it is installed only when a check needs some of that.
-    always: also installed when nothing of it is recorded, because steps are counted by it.
-    is_seen_by_transforms: replaces functions that TorchScript or fx would come upon.
+    always: also installed if its calls are not recorded, because it counts steps.
+    is_seen_by_transforms: replaces functions that TorchScript or fx may find.
     """
 
     name: ClassVar[str]
@@ -44,7 +44,7 @@ class Instrument:
         self._installed: list[Observer] = []
 
     def is_wanted(self) -> bool:
-        """Whether anything that is recorded in this session needs this instrument."""
+        """Whether any requested record of this session needs this instrument."""
         needs, feed = self.session.needs, self.feed
         if needs is None or self.always:
             return True
@@ -82,7 +82,7 @@ class Instrument:
                 self.session.fault(observer.install, error)
 
     def remove(self) -> None:
-        """Put the originals back, last replaced first."""
+        """Restore the originals, last replaced first."""
         while self._installed:
             self._installed.pop().remove()
         for holder, attribute, original in reversed(self._originals):
@@ -94,7 +94,7 @@ class Instrument:
 
     @contextlib.contextmanager
     def suspended(self) -> Iterator[None]:
-        """Originals are in place meanwhile, for code that looks at functions, not calls them."""
+        """Restore the originals temporarily, for code that inspects functions."""
         ours = [
             (holder, attribute, getattr(holder, attribute))
             for holder, attribute, _ in self._originals
@@ -122,9 +122,8 @@ class Instrument:
     ) -> None:
         """Set ``holder.attribute`` to ``make(original)``, under the original's name and docs.
 
-        idles: what is made does nothing but call the original while nothing is recorded.
-        is_rare: and in steps in which calls within models are left out. skip_inner: and while a
-        recorded function runs.
+        idles: the replacement only calls the original while nothing is recorded. is_rare: also in
+        steps without calls within models. skip_inner: also while a recorded function runs.
         """
         original = getattr(holder, attribute)
         stored = vars(holder).get(attribute, _MISSING)
@@ -136,8 +135,8 @@ class Instrument:
                 replacement, original, session, is_rare=is_rare, skip_inner=skip_inner
             )
         functools.update_wrapper(replacement, original)
-        # Pickling goes by module and name: they must lead to where the replacement is found. (C
-        # functions say otherwise.)
+        # Pickling uses module and name: they must lead to the replacement. (C functions have other
+        # ones.)
         if not is_of_class:
             replacement.__module__, replacement.__qualname__ = holder.__name__, attribute
         elif getattr(original, "__module__", None) is None:  # a method of C
@@ -155,17 +154,17 @@ def _unbound(
     is_rare: bool,
     skip_inner: bool,
 ) -> Any:
-    """A callable that is no method where a class holds it, as functions of C are none.
+    """A callable that does not become a method in a class, like functions of C.
 
-    So ``act = torch.relu`` in a class, and in an Enum, is what it is without us. With ``session``
-    a call of which nothing is recorded costs one frame in place of two: `Instrument.replace`.
+    So ``act = torch.relu`` in a class, or in an Enum, behaves as without traincheck. With
+    ``session``, an unrecorded call costs one frame instead of two: see `Instrument.replace`.
     """
-    switch = session.switch if session is not None else None
+    recording = session.recording if session is not None else None
     local = session.local if session is not None and skip_inner else None
 
     def __call__(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        if not is_traced() and switch is not None:
-            if not switch.on or (is_rare and not switch.inner):
+        if not is_traced() and recording is not None:
+            if not recording.on or (is_rare and not recording.inner_calls):
                 return original(*args, **kwargs) if kwargs else original(*args)
             if local is not None:
                 em = local.em
@@ -175,7 +174,7 @@ def _unbound(
 
     methods: dict[str, Any] = {
         "__call__": hidden(__call__),
-        # Tables of overrides (`__torch_function__`) are looked up with what torch passes
+        # Tables of overrides (`__torch_function__`) are indexed by the object that torch passes
         "__eq__": lambda self, other: other is self or other is original,
         "__hash__": lambda self: hash(original),
         "__reduce__": lambda self: self.__qualname__,

@@ -1,4 +1,4 @@
-"""Saving and loading state: which, what was missing, and how many parameters a load changed."""
+"""Saving and loading of state: missing keys, and the number of parameters that a load changed."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ _MAX_VALUES = 4096
 _OPTIMIZER = frozenset({"state", "param_groups"})  # keys of the states that torch makes
 _SCHEDULER = "last_epoch"
 _SCALER = frozenset({"scale", "growth_factor", "backoff_factor"})
-_ALONE = frozenset({"optimizer", "scheduler", "scaler"})  # kinds that have files of their own
-_RNG_BYTES = 1000  # the states of generators are byte tensors larger than this
+_ALONE = frozenset({"optimizer", "scheduler", "scaler"})  # kinds that have separate files
+_RNG_BYTES = 1000  # states of generators are byte tensors larger than this
 
 # Other functions that write checkpoints, by the module that they are imported from
 _SAVERS = {
@@ -44,22 +44,22 @@ _SAVERS = {
 }
 _PATHS = ("f", "filename", "checkpoint_id", "storage_writer")  # keywords of all of them
 
-_Ties: TypeAlias = dict[str, int]  # names of parameters that share one object, and which
-# Fields of the record, from what was there before, arguments and result
+_Ties: TypeAlias = dict[str, int]  # names of parameters that share one object, and the object
+# Fields of the record, from the state before, arguments and result
 _Describe: TypeAlias = Callable[
     ["_Before", tuple[Any, ...], Mapping[str, Any], Any], dict[str, Any]
 ]
 
 
 class _Before:
-    """What there was before a load."""
+    """The state before a load."""
 
     def __init__(self) -> None:
         self.digests: dict[str, str | None] = {}
         self.ties: _Ties = {}
         self.shared = 0
-        self.made: dict[str, Any] = {}  # of a state that shares memory: how it was made
-        self.changes: int | None = None  # that the load of an optimizer or scheduler makes
+        self.made: dict[str, Any] = {}  # of a state that shares memory: its origin
+        self.changes: int | None = None  # changes by the load of an optimizer or scheduler
 
 
 class Checkpoint(Instrument):
@@ -68,7 +68,7 @@ class Checkpoint(Instrument):
     name = "checkpoint"
 
     def install(self) -> None:
-        self._nested = False  # loading one thing may load its parts
+        self._nested = False  # loading an object may load its parts
         self._averages = LoadedAverageObserver(self.session)
         self._averages.install(self)
         self._made = StateDictObserver()
@@ -80,8 +80,8 @@ class Checkpoint(Instrument):
         self.replace(torch, "load", lambda f: self._wrap(f, _describe_load))
         module, optimizer = torch.nn.Module, torch.optim.Optimizer
         self.replace(module, "load_state_dict", lambda f: self._wrap(f, self._describe_module))
-        switch = self.session.switch
-        self.replace(module, "state_dict", lambda f: self._made.wrap(f, lambda: switch.on))
+        recording = self.session.recording
+        self.replace(module, "state_dict", lambda f: self._made.wrap(f, lambda: recording.on))
         self.replace(
             optimizer, "load_state_dict", lambda f: self._wrap(f, self._describe_optimizer)
         )
@@ -99,7 +99,7 @@ class Checkpoint(Instrument):
         self._averages.remove()
 
     def _wrap_savers(self, module: types.ModuleType) -> None:
-        """Wrap what a module has to save with, once it has been imported."""
+        """Wrap the functions of a module that save, once it has been imported."""
         for name in _SAVERS[module.__name__]:
             if hasattr(module, name):
                 self.replace(module, name, self._wrap_save)
@@ -121,7 +121,7 @@ class Checkpoint(Instrument):
 
         def operation(*args: Any, **kwargs: Any) -> Any:
             em = session.local.em or session.emitter()
-            if not session.switch.on or em.busy or self._nested:
+            if not session.recording.on or em.busy or self._nested:
                 return original(*args, **kwargs)
             stage, before = session.clock.stage, _Before()
             nested, self._nested = self._nested, True
@@ -226,7 +226,7 @@ def _ties(module: torch.nn.Module) -> _Ties:
 
 
 def _shared(module: torch.nn.Module, state: Mapping[str, Any]) -> int:
-    """How many given tensors are the memory of the module's own."""
+    """Number of given tensors that share memory with those of the module."""
     count = 0
     for name, own in module.named_parameters(remove_duplicate=False):
         given = state.get(name)
@@ -246,7 +246,7 @@ def _digests(module: torch.nn.Module) -> dict[str, str | None]:
 
 
 def _changed(was: Mapping[str, str | None], now: Mapping[str, str | None]) -> int | None:
-    """How many values differ; None where none of those that are known does, and others are not."""
+    """Number of values that differ; None if no known value differs and others are unknown."""
     count = sum(was.get(key) != digest for key, digest in now.items())
     return None if not count and None in now.values() else count
 
@@ -255,7 +255,7 @@ def _describe_save(
     before: _Before, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
 ) -> dict[str, Any]:
     path = args[1] if len(args) > 1 else next((kwargs[k] for k in _PATHS if k in kwargs), None)
-    if not isinstance(path, (str, PathLike)):  # an open file, or what writes several
+    if not isinstance(path, (str, PathLike)):  # an open file, or an object that writes several
         path = getattr(path, "name", None) or getattr(path, "path", None)
     state = args[0] if args else kwargs.get("obj", kwargs.get("state_dict"))
     return _describe_file("save", state, path)
@@ -290,7 +290,7 @@ def _describe_file(op: str, state: Any, path: Any) -> dict[str, Any]:
 
 
 def _part(value: Any) -> dict[str, Any] | None:
-    """What one entry of a checkpoint is, as far as its own keys tell."""
+    """The kind of one entry of a checkpoint, as far as its keys show."""
     if _is_rng(value):
         return {"kind": "rng"}
     if not isinstance(value, dict) or not value:
@@ -314,7 +314,7 @@ def _part(value: Any) -> dict[str, Any] | None:
 
 
 def _dtypes(state: Any) -> list[str]:
-    """Of the floating-point tensors in an optimizer's state."""
+    """The dtypes of floating-point tensors in an optimizer's state."""
     entries = state.values() if isinstance(state, Mapping) else ()
     found = {
         str(tensor.dtype).removeprefix("torch.")

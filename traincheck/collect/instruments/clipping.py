@@ -1,4 +1,4 @@
-"""Gradient clipping by norm and by value, also of what ranks hold in parts."""
+"""Gradient clipping by norm and by value, also for sharded parameters."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from traincheck.collect.trace_writer.call_site import where
 from traincheck.collect.trace_writer.emitter import Emitter
 from traincheck.schema.torch_api import Families
 
-# Where the class is; many programs do without, and importing it takes half a second.
+# Module of the class; many programs do not use it, and importing it takes half a second.
 _SHARDED = "torch.distributed.fsdp.fully_sharded_data_parallel"
 
 

@@ -1,6 +1,6 @@
-"""TorchScript, fx and export read or trace code, not run it: recording steps aside.
+"""TorchScript, fx and export read or trace code instead of running it: recording pauses.
 
-Function modes see all that is called: from the first one on, what we read is hidden from them.
+Function modes see every call: from the first mode on, reads of traincheck are hidden from them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from traincheck.collect.trace_writer.emitter import HIDDEN_FILE, hidden
 
 
 class Transforms(Instrument):
-    """They must find the originals, by source and identity; calls while tracing are no training."""
+    """They must find the originals, by source and identity. Traced calls are not training."""
 
     name = "transforms"
     always = True
@@ -27,7 +27,7 @@ class Transforms(Instrument):
         self._depth = [0]
         for name in ("script", "trace", "trace_module"):
             self.replace(torch.jit, name, self._wrap_script if name == "script" else self._wrap)
-        # Classes of the user's that derive from ScriptModule call this one by themselves
+        # User classes that derive from ScriptModule call this one directly
         recursive = sys.modules.get("torch.jit._recursive")
         if recursive is not None:
             self.replace(recursive, "create_script_module", self._wrap_create)
@@ -44,10 +44,10 @@ class Transforms(Instrument):
 
     def _wrap_push(self, original: Callable[..., None]) -> Callable[..., None]:
         """From now on it is worth asking whether a mode would see what we read."""
-        switch = self.session.switch
+        recording = self.session.recording
 
         def _push_mode(mode: Any) -> None:
-            switch.modes = True
+            recording.modes = True
             original(mode)
 
         return hidden(_push_mode)
@@ -89,7 +89,7 @@ class Transforms(Instrument):
                 kwargs["_frames_up"] = kwargs.get("_frames_up", 0) + 1
                 first: Any = args[0] if args else None
                 plain = getattr(first, "__wrapped__", None)
-                # A model may hold one of our functions as an attribute (``self.act = F.relu``)
+                # A model may hold a replacement as an attribute (``self.act = F.relu``)
                 if (
                     isinstance(plain, types.FunctionType)
                     and first.__code__.co_filename == HIDDEN_FILE
@@ -103,9 +103,9 @@ class Transforms(Instrument):
 
 @contextlib.contextmanager
 def _originals_in(model: Any) -> Iterator[None]:
-    """Builtins that modules hold (``self.act = F.gelu``) stand there themselves meanwhile.
+    """Restore builtins that modules hold (``self.act = F.gelu``) temporarily.
 
-    TorchScript knows a builtin by its identity; a function of Python it compiles from its source.
+    TorchScript recognizes a builtin by its identity; it compiles a Python function from its source.
     """
     held = [
         (vars(module), name, value, original)

@@ -1,4 +1,4 @@
-"""DataLoader batches as they reach the loop, and who made them. In a worker process: who it is."""
+"""DataLoader batches as they reach the loop, and their origin. Identity of worker processes."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from torch.utils import data
 from torch.utils.data import _utils, dataloader
 
 from traincheck.collect import masking
+from traincheck.collect.context import diverged
 from traincheck.collect.instruments.base import Instrument
 from traincheck.collect.observers.worker_rng import WorkerRngObserver
 from traincheck.collect.stats.token_batch import token_facts
@@ -35,7 +36,7 @@ _PLAIN_BATCHES = (list, tuple)
 
 
 class _Ahead(deque[Any]):
-    """What was drawn for batches that workers fetch meanwhile."""
+    """The indices of batches that workers fetch meanwhile."""
 
 
 @dataclass(slots=True)
@@ -46,7 +47,7 @@ class _Loader:
 
 
 class Data(Instrument):
-    """A batch fetched with grad enabled is a sign of a new training iteration."""
+    """A batch fetched with grad enabled signals a new training iteration."""
 
     name = "data"
     always = True
@@ -55,7 +56,7 @@ class Data(Instrument):
         self._loaders: dict[int, _Loader] = {}
         self._count = 0
         self._feeding: set[str] = set()
-        self._starting: tuple[str, int] | None = None  # forked workers find it as it was
+        self._starting: tuple[str, int] | None = None  # forked workers find the original
         needs = self.session.needs
         self._is_recorded = needs is None or "batch" in needs.kinds
         self._has_content = needs is not None and needs.scans(BATCH_CONTENT)
@@ -74,7 +75,7 @@ class Data(Instrument):
         def _worker_loop(*args: Any, **kwargs: Any) -> None:
             try:
                 session.become_worker()
-                if self._is_recorded and session.switch.on:
+                if self._is_recorded and session.recording.on:
                     observer = WorkerRngObserver(session)
                     changed = observer.watched(original, self._starting, args, kwargs)
                     args, kwargs = changed[0], dict(changed[1])
@@ -106,7 +107,7 @@ class Data(Instrument):
         return hidden(__iter__)
 
     def _wrap_init(self, original: Callable[..., None]) -> Callable[..., None]:
-        """Loaders that are none of torch, as of fastai, make its iterators all the same."""
+        """Loaders of other libraries, such as fastai, also create its iterators."""
 
         def __init__(iterator: Any, loader: Any, /, *args: Any, **kwargs: Any) -> None:
             original(iterator, loader, *args, **kwargs)
@@ -145,7 +146,7 @@ class Data(Instrument):
     def _epoch(self, loader: Any) -> tuple[str, int]:
         """Name of a loader, and how often it was iterated before."""
         known = self._loaders.get(id(loader))
-        if known is None or known.ref() is not loader:  # another one at the address of a dead one
+        if known is None or known.ref() is not loader:  # reused address
             known = _Loader(weakref.ref(loader), f"loader{self._count}")
             self._loaders[id(loader)] = known
             self._count += 1
@@ -166,7 +167,7 @@ class Data(Instrument):
                     except Exception as error:  # training must go on whatever we got wrong
                         session.fault(_take, error)
                     return batch
-                session.differs()
+                diverged(session)
             if not session.is_worker:
                 em = session.local.em or session.emitter()
                 if not em.busy:
@@ -183,10 +184,10 @@ class Data(Instrument):
         return hidden(__next__)
 
     def _begins_to_feed(self, label: str) -> bool:
-        """Whether a batch with grad is the first of a loader that is a sign of an iteration.
+        """Whether a batch with grad is the first of a loader whose batches signal iterations.
 
-        Trainers fetch batches for evaluation with grad enabled, too: then all models are in eval
-        mode, and nothing was ever fetched from this loader when one was not.
+        Trainers also fetch batches for evaluation with grad enabled. Then all models are in eval
+        mode, and were so at each earlier fetch from this loader.
         """
         if self.session.is_evaluating():
             return False
@@ -201,24 +202,24 @@ class Data(Instrument):
         )
         if is_training:
             session.steps.batch(known[0])
-        if not session.switch.on:
+        if not session.recording.on:
             _take(iterator)
             return
         if is_training and session.clock.stage != "train":
             session.stage(em, "train")
         if self._is_recorded:
-            em.ready("batch", self._body(em, known, iterator, batch))
+            em.write_json("batch", self._body(em, known, iterator, batch))
 
     def _body(self, em: Emitter, known: Any, iterator: Any, batch: Any) -> bytes:
-        """What is told of a batch."""
+        """The record of a batch."""
         session, needs = self.session, self.session.needs
         _, head, may_repeat = known
         leaves = _leaves_of(batch)
         has_samples = needs is None or needs.exact or may_repeat
         drawn = _drawn(iterator)  # in other steps these tell what comes again
-        is_due = self._has_content and (session.switch.looks or not self._is_rare or not drawn)
-        has_content = has_samples or is_due or session.numbers.follows_batches
-        numbers = session.numbers.of_leaves(em, leaves) if session.numbers.batch else {}
+        is_due = self._has_content and (session.recording.scans or not self._is_rare or not drawn)
+        has_content = has_samples or is_due or session.stats.arguments.follows_batches
+        numbers = session.stats.for_batch(em, leaves) if session.stats.batch else {}
         texts = [
             b"%b:%b" % (_quoted(path), _leaf(leaf, numbers.get(path), has_content=has_content))
             for path, leaf in leaves.items()
@@ -243,7 +244,7 @@ def _head(
     sampler: str | None = None,
     loader: data.DataLoader[Any] | None = None,
 ) -> bytes:
-    """What is the same of all batches of an iterator."""
+    """The common fields of all batches of an iterator."""
     fields: dict[str, Any] = {"loader": label, "epoch": epoch, "sampler": sampler}
     order = getattr(loader.sampler, "epoch", None) if loader is not None else None
     if type(order) is int:  # of set_epoch()
@@ -254,7 +255,7 @@ def _head(
         try:
             fields["dataset_size"] = len(loader.dataset)  # type: ignore[arg-type]
             fields["weights"] = len(loader.sampler.weights)
-        except TypeError as error:  # a dataset need not know how many samples it has
+        except TypeError as error:  # a dataset may not know its number of samples
             give_back(error)
     return orjson.dumps(fields)[1:-1]
 
@@ -264,7 +265,7 @@ _UNKNOWN = ("loader", _head("loader", 0), True)
 
 
 def _take(iterator: Any) -> Any:
-    """What was drawn for the batch that has just come: the next one has its own."""
+    """Take the indices of the current batch: the next one has others."""
     drawn = getattr(iterator, "_traincheck_drawn", None)
     if type(drawn) is not _Ahead:
         return drawn
@@ -272,7 +273,7 @@ def _take(iterator: Any) -> Any:
 
 
 def _sampler(loader: data.DataLoader[Any]) -> str:
-    """Class of what draws: the sampler, or the one that a batch sampler of torch draws from."""
+    """Class of the sampler, or of the one that a batch sampler of torch draws from."""
     batches = loader.batch_sampler
     if batches is None:
         return dotted(type(loader.sampler))
@@ -282,7 +283,7 @@ def _sampler(loader: data.DataLoader[Any]) -> str:
 
 
 def _may_repeat(iterator: Any) -> bool:
-    """Whether others fetch from the same data: content tells if they fetch the same."""
+    """Whether others fetch from the same data: then the content shows if they fetch the same."""
     is_stream = iterator._dataset_kind != dataloader._DatasetKind.Map
     if is_stream and iterator._num_workers > 1:
         return True
@@ -295,7 +296,7 @@ def _may_repeat(iterator: Any) -> bool:
 
 
 def _drawn(iterator: Any) -> bytes:
-    """What the sampler drew for the batch that has just come: indices into the dataset."""
+    """The indices into the dataset that the sampler drew for the current batch."""
     drawn = _take(iterator)
     if iterator._dataset_kind != dataloader._DatasetKind.Map or not getattr(
         iterator, "_in_order", True
@@ -307,7 +308,7 @@ def _drawn(iterator: Any) -> bytes:
         return b""
     try:
         indices = orjson.dumps(drawn[:MAX_SAMPLES])
-    except TypeError as error:  # keys of the user's own
+    except TypeError as error:  # keys of the user
         give_back(error)
         return b""
     if indices[1:-1].translate(None, _OF_INDICES):
@@ -331,7 +332,7 @@ def _quoted(path: str) -> bytes:
 
 
 def _part(name: str) -> str:
-    """A part of a path, which may be a key of the user's: ``batch``, ``labels[0]``."""
+    """A part of a path, which may be a user's key: ``batch``, ``labels[0]``."""
     head, bracket, place = name.partition("[")
     return masking.key(head) + bracket + place if head else name
 
@@ -341,7 +342,7 @@ def _leaves_of(batch: Any) -> dict[str, torch.Tensor]:
     if type(batch) not in _PLAIN_BATCHES or len(batch) > _MAX_LEAVES:
         return dict(_leaves("batch", batch))
     leaves = {}
-    for index, item in enumerate(batch):  # of tensors alone, as nearly all are
+    for index, item in enumerate(batch):  # of tensors only, the usual case
         if type(item) is not torch.Tensor:
             return dict(_leaves("batch", batch))
         leaves[f"batch[{index}]"] = item
@@ -349,7 +350,7 @@ def _leaves_of(batch: Any) -> dict[str, torch.Tensor]:
 
 
 def _leaves(path: str, value: Any, depth: int = 0) -> list[tuple[str, torch.Tensor]]:
-    """Tensors in a batch with their paths; looks into sequences, mappings and plain objects."""
+    """Tensors in a batch with their paths; searches sequences, mappings and plain objects."""
     if isinstance(value, torch.Tensor):
         return [(path, value)]
     if depth >= _MAX_DEPTH:

@@ -1,4 +1,4 @@
-"""Collectives, process groups and DDP. The rank becomes known here when no launcher told it."""
+"""Collectives, process groups and DDP. Sets the rank if no launcher has set it."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ COLLECTIVES = (
     "barrier", "monitored_barrier", "send", "recv", "all_gather_object", "broadcast_object_list",
 )  # fmt: skip
 _SPLIT = frozenset({"all_to_all_single"})
-# Argument that names the other end
+# Argument that names the peer
 _PEER = {"send": "dst", "recv": "src"}
 _Group: Any = getattr(dist, "ProcessGroup", ())
-# Those that take the sizes of parts: then shapes may differ between ranks
+# Operations with sizes of parts: shapes may differ between ranks
 _SIZES = ("input_split_sizes", "output_split_sizes")
 
 
@@ -68,7 +68,7 @@ class Distributed(Instrument):
 
     def _compare_ranks(self) -> None:
         self.session.tracker.compare_ranks()
-        self.session.numbers.compares_ranks = True
+        self.session.stats.arguments.compares_ranks = True
 
     def _wrap_init(self, original: Callable[..., Any]) -> Callable[..., Any]:
         session = self.session
@@ -104,7 +104,7 @@ class Distributed(Instrument):
         return span_wrapper(original, self.session, describe)
 
     def _exchanged(self, em: Emitter, wrapper: Any, named: dict[str, Any]) -> str:
-        """Add whose gradients a DDP wrapper exchanges; the path of the model in it."""
+        """Add the path of the model whose gradients a DDP wrapper exchanges."""
         tracker = self.session.tracker
         path, root = tracker.modules.find(wrapper)
         tracker.track(em, root)
@@ -142,7 +142,7 @@ class Distributed(Instrument):
         session = self.session
 
         def collective(*args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling() or not session.switch.on:
+            if torch.compiler.is_compiling() or not session.recording.on:
                 return original(*args, **kwargs)
             em = session.local.em or session.emitter()
             if em.busy:
@@ -160,11 +160,11 @@ class Distributed(Instrument):
             try:
                 result = original(*args, **kwargs)
             except BaseException as error:
-                tensor = None  # it was entered: what others wait for may show
+                tensor = None  # it was entered: this may show what others wait for
                 fields["raised"] = type(error).__name__
                 raise
             finally:
-                if hasattr(result, "wait"):  # it may still be under way
+                if hasattr(result, "wait"):  # it may still run
                     tensor, fields["pending"] = None, True
                 guarded(em, self._after, fields, tensor)
             return result
@@ -192,7 +192,7 @@ class Distributed(Instrument):
                 fields["variable"] = variable
 
     def _entered(self, em: Emitter, fields: dict[str, Any]) -> None:
-        """A process that hangs or dies in there has told it."""
+        """Record that a collective was entered: the process may hang or die in it."""
         em.event("mark", {"text": Marks.COLLECTIVE_ENTERED, "data": fields})
         em.flush()
 
@@ -200,7 +200,7 @@ class Distributed(Instrument):
         if tensor is not None and self._digests and tensor.is_cpu:
             fields["after"] = fingerprint(tensor)
         em.event("collective", fields)
-        em.flush()  # else it would seem to wait in there
+        em.flush()  # else it would seem to wait inside
 
     def _name_of(self, tensor: torch.Tensor) -> str | None:
         """The parameter whose data or gradient a tensor is. Names are collected once a backward."""
@@ -219,13 +219,13 @@ class Distributed(Instrument):
         parameter = None if found is None else found[1]()
         if found is None or parameter is None:
             return None
-        # Its gradient may have been replaced since, and another tensor stand at that address
+        # Its gradient may have been replaced since, and another tensor may have that address
         is_still = address in (_address(parameter), _address(parameter.grad))
         return found[0] if is_still else None
 
 
 def _address(tensor: torch.Tensor | None) -> tuple[int, torch.Size] | None:
-    """What a tensor and its ``.data`` have in common; None of one without memory of its own."""
+    """The address that a tensor shares with its ``.data``; None for one without memory."""
     try:
         start = 0 if tensor is None else tensor.data_ptr()
     except (RuntimeError, TypeError) as error:
@@ -235,7 +235,7 @@ def _address(tensor: torch.Tensor | None) -> tuple[int, torch.Size] | None:
 
 
 def _peer(op: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int | None:
-    """Rank of the other end, if it is given as such; a tag may change the order of arrival."""
+    """Rank of the peer, if it is given as a rank; a tag may change the order of arrival."""
     other = args[1] if len(args) > 1 else kwargs.get(_PEER[op])
     is_plain = type(other) is int and len(args) <= 2 and not kwargs.get("tag")  # noqa: PLR2004
     return other if is_plain else None

@@ -69,7 +69,7 @@ _C_DEFAULTS: dict[str, dict[str, Any]] = {
     "gelu": {"approximate": "none"},
 }
 
-# Tensor functions that a training script calls as layers, and methods that cut or mark the graph.
+# Tensor functions that scripts call like layers, and methods that cut or mark the graph.
 DEFAULT_TORCH = (
     "matmul",
     "bmm",
@@ -96,7 +96,7 @@ DEFAULT_TENSOR = (
     "log_softmax",
 )
 
-# How torch dispatches, not what is computed.
+# Functions of the dispatch, not of the computation.
 _PLUMBING = (
     "has_torch_function",
     "handle_torch_function",
@@ -107,7 +107,7 @@ _PLUMBING = (
 
 
 class Functional(Instrument):
-    """Stateless functions, each replaced where it is looked up: module or `torch.Tensor`."""
+    """Stateless functions, each replaced in its module or in `torch.Tensor`."""
 
     name = "functional"
     is_seen_by_transforms = True
@@ -125,7 +125,7 @@ class Functional(Instrument):
         for holder, attribute, api in targets:
             original = getattr(holder, attribute)
             hides = self._hides(holder, api, inner & _named_in(original))
-            if self.wants_call(api) or self.session.numbers.wants_api(api):
+            if self.wants_call(api) or self.session.stats.wants_api(api):
                 self._replace_function(holder, attribute, api, hides=hides)
             elif hides:
                 self.replace(holder, attribute, lambda f: hiding(f, self.session))
@@ -134,18 +134,18 @@ class Functional(Instrument):
         self._fix_defaults(replaced)
 
     def _is_taken_alone(self, holder: Any, api: str) -> bool:
-        """Whether calls are recorded in steps in which those of functionals may not be."""
+        """Whether calls are recorded in steps in which those of other functionals may not be."""
         needs = self.session.needs
         return needs is not None and api in needs.calls and self._is_inner(holder)
 
     def _hides(self, holder: Any, api: str, calls: set[str]) -> bool:
-        """Whether a function that may not be recorded makes such calls."""
+        """Whether a function whose calls may not be recorded makes such calls."""
         needs = self.session.needs
         is_recorded = needs is None or api in needs.calls
         return bool(calls) and not is_recorded and not self._is_inner(holder)
 
     def _is_inner(self, holder: Any) -> bool:
-        """What a functional calls in turn is its own business, unless operators are asked for."""
+        """Inner calls of a functional are not recorded, unless operators are requested."""
         return holder in (torch, torch.Tensor) and not self.session.settings.is_deep
 
     def _targets(self) -> Iterator[tuple[Any, str, str]]:
@@ -168,14 +168,14 @@ class Functional(Instrument):
     def _replace_function(self, holder: Any, attribute: str, api: str, *, hides: bool) -> None:
         original = getattr(holder, attribute)
         names, defaults = signature(original, attribute)
-        needs, numbers = self.session.needs, self.session.numbers
+        needs, numbers = self.session.needs, self.session.stats
         outcome: Callable[[Emitter, Any], bytes] | None = None
         sampled = None
         if numbers.activation and api in FUNCTIONS:
-            sampled = numbers
+            sampled = numbers.results
             outcome = functools.partial(_outcome, numbers, FUNCTIONS[api])
-        elif api in SCORED and api in numbers.asked:
-            outcome = numbers.of_scores
+        elif api in SCORED and api in numbers.requested:
+            outcome = numbers.results.for_softmax
         elif api in MODAL:
             outcome = functools.partial(_placed, self.session.tracker)
         elif holder is init:
@@ -201,7 +201,7 @@ class Functional(Instrument):
         )
 
     def _fix_defaults(self, replaced: dict[Any, Any]) -> None:
-        """Defaults bound before we came (``activation=F.relu``): torch compares by identity."""
+        """Replace defaults (``activation=F.relu``) bound earlier: torch compares by identity."""
         for cls in vars(torch.nn.modules.transformer).values():
             if not isinstance(cls, type):
                 continue
@@ -219,25 +219,25 @@ class Functional(Instrument):
 
 
 def _argument(numbers: TensorStats, api: str) -> Callable[[Emitter], Callable[[Any], bytes]] | None:
-    """What gives how arguments of ``api`` are encoded, if not plainly."""
-    if api not in numbers.asked or api in SCORED:
+    """The encoder of the arguments of ``api``, if it has a special one."""
+    if api not in numbers.requested or api in SCORED:
         return None
     if api in FED:
-        return lambda em: functools.partial(numbers.of_tokens, em)
+        return lambda em: functools.partial(numbers.arguments.for_tokens, em)
     if api in MASKED:
-        return lambda em: functools.partial(numbers.of_mask, em, hides=api == MULTI_HEAD)
-    told = numbers.of_argument
-    if numbers.is_always_asked(api):
+        return lambda em: functools.partial(numbers.arguments.for_mask, em, hides=api == MULTI_HEAD)
+    told = numbers.arguments.for_argument
+    if numbers.is_always_requested(api):
         return lambda em: functools.partial(told, em)
     return lambda em: functools.partial(told, em) if numbers.is_sampled else encode
 
 
 def _outcome(numbers: TensorStats, activation: Activation, em: Emitter, result: Any) -> bytes:
-    return numbers.of_function(em, result, activation)
+    return numbers.results.for_function(em, result, activation)
 
 
 def _placed(tracker: Tracker, em: Emitter, result: Any) -> bytes:
-    """The result, and behind it the path and mode of the module that made the call."""
+    """The result, followed by the path and mode of the calling module."""
     module = em.module
     if module is None:
         return encode(result)
@@ -247,7 +247,7 @@ def _placed(tracker: Tracker, em: Emitter, result: Any) -> bytes:
 
 
 def _identified(tracker: Tracker, em: Emitter, result: Any) -> bytes:
-    """The parameter that was filled, with the identity that its changes will tell."""
+    """The initialized parameter, with the identity that its changes will have."""
     plain = encode(result)
     if not isinstance(result, torch.nn.Parameter) or not plain.endswith(b"}"):
         return plain
@@ -259,7 +259,7 @@ def _in(table: dict[Any, Any], value: Any) -> bool:
 
 
 def _operators() -> Iterator[tuple[Any, str, str]]:
-    """All functions and tensor methods that torch lets a subclass override, dunders included."""
+    """All functions and tensor methods that a subclass can override, dunders included."""
     overridable = torch.overrides.get_overridable_functions()
     for holder, label in ((torch, "torch"), (torch.Tensor, "torch.Tensor")):
         functions = set(overridable.get(holder, ()))
@@ -288,13 +288,13 @@ def _is_function(found: Any) -> bool:
 
 
 def _named_in(function: Any) -> frozenset[str]:
-    """Names of what a function looks up, and so may call."""
+    """Names that a function looks up, and so may call."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     return frozenset(code.co_names) if code is not None else frozenset()
 
 
 def _is_home(found: Any, module: Any) -> bool:
-    """Whether a function is of this module's public face, not imported for its own use."""
+    """Whether a function is part of this module's public API, not imported for internal use."""
     home = getattr(found, "__module__", None)
     return (
         home == module.__name__

@@ -1,4 +1,4 @@
-"""Module calls, construction, and looks at buffers after a root forward."""
+"""Module calls, construction, and scans of buffers after a root forward."""
 
 from __future__ import annotations
 
@@ -31,16 +31,17 @@ from traincheck.collect.tracking.tracked_model import TrackedModel
 from traincheck.schema.torch_api import Families
 
 _SYNC = "require_backward_grad_sync"
-_MOST_PLANS = 1 << 16  # modules made in each step must not grow the training process
+_MOST_PLANS = 1 << 16  # modules that are created in each step must not grow the training process
 
 
-# Which module, state of the tree and whether it is outermost, head of its records, whether wanted,
-# template of those of a call with one argument, whether it wraps the one whose mode is told
+# Module; state of the tree and whether it is outermost; head of its records; whether they are
+# requested; template of a call with one argument; whether it wraps the module whose mode is
+# recorded
 _Plan: TypeAlias = tuple[weakref.ref[torch.nn.Module], tuple[int, bool], bytes, bool, bytes, bool]
 
 
 class Modules(Instrument):
-    """``Module.__call__`` on the class. Instances stay as they are: copied, pickled, compiled."""
+    """Wraps ``Module.__call__`` on the class. Instances can be copied, pickled and compiled."""
 
     name = "modules"
     is_seen_by_transforms = True
@@ -72,7 +73,7 @@ class Modules(Instrument):
         return hidden(__init__)
 
     def _wrap_setstate(self, original: Callable[..., None]) -> Callable[..., None]:
-        """Copies and unpickled modules are made without ``__init__``."""
+        """Copies and unpickled modules are created without ``__init__``."""
         add = self._add
 
         def __setstate__(self: torch.nn.Module, state: Any) -> None:
@@ -100,14 +101,14 @@ class Modules(Instrument):
         return Families.MODULE in needs.calls and is_root
 
     def _wrap_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        session, switch, local = self.session, self.session.switch, self.session.local
+        session, recording, local = self.session, self.session.recording, self.session.local
         enter, leave, record = self._enter_root, self._leave_root, self._record
         evaluated = self._evaluated
 
-        # The profiler of torch reads the local that is called self
+        # The profiler of torch reads the local named self
         def __call__(self: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
-            if is_traced() or switch.idle or state._is_compiling_flag:
-                if len(args) == 1 and not kwargs:  # as nearly always: nothing is packed anew
+            if is_traced() or recording.idle or state._is_compiling_flag:
+                if len(args) == 1 and not kwargs:  # the usual case: no new tuple is packed
                     return original(self, args[0])
                 return original(self, *args, **kwargs)
             em = local.em or session.emitter()
@@ -115,7 +116,7 @@ class Modules(Instrument):
                 return original(self, *args, **kwargs)
             is_root = em.modules == 0
             is_folded = is_root and enter(em, self, args, kwargs)
-            if not switch.on or not (is_root or switch.inner):
+            if not recording.on or not (is_root or recording.inner_calls):
                 return original(self, *args, **kwargs)
             span = em.next_span
             em.next_span = span + 1
@@ -148,7 +149,7 @@ class Modules(Instrument):
                 em.busy = False
             em.modules -= 1
             em.top, em.module = parent, outer
-            if is_root and (switch.looks or evaluated.is_open):
+            if is_root and (recording.scans or evaluated.is_open):
                 leave(em, span)
             record(em, self, (span, parent, start), args, kwargs, result, is_root, None)
             return result
@@ -162,7 +163,7 @@ class Modules(Instrument):
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
     ) -> bool:
-        """Note that an outermost module is called; tells whether calls within it are left out."""
+        """Note that an outermost module is called. Returns whether calls within it are omitted."""
         em.busy = True
         try:
             with unseen():
@@ -170,7 +171,7 @@ class Modules(Instrument):
                 grad = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
                 if grad:
                     session.steps.forward()
-                if session.switch.on:
+                if session.recording.on:
                     stage = "train" if grad else "eval"
                     if session.clock.stage != stage:
                         session.stage(em, stage)
@@ -181,15 +182,15 @@ class Modules(Instrument):
                     inner = module if root.ref() is module else unwrap(module)
                     training = bool(getattr(inner, "training", True))
                     session.live.called_modes[root.name] = training
-                    if training is grad and (not grad or session.numbers.is_sampled):
+                    if training is grad and (not grad or session.stats.is_sampled):
                         self._given.enter(em, root.name, args, kwargs, training=grad)
                     if grad:
-                        if session.switch.looks or not root.is_tracked:
+                        if session.recording.scans or not root.is_tracked:
                             session.tracker.track(em, root)
                         else:
-                            session.tracker.scans.look_flags(em, root)
-                        if session.numbers.follows_batches:
-                            session.numbers.look_for_shifts((*args, *kwargs.values()))
+                            session.tracker.scans.scan_flags(em, root)
+                        if session.stats.arguments.follows_batches:
+                            session.stats.arguments.scan_for_next_tokens((*args, *kwargs.values()))
                     else:
                         self._evaluated.enter(em, root, training=training)
                         if self._untrained.is_wanted:
@@ -207,9 +208,9 @@ class Modules(Instrument):
         has_buffers = (
             root is not None
             and bool(root.buffers)
-            and not root.is_lent
+            and not root.has_functional_params
             and self._looks_at_buffers
-            and self.session.switch.looks
+            and self.session.recording.scans
             and torch.is_grad_enabled()
         )
         if root is None or not (is_open or has_buffers):
@@ -220,7 +221,7 @@ class Modules(Instrument):
                 if is_open:
                     self._evaluated.leave(em, root)
                 else:
-                    tracker.scans.look_buffers(em, span, root)
+                    tracker.scans.scan_buffers(em, span, root)
         except Exception as error:  # training must go on whatever we got wrong
             self.session.fault(self._leave_root, error)
         finally:
@@ -238,7 +239,7 @@ class Modules(Instrument):
         exception: str | None,
     ) -> None:
         session = self.session
-        if not session.switch.on:
+        if not session.recording.on:
             return
         em.busy = True
         try:
@@ -250,7 +251,7 @@ class Modules(Instrument):
                     or found[1] != (session.tracker.modules.maps, is_root)
                 ):
                     found = self._plan(em, module, is_root=is_root)
-                numbers = session.numbers
+                numbers = session.stats
                 if (
                     numbers.is_sampled
                     or (is_root and numbers.activation)
@@ -266,7 +267,7 @@ class Modules(Instrument):
                         if exception is not None:
                             body += EXCEPTION % exception.encode()
                         em.call(*span, body)
-                elif found[3]:  # nearly all: one argument, of which nothing more is told
+                elif found[3]:  # the usual case: one argument without numbers
                     em.call(
                         *span,
                         found[4]
@@ -275,7 +276,7 @@ class Modules(Instrument):
                             encode(args[0]),
                             encode(result),
                             b""
-                            if not is_root and is_grad_enabled() and not session.switch.autocast
+                            if not is_root and is_grad_enabled() and not session.recording.autocast
                             else self._tail(is_root=is_root),
                         ),
                     )
@@ -297,13 +298,13 @@ class Modules(Instrument):
         is_root: bool,
     ) -> bytes | None:
         _, _, head, is_wanted, _, _ = plan
-        numbers = self.session.numbers
+        numbers = self.session.stats
         told = None
-        if numbers.is_due or (is_root and numbers.activation):
-            told = numbers.of_result(em, module, result, is_root=is_root)
-        data = numbers.of_input(em, module, args) if numbers.is_sampled else b""
+        if numbers.results.is_due or (is_root and numbers.activation):
+            told = numbers.results.for_result(em, module, result, is_root=is_root)
+        data = numbers.arguments.for_input(em, module, args) if numbers.is_sampled else b""
         if not (is_wanted or data) and (
-            told is None or not numbers.is_interesting(module, span, told)
+            told is None or not numbers.results.is_interesting(module, span, told)
         ):
             return None
         given = [b'"%d":%b' % (i, encode(value)) for i, value in enumerate(args)]
@@ -325,23 +326,23 @@ class Modules(Instrument):
 
     def _tail(self, *, is_root: bool) -> bytes:
         """The circumstances of a call; of an outermost one also the line of the program."""
-        known = b"" if is_grad_enabled() and not self.session.switch.autocast else context()
+        known = b"" if is_grad_enabled() and not self.session.recording.autocast else context()
         return WITH_PLACE % (known, place(sys._getframe(1))) if is_root else known
 
     def _tell_apart(self, values: tuple[Any, ...], given: list[bytes]) -> None:
         """Add to the texts of a root's arguments what they are known by."""
-        numbers = self.session.numbers
+        arguments = self.session.stats.arguments
         alike = set(_alike(values))
         for index, value in enumerate(values):
             if index in alike:
                 given[index] = with_fingerprint(given[index], value)
             elif is_grad_enabled():
-                given[index] = numbers.identified(given[index], value)
-            if numbers.is_shifted(value):
+                given[index] = arguments.with_batch_fingerprint(given[index], value)
+            if arguments.is_next_tokens(value):
                 given[index] = b'%b,"stats":{"shifted":%d}}' % (given[index][:-1], ONCE)
 
     def _plan(self, em: Emitter, module: torch.nn.Module, *, is_root: bool) -> _Plan:
-        """What all records of a module have in common. Looking it up takes 3 us a call less."""
+        """The common parts of all records of a module. The look-up saves 3 us per call."""
         tracker = self.session.tracker
         api = self._api(type(module))
         if is_root:
@@ -379,7 +380,7 @@ class Modules(Instrument):
 
 
 def _alike(values: tuple[Any, ...]) -> Iterator[int]:
-    """Which are whole numbers that may be the same: inputs and labels of a language model."""
+    """Indices of whole-number tensors that may be equal: inputs and labels of a language model."""
     alike: dict[Any, list[int]] = {}
     for index, value in enumerate(values):
         if type(value) is torch.Tensor and value.dtype is torch.int64 and value.is_cpu:

@@ -1,6 +1,6 @@
 """Optimizers of every class: creation, groups, step, zero_grad.
 
-After a step, looks at parameters and optimizer state.
+After a step, parameters and optimizer state are scanned.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import sys
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
-from operator import itemgetter
 from time import monotonic_ns
 from types import FrameType
 from typing import Any
@@ -19,6 +18,7 @@ import orjson
 import torch
 from torch.optim import Optimizer
 
+from traincheck.collect.context import diverged, watch_for_boundary
 from traincheck.collect.instruments._wrap import Count, Describe, guarded, span_wrapper
 from traincheck.collect.instruments.base import Instrument
 from traincheck.collect.observers.external_writes import ExternalWriteObserver
@@ -26,56 +26,19 @@ from traincheck.collect.observers.manual_updates import ManualUpdateObserver
 from traincheck.collect.steps.pattern_counter import LAST, LEFT, PatternStepCounter
 from traincheck.collect.templates import OPTIMIZER_STEP, ZERO_GRAD
 from traincheck.collect.tensors.reading import unseen
-from traincheck.collect.tensors.summarize import dotted, encode, summarize_named
+from traincheck.collect.tensors.summarize import dotted, encode
 from traincheck.collect.trace_writer.call_site import outside, place, where
 from traincheck.collect.trace_writer.compile_state import is_traced
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
 from traincheck.collect.trace_writer.marks import write
 from traincheck.collect.tracking.idle_models import NO_ROOTS
 from traincheck.collect.tracking.live_objects import rates_of
+from traincheck.collect.tracking.optimizer_groups import OptimizerGroups
 from traincheck.collect.tracking.wrapped_optimizers import owner_of
-from traincheck.handlers import give_back
 from traincheck.schema.observations.gradients import ReplacedGradients
-from traincheck.schema.parameter_names import is_unowned
 from traincheck.schema.torch_api import Families
 
 _WRAPPED = "_traincheck_wrapped"
-_SCALARS = (int, float, str, type(None))
-
-
-def _is_plain(value: Any) -> bool:
-    """Whether values of this kind compare as what they are: arrays, also in tuples, do not."""
-    if isinstance(value, tuple):
-        return all(isinstance(item, _SCALARS) for item in value)
-    return isinstance(value, _SCALARS)
-
-
-class _GroupSeen:
-    """A group of an optimizer as it was: which parameters, and what its hyper-parameters were."""
-
-    __slots__ = ("get", "held", "size", "values")
-
-    def __init__(self, group: dict[str, Any]) -> None:
-        names = [
-            name
-            for name, value in group.items()
-            if name not in ("params", "lr") and _is_plain(value)
-        ]
-        self.held = list(map(id, group["params"]))
-        self.size = len(group)
-        self.get: Callable[[dict[str, Any]], Any] = itemgetter(*names) if names else lambda _: None
-        self.values = self.get(group)
-
-    def fits(self, group: dict[str, Any]) -> bool:
-        try:
-            return (
-                len(group) == self.size
-                and list(map(id, group["params"])) == self.held
-                and bool(self.get(group) == self.values)
-            )
-        except Exception as error:  # one was taken out, another put in, or arrays are compared
-            give_back(error)
-            return False
 
 
 class Optimizers(Instrument):
@@ -88,14 +51,12 @@ class Optimizers(Instrument):
         self._ids: dict[int, str] = {}
         self._count = 0
         self._dead: deque[tuple[str, int]] = deque()  # id of ours and of the object
-        self._signatures: dict[str, Any] = {}
         # What records begin with, by optimizer, class and method
         self._heads: dict[tuple[str | None, type, str], bytes] = {}
-        self._seen: dict[str, tuple[int, list[_GroupSeen]]] = {}
+        self._groups = OptimizerGroups(self.session.tracker)
         self._trained: dict[str, tuple[tuple[int, int], frozenset[str]]] = {}
         self._stepping: set[int] = set()
-        # Those that hold tensors of no model: whether there was no gradient at all at the last step
-        self._loose: dict[str, bool] = {}
+        self._loose = self._groups.loose
         self._by_hand = ManualUpdateObserver(self.session)
         self._awaits_update = True
         self._between = ExternalWriteObserver(self.session)
@@ -125,7 +86,7 @@ class Optimizers(Instrument):
     def _wrap_add_group(self, original: Callable[..., None]) -> Callable[..., None]:
         def add_param_group(optimizer: Optimizer, /, *args: Any, **kwargs: Any) -> None:
             original(optimizer, *args, **kwargs)
-            if id(optimizer) in self._ids and self.session.switch.on:
+            if id(optimizer) in self._ids and self.session.recording.on:
                 em = self.session.local.em or self.session.emitter()
                 guarded(em, self._joined, optimizer)
 
@@ -134,8 +95,8 @@ class Optimizers(Instrument):
     def _joined(self, em: Emitter, optimizer: Optimizer) -> None:
         owner = self.owner(optimizer)
         if owner is not None:  # else it is being made, where one that is dead was
-            self.session.tracker.adopt(em, optimizer.param_groups[-1]["params"])
-            self._groups(em, owner, optimizer)
+            self.session.tracker.name_parameters(em, optimizer.param_groups[-1]["params"])
+            self._groups.update(em, owner, optimizer)
 
     def _created(self, optimizer: Optimizer, frame: FrameType | None) -> None:
         session = self.session
@@ -151,30 +112,30 @@ class Optimizers(Instrument):
                     optimizer, lambda _: dead.append((owner, key))
                 )
                 self._ids[key] = owner
-                session.tracker.adopt(em, [p for g in optimizer.param_groups for p in g["params"]])
-                self._write(em, owner, optimizer, "created", outside(frame))
+                session.tracker.name_parameters(
+                    em, [p for g in optimizer.param_groups for p in g["params"]]
+                )
+                self._groups.write(em, owner, optimizer, "created", outside(frame))
         except Exception as error:  # training must go on whatever we got wrong
             session.fault(self._created, error)
         finally:
             em.busy = False
 
     def _let_go(self, em: Emitter) -> None:
-        """What is known of optimizers that have died since, of which a program may make many."""
+        """Forget optimizers that have died: a program may create many."""
         while self._dead:
             owner, key = self._dead.popleft()
             self.session.live.optimizers.pop(owner, None)
             self.session.tracker.forget_optimizer(em, owner)
-            self._signatures.pop(owner, None)
-            self._seen.pop(owner, None)
+            self._groups.forget(owner)
             self._between.seen.pop(owner, None)
             self._trained.pop(owner, None)
-            self._loose.pop(owner, None)
             self._heads = {head: text for head, text in self._heads.items() if head[0] != owner}
             if self._ids.get(key) == owner:
                 del self._ids[key]
 
     def adopt(self, optimizer: Optimizer) -> None:
-        """Record an optimizer that was made before the recording began."""
+        """Record an optimizer that was created before the recording began."""
         if self.owner(optimizer) is not None:
             return
         self._wrap_step(type(optimizer))
@@ -183,7 +144,7 @@ class Optimizers(Instrument):
         self._created(optimizer, None)
 
     def _wrap_instance(self, optimizer: Optimizer) -> None:
-        """A scheduler has put the class' step as it was then on the instance: ours goes on top."""
+        """A scheduler has put the earlier step of the class on the instance: wrap that one."""
         original: Callable[..., Any] = optimizer.step
         stepper = self._stepper(lambda _, *args, **kwargs: original(*args, **kwargs))
 
@@ -196,61 +157,7 @@ class Optimizers(Instrument):
 
     def remove(self) -> None:
         super().remove()
-        self._ids.clear()  # a scheduler may hold our step: it does nothing more of its own
-
-    def _groups(self, em: Emitter, owner: str, optimizer: Optimizer) -> None:
-        """Look at groups of an optimizer that may have changed."""
-        if self._signatures.get(owner) != self._signature(owner, optimizer):
-            self._write(em, owner, optimizer, "groups", None)
-        self._seen[owner] = (
-            self.session.tracker.names_version,
-            [_GroupSeen(group) for group in optimizer.param_groups],
-        )
-
-    def _is_as_seen(self, owner: str, optimizer: Optimizer) -> bool:
-        """Whether groups are as at the last step: a tenth of the time that a signature takes."""
-        groups = optimizer.param_groups
-        version, seen = self._seen.get(owner, (-1, ()))
-        if version != self.session.tracker.names_version or len(groups) != len(seen):
-            return False
-        for before, group in zip(seen, groups):  # noqa: SIM110  # a generator costs as much again
-            if not before.fits(group):
-                return False
-        return True
-
-    def _signature(self, owner: str, optimizer: Optimizer) -> Any:
-        tracker = self.session.tracker
-        return [
-            (
-                [(id(p), tracker.name_of(p)) for p in group["params"]],
-                [
-                    (key, value)
-                    for key, value in group.items()
-                    if _is_plain(value) and not isinstance(value, float)
-                ],
-            )
-            for group in optimizer.param_groups
-        ]
-
-    def _write(
-        self, em: Emitter, owner: str, optimizer: Optimizer, change: str, at: str | None
-    ) -> None:
-        tracker = self.session.tracker
-        tracker.hold(em, owner, optimizer)
-        known = [name for name, _ in tracker.held(owner, optimizer)]
-        self._loose.pop(owner, None)
-        if any(map(is_unowned, known)):
-            self._loose[owner] = False
-        names, groups = iter(known), []
-        for group in optimizer.param_groups:
-            hyper = {k: summarize_named(k, v) for k, v in group.items() if k != "params"}
-            ids = [tracker.identities.of(p) for p in group["params"]]
-            groups.append({"hyper": hyper, "params": [next(names) for _ in ids], "ids": ids})
-        fields = {"change": change, "id": owner, "cls": dotted(type(optimizer)), "groups": groups}
-        if at is not None:
-            fields["where"] = at
-        em.event("optimizer", fields)
-        self._signatures[owner] = self._signature(owner, optimizer)
+        self._ids.clear()  # a scheduler may hold this step, which must do nothing more
 
     def owner(self, optimizer: Optimizer) -> str | None:
         """The id of a live optimizer."""
@@ -259,7 +166,7 @@ class Optimizers(Instrument):
         return found if ref is not None and ref() is optimizer else None
 
     def _owner_inside(self, optimizer: Optimizer) -> str | None:
-        """The id of the one that an object is put around: Lightning puts one around each."""
+        """The id of the optimizer that an object wraps: Lightning wraps each one."""
         return owner_of(self.session.live.live_optimizers(), optimizer)
 
     # -- step
@@ -268,7 +175,8 @@ class Optimizers(Instrument):
         if getattr(cls.step, _WRAPPED, False):
             return
         if not getattr(cls.step, "hooked", False):
-            # As torch does at the first instance. Below ours: step hooks stay when ours is removed.
+            # As torch does at the first instance. Below this wrapper: step hooks stay when it is
+            # removed.
             hooked: Any = Optimizer.profile_hook_step(cls.step)
             hooked.hooked = True
             cls.step = hooked  # type: ignore[method-assign]
@@ -284,19 +192,19 @@ class Optimizers(Instrument):
             after=self._after_step,
         )
         session, stepping, owner_of = self.session, self._stepping, self.owner
-        steps, switch, enter, left = session.steps, session.switch, self._enter, self._left
+        steps, recording, enter, left = session.steps, session.recording, self._enter, self._left
 
         def step(optimizer: Optimizer, /, *args: Any, **kwargs: Any) -> Any:
             owner = owner_of(optimizer)
             key, inside = id(optimizer), steps.inside
             # A subclass that calls its parent's step: one step, not two
             if key in stepping or owner is None:
-                steps.surprised()
+                steps.mark_irregular()
                 return original(optimizer, *args, **kwargs)
-            try:  # around all that is undone: a signal handler may raise in any call
+            try:  # around everything to be undone: a signal handler may raise in any call
                 stepping.add(key)
                 enter(owner, key)
-                if switch.on:
+                if recording.on:
                     return recorded(optimizer, *args, **kwargs)
                 return original(optimizer, *args, **kwargs)
             finally:
@@ -316,12 +224,12 @@ class Optimizers(Instrument):
             self.session.fault(self._enter, error)
 
     def _left(self, owner: str) -> None:
-        """A step of an optimizer is over."""
+        """A step of an optimizer has ended."""
         session = self.session
         try:
             session.steps.exit_optimizer(owner)
-            if not session.switch.on:
-                session.signal()
+            if not session.recording.on:
+                watch_for_boundary(session)
         except Exception as error:  # training must go on whatever we got wrong
             session.fault(self._left, error)
 
@@ -329,7 +237,7 @@ class Optimizers(Instrument):
         self, original: Callable[..., Any], counted: Callable[..., Any]
     ) -> Callable[..., Any]:
         """A step that is only compared while it is the one expected. counted: else."""
-        session, steps, switch = self.session, self.session.steps, self.session.switch
+        session, steps, recording = self.session, self.session.steps, self.session.recording
         if not isinstance(steps, PatternStepCounter):
             return counted
 
@@ -337,7 +245,7 @@ class Optimizers(Instrument):
             if is_traced() or (expected := steps.expects()) is None:
                 return counted(optimizer, *args, **kwargs)
             if expected != id(optimizer):
-                session.differs()
+                diverged(session)
                 return counted(optimizer, *args, **kwargs)
             steps.tick(monotonic_ns())
             try:
@@ -346,10 +254,10 @@ class Optimizers(Instrument):
                 return original(optimizer, *args, **kwargs)
             finally:
                 if (expected := steps.expects()) is LAST:
-                    switch.idle = False  # what comes next may be the boundary
+                    recording.idle = False  # what comes next may be the boundary
                 elif expected is not LEFT:
                     if expected is not None:
-                        session.differs()
+                        diverged(session)
                     self._left(self._ids.get(id(optimizer), ""))
 
         return hidden(step)
@@ -364,14 +272,14 @@ class Optimizers(Instrument):
         if owner in self._loose:
             self._loose[owner] = not _has_gradient(optimizer)
         session.live.used_rates[owner] = rates_of(optimizer)
-        session.tracker.updates(optimizer)
-        if session.switch.looks and session.tracker.scans.has_other_gradients():
+        session.tracker.note_update(optimizer)
+        if session.recording.scans and session.tracker.scans.has_other_gradients():
             write(em, ReplacedGradients(owner))
         if owner in self._between.seen:
             self._between.before_step(em, owner, optimizer)
-        if not self._is_as_seen(owner, optimizer):
-            self._groups(em, owner, optimizer)
-        if session.numbers.moves.is_due:
+        if not self._groups.are_unchanged(owner, optimizer):
+            self._groups.update(em, owner, optimizer)
+        if session.stats.moves.is_due:
             session.tracker.scans.before_update(em, self._trains(owner, optimizer))
 
     def _after_step(
@@ -382,25 +290,27 @@ class Optimizers(Instrument):
         if self._awaits_update:
             self._awaits_update = False
             self._by_hand.stop()
-        if session.switch.looks:
+        if session.recording.scans:
             if self._looks_at_parameters:
-                session.tracker.scans.look_parameters(em, span, self._trains(owner, optimizer))
+                session.tracker.scans.scan_parameters(em, span, self._trains(owner, optimizer))
             if self._looks_at_state:
-                session.tracker.scans.look_optimizer(em, span, owner, optimizer)
+                session.tracker.scans.scan_optimizer(em, span, owner, optimizer)
         if self._between.is_wanted:
             self._between.after_step(owner, optimizer)
         for look in session.hooks.after_optimizer:
             look()
 
     def _trains(self, owner: str, optimizer: Optimizer) -> frozenset[str]:
-        """Names of the roots whose parameters it holds; none if there is only one root."""
+        """Names of the roots whose parameters it holds; empty if there is only one root."""
         tracker = self.session.tracker
         if len(tracker.roots) <= 1:
             return NO_ROOTS
         key = tracker.names_version, sum(len(group["params"]) for group in optimizer.param_groups)
         known = self._trained.get(owner)
         if known is None or known[0] != key:
-            names = (name.partition(".")[0] for name, _ in tracker.held(owner, optimizer))
+            names = (
+                name.partition(".")[0] for name, _ in tracker.named_parameters(owner, optimizer)
+            )
             known = self._trained[owner] = key, frozenset(names)
         return known[1]
 
@@ -488,7 +398,7 @@ class Optimizers(Instrument):
                 return counted(*args, **kwargs)
             if args and expected == -id(args[0]):
                 return original(*args, **kwargs) if kwargs else original(*args)
-            session.differs()
+            diverged(session)
             return counted(*args, **kwargs)
 
         return hidden(zero_grad)
@@ -502,7 +412,7 @@ class Optimizers(Instrument):
         else:
             owner = self.owner(cleared) or self._owner_inside(cleared)
             names = NO_ROOTS if owner is None else self._trains(owner, cleared)
-        tracker.scans.look_gradients(em, span, names)
+        tracker.scans.scan_gradients(em, span, names)
 
 
 def _has_gradient(optimizer: Optimizer) -> bool:

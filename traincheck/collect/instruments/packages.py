@@ -1,6 +1,6 @@
 """The user's own packages, named with ``--instrument``: public functions and methods.
 
-They are wrapped as the package is imported. Also those that a check speaks of.
+They are wrapped when the package is imported. Packages in the needs of a check are included.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from traincheck.collect.instruments.functional import signature
 
 
 class Packages(Instrument):
-    """Wraps what a module defines once it has been executed."""
+    """Wraps the functions that a module defines, after its execution."""
 
     name = "packages"
 
@@ -35,7 +35,7 @@ class Packages(Instrument):
         super().remove()
 
     def covers(self, name: str) -> bool:
-        """Whether a module belongs to a package that is to be recorded."""
+        """Whether a module belongs to a recorded package."""
         return any(
             name == package or name.startswith(f"{package}.")
             for package in self.session.settings.packages

@@ -1,4 +1,4 @@
-"""``warnings.warn`` calls, shown or not: many half-silent bugs print what nobody reads."""
+"""``warnings.warn`` calls, shown or not: many bugs print warnings that nobody reads."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _MAX_WARNINGS = 1000  # of a run; a warning in a loop must not fill the disk
 
 
 class PythonWarnings(Instrument):
-    """Records before Python decides whether to show it; what is shown stays as it was."""
+    """Records a warning before Python decides whether to show it; the output does not change."""
 
     name = "warnings"
     is_seen_by_transforms = True  # TorchScript compiles warnings.warn
 
     def install(self) -> None:
         self._count = 0
-        self._depth = 0  # of calls of warn() that we see
+        self._depth = 0  # of recorded calls of warn()
         self.replace(warnings, "warn", self._wrap)
         if hasattr(warnings, "_showwarnmsg"):
             self.replace(warnings, "_showwarnmsg", self._wrap_show)
@@ -41,7 +41,8 @@ class PythonWarnings(Instrument):
             level = self._warned(message, category, sys._getframe(1), stacklevel)
             self._depth += 1
             try:
-                # Our own frame is between; being hidden, it makes the interpreter count each frame.
+                # The wrapper's frame is between; being hidden, it makes the interpreter count each
+                # frame.
                 original(message, category, level, source, **kwargs)
             finally:
                 self._depth -= 1
@@ -49,9 +50,9 @@ class PythonWarnings(Instrument):
         return hidden(warn)
 
     def _warned(self, message: Any, category: Any, frame: FrameType, stacklevel: int) -> int:
-        """Note a warning, and tell which level names its line with our frame between."""
+        """Note a warning. Returns its stack level with the frame of the wrapper between."""
         if not isinstance(stacklevel, int):
-            return stacklevel  # the original says what is wrong with it
+            return stacklevel  # the original reports the error
         try:
             target, distance = _target(frame, stacklevel)
             kind = type(message) if isinstance(message, Warning) else category or UserWarning
@@ -63,7 +64,7 @@ class PythonWarnings(Instrument):
         return distance + 1
 
     def _wrap_show(self, original: Callable[..., None]) -> Callable[..., None]:
-        """C++ code warns without warn(): of that we see what is shown."""
+        """C++ code warns without warn(): only the shown warnings are recorded."""
 
         def _showwarnmsg(msg: Any) -> None:
             if not self._depth:
@@ -76,7 +77,7 @@ class PythonWarnings(Instrument):
         session = self.session
         em = session.local.em
         self._count += 1
-        if not session.switch.on or self._count > _MAX_WARNINGS or (em is not None and em.busy):
+        if not session.recording.on or self._count > _MAX_WARNINGS or (em is not None and em.busy):
             return
         try:
             em = em or session.emitter()
@@ -98,7 +99,7 @@ def _is_internal(frame: FrameType) -> bool:
 
 
 def _target(frame: FrameType, stacklevel: int) -> tuple[FrameType | None, int]:
-    """The frame that a warning of this ``stacklevel`` names, and how far up it is, with ours."""
+    """The frame that a warning of this ``stacklevel`` names, and its distance with the wrapper."""
     distance = 1
     current: FrameType | None = frame
     while current is not None and current.f_code.co_filename == HIDDEN_FILE:

@@ -1,4 +1,4 @@
-"""Views that stand in place of an exchange of dims. All others, thousands a step, are let pass."""
+"""Views in place of a transpose. All others, thousands per step, are not recorded."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MOST_KNOWN = 4096  # variable shapes must not grow the training process
 
 
 class Reshapes(Instrument):
-    """``view`` and ``reshape``; at level deep, where all operators are recorded, not needed."""
+    """``view`` and ``reshape``. Not needed at level deep, which records all operators."""
 
     name = "reshapes"
     is_seen_by_transforms = True
@@ -41,22 +41,22 @@ class Reshapes(Instrument):
 
     def _wrap(self, api: str, function: Callable[..., Any]) -> Callable[..., Any]:
         session = self.session
-        switch, local = session.switch, session.local
+        recording, local = session.recording, session.local
         known: dict[tuple[torch.Size, torch.Size], bool] = {}
 
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            if is_traced() or not switch.on or state._is_compiling_flag:
+            if is_traced() or not recording.on or state._is_compiling_flag:
                 return function(*args, **kwargs)
             result = function(*args, **kwargs)
             em = local.em or session.emitter()
-            # What torch views for its own purposes is not the user's doing
+            # Views by torch itself are not the user's
             if em.busy or em.inner is not None or not args:
                 return result
             given = args[0]
             if type(given) is not torch.Tensor or type(result) is not torch.Tensor:
                 return result
             try:
-                if switch.modes and has_mode():  # which would see the shapes being read
+                if recording.modes and has_mode():  # which would see the shapes being read
                     with unseen():
                         shapes = given.shape, result.shape
                 else:

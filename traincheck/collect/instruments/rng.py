@@ -1,7 +1,7 @@
 """Random generators: seeds given by the user, and torch's CPU generator at each step.
 
-In the selective view of one process its state is taken at the first steps, at each tenth, and where
-it was seeded or set: drawing alone never brings it back to where it was.
+In the selective view of one process its state is taken at the first steps, at every 10th, and when
+it was seeded or set: drawing alone never restores an earlier state.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Rng(Instrument):
 
     def remove(self) -> None:
         super().remove()
-        if self._state in self.session.hooks.at_step_end:  # else a fault has taken it out before
+        if self._state in self.session.hooks.at_step_end:  # else a fault has removed it before
             self.session.hooks.at_step_end.remove(self._state)
 
     def _wrap(self, original: Callable[..., Any], source: str) -> Callable[..., Any]:
@@ -55,7 +55,7 @@ class Rng(Instrument):
                 return original(*args, **kwargs)
             finally:
                 depth[0] -= 1
-                if not depth[0] and session.switch.on:
+                if not depth[0] and session.recording.on:
                     given = args[0] if args else next(iter(kwargs.values()), None)
                     guarded(session.local.em or session.emitter(), self._seeded, source, given)
 
@@ -71,7 +71,7 @@ class Rng(Instrument):
 
     def _state(self, em: Emitter) -> None:
         session = self.session
-        is_sampled = session.numbers.is_sampled
+        is_sampled = session.stats.is_sampled
         if is_sampled:  # asked for now and then: the answer hardly changes, and takes a while
             self._has_ranks = _has_ranks()  # those are compared in every step
         is_due = session.is_rng_set or self._has_ranks or is_sampled or not self._is_sparse
@@ -79,7 +79,7 @@ class Rng(Instrument):
         if not is_due:
             return
         found = fingerprint(torch.default_generator.get_state()) or ""
-        em.ready("rng", GENERATOR_STATE % found.encode())
+        em.write_json("rng", GENERATOR_STATE % found.encode())
 
 
 _has_ranks: Callable[[], bool] = getattr(torch.distributed, "is_initialized", lambda: False)

@@ -1,4 +1,4 @@
-"""Who sets the state of torch's random generator, as contexts with a stream of their own do."""
+"""Calls that set the state of torch's random generator, such as contexts with their own stream."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from traincheck.schema.torch_api import Families
 
 
 class RandomState(Instrument):
-    """Seeds are in rng.py. What sets the state through ``torch.random`` is not recorded."""
+    """Seeds are in rng.py. Calls that set the state through ``torch.random`` are not recorded."""
 
     name = "rng_state"
 

@@ -22,7 +22,7 @@ _PLAIN = frozenset({int, float})
 
 
 class Schedulers(Instrument):
-    """Wraps ``step`` where a class defines it; a constructor's own step is not the user's."""
+    """Wraps ``step`` in the class that defines it; the step of a constructor is not the user's."""
 
     name = "schedulers"
 
@@ -39,7 +39,7 @@ class Schedulers(Instrument):
                 self.replace(cls, "step", self._wrap)
 
     def _wrap_init(self, original: Callable[..., None]) -> Callable[..., None]:
-        """One record for each object: a schedule that is made and never followed shows by it."""
+        """One record for each object: it shows a scheduler that is created and never stepped."""
 
         def describe(
             em: Emitter, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
@@ -63,7 +63,7 @@ class Schedulers(Instrument):
         stepping = self._stepping
 
         def step(scheduler: Any, /, *args: Any, **kwargs: Any) -> None:
-            # Composed schedulers step their parts, subclasses their parent: one step of the user's
+            # Composed schedulers step their parts, subclasses their parent: one step of the user
             if stepping or sys._getframe(1).f_code.co_name == "_initial_step":
                 original(scheduler, *args, **kwargs)
                 return
@@ -94,9 +94,9 @@ class Schedulers(Instrument):
 
 
 def _lengths(own: Mapping[str, Any]) -> dict[str, Any]:
-    """How long a schedule is made for, in the words of its class.
+    """The length of a schedule, under the names of its class.
 
-    Of its plain attributes alone, which a subclass may have given any value.
+    From its plain attributes only, which a subclass may have set to any value.
     """
     found = {name: number(own[name]) for name in SCHEDULE_LENGTHS if type(own.get(name)) in _PLAIN}
     milestones = own.get("milestones")
@@ -104,7 +104,7 @@ def _lengths(own: Mapping[str, Any]) -> dict[str, Any]:
         found[LAST_MILESTONE] = number(max(milestones))
     lambdas = own.get("lr_lambdas")
     for function in lambdas if type(lambdas) is list else ():
-        if type(function) is functools.partial:  # as transformers makes them
+        if type(function) is functools.partial:  # the form of transformers
             steps = function.keywords.get(TRAINING_STEPS)
             found.update({TRAINING_STEPS: number(steps)} if type(steps) in _PLAIN else {})
     return found

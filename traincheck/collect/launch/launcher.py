@@ -1,6 +1,6 @@
 """Start a program so that its Python processes record themselves, and wait for its end.
 
-Records nothing itself, and never loads torch.
+Does not record, and never loads torch.
 """
 
 from __future__ import annotations
@@ -34,8 +34,10 @@ OnStart: TypeAlias = Callable[["subprocess.Popen[bytes]"], None]
 class Outcome:
     """How a run ended.
 
-    exit_status: the program's own, 128+n for signal n. processes: how many left events.
-    notes: as in the manifest.
+    Attributes:
+        exit_status: of the program; 128+n for signal n.
+        processes: number of processes that left events.
+        notes: those of the manifest.
     """
 
     exit_status: int
@@ -50,8 +52,8 @@ def launch(
 
     Args:
         command: the program and its arguments.
-        settings: what to record and where.
-        on_start: called with the process when it runs; must not wait.
+        settings: the requested records, and the directory.
+        on_start: called with the running process; must not block.
 
     Raises:
         OutputError: the run directory cannot be made or holds a trace; nothing was started.
@@ -61,13 +63,13 @@ def launch(
     directory = Path(settings.directory)
     if os.pathsep in str(BOOTSTRAP):
         raise LaunchError(
-            f"PYTHONPATH cannot hold the folder of traincheck, {str(BOOTSTRAP)!r}",
-            fix=f"install traincheck in a folder without {os.pathsep!r} in its name",
+            f"the folder of traincheck, {str(BOOTSTRAP)!r}, cannot be put on PYTHONPATH",
+            fix=f"install traincheck in a folder without {os.pathsep!r} in its path",
         )
     if run_manifest.as_text(settings.directory) != settings.directory:
         raise OutputError(
             f"the name of the output path is not UTF-8: {run_manifest.as_text(settings.directory)}",
-            fix="give -o a folder whose path is UTF-8",
+            fix="name a folder whose path is UTF-8",
         )
     made = _make_directory(directory)
     manifest = run_manifest.started(settings, command, os.environ)
@@ -81,7 +83,7 @@ def launch(
     notes = list(manifest["notes"])
     try:
         run_manifest.write(directory, manifest)
-    except OSError as error:  # the program's own status matters more than the end of the manifest
+    except OSError as error:  # the status of the program matters more than the end of the manifest
         notes.append(f"{directory / MANIFEST} could not be completed: {error.strerror}")
     return Outcome(
         exit_status=manifest["exit_status"],
@@ -101,7 +103,7 @@ def script_command(script: str, arguments: Sequence[str] = ()) -> list[str]:
 
 
 def shell_command(script: str, arguments: Sequence[str] = ()) -> list[str]:
-    """The command that runs a shell script, with the interpreter of its first line or else with sh.
+    """The command that runs a shell script, with the interpreter of its first line, else with sh.
 
     Raises:
         LaunchError: there is no such file, or it is a folder.
@@ -116,16 +118,16 @@ def shell_command(script: str, arguments: Sequence[str] = ()) -> list[str]:
         ) from error
     if not first.startswith(b"#!"):
         return ["sh", script, *arguments]
-    # As the kernel does it: one interpreter, and all that follows is one argument.
+    # Like the kernel: one interpreter, and the rest of the line is one argument.
     return [*os.fsdecode(first[2:]).strip().split(maxsplit=1), script, *arguments]
 
 
 def check_command(command: Sequence[str], example: str = "traincheck-collect -p") -> None:
-    """See whether a command can be started at all.
+    """Test whether a command can be started.
 
     Args:
-        command: the words of it.
-        example: what runs a script, for the advice.
+        command: its words.
+        example: a command that runs a script, for the advice.
 
     Raises:
         LaunchError: it is not found, not executable, or a folder.
@@ -143,12 +145,12 @@ def check_command(command: Sequence[str], example: str = "traincheck-collect -p"
     if Path(name).exists():
         raise LaunchError(f"{name!r} is not executable", fix=f"chmod +x {name}")
     raise LaunchError(
-        f"command not found: {name!r}", fix="check its spelling, or give the path to it"
+        f"command not found: {name!r}", fix="check the spelling, or use the full path"
     )
 
 
 def new_run_id(command: Sequence[str]) -> str:
-    """A name for a run, unlike that of any other: ``<script>-<YYYYmmdd-HHMMSS>-<short id>``."""
+    """A unique name for a run: ``<script>-<YYYYmmdd-HHMMSS>-<short id>``."""
     scripts = [word for word in command if word.endswith((".py", ".sh"))]
     stem = Path(scripts[0] if scripts else command[0]).stem
     safe = re.sub(r"[^A-Za-z0-9_.]+", "-", stem).strip("-.") or "run"
@@ -156,7 +158,7 @@ def new_run_id(command: Sequence[str]) -> str:
 
 
 def child_environment(settings: Settings, environ: Mapping[str, str]) -> dict[str, str]:
-    """The program's own environment, with our settings and our folder first on PYTHONPATH."""
+    """The environment of the program, plus the settings and the bootstrap folder on PYTHONPATH."""
     found = environ.get("PYTHONPATH")
     path = f"{BOOTSTRAP}{os.pathsep}{found}" if found else str(BOOTSTRAP)
     return {**environ, **settings.to_env(), "PYTHONPATH": path}
@@ -165,15 +167,16 @@ def child_environment(settings: Settings, environ: Mapping[str, str]) -> dict[st
 def _check_file(script: str) -> None:
     path = Path(script)
     if path.is_dir():
-        raise LaunchError(f"script {script!r} is a folder", fix="name the script in it to run")
+        raise LaunchError(f"script {script!r} is a folder", fix="name a script in this folder")
     if not path.exists():
         raise LaunchError(
-            f"script {script!r} does not exist", fix=f"check the path; this is {os.getcwd()}"
+            f"script {script!r} does not exist",
+            fix=f"check the path; the working directory is {os.getcwd()}",
         )
 
 
 def _make_directory(directory: Path) -> bool:
-    """Make the run directory or see that an existing one may be used; tells whether it was made."""
+    """Create the run directory, or test an existing one. Returns whether it was created."""
     try:
         directory.mkdir(mode=0o700, parents=True)
     except FileExistsError:
@@ -187,7 +190,7 @@ def _make_directory(directory: Path) -> bool:
 def _check_existing(directory: Path) -> None:
     if not directory.is_dir():
         raise OutputError(
-            f"output path {str(directory)!r} is a file", fix="give -o a folder that does not exist"
+            f"output path {str(directory)!r} is a file", fix="name a folder that does not exist"
         )
     try:
         if (directory / MANIFEST).exists() or any(directory.glob(EVENT_GLOB)):
@@ -211,7 +214,7 @@ def _write_first(directory: Path, manifest: Mapping[str, Any], *, made: bool) ->
 
 
 def _discard(directory: Path, *, made: bool) -> None:
-    """Leave no trace of a run that did not start; a folder that was there before stays."""
+    """Remove the files of a run that did not start; a folder that existed before stays."""
     try:
         (directory / MANIFEST).unlink(missing_ok=True)
         if made:
@@ -223,30 +226,30 @@ def _discard(directory: Path, *, made: bool) -> None:
 def _already_holds(directory: Path) -> OutputError:
     return OutputError(
         f"{str(directory)!r} already holds a trace",
-        fix="give -o a new folder, or leave it out to get one under traces/",
+        fix="name a new folder with -o, or omit -o to use one under traces/",
     )
 
 
 def _output_error(directory: Path, error: OSError) -> OutputError:
     return OutputError(
         f"cannot write the trace to {str(directory)!r}: {error.strerror or error}",
-        fix="give -o a folder that can be written, on a disk with room",
+        fix="name a writable folder with -o, on a disk with free space",
     )
 
 
 def _not_started(command: Sequence[str], error: OSError) -> LaunchError:
     return LaunchError(
         f"cannot start {command[0]!r}: {error.strerror or error}",
-        fix="check that it is a program of this machine, and that the interpreter it names exists",
+        fix="check that this machine can run it, and that its interpreter exists",
     )
 
 
 def _run(
     command: Sequence[str], environ: Mapping[str, str], on_start: OnStart | None
 ) -> tuple[int, str | None]:
-    """Its return code, and the signal that asked it to end, where somebody sent one."""
+    """The return code, and the signal that requested the end, if any."""
     with SignalRelay() as relay:
-        # close_fds=False: descriptors that the caller passes on, as <(...) does, reach the program.
+        # close_fds=False: descriptors of the caller, such as <(...), reach the program.
         process = subprocess.Popen(list(command), env=dict(environ), close_fds=False)
         relay.attach(process)
         if on_start is not None:

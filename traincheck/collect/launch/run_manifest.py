@@ -1,6 +1,6 @@
-"""The manifest of a run as the launcher writes it: at the start, and again at the end.
+"""The manifest of a run, which the launcher writes at the start and at the end.
 
-Reading it is the store's.
+The store reads it.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from traincheck.version import VERSION
 
 NOT_TRACED_GLOB = "not-traced-p*.json"
 
-# Only these enter a trace: they change how training computes, or tell which process it is.
-# Anything else may be a secret.
+# Only these enter a trace: they change how training computes, or identify the process. Any other
+# may be a secret.
 ENVIRONMENT = (
     "ACCELERATE_MIXED_PRECISION",
     "CUBLAS_WORKSPACE_CONFIG",
@@ -95,7 +95,7 @@ ENVIRONMENT = (
 def started(
     settings: Settings, command: Sequence[str], environ: Mapping[str, str]
 ) -> dict[str, Any]:
-    """The manifest before the program runs; what only its end tells is null or empty."""
+    """The manifest before the program runs. Fields that are known at the end are null or empty."""
     return {
         "schema_version": SCHEMA_VERSION,
         "created_with": {
@@ -130,7 +130,7 @@ def ended(
         manifest: the one before it ran.
         directory: of the run.
         returncode: its status, -n when signal n ended it.
-        interrupted: the signal by which somebody asked it to end.
+        interrupted: the signal that requested the end.
     """
     processes = find_processes(directory)
     is_followed = _take(directory, FOLLOWED)
@@ -154,7 +154,7 @@ def ended(
 
 
 def _take(directory: Path, name: str) -> bool:
-    """Whether an empty file was left for the launcher. It has then served."""
+    """Whether an empty file was left for the launcher. It is removed."""
     try:
         (directory / name).unlink()
     except OSError:
@@ -163,11 +163,11 @@ def _take(directory: Path, name: str) -> bool:
 
 
 def _why_nothing(returncode: int, *, is_followed: bool) -> str:
-    """Why no process left events, as far as it can be told."""
-    unseen = "none could be followed (python -E, -I, -S, or an environment without PYTHONPATH)"
+    """Why no process left events, as far as known."""
+    unseen = "none could be recorded (python -E, -I, -S, or an environment without PYTHONPATH)"
     if returncode == 0:
         why = (
-            "torch was imported, but the program made no call that is recorded"
+            "torch was imported, but the program made no recorded call"
             if is_followed
             else f"no process used torch, or {unseen}"
         )
@@ -180,21 +180,21 @@ def _why_nothing(returncode: int, *, is_followed: bool) -> str:
 
 
 def exit_status(returncode: int) -> int:
-    """Exit status as a shell gives it: 128+n for a program that signal n ended."""
+    """Exit status as in a shell: 128+n for a program that signal n ended."""
     return returncode if returncode >= 0 else 128 - returncode
 
 
 def write(directory: Path, manifest: Mapping[str, Any], *, is_first: bool = False) -> None:
-    """Put the manifest in place at once: a reader finds the old one or the new one, never a part.
+    """Write the manifest atomically: a reader finds the old one or the new one, never a part.
 
     Args:
         directory: of the run.
-        manifest: what to write.
-        is_first: there may be none yet: another launcher may begin in the same moment.
+        manifest: its content.
+        is_first: there must be none yet. Another launcher may begin at the same moment.
 
     Raises:
-        FileExistsError: there is one, and this is the first.
-        OSError: it could not be written; an earlier manifest is still there.
+        FileExistsError: there is one, and ``is_first``.
+        OSError: it could not be written. An earlier manifest still exists.
     """
     temporary = directory / f".{MANIFEST}.{os.getpid()}"
     try:
@@ -211,7 +211,7 @@ def write(directory: Path, manifest: Mapping[str, Any], *, is_first: bool = Fals
 
 
 def _link(temporary: Path, path: Path) -> None:
-    """Give a file its name unless that is taken; where there are no links, as near as can be."""
+    """Rename a file unless the name exists; without hard links, as atomically as possible."""
     try:
         os.link(temporary, path)
     except FileExistsError:
@@ -241,19 +241,17 @@ def find_processes(directory: Path) -> list[dict[str, Any]]:
 
 
 def interpreter_notes(command: Sequence[str]) -> list[str]:
-    """What the direct command tells about an interpreter that ignores PYTHONPATH or site."""
+    """Notes about an interpreter in the command that ignores PYTHONPATH or site."""
     if not command or not Path(command[0]).name.startswith(("python", "pypy")):
         return []
     flags = _interpreter_flags(command[1:])
     return [
-        f"the interpreter was started with -{flag}: it ignores PYTHONPATH or site and is not traced"
-        for flag in "IES"
-        if flag in flags
+        f"not traced: python -{flag} ignores PYTHONPATH or site" for flag in "IES" if flag in flags
     ]
 
 
 def _interpreter_flags(arguments: Sequence[str]) -> str:
-    """The one-letter flags that stand before the script, -c or -m."""
+    """The one-letter flags before the script, -c or -m."""
     flags = ""
     rest = iter(arguments)
     for argument in rest:
@@ -286,7 +284,7 @@ def _not_traced(directory: Path) -> list[str]:
 
 
 def _faults(directory: Path) -> list[str]:
-    """One sentence for each process in which something of ours failed."""
+    """One sentence for each process in which traincheck failed."""
     notes = []
     for path in sorted(directory.glob(FAULTS_GLOB)):
         pid = path.stem.rpartition("-p")[2]
@@ -296,8 +294,8 @@ def _faults(directory: Path) -> list[str]:
             first = note["faults"][0]
             off = f"; switched off: {', '.join(note['off'])}" if note["off"] else ""
             notes.append(
-                f"recording failed {counted(times, 'time')} in process {pid}, which is "
-                f"traincheck's fault, first in {first['in']}: {first['reason']}{off}"
+                f"recording failed {counted(times, 'time')} in process {pid} because of a bug in "
+                f"traincheck, first in {first['in']}: {first['reason']}{off}"
             )
         except (OSError, ValueError, KeyError, TypeError, IndexError):
             notes.append(f"recording failed in process {pid}, and {path.name} is unreadable")
@@ -305,16 +303,20 @@ def _faults(directory: Path) -> list[str]:
 
 
 def _not_imported(directory: Path, pids: set[int]) -> list[str]:
-    """A sentence for the packages to be recorded that no process had imported when it ended."""
+    """A sentence for the requested packages that no process had imported at its end."""
     lacking = [_unused(path) for path in directory.glob(UNUSED_GLOB)]
     if not lacking or len(lacking) < len(pids):
         return []
     names = sorted(set.intersection(*lacking))
-    return [f"no process imported {', '.join(names)}: no call of it is recorded"] if names else []
+    return (
+        [f"no process imported {', '.join(names)}, so no calls to it were recorded"]
+        if names
+        else []
+    )
 
 
 def _unused(path: Path) -> set[str]:
-    """The packages that a note names; none where it cannot be read."""
+    """The packages that a note names; empty if it cannot be read."""
     try:
         return set(read_regular(path).decode("utf-8").split())
     except (OSError, ValueError):
@@ -322,7 +324,7 @@ def _unused(path: Path) -> set[str]:
 
 
 def _cut_off(directory: Path) -> list[str]:
-    """One sentence for each event file whose last record is cut off: what followed is missing."""
+    """One sentence for each event file whose last record is cut off: later records are missing."""
     notes = []
     for path in sorted(directory.glob(EVENT_GLOB)):
         try:
@@ -336,7 +338,7 @@ def _cut_off(directory: Path) -> list[str]:
             continue
         if not is_whole:
             notes.append(
-                f"{path.name} ends within a record: its process was killed, or its disk is full"
+                f"{path.name} ends within a record: the process was killed, or the disk is full"
             )
     return notes
 
@@ -349,7 +351,7 @@ def _signal_name(number: int) -> str:
 
 
 def as_text(value: str) -> str:
-    """Text of the operating system as JSON can hold it: bytes that are not UTF-8 become escapes."""
+    """Text of the operating system for JSON: bytes that are not UTF-8 become escapes."""
     return os.fsencode(value).decode("utf-8", "backslashreplace")
 
 

@@ -1,6 +1,6 @@
-"""What to record and where, carried to every process of a run through one environment variable.
+"""Settings of a recording, passed to every process of a run in one environment variable.
 
-No torch here: the launcher and the command line load this too.
+Does not import torch: the launcher and the command line also load this module.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class Settings:
     """Settings of one run, the same in all its processes.
 
     directory: absolute path of the run directory.
-    every: record each n-th step, from 1.
-    warmup: how many steps at the start are all recorded, from 0.
-    whole: nothing is left out of a step that is recorded, whatever checks say is enough.
+    every: record every n-th step, from 1.
+    warmup: number of first steps that are all recorded, from 0.
+    whole: record each recorded step completely, even if checks need less.
     instrument: the user's own packages to record calls of.
-    fold: leave calls within models out of evaluation forwards that repeat; for rules alone.
-    needs: what to record; None for everything of the level.
+    fold: omit calls within models from repeated evaluation forwards; for rules alone.
+    needs: the requested records; None for everything of the level.
     package: folder of the traincheck that launched the run, for interpreters that lack it.
     """
 
@@ -54,13 +54,13 @@ class Settings:
 
     @property
     def packages(self) -> tuple[str, ...]:
-        """The user's packages that are recorded: those named, and those that checks speak of."""
+        """The recorded packages of the user: the named ones, and those that checks need."""
         needed = frozenset() if self.needs is None else self.needs.packages
         return tuple(sorted({*self.instrument, *needed}))
 
     @property
     def is_deep(self) -> bool:
-        """Whether operators are recorded, because it was asked for or checks speak of them."""
+        """Whether operators are recorded, on request or because checks need them."""
         return "deep" in (self.level, "" if self.needs is None else self.needs.level)
 
     def to_env(self) -> dict[str, str]:
@@ -74,7 +74,7 @@ class Settings:
         return {VARIABLE: orjson.dumps(record).decode()}
 
     def summary(self) -> dict[str, Any]:
-        """What the manifest tells about the view that was recorded, as JSON values."""
+        """The recorded view for the manifest, as JSON values."""
         return {
             "level": self.level,
             "every": self.every,
@@ -90,7 +90,7 @@ def from_env(environ: Mapping[str, str]) -> Settings | None:
     """Settings of the run that this process belongs to; None outside of a run.
 
     Raises:
-        UsageError: the variable holds something else, e.g. settings of another version.
+        UsageError: the variable is not valid, for example from another version.
     """
     raw = environ.get(VARIABLE)
     if not raw:
@@ -104,6 +104,6 @@ def from_env(environ: Mapping[str, str]) -> Settings | None:
         )
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise UsageError(
-            f"{VARIABLE} does not hold the settings of a run: {error!r}",
+            f"{VARIABLE} does not contain the settings of a run: {error!r}",
             fix="do not set it by hand; start the program with traincheck-collect",
         ) from error

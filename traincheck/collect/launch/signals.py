@@ -1,4 +1,4 @@
-"""Signals meant for a recorded program reach it once, whoever they were sent to."""
+"""Deliver signals for a recorded program exactly once, to the launcher or to its group."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from time import monotonic
 from types import FrameType, TracebackType
 from typing import Any
 
-# Those that ask a program to end
+# Signals that request the end of a program
 _ENDING = frozenset({"SIGTERM", "SIGHUP", "SIGINT", "SIGQUIT"})
 _NAMES = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGINT", "SIGQUIT")
-# For the word of the witness: then the launcher alone was meant. In turns of our own, for where the
-# whole machine stands still a clock goes on
+# Time to wait for the probe process; after it, only the launcher was signalled. Counted in polls,
+# because a clock continues while the whole machine is suspended
 _TURNS, _TURN_MS = 20, 50
 _SAME_S = 2.0  # ``timeout`` signals its child and then the group of it
 
 
 class SignalRelay:
-    """While entered, signals meant for the program reach it instead of ending the launcher.
+    """While entered, signals for the program reach it instead of ending the launcher.
 
-    What the launcher alone is sent is handed on. What its whole group is sent, by a terminal,
-    ``timeout`` or a batch system, the program has been sent as well. A signal that is ignored here
+    A signal to the launcher alone is forwarded. If a terminal, ``timeout`` or a batch system
+    signals the whole group, the program has already received it. A signal that is ignored here
     stays ignored: nohup and background jobs keep their meaning.
     """
 
     def __init__(self) -> None:
-        self.interrupted: str | None = None  # the last signal that asked the program to end
+        self.interrupted: str | None = None  # the last signal that requested the end
         self._process: subprocess.Popen[bytes] | None = None
         self._pending: list[int] = []
         self._previous: dict[int, Any] = {}
@@ -61,9 +61,9 @@ class SignalRelay:
             self._witness.dismiss()
 
     def attach(self, process: subprocess.Popen[bytes]) -> None:
-        """The program runs now: hand on what came while it was being started.
+        """The program runs now: forward signals that arrived during its start.
 
-        It is in the group a moment before it is known here; on a busy machine, quite a moment.
+        It joins the group shortly before it is known here; on a busy machine, not so shortly.
         """
         self._process = process
         for number in self._pending:
@@ -79,9 +79,9 @@ class SignalRelay:
 
 
 class _Witness:
-    """A process in the launcher's group that does nothing but tell which signals it is sent.
+    """A process in the launcher's group that only reports the signals that it receives.
 
-    No handler is told whether a signal was sent to its process or to a group.
+    A handler cannot see whether a signal was sent to its process or to a group.
     """
 
     def __init__(self, pid: int, life: int, word: int) -> None:
@@ -90,7 +90,7 @@ class _Witness:
 
     @classmethod
     def call(cls, numbers: Iterable[int]) -> _Witness | None:
-        """Start one, and wait until it listens; None where there can be none."""
+        """Start one, and wait until it listens; None if that is impossible."""
         if not hasattr(os, "fork") or not hasattr(select, "poll"):
             return None
         ends = [*os.pipe(), *os.pipe()]
@@ -109,14 +109,14 @@ class _Witness:
         return cls(pid, ends[1], ends[2])
 
     def was_sent(self, number: int) -> bool:
-        """Whether the witness was sent this signal just now, too."""
+        """Whether the probe process has also received this signal just now."""
         poll = select.poll()
         poll.register(self._word, select.POLLIN)
         for _ in range(_TURNS):
             if self._is_told(number):
                 break
             poll.poll(_TURN_MS)
-            # A handler that ran meanwhile, of another signal, may have read it
+            # A handler of another signal that ran meanwhile may have read it
             with contextlib.suppress(BlockingIOError):
                 word = os.read(self._word, 64)
                 if not word:  # it was killed
@@ -128,17 +128,17 @@ class _Witness:
         return monotonic() - self._told.get(number, -math.inf) <= _SAME_S
 
     def dismiss(self) -> None:
-        """End it. Closing its pipe is not enough where others have been forked since."""
+        """End it. Closing its pipe is not enough if other processes have been forked since."""
         os.close(self._life)
         os.close(self._word)
-        # Where SIGCHLD is ignored nobody need wait for it
+        # If SIGCHLD is ignored, no wait is needed
         with contextlib.suppress(ChildProcessError, ProcessLookupError):
             os.kill(self._pid, signal.SIGKILL)
             os.waitpid(self._pid, 0)
 
 
 def _testify(numbers: Iterable[int], life: int, word: int) -> None:
-    """What the witness does, until the launcher ends."""
+    """The main function of the probe process, until the launcher ends."""
     try:
         os.set_blocking(word, False)
         signal.set_wakeup_fd(word)  # C writes the number at once, before any Python runs
@@ -148,6 +148,6 @@ def _testify(numbers: Iterable[int], life: int, word: int) -> None:
             with contextlib.suppress(OSError):
                 os.close(held)
         os.write(word, b"\0")
-        os.read(life, 1)  # until there is nobody who could write
+        os.read(life, 1)  # until there is no writer left
     finally:
         os._exit(0)

@@ -1,6 +1,6 @@
-"""Stop the program of a run: ask its processes to end, and end those that do not.
+"""Stop the program of a run: request the end of its processes, and kill those that remain.
 
-Signals only processes that carry the settings of this very run; decides nothing.
+Signals only processes that have the settings of this run; makes no decisions.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ProgramStopper:
         if self._is_called:
             return
         self._is_called = True
-        with contextlib.suppress(OSError):  # ranks that wait in a collective then mean nothing
+        with contextlib.suppress(OSError):  # ranks that wait in a collective are meaningless then
             (self._directory / HALTED).touch()
         self._signal(signal.SIGTERM)
         later = threading.Timer(self._grace_s, self._signal, [signal.SIGKILL])
@@ -49,15 +49,15 @@ class ProgramStopper:
         later.start()
 
     def _signal(self, number: int) -> None:
-        # A shell or a launcher may end without its children, so they are told themselves.
+        # A shell or a launcher may end without its children, so these are signalled directly.
         for known in find_processes(self._directory):
             pid = known["pid"]
             if pid != self._process.pid and self._is_ours(pid):
                 _kill(pid, number)
-        self._process.send_signal(number)  # does nothing when it has been waited for
+        self._process.send_signal(number)  # does nothing if it has been waited for
 
     def _is_ours(self, pid: int) -> bool:
-        """Whether this process id is still one of the run: ids are given out again."""
+        """Whether this process id still belongs to the run: ids are reused."""
         try:
             environ = read_regular(f"/proc/{pid}/environ")
         except OSError:

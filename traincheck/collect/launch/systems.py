@@ -1,4 +1,4 @@
-"""On which operating systems programs can be recorded. No torch here."""
+"""Operating systems on which programs can be recorded. Does not import torch."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from traincheck.errors import LaunchError
 
 
 def refuse_other_systems() -> None:
-    """Recording uses what only Linux has: /proc, fork, priorities of threads.
+    """Recording needs Linux: /proc, fork, priorities of threads.
 
     Raises:
-        LaunchError: this is another system.
+        LaunchError: this is another operating system.
     """
     if sys.platform != "linux":
         raise LaunchError(
-            f"programs are recorded on Linux only, and this is {sys.platform}",
+            f"recording works on Linux only; this system is {sys.platform}",
             fix="record on Linux, for example in a container or WSL 2; traincheck-check, "
             "traincheck-infer, traincheck trace and traincheck invariants read its traces here",
         )

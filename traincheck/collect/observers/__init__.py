@@ -1,1 +1,1 @@
-"""What is observed of a program besides its calls and variables: one module an observation."""
+"""Observers: facts about a program besides its calls and variables. One module per observation."""

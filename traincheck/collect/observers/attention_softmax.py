@@ -1,7 +1,7 @@
-"""Weights of attention: over which dim softmax made them add up to 1, over which they are summed.
+"""Attention weights: the dim over which softmax normalizes them, and the dim that is summed.
 
-Read from the graph before a backward pass, as attention is written in many ways: which product
-the result of a softmax of a product goes into, and at which of its dims. Judges nothing.
+They are read from the graph before a backward pass, because attention is written in many ways. The
+graph shows which product uses the softmax of a product, and at which of its dims.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from traincheck.schema.observations.attention_softmax import AttentionSoftmax, A
 if TYPE_CHECKING:
     from traincheck.collect.context import Recorder
 
-_CALLS = 2  # of a step in which is looked
-# A look takes a microsecond or two for each node; what is wrong is so from the start.
+_CALLS = 2  # of an observed step
+# An observation takes a microsecond or two per node; a bug exists from the start.
 _SCHEDULE = Schedule(first=3, every=200)
 _MOST_NODES = 1 << 13
 _MOST_BETWEEN = 16  # nodes between a softmax and a product
@@ -35,7 +35,7 @@ _MOST_FOUND = 8
 _PRODUCTS = {"Bmm": 0, "Mm": 0, "Baddbmm": 1}
 _VIEWS = frozenset({"View", "UnsafeView", "ReshapeAlias", "Unsqueeze", "Squeeze"})
 _PERMUTATIONS = frozenset({"Permute", "Transpose", "T"})
-# They leave each element where it is, if only one input is differentiated.
+# They keep each element at its position, if only one input is differentiated.
 _ELEMENTWISE = frozenset({
     "Alias", "Clone", "Div", "FusedDropout", "MaskedFill", "Mul", "NativeDropout", "ToCopy",
 })  # fmt: skip
@@ -45,7 +45,7 @@ _SOFTMAX = "Softmax"
 
 
 class AttentionSoftmaxObserver(Observer):
-    """Looks at the graph of a loss before its backward pass."""
+    """Reads the graph of a loss before its backward pass."""
 
     produces: ClassVar = (AttentionSoftmax,)
     hook: ClassVar = Hook.BEFORE_BACKWARD
@@ -67,7 +67,7 @@ class AttentionSoftmaxObserver(Observer):
 
 
 def _weights(loss: Any) -> Iterator[AttentionWeights]:
-    """Of all attention behind a loss."""
+    """The weights of all attention in the graph of a loss."""
     for node in _nodes(loss):
         first = _PRODUCTS.get(kind(node) or "")
         if first is None:
@@ -84,7 +84,7 @@ def _weights(loss: Any) -> Iterator[AttentionWeights]:
 
 
 def _nodes(loss: Any) -> Iterator[Any]:
-    """All nodes of a graph, those next to the loss first; of a large one, so many."""
+    """The nodes of a graph, those next to the loss first, up to a limit."""
     known, to_do = {loss}, deque([loss])
     while to_do:
         node = to_do.popleft()
@@ -96,7 +96,7 @@ def _nodes(loss: Any) -> Iterator[Any]:
 
 
 def _softmax(here: Input, dims: tuple[int, int]) -> AttentionWeights | None:
-    """The softmax that a factor is the result of, if of attention, and where ``dims`` were."""
+    """The softmax that produced a factor, if of attention, and the former positions of ``dims``."""
     for _ in range(_MOST_BETWEEN):
         name = kind(here.node) or ""
         if here.sizes is None:
@@ -119,7 +119,7 @@ def _softmax(here: Input, dims: tuple[int, int]) -> AttentionWeights | None:
 
 
 def _before(name: str, here: Input, sizes: Sizes, dim: int) -> int | None:
-    """Where a dim of a result was in what it was made of, which has these sizes."""
+    """The position of a dim of a result in its input, which has these sizes."""
     assert here.sizes is not None
     if name in _VIEWS:
         return _same_place(here.sizes, sizes, dim)
@@ -157,7 +157,7 @@ _MOVES: dict[str, Callable[[Any, int, int], int]] = {
 
 
 def _is_of_product(softmax: Any) -> bool:
-    """Whether the scores are products, as of queries and keys, not parameters or distances."""
+    """Whether the scores are products, such as of queries and keys, not parameters or distances."""
     to_do = deque([softmax])
     for _ in range(_MOST_BETWEEN):
         if not to_do:

@@ -1,8 +1,8 @@
-"""Models that serve the training of another: whether they stay what they are, or are moved.
+"""Auxiliary models in the training of another model: whether their weights change.
 
 A teacher, a reference model or an average of weights is called without grad, and no optimizer holds
-any of it. They are looked at in the first steps and in each tenth; told apart are those in training
-mode, and those whose batch norms still use their initial statistics. Judges nothing.
+its parameters. They are scanned in the first steps and in every 10th. Models in training mode, and
+models whose batch norms use their initial statistics, are distinguished.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _MOST_NORMS = 4  # batch norms of a model
 
 
 class AuxiliaryModelObserver(Observer):
-    """Looks at models that are called without grad."""
+    """Scans models that are called without grad."""
 
     produces: ClassVar = (AuxiliaryTraining, AuxiliaryEval, AuxiliaryInitialNorms)
     hook: ClassVar = Hook.FORWARD
@@ -68,9 +68,9 @@ class AuxiliaryModelObserver(Observer):
         write(em, kind(path, cls, weights, statistics))
 
     def _weights(self, module: torch.nn.Module) -> str | None:
-        """What differs once any of the parameters was written to; None if one is being trained.
+        """A text that changes when any parameter is written; None if one is being trained.
 
-        Writes in place are counted by torch. Those by way of ``.data`` are not: hence the samples.
+        Torch counts writes in place, but not those through ``.data``: hence the samples.
         """
         parameters = list(module.parameters())
         held = self._session.live.optimized_ids()
@@ -93,7 +93,7 @@ def _norms(module: torch.nn.Module) -> Iterator[_BatchNorm]:
 
 
 def _is_mean(module: torch.nn.Module) -> bool:
-    """Whether this is a plain mean of weights whose buffers are copied from the latest of them."""
+    """Whether this is a plain mean of weights whose buffers are copied from the latest model."""
     return (
         isinstance(module, AveragedModel)
         and not module.use_buffers

@@ -1,4 +1,4 @@
-"""What every observer has: what it produces, where it stands, and whether anything needs it."""
+"""The base of observers: their observations, their hook, and whether a check needs them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 class Hook(Enum):
-    """Where an instrument calls an observer of it.
+    """The moment at which an instrument calls its observer.
 
-    The first two are served for all observers of the table. At the others the instrument calls each
-    observer by name, with what that one needs: they are on the hot path.
+    The first two are called for all observers of the table. At the others the instrument calls each
+    observer by name, with specific arguments: they are on the hot path.
     """
 
     BEFORE_BACKWARD = "before backward"  # `Observer.before`
@@ -30,7 +30,7 @@ class Hook(Enum):
 
 
 class Patcher(Protocol):
-    """An instrument, as observers see it that replace functions."""
+    """An instrument, as seen by observers that replace functions."""
 
     def replace(
         self,
@@ -42,10 +42,10 @@ class Patcher(Protocol):
 
 
 class Observer:
-    """Looks at one thing of a program and writes what it finds as observations. No verdict.
+    """Observes one aspect of a program and writes observations.
 
-    produces: the types that it writes; all are recorded by the same instrument. hook: where this
-    instrument calls it. is_wanted: whether a check needs what it produces.
+    produces: the types that it writes; all are recorded by the same instrument. hook: the moment at
+    which this instrument calls it. is_wanted: whether a check needs its observations.
     """
 
     produces: ClassVar[tuple[type[Observation], ...]]
@@ -66,7 +66,7 @@ class Observer:
         """A backward pass begins, called with ``args``."""
 
     def install(self, patcher: Patcher) -> None:
-        """Its instrument is in place. What ``patcher`` replaces is put back with it."""
+        """Its instrument is installed. Replacements of ``patcher`` are restored with it."""
 
     def remove(self) -> None:
-        """Its instrument is taken out."""
+        """Its instrument is removed."""

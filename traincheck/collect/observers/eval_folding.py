@@ -1,7 +1,7 @@
-"""Which evaluation forwards are recorded without the calls within them.
+"""Decide which evaluation forwards are recorded without the calls within them.
 
-``generate()`` calls a model once a token: after the first forwards of a step, more of them add size
-to a trace and nothing to what rules can see.
+``generate()`` calls a model once per token. After the first forwards of a step, more of them add
+size to a trace, but no evidence for rules.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from traincheck.collect.tracking.tracked_model import TrackedModel
 
 COMPLETE_FORWARDS = 32  # of a model in a step that are recorded with the calls within them,
-EVERY_NTH = 32  # and which of those that follow
+EVERY_NTH = 32  # and the interval of later ones
 
 
 class EvalFolding:
     """Counts the forwards without grad of each model in a step.
 
-    Does nothing where the settings do not ask for it, nor where several ranks run: collectives
-    within a forward are compared between ranks.
+    Inactive unless the settings request it, and with several ranks: collectives within a forward
+    are compared between ranks.
     """
 
     def __init__(self, session: Recorder) -> None:
@@ -46,7 +46,7 @@ class EvalFolding:
         times = self._times[root.name] = self._times.get(root.name, 0) + 1
         if times <= COMPLETE_FORWARDS or times % EVERY_NTH == 0 or _is_distributed():
             return False
-        if not self._is_marked:  # what invariants miss from here on may have been called
+        if not self._is_marked:  # from here on, calls that invariants miss may have happened
             self._is_marked = True
             em.event("mark", {"text": Marks.FOLDED})
         return True

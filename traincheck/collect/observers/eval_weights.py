@@ -1,6 +1,6 @@
-"""Parameters in evaluation: which weights a model is evaluated with, and whether that writes them.
+"""Parameters in evaluation: the weights that are used, and whether evaluation writes them.
 
-Looks at the first forwards of an evaluation only, and not at every evaluation. Judges nothing.
+Only the first forwards of some evaluations are observed.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from traincheck.collect.context import Recorder
     from traincheck.collect.tracking.tracked_model import TrackedModel
 
-_FORWARDS = 2  # of an evaluation that is looked at: the first may initialize or normalize
-_LARGEST = 1 << 22  # elements of a model that are looked at
+_FORWARDS = 2  # observed forwards of an evaluation: the first may initialize or normalize
+_LARGEST = 1 << 22  # observed elements of a model
 _MOST_VALUES = 64
 _MOST_NAMES = 20
-_TOLERANCE = 1e-4  # what is normalized again and again differs in its last digits
+_TOLERANCE = 1e-4  # repeated normalization changes the last digits
 
 _Found = dict[str, torch.Tensor]
 
@@ -39,7 +39,7 @@ class _Model:
 
 
 class EvalWeightObserver(Observer):
-    """Looks at the trained parameters of a model around forwards without grad.
+    """Compares the trained parameters of a model before and after forwards without grad.
 
     is_open: whether such a forward is running.
     """
@@ -75,7 +75,7 @@ class EvalWeightObserver(Observer):
         if model.use.times == 1:
             values = dict(list(zip(self._found, self._digests))[:_MOST_VALUES])
             write(em, EvalWeights(root.name, values))
-        if training:  # modules may mean to write then
+        if training:  # modules may write on purpose then
             self._found = {}
             return
         self._copies = {name: self._found[name].detach().clone() for name in model.written}

@@ -1,6 +1,6 @@
-"""Parameters between two steps of an optimizer: which of them something else wrote to.
+"""Parameters between two steps of an optimizer: those that other code wrote to.
 
-Looks at few steps, on the CPU. Judges nothing.
+Only a few steps are observed, on the CPU.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from traincheck.schema.observations.external_writes import ExternalWrites
 if TYPE_CHECKING:
     from traincheck.collect.context import Recorder
 
-# The first steps, and then some of which no period of a loop is a multiple: what it does in each
-# fifth step to its own weights would else be in all looks.
+# The first steps, then some that do not fit any period of a loop. Otherwise a change of weights in
+# every 5th step could be in all observed steps.
 _FIRST, _EVERY = 4, 11
-_LARGEST = 1 << 22  # elements of an optimizer that are looked at
+_LARGEST = 1 << 22  # observed elements of an optimizer
 _MOST_NAMES = 20
 
 
 class _Seen(NamedTuple):
-    """What an optimizer left behind."""
+    """The state after a step of an optimizer."""
 
     step: int
     digests: dict[str, str | None]
 
 
 class ExternalWriteObserver(Observer):
-    """Looks after a step of an optimizer, and before the next one.
+    """Compares parameters after a step of an optimizer and before the next one.
 
-    seen: what the optimizers left behind that are to be looked at before their next step.
+    seen: the states of optimizers that are compared before their next step.
     """
 
     produces: ClassVar = (ExternalWrites,)
@@ -65,7 +65,7 @@ class ExternalWriteObserver(Observer):
             self.seen[owner] = _Seen(step, self._digests(owner, optimizer))
 
     def _digests(self, owner: str, optimizer: torch.optim.Optimizer) -> dict[str, str | None]:
-        """Of the parameters that it updates, and no other one holds, up to so many elements."""
+        """Digests of the parameters that only this optimizer updates, up to a limit."""
         session = self._session
         holders = Counter(
             id(parameter)
@@ -75,10 +75,10 @@ class ExternalWriteObserver(Observer):
         )
         found: dict[str, str | None] = {}
         left = _LARGEST
-        for name, parameter in session.tracker.held(owner, optimizer):
+        for name, parameter in session.tracker.named_parameters(owner, optimizer):
             if holders[id(parameter)] != 1 or not is_at_hand(parameter):
                 continue
-            if parameter.is_leaf and parameter.grad is None:  # an average, say, kept by hand
+            if parameter.is_leaf and parameter.grad is None:  # such as an average by hand
                 continue
             left -= parameter.numel()
             if left < 0:

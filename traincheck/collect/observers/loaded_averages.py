@@ -1,6 +1,6 @@
 """Models that no optimizer holds, in the first steps after they were loaded: averages of weights.
 
-Tells when one changes, and whether it equals the trained model then. Judges nothing.
+Records when one changes, and whether it then equals the trained model.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from traincheck.schema.observations.loaded_averages import LoadedAverage
 if TYPE_CHECKING:
     from traincheck.collect.context import Recorder
 
-_ENDS = 4  # of steps: the one of the load may be over, and an average shows in three
+_ENDS = 4  # of steps: that of the load may be over, and an average is recognized in three
 _MOST = 8  # models at a time
 
 _Tensors = dict[str, torch.Tensor]
@@ -33,7 +33,7 @@ class _Loaded:
     """A model since its load.
 
     pairs: its names and those of the trained model, once known; stepped: digests of the trained
-    model as an optimizer left it.
+    model after an optimizer step.
     """
 
     ref: weakref.ref[torch.nn.Module]
@@ -45,7 +45,7 @@ class _Loaded:
 
 
 class LoadedAverageObserver(Observer):
-    """Follows models for a few steps after each load: the cost ends there."""
+    """Observes models for a few steps after each load, which limits the cost."""
 
     produces: ClassVar = (LoadedAverage,)
     hook: ClassVar = Hook.LOAD
@@ -55,19 +55,19 @@ class LoadedAverageObserver(Observer):
         self._loaded: list[_Loaded] = []
 
     def install(self, patcher: Patcher) -> None:
-        """Look when optimizers have stepped and steps end."""
+        """Observe after optimizer steps and at the ends of steps."""
         if self.is_wanted:
             self._session.hooks.after_optimizer.append(self.stepped)
             self._session.hooks.at_step_end.append(self.look)
 
     def remove(self) -> None:
-        """Look no more."""
+        """Stop observing."""
         if self.look in self._session.hooks.at_step_end:  # not taken out before
             self._session.hooks.after_optimizer.remove(self.stepped)
             self._session.hooks.at_step_end.remove(self.look)
 
     def follow(self, module: torch.nn.Module, path: str, digests: Mapping[str, str | None]) -> None:
-        """Remember what was loaded. digests: of all its tensors."""
+        """Remember the loaded model. digests: of all its tensors."""
         if not self.is_wanted:
             return
         parameters = dict(module.named_parameters())
@@ -79,7 +79,7 @@ class LoadedAverageObserver(Observer):
         self._loaded.append(_Loaded(weakref.ref(module), path, known))
 
     def stepped(self) -> None:
-        """After an update: remember what it made of the trained models."""
+        """After an update: remember the trained models."""
         try:
             for entry in self._loaded:
                 entry.stepped = [fingerprint(theirs) for _, theirs in self._tensors(entry)]
@@ -177,7 +177,7 @@ def _common_tail(first: str, other: str) -> str:
 
 
 def _counts(module: torch.nn.Module) -> bool:
-    """Whether a single number is saved with a model, as a counter of its updates is."""
+    """Whether a single number is saved with a model, such as a counter of its updates."""
     return any(
         buffer is not None
         and not is_lazy(buffer)

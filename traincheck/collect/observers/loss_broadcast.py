@@ -1,8 +1,8 @@
 """Elementwise operations of a loss that gradients flow through, and that broadcast.
 
-Their result is then larger than each tensor that it is differentiated by. Read from the graph, a
-few nodes behind a scalar, before the first backward passes and some later ones: names and sizes
-alone. Judges nothing.
+Their result is larger than each tensor that it is differentiated by. They are read from the graph,
+a few nodes after a scalar, before the first backward passes and some later ones. Only names and
+sizes are read.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from traincheck.schema.observations.loss_broadcast import Broadcast, LossBroadca
 if TYPE_CHECKING:
     from traincheck.collect.context import Recorder
 
-_CALLS = 4  # of a step in which is looked
-# A look takes up to 120 microseconds; what is wrong is so from the start.
+_CALLS = 4  # of an observed step
+# An observation takes up to 120 microseconds; a bug exists from the start.
 _SCHEDULE = Schedule(first=8, every=50)
 _MOST_NODES = 48
 _MOST_FOUND = 4
-_MOST_SOURCES = 5  # nodes in a row, behind one that broadcasts
+_MOST_SOURCES = 5  # consecutive nodes after one that broadcasts
 
 # By the part of their names before ``Backward``.
 _REDUCTIONS = frozenset({"Mean", "Sum", "Nansum", "LinalgVectorNorm"})
@@ -44,7 +44,7 @@ _FOLLOWED = _REDUCTIONS | _ELEMENTWISE
 
 
 class LossBroadcastObserver(Observer):
-    """Looks at what a loss is made of before its backward pass."""
+    """Reads the operations of a loss before its backward pass."""
 
     produces: ClassVar = (LossBroadcast,)
     hook: ClassVar = Hook.BEFORE_BACKWARD
@@ -68,15 +68,15 @@ class LossBroadcastObserver(Observer):
 
 
 def _broadcasts(loss: Input) -> list[Broadcast]:
-    """What broadcasts among the operations whose results are reduced to ``loss`` at once.
+    """Broadcasting operations among those whose results are reduced directly to ``loss``.
 
-    Behind a reduction only results of the same size are followed, and no second one: what is
-    reduced in between, over a dim, is meant to have that dim.
+    After a reduction, only results of the same size are followed, and no second reduction: a tensor
+    that is reduced over a dim is meant to have that dim.
     """
     found: list[Broadcast] = []
-    if kind(loss.node) not in _FOLLOWED:  # as most are: cross_entropy, mse_loss
+    if kind(loss.node) not in _FOLLOWED:  # the usual case: cross_entropy, mse_loss
         return found
-    to_do = deque([(loss, True)])  # whether a reduction may come
+    to_do = deque([(loss, True)])  # whether a reduction may follow
     for _ in range(_MOST_NODES):
         if not to_do or len(found) == _MOST_FOUND:
             break
@@ -85,7 +85,7 @@ def _broadcasts(loss: Input) -> list[Broadcast]:
         known = [each for each in given if each is not None and each.sizes is not None]
         if kind(here.node) not in _REDUCTIONS:
             size = prod(here.sizes or ())
-            # One number for all, as a temperature is, makes no pairs
+            # One number for all, such as a temperature, makes no pairs
             if 1 < max((prod(each.sizes or ()) for each in known), default=0) < size:
                 found.append(_facts(here, given))
             known = [each for each in known if prod(each.sizes or ()) == size]
@@ -106,7 +106,7 @@ def _facts(here: Input, given: list[Input | None]) -> Broadcast:
 
 
 def _sources(given: Input) -> tuple[Source, ...]:
-    """Name and sizes of the node that an input is of, and those before while its size stays."""
+    """Name and sizes of the node of an input, and of earlier nodes as long as the size stays."""
     found: list[Source] = []
     here: Input | None = given
     while here is not None and len(found) < _MOST_SOURCES:

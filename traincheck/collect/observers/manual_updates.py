@@ -1,8 +1,8 @@
-"""Updates that the program makes itself, as ``p.data.add_(p.grad, alpha=-lr)``.
+"""Updates by the program itself, such as ``p.data.add_(p.grad, alpha=-lr)``.
 
-No call shows them, so parameters are looked at when a step ends, as long as no optimizer has
-stepped. The last step of a run has no sign behind it that ends it. It is over if the program has
-updated as many variables in it as in the step before.
+No call shows them, so parameters are scanned when a step ends, as long as no optimizer has stepped.
+No signal ends the last step of a run. It is complete if the program has updated as many variables
+in it as in the step before.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ _LOOKS_WITHOUT_UPDATE = 12  # in a row
 
 
 class ManualUpdateObserver:
-    """Looks at parameters at the end of steps, until an optimizer steps."""
+    """Scans parameters at the end of steps, until an optimizer steps."""
 
     def __init__(self, session: Recorder) -> None:
         self._session = session
         wants = session.tracker.wants
         self._is_wanted = wants("parameter", "hand") or wants("parameter", "step")
         self._left = _LOOKS_WITHOUT_UPDATE if self._is_wanted else 0
-        self._usual = 0  # changes that the last step with an update had
-        self._last = (-1, 0)  # a step, and the changes that looks at models that died found in it
+        self._usual = 0  # number of changes in the last step with an update
+        self._last = (-1, 0)  # a step, and the changes found in it by scans of models that died
 
     def install(self) -> None:
-        """Begin to look."""
+        """Begin to scan."""
         if self._is_wanted:
             self._session.hooks.at_step_end.append(self.look)
             self._session.hooks.is_last_over = self.is_over
 
     def stop(self) -> None:
-        """An optimizer steps: looks follow its steps."""
+        """An optimizer steps: scans follow its steps."""
         self._left = 0
         self._session.tracker.on_death = None
         if self.look in self._session.hooks.at_step_end:
@@ -70,7 +70,7 @@ class ManualUpdateObserver:
             em.busy = busy
 
     def died(self, root: TrackedModel) -> None:
-        """A model is about to go, as at the end of ``main()``: its tensors are still there."""
+        """A model is about to be freed, as at the end of ``main()``: its tensors still exist."""
         session = self._session
         em = session.local.em
         if em is None or em.busy or root.thread != this_thread() or not self._is_due():
@@ -79,7 +79,7 @@ class ManualUpdateObserver:
         try:
             before = em.seq
             with unseen():
-                session.tracker.scans.look_last(em, em.next_span - 1, root)
+                session.tracker.scans.scan_last(em, em.next_span - 1, root)
             self._last = session.steps.step, self._died() + em.seq - before
         except Exception as error:  # raised in a finalizer, it would be shown on stderr
             session.fault(self.died, error)
@@ -91,8 +91,8 @@ class ManualUpdateObserver:
         return bool(
             self._left
             and session.steps.counters["backward"]
-            and session.switch.on
-            and session.switch.looks
+            and session.recording.on
+            and session.recording.scans
         )
 
     def _died(self) -> int:
@@ -100,9 +100,9 @@ class ManualUpdateObserver:
         return changes if step == self._session.steps.step else 0
 
     def _changes(self, em: Emitter) -> int:
-        """How many variables were found to differ."""
+        """Number of variables that differ."""
         tracker, before = self._session.tracker, em.seq
-        tracker.scans.look_parameters(em, em.next_span - 1, NO_ROOTS)
-        if tracker.looker.pending:  # on a device: the step is about to be written
-            tracker.looker.resolve(em)
+        tracker.scans.scan_parameters(em, em.next_span - 1, NO_ROOTS)
+        if tracker.detector.pending:  # on a device: the step is about to be written
+            tracker.detector.resolve(em)
         return em.seq - before

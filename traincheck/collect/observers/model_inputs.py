@@ -1,6 +1,6 @@
-"""What models are given in training and in evaluation, in numbers.
+"""Numbers of the inputs of models in training and in evaluation.
 
-Looked at are inputs in floating point, at the first calls and some later ones. Judges nothing.
+Inputs in floating point are observed, at the first calls and some later ones.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from traincheck.schema.observations.model_inputs import ModelInputs
 if TYPE_CHECKING:
     from traincheck.collect.context import Recorder
 
-_CALLS = 4  # of a step in which is looked
+_CALLS = 4  # of an observed step
 _MOST = 2  # tensors of a call
 
 
 class ModelInputObserver(Observer):
-    """Looks at the inputs of models that are called from outside."""
+    """Observes the inputs of outermost model calls."""
 
     produces: ClassVar = (ModelInputs,)
     hook: ClassVar = Hook.FORWARD
@@ -52,10 +52,10 @@ class ModelInputObserver(Observer):
         found: list[bytes] = []
         for name, value in (*enumerate(args), *kwargs.items()):
             if type(value) is torch.Tensor and len(found) < _MOST:
-                text = self._session.numbers.of_given(em, value)
+                text = self._session.stats.arguments.for_model_input(em, value)
                 if text:
                     found.append(b"%b:%b" % (orjson.dumps(str(name)), text))
         if found:
             head = orjson.dumps({"model": model, "training": training})[:-1]
             data = b'%b,"inputs":{%b}}' % (head, b",".join(found))
-            em.ready("mark", MARK % (ModelInputs.text.encode(), data))
+            em.write_json("mark", MARK % (ModelInputs.text.encode(), data))

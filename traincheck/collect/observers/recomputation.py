@@ -1,8 +1,8 @@
 """Segments of `torch.utils.checkpoint`: whether their second pass computes what the first did.
 
-Compared are some elements of what autograd saves, in the order in which it is saved, and of the
-outputs where the second pass gets that far: without ``use_reentrant`` it stops early. No tensor is
-kept alive, but small copies are, from the first pass to the end of the step.
+Some elements of the tensors that autograd saves are compared, in the order of saving, and of the
+outputs if the second pass reaches them: without ``use_reentrant`` it stops early. No tensor is kept
+alive; small copies are, from the first pass to the end of the step.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _SCHEDULE = Schedule(first=4, every=100)
 _MOST_TENSORS = 64  # of a pass
 _ELEMENTS = 256  # of a tensor
 _MOST_FOUND = 8
-# Kernels may be others without grad, or add in another order. Then the last digits differ, and now
-# and then an element that is next to a threshold. Another mask or state changes far more.
+# Kernels may differ without grad, or add in another order. Then the last digits differ, and
+# sometimes an element near a threshold. Another mask or state changes far more.
 _ROUNDING, _ROUNDING_OF_HALF = 1e-2, 1e-1
 _FEW = 0.02
 
@@ -52,21 +52,21 @@ _push, _pop = (
 
 
 class _Sample(NamedTuple):
-    """Some elements of a tensor, and what its memory is known by."""
+    """Some elements of a tensor, and the identity of its memory."""
 
     values: torch.Tensor
     storage: StorageWeakRef
 
 
 class _Pass:
-    """What one pass through a segment has shown so far."""
+    """The samples of one pass through a segment so far."""
 
     def __init__(self) -> None:
         self.saved: list[_Sample | None] = []
         self.outputs: list[_Sample | None] = []
 
     def pairs(self, again: _Pass) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """What is to be equal. Memory that both passes read, as of weights, is not computed."""
+        """The samples that must be equal. Memory that both passes read is not computed."""
         both = [*zip(self.saved, again.saved), *zip(self.outputs, again.outputs)]
         return [
             (first.values, second.values)
@@ -80,7 +80,7 @@ class _Pass:
 
 
 class _Segment(NamedTuple):
-    """What one call of ``checkpoint`` was given."""
+    """The arguments of one call of ``checkpoint``."""
 
     function: str
     where: str | None
@@ -89,7 +89,7 @@ class _Segment(NamedTuple):
 
 
 class RecomputationObserver(Observer):
-    """Wraps what is given to `torch.utils.checkpoint.checkpoint`, in few steps."""
+    """Wraps the function passed to `torch.utils.checkpoint.checkpoint`, in few steps."""
 
     produces: ClassVar = (Recomputation,)
     hook: ClassVar = Hook.ON_INSTALL
@@ -105,7 +105,7 @@ class RecomputationObserver(Observer):
         self._session.hooks.at_step_end.append(self._tell)
 
     def remove(self) -> None:
-        """Write no more."""
+        """Stop writing."""
         self._session.hooks.at_step_end.remove(self._tell)
 
     def _wrap(self, original: _Function) -> _Function:
@@ -120,10 +120,10 @@ class RecomputationObserver(Observer):
         return hidden(checkpoint)
 
     def _is_due(self, kwargs: Mapping[str, Any]) -> bool:
-        """Whether to compare. Not where the program itself chooses what is recomputed."""
+        """Whether to compare. Not if the program itself chooses the recomputed parts."""
         session = self._session
         return (
-            session.switch.on
+            session.recording.on
             and not is_traced()
             and torch.is_grad_enabled()
             and "context_fn" not in kwargs
@@ -132,7 +132,7 @@ class RecomputationObserver(Observer):
         )
 
     def _followed(self, function: _Function, kwargs: Mapping[str, Any]) -> _Function:
-        """A function that does the same, twice of which is looked at."""
+        """A wrapper of the function, two calls of which are observed."""
         segment = _Segment(
             _name(function),
             where(),
@@ -161,7 +161,7 @@ class RecomputationObserver(Observer):
         return hidden(run)
 
     def _look_at_saved(self, samples: list[_Sample | None]) -> bool:
-        """Take samples of what autograd saves, before ``checkpoint`` is given it."""
+        """Take samples of the tensors that autograd saves, before ``checkpoint`` gets them."""
         try:
             top = _top_hooks(False) if torch.is_grad_enabled() else None
             if top is None:  # with use_reentrant nothing is saved in the first pass
@@ -192,7 +192,7 @@ class RecomputationObserver(Observer):
             em.busy = busy
 
     def _tell(self, em: Emitter) -> None:
-        """A step ends: devices have computed what was recomputed in it."""
+        """A step ends: devices have finished its recomputation."""
         compared, self._compared = self._compared, []
         if not compared:
             return
@@ -220,7 +220,7 @@ def _name(function: _Function) -> str:
 
 
 def _sample(value: Any) -> _Sample | None:
-    """Some elements of a tensor, all over it if they lie in order; None if it cannot be read."""
+    """Some elements of a tensor, evenly spread if it is contiguous; None if it cannot be read."""
     if type(value) not in PLAIN_TYPES or value.dtype is torch.uint8:  # as a kernel's memory is
         return None
     tensor = value.view(torch.uint8) if value.dtype is torch.bool else value
@@ -236,7 +236,7 @@ def _sample(value: Any) -> _Sample | None:
 
 
 def _share(first: torch.Tensor, second: torch.Tensor) -> float:
-    """Of elements that differ by more than rounding."""
+    """Share of elements that differ by more than rounding."""
     mine, theirs = host(first).double(), host(second).double()
     if first.dtype not in FLOATS:
         return float((mine != theirs).double().mean())

@@ -1,4 +1,4 @@
-"""All observers, in the order in which they look."""
+"""All observers, in the order of their calls."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Which gradients an update that was not recorded has left, when the next backward pass begins.
+"""Gradients of an unrecorded update that still exist when the next backward pass begins.
 
-Looks tell what a step leaves to the next one. Where a step that is recorded follows one that is
-not, they have nothing to compare with: a missing zero_grad would be seen in steps in a row only.
+Scans show the gradients that a step leaves to the next one. A recorded step after an unrecorded one
+has nothing to compare with. Without this, a missing zero_grad would be found in consecutive steps
+only.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class StaleGradientObserver(Observer):
-    """Told when a recorded step follows others, it looks at the gradients that are still there."""
+    """Scans the remaining gradients when a recorded step follows unrecorded ones."""
 
     produces: ClassVar = (UnclearedGradients,)
     hook: ClassVar = Hook.GRADIENT_SCAN
@@ -36,25 +37,25 @@ class StaleGradientObserver(Observer):
 
     def glance(self, em: Emitter, after: int) -> None:
         """Look at gradients before a backward pass. after: its span, which is about to begin."""
-        session, looker = self._session, self._session.tracker.looker
+        session, detector = self._session, self._session.tracker.detector
         owners, session.applied = session.applied, frozenset()
-        looker.still.clear()
-        found = session.tracker.scans.glance_gradients(em, after)
+        detector.unchanged.clear()
+        found = session.tracker.scans.scan_gradients_before_backward(em, after)
         if owners:
-            self._owners, looker.kept_after = owners, after
+            self._owners, detector.kept_after = owners, after
             self._names = [
                 variable.name
                 for variable, tensor in found
                 if tensor is not None
-                and id(variable) in looker.still
+                and id(variable) in detector.unchanged
                 and not is_on_device(tensor)
                 and not holds_zeros(tensor)
             ]
 
     def _tell(self, em: Emitter) -> None:
         """A step ends: now it is known of devices, too."""
-        looker = self._session.tracker.looker
-        names = sorted({*self._names, *looker.kept})
-        self._names, looker.kept, looker.kept_after = [], [], 0
+        detector = self._session.tracker.detector
+        names = sorted({*self._names, *detector.uncleared})
+        self._names, detector.uncleared, detector.kept_after = [], [], 0
         if names:
             write(em, UnclearedGradients(tuple(sorted(self._owners)), tuple(names)))

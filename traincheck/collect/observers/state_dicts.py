@@ -1,4 +1,4 @@
-"""States that models gave: of which model each is, and whether its tensors were written since."""
+"""State dicts of models: the model of each, and whether its tensors were written since."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class StateDict(NamedTuple):
 
 
 class StateDictObserver:
-    """Remembers states while they live, by identity. Keeps none alive and changes none."""
+    """Remembers state dicts while they are alive, by identity. Keeps none alive, changes none."""
 
     def __init__(self) -> None:
         self._made: dict[int, StateDict] = {}
@@ -43,7 +43,7 @@ class StateDictObserver:
         return hidden(state_dict)
 
     def facts(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """Fields of the record of its load: nothing of a state that no model gave."""
+        """Fields for the record of its load; empty for a state that is not from a model."""
         made = self._made.get(id(state))
         if made is None or made.ref() is not state:
             return {}

@@ -1,7 +1,6 @@
 """Random generators of a DataLoader worker: their states when it starts, and after its first batch.
 
-A worker draws what every other one draws
-when it starts from the same state.
+Workers that start from the same state draw the same numbers.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ States = dict[str, str]  # name of a generator -> digest of its state
 
 
 class WorkerRngObserver(Observer):
-    """Looks at the generators of this worker process."""
+    """Observes the generators of this worker process."""
 
     produces: ClassVar = (WorkerRng,)
     hook: ClassVar = Hook.WORKER_START
@@ -49,8 +48,8 @@ class WorkerRngObserver(Observer):
 
         Args:
             original: the loop.
-            label: loader and epoch, where they are known.
-            args: what the loop is called with.
+            label: loader and epoch, if known.
+            args: arguments of the loop.
             kwargs: further arguments by name.
         """
         bound = inspect.signature(original).bind(*args, **kwargs)
@@ -69,7 +68,7 @@ class WorkerRngObserver(Observer):
             if init is not None:
                 init(worker_id)
             try:
-                # What the loop is given is named otherwise from torch 2.15 on; this is not.
+                # From torch 2.15, arguments of the loop have other names; this one does not.
                 dataset = get_worker_info().dataset  # type: ignore[union-attr]
                 with unseen():
                     start = states(dataset)
@@ -81,7 +80,7 @@ class WorkerRngObserver(Observer):
         return bound.args, bound.kwargs
 
     def _write_after_first(self, dataset: Any, worker: WorkerRng) -> None:
-        """Write once the first batch is fetched: states that moved were drawn from."""
+        """Write once the first batch is fetched: generators with changed states were used."""
         fetcher = _utils.fetch._MapDatasetFetcher
         fetch, session = fetcher.fetch, self._session
 

@@ -1,1 +1,1 @@
-"""One recording in one process: its life, its failures, the ends of its steps."""
+"""One recording in one process: start and end, failures, step boundaries."""

@@ -1,6 +1,6 @@
-"""Begin to record a process that is under way: models and optimizers that exist already.
+"""Begin to record a running process: models and optimizers that already exist.
 
-In a launched run they are seen when they are made; here somebody hands them over.
+In a launched run they are found when they are created. Here the user passes them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from traincheck.collect.tracking.wrapped_optimizers import innermost
 from traincheck.errors import UsageError
 
 _MAX_DEPTH = 3
-_MAX_ITEMS = 64  # of a container that is only looked through
+_MAX_ITEMS = 64  # of a container that is only searched
 
 
 class WatchedObjects:
@@ -32,7 +32,7 @@ class WatchedObjects:
         self.optimizers: list[Optimizer] = []
 
     def add(self, found: Any) -> bool:
-        """Take a model, an optimizer, or what holds one; tells whether it was any of these."""
+        """Add a model, an optimizer, or an object that holds one. Returns whether it was one."""
         if isinstance(found, torch.nn.Module):
             self._add(self.models, found)
             return True
@@ -42,15 +42,15 @@ class WatchedObjects:
         return inner is not None
 
     def add_all(self, values: Iterable[Any], *, is_strict: bool, depth: int = 0) -> None:
-        """Take what there is in ``values`` and in containers in it.
+        """Add all models and optimizers in ``values`` and its containers.
 
         Args:
             values: objects, or lists, tuples and dicts of them.
-            is_strict: refuse what cannot be watched, instead of passing over it.
+            is_strict: reject objects that cannot be watched, instead of skipping them.
             depth: of the containers around.
 
         Raises:
-            UsageError: something cannot be watched.
+            UsageError: an object cannot be watched.
         """
         # Arguments of a function may be whole data sets.
         for value in values if is_strict else itertools.islice(values, _MAX_ITEMS):
@@ -73,7 +73,7 @@ class WatchedObjects:
 
 
 def attach(session: Session, subjects: WatchedObjects) -> None:
-    """Record these from now on. The session runs already."""
+    """Record these from now on. The session is already running."""
     if distributed.is_available() and distributed.is_initialized():
         session.set_rank(distributed.get_rank())
     em = session.local.em or session.emitter()
@@ -93,7 +93,7 @@ def attach(session: Session, subjects: WatchedObjects) -> None:
                         instrument.adopt(optimizer)
             session.tracker.scans.rebaseline(
                 session.live.live_optimizers()
-            )  # gradients may be there
+            )  # there may be gradients
             em.flush()
     finally:
         em.busy = busy
@@ -103,7 +103,7 @@ def optimizers_of(models: Iterable[torch.nn.Module]) -> list[Optimizer]:
     """The live optimizers that hold a parameter of these models."""
     held = {id(parameter) for model in models for parameter in model.parameters()}
     found = WatchedObjects()
-    # Not isinstance: objects that pretend to be others may do anything when they are asked.
+    # Not isinstance: objects that imitate others may run any code in it.
     for candidate in [o for o in gc.get_objects() if issubclass(type(o), Optimizer)]:
         optimizer = innermost(candidate)
         if optimizer is not None and any(

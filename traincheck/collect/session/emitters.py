@@ -1,4 +1,4 @@
-"""The emitters of a process: one a thread."""
+"""The emitters of a process: one per thread."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 
 class Emitters:
-    """Makes the emitter of each thread at its first record, and gives it on when the thread ends.
+    """Creates the emitter of each thread at its first record; reuses it when the thread ends.
 
     Args:
-        session: whose records these are.
-        schedule: of the steps in which is recorded what is wanted in some only.
+        session: the recording.
+        schedule: the steps in which sampled records are taken.
     """
 
     def __init__(self, session: Recorder, schedule: Schedule) -> None:
@@ -42,16 +42,16 @@ class Emitters:
         return iter(self._all)
 
     def forget(self) -> None:
-        """A forked child begins with none."""
+        """A forked child begins without emitters."""
         self._all: list[Emitter] = []
         self._free: deque[Emitter] = deque()  # their threads have ended
         self._threads = itertools.count(1)
 
     def make(self) -> Emitter:
-        """The emitter of the running thread, which has none.
+        """A new emitter for the running thread, or that of a thread that has ended.
 
-        Or taken over from one that has ended: a program that starts threads in each step would
-        run out of descriptors. No lock: each access to what threads share is one operation.
+        A program that starts threads in each step would otherwise run out of descriptors. No lock:
+        each access to shared data is one operation.
         """
         session = self._session
         main = get_ident() == main_thread().ident
@@ -63,7 +63,7 @@ class Emitters:
         self._all.append(em)
         try:
             self._write_process(em)
-        except Exception as error:  # an argv that is no text; the records after it are still good
+        except Exception as error:  # an argv that is not text; the records after it are still valid
             session.fault(self._write_process, error)
         return em
 
@@ -97,7 +97,7 @@ class Emitters:
             "instruments": session.instruments,
             "recorded": None if session.needs is None else needs_json(session.needs),
             "some": [self._schedule.first, self._schedule.every],
-            "stats": sorted(session.numbers.asked),
+            "stats": sorted(session.stats.requested),
             "worker": session.is_worker,
             "world_size": _world_size(),
         }

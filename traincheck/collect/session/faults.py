@@ -1,4 +1,4 @@
-"""Failures of our own: counted, told in the trace and in the manifest, never raised."""
+"""Failures of traincheck: counted, recorded in the trace and in the manifest, never raised."""
 
 from __future__ import annotations
 
@@ -28,18 +28,20 @@ MAX_FAULTS = 8  # of one source; then its instrument is switched off
 
 
 def leave_mark(directory: str) -> None:
-    """Tell the launcher that this process imported torch, whether or not it records a call."""
+    """Leave a note for the launcher that this process imported torch."""
     try:
         write_file(f"{directory}/{FOLLOWED}", b"")
-    except OSError as error:  # without it the launcher can tell less
+    except OSError as error:  # without it the launcher can report less
         give_back(error)
 
 
 class Faults:
     """The failures of one process.
 
-    lost: records that are missing and that no mark has told of. gap: the step in which it was told
-    last that something is missing. is_storage_lost: nothing can be written any more.
+    Attributes:
+        lost: number of missing records that no mark has reported.
+        gap: the last step that was reported to have missing records.
+        is_storage_lost: whether writing has become impossible.
     """
 
     def __init__(self, session: Recorder) -> None:
@@ -51,24 +53,24 @@ class Faults:
         self.is_storage_lost = False
 
     def forget(self) -> None:
-        """A forked child begins with none."""
+        """A forked child begins without failures."""
         self.lost, self.gap = 0, None
         self._counts.clear()
         self._reasons.clear()
 
     def count(self, source: Any, error: BaseException) -> None:
-        """Count one. What it belongs to is taken out when it fails again and again.
+        """Count a failure. An instrument that fails repeatedly is removed.
 
         Raises:
-            Exception: ``error``, if it is none of ours but comes of a signal handler of the
-                program's, which happened to run while we did: a deadline, a preemption.
+            Exception: ``error``, if it comes from a signal handler of the program that ran inside
+            code of traincheck, such as a deadline or a preemption.
         """
         is_ours = not is_of_handler(error)
         try:
             if is_ours:
                 self._count(source, error)
             else:
-                self._tell_of_gap()
+                self._record_gap()
         except Exception as other:  # an error that cannot be shown, say; or the stack is full
             give_back(other)
             logger.debug("could not count a fault", exc_info=True)
@@ -76,17 +78,17 @@ class Faults:
             raise error
 
     def storage_failed(self, error: OSError, records: int) -> None:
-        """A write failed, most likely on a full disk, or nearly full: training goes on without.
+        """A write failed, probably because the disk is full: training continues without recording.
 
-        records: how many are lost by it.
+        records: number of lost records.
         """
         self.lost += records
-        # Steps recorded behind a gap would look as if they lacked calls
+        # Steps recorded after a gap would seem to lack calls
         self.is_storage_lost = True
-        self._session.switch.on, self._session.switch.idle = False, True
+        self._session.recording.on, self._session.recording.idle = False, True
         logger.debug("trace storage failed", exc_info=error)
-        # The file may end exactly behind a record. An empty file needs no room of its own, and to
-        # make one without opening it no descriptor, of which there may be none left either
+        # The file may end exactly after a record. An empty file needs no space, and creating one
+        # without opening it needs no descriptor, of which none may be left
         try:
             name = lost_file_name(getpid(), is_low=isinstance(error, LowSpaceError))
             mknod(Path(self._session.settings.directory) / name, 0o600)
@@ -100,7 +102,7 @@ class Faults:
         name = str(getattr(source, "api", getattr(source, "__qualname__", type(source).__name__)))
         self._counts[name] += 1
         logger.debug("recording failed in %s", name, exc_info=error)
-        self._tell_of_gap()
+        self._record_gap()
         instrument = self._instrument_of(source)
         if self._counts[name] == MAX_FAULTS and instrument is not None:
             instrument.remove()
@@ -123,8 +125,8 @@ class Faults:
         known: list[Instrument] = self._session.installed
         return next((found for found in known if type(found).__module__ == module), None)
 
-    def _tell_of_gap(self) -> None:
-        """What is absent from this step proves nothing."""
+    def _record_gap(self) -> None:
+        """An absence from this step proves nothing."""
         self._session.steps.catch_up()
         step = self._session.clock.step
         if step == self.gap:
@@ -146,7 +148,7 @@ class Faults:
         return True
 
     def leave_note(self) -> None:
-        """Write for the manifest what failed, and how often so far."""
+        """Write a note for the manifest: the failures and their counts so far."""
         if not self._counts:
             return
         note = {
@@ -167,5 +169,5 @@ class Faults:
 
 
 def _reason(error: BaseException) -> str:
-    """An error, which may be of the program, without what looks like a secret in it."""
+    """The text of an error, possibly of the program, without parts that look like secrets."""
     return masking.message(repr(error))

@@ -1,6 +1,6 @@
-"""How a program ends or is replaced, where Python runs nothing of ours: ``os._exit``, ``os.execv``.
+"""Ends of a program at which Python runs no exit handlers: ``os._exit``, ``os.execv``.
 
-Also the traceback that ends it, which is shown as it is without collection.
+Also the final traceback, which is shown as it is without recording.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _LEAVING = ("_exit", "abort")
-# What all others of this family call: execl, execvpe and so on look them up when they are called
+# The basis of this family: execl, execvpe and so on look them up when they are called
 _REPLACING = ("execv", "execve")
 _OURS = f"{Path(__file__).parents[2]}{os.sep}"
 
@@ -44,9 +44,9 @@ class ProcessExit:
         self._hook(sys, "excepthook", self._showing)
 
     def remove(self) -> None:
-        """Put the originals back."""
+        """Restore the originals."""
         for holder, name, original, ours in self._hooks:
-            if getattr(holder, name) is ours:  # else someone else's is on top, and calls ours
+            if getattr(holder, name) is ours:  # else another wrapper is on top, and calls this one
                 setattr(holder, name, original)
 
     def _hook(self, holder: Any, name: str, make: Callable[[Any], Callable[..., Any]]) -> None:
@@ -60,13 +60,13 @@ class ProcessExit:
         def ending(*args: Any, **kwargs: Any) -> Any:
             try:
                 self._session.close()
-            finally:  # whatever happens: a child that stayed would run its parent's program
+            finally:  # in any case: a child that continued would run its parent's program
                 leave(*args, **kwargs)
 
         return ending
 
     def _replacing(self, replace: Callable[..., Any]) -> Callable[..., Any]:
-        """Where the other program cannot be run, this one goes on, and so does the recording."""
+        """If the other program cannot be run, this one continues, and so does the recording."""
 
         @functools.wraps(replace)
         def replacing(*args: Any, **kwargs: Any) -> Any:
@@ -84,14 +84,14 @@ class ProcessExit:
                 tb = _without_ours(value, tb)
             except Exception as error:  # shown as it is
                 give_back(error)
-                logger.debug("could not take our frames out", exc_info=True)
+                logger.debug("could not remove frames of traincheck", exc_info=True)
             show(kind, value, tb)
 
         return excepthook
 
 
 def _without_ours(error: BaseException, tb: TracebackType | None) -> TracebackType | None:
-    """The traceback as it is without collection: our frames taken out, also of the causes."""
+    """The traceback as without recording: frames of traincheck removed, also from its causes."""
     seen, pending = {id(error)}, [error]
     while pending:
         one = pending.pop()
@@ -116,6 +116,6 @@ def _user_frames(tb: TracebackType | None) -> TracebackType | None:
 
 
 def _is_ours(entry: TracebackType) -> bool:
-    """Whether a frame is a wrapper's, or of what a signal handler of the program interrupted."""
+    """Whether a frame is of a wrapper, or of code that a signal handler interrupted."""
     name = entry.tb_frame.f_code.co_filename
     return name == HIDDEN_FILE or name.startswith(_OURS)

@@ -1,6 +1,6 @@
 """One recording in one process: its emitters, clock, instruments, and its end.
 
-What is recorded of which call is the business of instruments/.
+The instruments decide which calls are recorded.
 """
 
 from __future__ import annotations
@@ -10,14 +10,11 @@ import logging
 import os
 import sys
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from os import getpid
 from typing import Any
 
-import orjson
-
-from traincheck.collect import masking
 from traincheck.collect.active_session import CURRENT
 from traincheck.collect.context import Hooks
 from traincheck.collect.instruments.registry import INSTRUMENTS
@@ -26,6 +23,7 @@ from traincheck.collect.session.emitters import Emitters
 from traincheck.collect.session.faults import Faults, leave_mark
 from traincheck.collect.session.process_exit import ProcessExit
 from traincheck.collect.session.step_boundary import StepBoundary
+from traincheck.collect.session.user_marks import UserMarks
 from traincheck.collect.stats.tensor_stats import TensorStats
 from traincheck.collect.steps.sampling import EveryNth
 from traincheck.collect.tensors.reading import unseen
@@ -39,17 +37,16 @@ from traincheck.handlers import give_back
 from traincheck.schema.claims import SAMPLED_STEPS, Schedule
 from traincheck.schema.layout import unused_file_name
 from traincheck.schema.marks import Marks
-from traincheck.schema.observations.registry import MARK_TEXTS
 
 logger = logging.getLogger(__name__)
 
 
 class Session:
-    """Records what this process does until it ends. Our failure is counted, never raised."""
+    """Records this process until it ends. Failures of traincheck are counted, never raised."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.switch = RecordingFlags()
+        self.recording = RecordingFlags()
         self.clock = Clock()
         self.local = ThreadState()
         self.rank = int(os.environ.get("RANK", "0") or 0)
@@ -61,16 +58,16 @@ class Session:
             needs = needs.resolve(sample_calls=thins_calls, sample_scans=thins_looks)
         self.needs = needs
         schedule = SAMPLED_STEPS if thins_calls or thins_looks else Schedule()
-        self.numbers = TensorStats(needs, self.clock, every=settings.every)
-        self.tracker = Tracker(needs, numbers=self.numbers)
+        self.stats = TensorStats(needs, self.clock, every=settings.every)
+        self.tracker = Tracker(needs, stats=self.stats)
         self.sampling = EveryNth(settings.every, settings.warmup)
         self.live = LiveObjects()
         self.hooks = Hooks()
-        # By these, until a backward pass, in a recorded step that follows one that was not
+        # Ids, until a backward pass, in a recorded step that follows an unrecorded one
         self.applied: AbstractSet[str] = frozenset()
         self.instruments: dict[str, str] = {}
-        self.is_rng_set = False  # in this step, as far as the instruments see
-        self.is_worker = False  # a process that serves another one's loop: it has no steps
+        self.is_rng_set = False  # in this step, as far as the instruments observe it
+        self.is_worker = False  # a loader worker, which has no steps
         self.installed: list[Any] = []
         self._leaving = ProcessExit(self)
         self.faults = Faults(self)
@@ -85,12 +82,13 @@ class Session:
             thins_looks=thins_looks,
         )
         self.steps = self._boundary.steps
+        self.user_marks = UserMarks(self)
         self._is_closed = False
 
     # -- life
 
     def start(self) -> None:
-        """Install the instruments that the settings ask for. Call once, when torch is imported."""
+        """Install the instruments that the settings request. Call once, when torch is imported."""
         for instrument_class in INSTRUMENTS:
             instrument = instrument_class(self)
             if not instrument.is_wanted():
@@ -100,7 +98,7 @@ class Session:
                 instrument.install_observers()
                 self.instruments[instrument.name] = "on"
                 self.installed.append(instrument)
-            except Exception as error:  # another torch than we know: go without this instrument
+            except Exception as error:  # unknown torch: go without
                 give_back(error)
                 self.instruments[instrument.name] = f"off: {error!r}"
                 logger.debug("instrument %s is off", instrument.name, exc_info=True)
@@ -118,15 +116,15 @@ class Session:
         atexit.unregister(self.close)
         if CURRENT.session is self:
             CURRENT.session = None
-        self.steps.manual = True  # wrappers that somebody still holds count no steps any more
+        self.steps.manual = True  # wrappers that are still referenced no longer count steps
         for instrument in reversed(self.installed):
             instrument.remove()
         self.installed.clear()
         self._leaving.remove()
-        self.switch.on, self.switch.idle = False, True
+        self.recording.on, self.recording.idle = False, True
 
     def close(self) -> None:
-        """Write the last, unfinished step and all that is buffered."""
+        """Write the last, unfinished step and everything that is buffered."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -135,24 +133,24 @@ class Session:
                 self.steps.catch_up()
                 em = self.local.em
                 if em is not None and not self.is_worker and not self.faults.is_storage_lost:
-                    self.tracker.looker.resolve(em)
+                    self.tracker.detector.resolve(em)
                     if any(self.steps.counters.values()):
                         is_over = self.steps.is_between or self.hooks.is_last_over(em)
                         self._boundary.write_step(em, complete=is_over)
                 if self.faults.lost and em is not None:
                     em.event("mark", {"text": Marks.DROPPED, "data": {"records": self.faults.lost}})
                 self.faults.leave_note()
-                if em is not None and self.numbers.compares_ranks and not self.is_worker:
-                    self.ending.tell(em)
-                self._tell_unused()
+                if em is not None and self.stats.arguments.compares_ranks and not self.is_worker:
+                    self.ending.record(em)
+                self._note_unused_packages()
                 self.flush()
-                self.switch.on, self.switch.idle = False, True
+                self.recording.on, self.recording.idle = False, True
         except Exception as error:  # at exit nothing may go wrong any more
             give_back(error)
             logger.debug("closing the trace failed", exc_info=True)
 
     def prepare_for_exec(self) -> None:
-        """Write all that there is: this process may be replaced now, or go on."""
+        """Write everything that is buffered: this process may be replaced now, or continue."""
         if self._is_closed or self.faults.is_storage_lost:
             return
         try:
@@ -164,7 +162,7 @@ class Session:
         except Exception as error:  # training must go on whatever we got wrong
             self.fault(self.prepare_for_exec, error)
 
-    def _tell_unused(self) -> None:
+    def _note_unused_packages(self) -> None:
         """Most likely a package that was named wrongly."""
         unused = [name for name in self.settings.packages if name not in sys.modules]
         if unused:
@@ -172,7 +170,7 @@ class Session:
             write_file(name, "\n".join(unused).encode())
 
     def flush(self) -> None:
-        """Hand what is buffered to the kernel."""
+        """Write the buffered records."""
         self.steps.catch_up()
         for em in self._emitters:
             em.flush()
@@ -191,7 +189,7 @@ class Session:
         util.Finalize(None, self.close, exitpriority=-100)
 
     def become_worker(self) -> None:
-        """This process serves another one's loop (a DataLoader worker): its events have no step."""
+        """Declare this process a DataLoader worker: its events have no step."""
         self.is_worker = True
         self.steps.manual = True  # a transform that is a module ends no step of the loop it left
         self.clock.set(None, self.clock.stage)
@@ -204,22 +202,22 @@ class Session:
     def is_evaluating(self) -> bool:
         """Whether every live model with parameters that was called is in eval mode.
 
-        Not where an optimizer was made for the next training, whose model was not called yet.
+        Not if an optimizer was created for the next training, whose model was not called yet.
         """
         return not self.steps.is_awaiting and self.live.is_evaluating()
 
     def set_rank(self, rank: int) -> None:
-        """The process group told the rank: files get their right name."""
+        """The process group has set the rank: rename the files."""
         if rank == self.rank:
             return
         self.rank = rank
         for em in self._emitters:
-            em.file.rename()  # readers go by stream
+            em.file.rename()  # readers use the stream
 
     # -- failure
 
     def fault(self, source: Any, error: BaseException) -> None:
-        """Count a failure of our own: `Faults.count`."""
+        """Count a failure of traincheck: `Faults.count`."""
         self.faults.count(source, error)
 
     def storage_failed(self, error: OSError, records: int) -> None:
@@ -229,45 +227,9 @@ class Session:
     # -- steps
 
     def stage(self, em: Emitter, stage: str) -> None:
-        """Enter a stage; recorded when it is another one."""
-        if stage != self.clock.stage:  # asked at each call of a model
+        """Enter a stage; recorded if it changes."""
+        if stage != self.clock.stage:  # tested at each call of a model
             self._boundary.stage(em, stage)
-
-    def signal(self) -> None:
-        """After a step of an optimizer: whether skipped steps must watch for the boundary."""
-        self.switch.idle = not self.switch.on and not self.steps.is_between
-
-    def mark_step(self) -> None:
-        """The user's own word on where a step ends; from the first one on the only one."""
-        self.steps.catch_up()
-        self.steps.manual = True
-        if any(self.steps.counters.values()):
-            self.steps.end()
-            self.signal()
-
-    def annotate(self, text: str, data: Mapping[str, Any]) -> None:
-        """The user's own mark. What is no JSON becomes text."""
-        em = self.local.em or self.emitter()
-        if not self.switch.on or em.busy:
-            return
-        em.busy = True
-        try:
-            options = orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
-            told = f"user: {text}" if text in MARK_TEXTS else masking.message(str(text))
-            fields = {"text": told, "data": masking.noted(dict(data))}
-            with unseen():
-                em.ready("mark", orjson.dumps(fields, default=repr, option=options)[1:-1])
-        except Exception as error:  # training must go on whatever we got wrong
-            self.fault(self.annotate, error)
-        finally:
-            em.busy = False
-
-    def differs(self) -> None:
-        """Another sign has come than the one that `StepCounter.expects` has just given."""
-        try:
-            self.steps.differs()
-        except Exception as error:  # training must go on whatever we got wrong
-            self.fault(self.differs, error)
 
 
 def _call(function: Callable[[], None] | None) -> None:

@@ -1,4 +1,4 @@
-"""Where a step ends and the next one begins: what is written, and whether the next is recorded."""
+"""Step boundaries: write the record of a step, and decide whether the next one is recorded."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import orjson
 
+from traincheck.collect.context import watch_for_boundary
 from traincheck.collect.steps.pattern_counter import PatternStepCounter, RepeatedSteps
 from traincheck.collect.steps.step_counter import StepCounter
 from traincheck.collect.templates import (
@@ -35,13 +36,13 @@ class StepBoundary:
 
     Args:
         session: the recording; its clock and flags are set here.
-        emitters: of all its threads.
-        faults: where failures are counted.
-        schedule: of the steps in which is recorded what is wanted in some only.
-        thins_calls, thins_looks: whether calls within models and changes of variables are.
+        emitters: the emitters of all threads.
+        faults: counts failures.
+        schedule: the steps in which sampled records are taken.
+        thins_calls, thins_looks: whether calls within models and changes of variables are sampled.
 
     Attributes:
-        steps: counts them.
+        steps: counts the steps.
     """
 
     def __init__(
@@ -70,46 +71,46 @@ class StepBoundary:
 
     def stage(self, em: Emitter, stage: str) -> None:
         """Enter another stage than the present one."""
-        clock, switch = self._session.clock, self._session.switch
+        clock, recording = self._session.clock, self._session.recording
         previous = clock.stage
         clock.set(clock.step, stage)
         if self._thins_calls:
-            switch.inner = self._schedule.is_full(clock.step, stage)
-        if switch.on:
+            recording.inner_calls = self._schedule.is_full(clock.step, stage)
+        if recording.on:
             em.event("stage", {"previous": previous})
 
     def apply_sampling(self) -> None:
         """Record the step that begins, or not."""
-        session, clock, switch = self._session, self._session.clock, self._session.switch
+        session, clock, recording = self._session, self._session.clock, self._session.recording
         if session.is_worker or clock.step is None or self._faults.is_storage_lost:
             return
         wanted = session.sampling.wants(clock.step)
-        if wanted is switch.on and wanted is not switch.idle:
+        if wanted is recording.on and wanted is not recording.idle:
             return
-        if wanted and not switch.on:  # what was not looked at may have changed
+        if wanted and not recording.on:  # what was not looked at may have changed
             session.tracker.scans.rebaseline(session.live.live_optimizers())
             session.applied = self.steps.applied
-        if not wanted:  # what a stage is in steps that are not recorded is not looked at
+        if not wanted:  # the stage of unrecorded steps is not observed
             clock.set(clock.step, "train")
-        switch.on = wanted
-        switch.idle = not wanted
+        recording.on = wanted
+        recording.idle = not wanted
 
     def begin_step(self) -> None:
         """A recorded step begins, or one behind it."""
-        session, clock, switch = self._session, self._session.clock, self._session.switch
+        session, clock, recording = self._session, self._session.clock, self._session.recording
         is_taken = self._schedule.includes(clock.step)
-        session.numbers.turn(is_taken=is_taken)
+        session.stats.begin_step(is_taken=is_taken)
         if self._thins_calls:
-            switch.inner = is_taken or clock.stage == EVAL_STAGE
+            recording.inner_calls = is_taken or clock.stage == EVAL_STAGE
         if self._thins_looks:
-            looked, switch.looks = switch.looks, is_taken
+            looked, recording.scans = recording.scans, is_taken
             if is_taken and not looked:
                 session.tracker.scans.rebaseline(session.live.live_optimizers())
 
     def write_step(self, em: Emitter, *, complete: bool) -> None:
-        """Write the record of the step that ends. complete: whether all of it was seen."""
+        """Write the record of the step that ends. complete: whether it was observed completely."""
         session = self._session
-        if not session.switch.on:
+        if not session.recording.on:
             self._write_skipped(em)
             return
         fields = session.live.take_step()
@@ -119,16 +120,16 @@ class StepBoundary:
         body = STEP % (self._counters(self.steps.counters), self._last_fields_json)
         if self._faults.gap == session.clock.step:
             body += NOT_RECORDED
-        em.ready("step", body if complete else body + NOT_COMPLETE)
+        em.write_json("step", body if complete else body + NOT_COMPLETE)
 
     def _end(self) -> None:
         session = self._session
         em = session.local.em or session.emitter()
-        was_on = session.switch.on
+        was_on = session.recording.on
         busy, em.busy = em.busy, True
         try:
             self._close(em)
-        except Exception as error:  # the count goes on whatever we got wrong
+        except Exception as error:  # the count must continue whatever we got wrong
             session.fault(self._close, error)
         finally:  # also after an exception of a signal handler
             try:
@@ -141,21 +142,21 @@ class StepBoundary:
             self._after_step(em)
 
     def _go_on(self, *, was_on: bool) -> None:
-        """To the next step."""
+        """Continue with the next step."""
         session = self._session
         session.clock.set(self.steps.step + 1, session.clock.stage)
         with unseen():
             if not session.sampling.is_all:
                 self.apply_sampling()
-            if was_on or session.switch.on:
+            if was_on or session.recording.on:
                 self.begin_step()
 
     def _close(self, em: Emitter) -> None:
         with unseen():
-            looker = self._session.tracker.looker
-            if looker.pending:
-                looker.resolve(em)
-            if self._session.switch.on:
+            detector = self._session.tracker.detector
+            if detector.pending:
+                detector.resolve(em)
+            if self._session.recording.on:
                 self._write_whole(em)
             else:
                 self._write_skipped(em)
@@ -163,7 +164,7 @@ class StepBoundary:
     def _write_whole(self, em: Emitter) -> None:
         for look in self._session.hooks.at_step_end:
             look(em)
-        # A follower that has read the end of a step has all of the step: of all threads
+        # A follower that has read the end of a step has the whole step, of all threads
         for other in self._emitters:
             if other is not em:
                 other.flush(is_own=False)
@@ -183,9 +184,9 @@ class StepBoundary:
     # -- steps that are not recorded
 
     def _skipped(self) -> int:
-        """How many steps leave nothing but a record that they were, from the current one on."""
+        """Number of steps that leave only their step record, from the current one on."""
         session = self._session
-        is_asked = session.switch.on or session.hooks.after_step or session.is_worker
+        is_asked = session.recording.on or session.hooks.after_step or session.is_worker
         if is_asked or self._faults.is_storage_lost:
             return 0
         return session.sampling.skipped(self.steps.step)
@@ -199,7 +200,7 @@ class StepBoundary:
                 clock.set(step, clock.stage)
                 self._put_skipped(em, time_ns, found.counters)
         clock.set(self.steps.step, clock.stage)
-        session.signal()
+        watch_for_boundary(session)
 
     def _write_skipped(self, em: Emitter) -> None:
         now = monotonic_ns()
@@ -210,10 +211,10 @@ class StepBoundary:
 
     def _put_skipped(self, em: Emitter, time_ns: int, counters: Mapping[str, int]) -> None:
         text, seq = self._counters(counters), em.seq
-        em.line(SKIPPED_STEP % (seq, time_ns, self._session.clock.fields, text), seq)
+        em.append(SKIPPED_STEP % (seq, time_ns, self._session.clock.fields, text), seq)
 
     def _counters(self, counters: Mapping[str, int]) -> bytes:
-        """Counters of a step, serialized once: one step is like the other."""
+        """Counters of a step, serialized once: most steps are alike."""
         if counters != self._last_counters:
             self._last_counters = dict(counters)
             named = {name: count for name, count in counters.items() if count}

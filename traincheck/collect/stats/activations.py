@@ -1,4 +1,4 @@
-"""Activation functions: which there are, and when a unit of one is off or at its limit."""
+"""The activation functions, and when a unit of one is off or at its limit."""
 
 from __future__ import annotations
 
@@ -9,18 +9,21 @@ from typing import Any
 import torch
 from torch import nn
 
-SMALL = 1 << 16  # elements of a result from which shares are taken of the first ones only
+SMALL = 1 << 16  # elements of a result; of larger ones, shares are taken of the first elements only
 _SATURATED = 0.005  # of the range
 _IMAGE = 4  # dims of a batch of images: (N, C, H, W)
 
 
 @dataclass(frozen=True, kw_only=True)  # no slots: dynamo of torch 2.4 makes weak references
 class Activation:
-    """One function.
+    """One activation function.
 
-    off: a unit is off when no element of it over the whole batch lies above this; there the slope
-    is zero, or that of the leak. floor: and none below this. None where no unit can be off.
-    limits: between which results lie, when both sides are flat. margin: share of the range.
+    Attributes:
+        off: a unit is off if none of its elements over the whole batch is above this; the slope
+            there is zero, or that of the leak. None if no unit can be off.
+        floor: and none is below this.
+        limits: range of the results, if both sides are flat.
+        margin: share of the range.
     """
 
     off: float | None = None
@@ -30,7 +33,7 @@ class Activation:
     alpha: str | None = None  # attribute of a module that scales ``off``
 
     def of(self, module: nn.Module) -> Activation:
-        """For a module with its own scale."""
+        """The function of a module that has its own scale."""
         scale = getattr(module, self.alpha, None) if self.alpha else None
         if not isinstance(scale, (int, float)) or self.off is None:
             return self
@@ -39,7 +42,7 @@ class Activation:
 
 _ZERO = Activation(off=0.0)
 _LEAK = Activation(off=0.0)
-# A long way to the left these come back to zero; near it the slope is some percent at most.
+# Far to the left these return to zero; near it the slope is a few percent at most.
 _SMOOTH = Activation(off=0.0, floor=-1e-3)
 _EXPONENTIAL = Activation(off=-0.99, alpha="alpha")
 _SELU = Activation(off=-0.99 * 1.7580993)
@@ -99,7 +102,7 @@ FUNCTIONS: dict[str, Activation] = {
 def share_of_units(
     tensor: torch.Tensor, activation: Activation
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-    """Smallest and largest element, and the share of units that are off over the whole batch.
+    """Minimum, maximum, and the share of units that are off over the whole batch.
 
     Units are the channels of images and volumes, else the last dim.
     """
@@ -114,7 +117,7 @@ def share_of_units(
 
 
 def of_activation(tensor: torch.Tensor, activation: Activation) -> dict[str, torch.Tensor]:
-    """Numbers of the result of an activation, each of no dims."""
+    """Numbers of the result of an activation, each with zero dims."""
     tensor = tensor.detach()
     low, high, dead = share_of_units(tensor, activation)
     some = tensor.reshape(-1)[:SMALL] if tensor.is_contiguous() else tensor

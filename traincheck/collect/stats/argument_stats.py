@@ -1,4 +1,4 @@
-"""Numbers of what losses, layers and optimizers are given: of batches, arguments, parameters."""
+"""Numbers of batches, of arguments of losses and layers, and of parameters."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections import Counter
 from typing import Any
 
 import torch
-from torch.linalg import vector_norm  # what Tensor.norm calls after ten microseconds of Python
+from torch.linalg import vector_norm  # Tensor.norm calls this after ten microseconds of Python
 
 from traincheck.collect.tensors.fingerprint import PLAIN_TYPES
 from traincheck.collect.tensors.readable import FLOATS, HALF, INTS
 from traincheck.collect.tensors.reading import detached, unseen
 from traincheck.schema.torch_api import IGNORED_LABEL
 
-LARGE = 1 << 20  # elements of a batch from which mean and std are taken of the first ones only
-DEAD_NORM = 1e-6  # of a row or filter that does nothing
+LARGE = 1 << 20  # elements of a batch that mean and std use: the first ones
+DEAD_NORM = 1e-6  # of a row or filter without effect
 _MOST_LABELS = 1000
 _MOST_POSITIONS = 256  # that are looked at: the first
-_NOTHING = 1e-12  # of a weight: what a mask of large numbers leaves, not only of infinity
+_NOTHING = 1e-12  # of a weight: masks of large numbers leave this, not only of infinity
 _MANY_ROWS = 8  # of a batch, from which they are compared
 
 _NO_DISPATCH = torch.Tensor.__torch_dispatch__
@@ -27,7 +27,7 @@ Taken = dict[str, torch.Tensor]  # of no dims
 
 
 def as_plain(value: Any) -> torch.Tensor | None:
-    """The tensor itself, or what a subclass of tensors holds that leaves torch's dispatch alone."""
+    """The tensor, or the inner tensor of a subclass that does not change torch's dispatch."""
     if type(value) in PLAIN_TYPES:
         return value  # type: ignore[no-any-return]
     if not isinstance(value, torch.Tensor) or type(value).__torch_dispatch__ is not _NO_DISPATCH:
@@ -52,7 +52,7 @@ def of_leaf(tensor: torch.Tensor, *, full: bool) -> Taken:
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    """Whether a program makes such a tensor itself: one value, or the numbers from 0 on."""
+    """Whether programs typically create such a tensor: one value, or the numbers from 0."""
     first, last = tensor.reshape(-1)[[0, -1]].tolist()
     if first == last:
         return bool((tensor == first).all())
@@ -64,12 +64,12 @@ def is_plain(tensor: torch.Tensor) -> bool:
 
 
 def has_rows(tensor: torch.Tensor) -> bool:
-    """Whether a tensor of a batch holds samples that are compared."""
+    """Whether the rows of a batch tensor are samples to be compared."""
     return tensor.is_cpu and tensor.dim() > 1 and len(tensor) >= _MANY_ROWS
 
 
 def share_alike(batch: torch.Tensor) -> torch.Tensor:
-    """Share of rows that equal the first; if the last does not, nobody asks for the others."""
+    """Share of rows that equal the first. If the last one differs, the others are not compared."""
     if not torch.equal(batch[0], batch[-1]):
         return torch.tensor(1 / len(batch), device=batch.device)
     return (batch == batch[:1]).flatten(1).all(1).to(torch.float32).mean()
@@ -97,7 +97,7 @@ def are_labels(tensor: torch.Tensor, taken: Taken) -> bool:
 
 
 def of_weights(tensor: torch.Tensor) -> Taken:
-    """Of a parameter: what tells whether its filters live, and its rows differ."""
+    """Numbers of a parameter that show whether filters are dead and rows are equal."""
     tensor = tensor.detach()
     taken = of_leaf(tensor, full=True)
     whole = tensor.float() if tensor.dtype in HALF else tensor
@@ -110,11 +110,11 @@ def of_weights(tensor: torch.Tensor) -> Taken:
 
 
 def extremes(tensor: torch.Tensor) -> Taken:
-    """The smallest and the largest value; of floating point whether all are finite."""
+    """Minimum and maximum; for floating point, also whether all values are finite."""
     low, high = torch.aminmax(tensor)
     taken = {"min": low, "max": high}
     if tensor.dtype in FLOATS:
-        taken["nonfinite"] = high  # a place for the answer: `stats_text.finished` looks at all
+        taken["nonfinite"] = high  # placeholder for the answer: `stats_text.finished` reads all
     return taken
 
 
@@ -137,8 +137,8 @@ def of_argument(tensor: torch.Tensor) -> Taken:
 
 
 def share_hidden(weights: torch.Tensor) -> torch.Tensor:
-    """Share of the weights of later positions that are next to nothing, of a matrix of them."""
+    """Share of the attention weights to later positions that are almost zero, in one matrix."""
     head = weights[:_MOST_POSITIONS, :_MOST_POSITIONS]
-    # Sums, and no mask as an index: that waits for a device
+    # Sums, not a mask as an index, which would wait for a device
     nothing = (head < _NOTHING).triu(1).sum(dtype=torch.float32)
     return nothing / torch.ones_like(head, dtype=torch.bool).triu(1).sum(dtype=torch.float32)

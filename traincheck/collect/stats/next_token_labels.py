@@ -1,6 +1,6 @@
-"""Tokens of a batch: labels that are the next ones, as a loss gets them; masks that hide them all.
+"""Match the labels of a loss with the next tokens of a batch, and masks with its padding.
 
-Looks at whole numbers on the CPU and at how logits were cut. Judges nothing, draws nothing.
+Reads whole numbers on the CPU and how logits were sliced. Draws no random number.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from traincheck.collect.tensors.autograd_graph import signed
 from traincheck.collect.tensors.reading import detached
 from traincheck.schema.torch_api import IGNORED_LABEL
 
-NOT_AT_ALL, ONCE, TWICE = 0, 1, 2  # positions that labels are ahead of the tokens
+NOT_AT_ALL, ONCE, TWICE = 0, 1, 2  # positions by which labels are ahead of the tokens
 _LARGEST = 1 << 16  # elements of a tensor that is compared
 _COLUMNS = 4
 _MOST_TENSORS = 4  # of one shape in one batch
 _MOST_LABELS = 4  # remembered in one step
-_CHANGES = 8  # of tokens within rows; with fewer, shifts look like no shifts
+_CHANGES = 8  # of tokens within rows; with fewer, shifts cannot be recognized
 _NDIM = 2
-_HIDDEN = -1e4  # what is added to scores that are to be left out is less
+_HIDDEN = -1e4  # masks add less than this to the scores that they exclude
 _NODES = 12  # of a graph, from the logits back
 _WHOLE = frozenset({torch.int32, torch.int64})
 _PLAIN = frozenset({torch.Tensor})
@@ -42,7 +42,7 @@ Taken = dict[str, torch.Tensor]  # of no dims
 
 
 class NextTokenMatcher:
-    """What one step holds of such labels."""
+    """The tokens and labels of one step."""
 
     def __init__(self) -> None:
         self._labels: deque[tuple[weakref.ref[torch.Tensor], torch.Tensor]] = deque(
@@ -59,7 +59,7 @@ class NextTokenMatcher:
         self._fed.clear()
         self._cut = None
 
-    def look(self, values: Iterable[Any]) -> None:
+    def scan(self, values: Iterable[Any]) -> None:
         """Remember tokens, and labels among them: of a batch, or the arguments of a model."""
         by_shape: dict[torch.Size, list[torch.Tensor]] = {}
         for value in values:
@@ -78,24 +78,23 @@ class NextTokenMatcher:
                 if not any(tensor is labels for labels in found)
             )
 
-    def feed(self, ids: Any) -> None:
+    def note_embedded(self, ids: Any) -> None:
         """Remember tokens that a model embeds."""
         if type(ids) in _PLAIN and _may_be_tokens(ids):
             self._fed.append(ids.clone())
 
     def is_next(self, value: Any) -> bool:
-        """Whether these labels are remembered."""
+        """Whether these labels were remembered."""
         return any(ref() is value for ref, _ in self._labels)
 
-    def are_hidden(self, mask: torch.Tensor, *, hides: bool) -> bool | None:
+    def mask_hides_all_tokens(self, mask: torch.Tensor, *, hides: bool) -> bool | None:
         """Whether a mask over keys lets attention see the padding of tokens, and nothing else.
 
-        None where it is of no tokens that are known.
+        None if it belongs to no known tokens.
 
         Args:
-            mask: of shape (rows, ..., positions), with nothing but ones between; additive, or
-                boolean.
-            hides: whether what is True in a boolean one is left out.
+            mask: of shape (rows, ..., positions), with only ones between; additive or boolean.
+            hides: whether True in a boolean mask excludes a position.
         """
         if mask.dim() < _NDIM or mask.numel() != len(mask) * mask.shape[-1]:
             return None
@@ -109,9 +108,9 @@ class NextTokenMatcher:
         return any(_is_padding(text, ~hidden) for text in texts)
 
     def of_argument(self, value: torch.Tensor) -> Taken:
-        """Of a loss: of its logits nothing, only how they were cut; of its target the shift.
+        """The shift of a loss's target; its logits only show how they were sliced.
 
-        The logits come first. Nothing is said where it cannot be told.
+        The logits come first. No number if the shift is not known.
         """
         if not self._tokens:
             return {}
@@ -121,14 +120,14 @@ class NextTokenMatcher:
         if value.dtype is not torch.int64:
             return {}
         found = self._moved_on(value) or self._next(value)
-        # On a device nothing is known yet
+        # On a device the values are not known yet
         is_known = value.is_cpu and "shifted" in found
         if is_known and int(found["shifted"]) == NOT_AT_ALL and self._is_fed(value):
             found["fed"] = torch.tensor(1, device=value.device)
         return found
 
     def _moved_on(self, value: torch.Tensor) -> Taken:
-        """Whether a target is labels of next tokens, moved on once more."""
+        """Whether a target is next-token labels that were shifted once more."""
         cut, self._cut = self._cut, None
         if cut is not None:
             for _, labels in self._labels:
@@ -142,9 +141,9 @@ class NextTokenMatcher:
         return {}
 
     def _next(self, value: torch.Tensor) -> Taken:
-        """Whether a target is the next tokens of some, or else some themselves.
+        """Whether a target is the next tokens of known tokens, or these tokens themselves.
 
-        Texts lie in rows, or, for models that take the sequence first, in columns.
+        Texts are rows, or columns for models that take the sequence first.
         """
         found: Taken = {}
         for tokens in self._tokens if value.is_cpu else ():
@@ -165,7 +164,7 @@ class NextTokenMatcher:
         return found
 
     def _is_fed(self, value: torch.Tensor) -> bool:
-        """Whether a target is tokens that a model was given to embed, position by position."""
+        """Whether a target equals the tokens that a model embedded, position by position."""
         return any(
             tokens.numel() == value.numel() and _agree(tokens, value.reshape(tokens.shape))
             for tokens in self._fed
@@ -184,9 +183,10 @@ def _may_be_tokens(tensor: torch.Tensor) -> bool:
 
 
 def _is_padding(text: torch.Tensor, shown: torch.Tensor) -> bool:
-    """Whether what is shown is one token, at the same end of all rows, as often as it comes.
+    """Whether the admitted positions are one token at the same end of all rows.
 
-    And not as often in each row: else it may be there to be seen, as the one that begins them.
+    The number must differ between rows. Otherwise the token may be admitted on purpose, such as one
+    that begins each row.
     """
     tokens = text[shown]
     if not tokens.numel() or not torch.equal(shown, text == tokens[0]):
@@ -199,34 +199,34 @@ def _is_padding(text: torch.Tensor, shown: torch.Tensor) -> bool:
 
 
 def _is_next(tokens: torch.Tensor, labels: torch.Tensor) -> bool:
-    """Whether each label is the token behind, and tokens change enough to tell."""
+    """Whether each label is the next token, and tokens change enough to recognize this."""
     following = tokens[:, 1:]
     return _agree(following, labels[:, : following.shape[1]]) and _do_tell(labels)
 
 
 def _agree(tokens: torch.Tensor, labels: torch.Tensor) -> bool:
-    """Whether each label that is given is the token there."""
+    """Whether each given label equals the token at its position."""
     return not bool(((labels != tokens) & (labels != IGNORED_LABEL)).any())
 
 
 def _do_tell(labels: torch.Tensor) -> bool:
-    """Whether labels change enough within rows to tell a shift from none."""
+    """Whether labels change enough within rows to distinguish a shift from none."""
     given, last = labels[:, :-1], labels[:, 1:]
     counted = given != IGNORED_LABEL
     return int((counted & (last != IGNORED_LABEL) & (given != last)).sum()) >= _CHANGES
 
 
 def _moved(labels: torch.Tensor, cut: int) -> torch.Tensor | None:
-    """The labels moved on by one more position, as logits that were cut so are scored."""
+    """The labels shifted by one more position, as sliced logits are scored."""
     if cut == labels.shape[1]:
         return labels[:, 1:]
-    if cut == 0:  # all logits: the last of each row has no label left
+    if cut == 0:  # all logits: the last one of each row has no label
         return torch.cat([labels[:, 1:], labels.new_full((len(labels), 1), IGNORED_LABEL)], dim=1)
     return None
 
 
 def _cut(logits: torch.Tensor) -> int | None:
-    """The length of rows whose last position was cut off; 0 for no cut; None for other ones."""
+    """Length of rows whose last position was sliced off; 0: not sliced; None: sliced otherwise."""
     node, found = logits.grad_fn, 0
     if node is None:
         return None
@@ -247,7 +247,7 @@ def _cut(logits: torch.Tensor) -> int | None:
 
 
 def _length(node: Any) -> int | None:
-    """Of a slice: as `_cut`."""
+    """`_cut` for a slice."""
     sizes: Sequence[int] = node._saved_self_sym_sizes
     dim, end = signed(node._saved_dim) % len(sizes), signed(node._saved_end)
     size = sizes[dim]

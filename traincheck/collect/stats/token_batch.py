@@ -1,6 +1,6 @@
-"""What is told of a batch of tokens beyond shapes: padding, positions, labels that are left out.
+"""Facts about a batch of tokens: padding, positions, labels that are left out.
 
-Never a text: at most the id that is lost.
+Never a text: at most one id.
 """
 
 from __future__ import annotations
@@ -21,15 +21,21 @@ _NO_IDS: Mapping[str, int | None] = MappingProxyType({})
 def token_facts(batch: Any, special: Mapping[str, int | None] = _NO_IDS) -> dict[str, Any]:
     """Facts about ``input_ids``, ``attention_mask``, ``position_ids`` and ``labels`` of a batch.
 
-    padding: share of positions that the mask leaves out. left_padded: whether rows begin with them.
-    token_labels: that labels are tokens of the text, and no tags or classes.
-    resets: rows in which positions go back. lost_end: the id with which rows end, if it is padding
-    too and the only one that is attended to and yet left out of labels that are tokens.
-    padding_label: the label of padding, where nearly all of it has one that is counted, of labels
-    that are tokens. special:
-    ids that configurations of models name. With them: unknown, share of tokens that are the unknown
-    one; attended_padding, rows that begin or end with two or more padding ids that the mask attends
-    to.
+    Returns these facts, if known:
+
+    - padding: share of positions that the mask excludes.
+    - left_padded: whether rows begin with padding.
+    - token_labels: labels are tokens of the text, not tags or classes.
+    - resets: number of rows in which positions decrease.
+    - lost_end: the id with which rows end. It is also the padding id, and the only attended id that
+    token labels leave out.
+    - padding_label: the label of nearly all padding, if a loss would count it and labels are
+    tokens.
+    - unknown: share of tokens that are the unknown token.
+    - attended_padding: number of rows that begin or end with two or more padding ids that the mask
+    admits.
+
+    The last two need ``special``, the ids in the configurations of models.
     """
     if not isinstance(batch, Mapping):
         return {}
@@ -77,7 +83,7 @@ def _special(
 
 
 def _matrix(value: Any) -> torch.Tensor | None:
-    """A matrix of integers that is cheap to look at."""
+    """A matrix of integers that is cheap to read."""
     if (
         isinstance(value, torch.Tensor)
         and value.is_cpu
@@ -119,17 +125,17 @@ def _padding_label(ids: torch.Tensor, labels: torch.Tensor, padding: torch.Tenso
 
 
 def _are_tokens(labels: torch.Tensor, ids: torch.Tensor) -> bool:
-    """Whether labels are tokens of the text, in their place or one before it; tags are none."""
+    """Whether labels are tokens of the text, at their position or one before it; tags are not."""
     pairs = ((labels, ids), (labels[:, :-1], ids[:, 1:]))
     told = int((labels != IGNORED_LABEL).sum())
     return any(2 * int((mine == theirs).sum()) > told for mine, theirs in pairs)
 
 
 def _is_padding(token: int, left_out: torch.Tensor, special: Mapping[str, int | None]) -> bool:
-    """Whether the token that texts end with is padding too.
+    """Whether the token that texts end with is also the padding token.
 
-    What the mask leaves out tells, or, where it leaves nothing out, the configuration of the model:
-    a token at the end of rows that nothing masks may be padding and no end.
+    The excluded positions of the mask show this. If it excludes none, the configuration of the
+    model does: an unmasked token at the end of rows may be padding.
     """
     if left_out.numel():
         return bool((left_out == token).any())

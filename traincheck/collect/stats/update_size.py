@@ -1,6 +1,6 @@
 """How far the first updates of a run move its parameters, by a sample of their elements.
 
-An update is what an optimizer does in one step. Of later ones nothing is taken.
+An update is one step of an optimizer. Later updates are not measured.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from traincheck.collect.tensors.fingerprint import PLAIN_TYPES, has_memory
 
 STEPS = 10  # the first ones
 _SAMPLE = 1024  # elements of a parameter, evenly spread
-_EXACT = frozenset({torch.float32, torch.float64})  # in others an update is lost in rounding
+_EXACT = frozenset({torch.float32, torch.float64})  # in other dtypes an update is lost in rounding
 
 
 class UpdateSize:
-    """Keeps samples from before an update until the looks after it. On the CPU only.
+    """Keeps samples from before an update until the scan after it. On the CPU only.
 
-    is_asked: whether updates are still to be looked at. is_due: whether those of this step are.
+    is_requested: whether updates are still to be looked at. is_due: whether those of this step are.
     """
 
-    def __init__(self, *, is_asked: bool) -> None:
+    def __init__(self, *, is_requested: bool) -> None:
         self.is_due = False
-        self.is_asked = is_asked
+        self.is_requested = is_requested
         self._before: dict[int, torch.Tensor] = {}
 
-    def turn(self, step: int | None) -> None:
+    def begin_step(self, step: int | None) -> None:
         """A step begins."""
-        self.is_asked &= step is None or step < STEPS
-        self.is_due = self.is_asked and step is not None
+        self.is_requested &= step is None or step < STEPS
+        self.is_due = self.is_requested and step is not None
         self._before.clear()
 
     def before(self, tensors: Iterable[torch.Tensor]) -> None:
-        """An update is about to be made."""
+        """An update is about to begin."""
         self._before = {id(tensor): _some(tensor).clone() for tensor in tensors if _is_fit(tensor)}
 
     def added(self, text: bytes, tensor: torch.Tensor) -> bytes:
@@ -53,7 +53,7 @@ class UpdateSize:
 
     @property
     def has_any(self) -> bool:
-        """Whether an update is being looked at."""
+        """Whether an update is being measured."""
         return bool(self._before)
 
 

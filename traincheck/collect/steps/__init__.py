@@ -1,1 +1,1 @@
-"""When a step ends, and which steps are recorded. Knows no tensor."""
+"""When a step ends, and which steps are recorded. Independent of tensors."""

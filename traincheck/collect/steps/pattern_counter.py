@@ -1,8 +1,8 @@
-"""Count steps that are not recorded by comparing each of their signs with what is expected.
+"""Count steps that are not recorded by comparing each signal with the expected one.
 
-To count a sign takes some microseconds, as its code and data have left the caches by then: five
-percent of a step of a millisecond. To compare it takes a call into C. Knows signs and their order,
-not what they are signs of.
+Counting a signal takes some microseconds, because its code and data have left the caches: five
+percent of a step of a millisecond. Comparing it takes one call into C. Only the order of signals
+matters here, not their meaning.
 """
 
 from __future__ import annotations
@@ -16,20 +16,22 @@ from typing import Any, NamedTuple
 
 from traincheck.collect.steps.step_counter import NOTHING, StepCounter
 
-LEFT = object()  # the token of an optimizer step that is over
-LAST = object()  # in its place behind the last update: recording may begin there
+LEFT = object()  # the token of an optimizer step that has ended
+LAST = object()  # its replacement after the last update: recording may begin there
 _MOST_SIGNS = 256  # of a step that is compared with others
-_LONGEST_NS = 100_000_000  # that steps go without being told
+_LONGEST_NS = 100_000_000  # that steps may go unreported
 
 _ENTER, _EXIT = StepCounter.enter_optimizer, StepCounter.exit_optimizer
-# What may begin a step that is known by its signs
+# Signals that may begin a step that is recognized by its signals
 _FIRST = (StepCounter.batch, StepCounter.zero_grad)
 
 
 class _Sign(NamedTuple):
-    """One sign of a step.
+    """One signal of a step.
 
-    token: None where nobody compares it. method: counts it, with what was given.
+    Attributes:
+        token: None if it is not compared.
+        method: counts it, with its arguments.
     """
 
     token: object
@@ -40,8 +42,10 @@ class _Sign(NamedTuple):
 class _Pattern(NamedTuple):
     """A step that was counted.
 
-    state: when it had begun, with its first sign. updates: how many optimizers step. last: where
-    the last of them is over.
+    Attributes:
+        state: the state after its first signal.
+        updates: number of optimizers that step.
+        last: position at which the last of them has ended.
     """
 
     signs: list[_Sign]
@@ -52,9 +56,11 @@ class _Pattern(NamedTuple):
 
 
 class RepeatedSteps(NamedTuple):
-    """Steps that have ended and went as one that was counted.
+    """Steps that have ended and equal one that was counted.
 
-    first: their first number. times_ns: when each was at its last optimizer step.
+    Attributes:
+        first: number of the first one.
+        times_ns: time of the last optimizer step of each.
     """
 
     first: int
@@ -63,21 +69,22 @@ class RepeatedSteps(NamedTuple):
 
 
 class PatternStepCounter(StepCounter):
-    """As `StepCounter`, but steps that are not recorded are only compared while they are alike.
+    """Like `StepCounter`, but unrecorded steps are only compared while they repeat.
 
-    Where a step begins with the same sign and in the same state as one before, it is counted alike
-    as long as its signs are the same, for a counter knows nothing else. So it is enough to compare
-    each with what `expects` gives. When another one comes, when a step must be told or somebody
-    asks, `catch_up` counts all that came: nothing is guessed.
+    A counter depends on signals only. If a step begins with the same signal and in the same state
+    as an earlier one, it is counted the same way as long as its signals are the same. So it is
+    enough to compare each signal with the one that `expects` returns. `catch_up` counts the
+    compared signals when another one comes, when a step must be reported, or on request. Nothing is
+    guessed.
 
     Args:
         on_end: see `StepCounter`.
         optimizers: see `StepCounter`.
         skipped: how many steps are not recorded, from the current one on.
-        on_caught_up: told of the steps that ended meanwhile, when all is counted.
+        on_caught_up: called with the steps that ended meanwhile, after counting.
 
     Attributes:
-        tick: to be called with the time at each optimizer step that is only compared.
+        tick: must be called with the time at each optimizer step that is only compared.
     """
 
     __slots__ = (
@@ -97,13 +104,13 @@ class PatternStepCounter(StepCounter):
         self._on_caught_up = on_caught_up
         # Of the current step
         self._signs: list[_Sign] = []
-        self._is_odd = True  # its signs do not tell all of it
+        self._is_odd = True  # its signals do not determine it
         self._is_skipped = False
         self._state: Any = None
         self._began_ns = 0
         self._counted: dict[str, int] = {}  # of the step before
         self._pattern: _Pattern | None = None
-        self._left: Any = None  # an iterator over what is expected, while signs are compared
+        self._left: Any = None  # an iterator over the expected signals, while they are compared
         self._size = 0
         self._ticks: list[int] = []
         self.tick = self._ticks.append
@@ -113,37 +120,37 @@ class PatternStepCounter(StepCounter):
     def created(self, optimizer: str) -> None:
         self.catch_up()
         super().created(optimizer)
-        self._is_odd, self._pattern = True, None  # it may be where one was that the pattern knows
+        self._is_odd, self._pattern = True, None  # it may replace one that the pattern contains
 
     def batch(self, token: object = None) -> None:
-        self._meet(_Sign(token, StepCounter.batch))
+        self._sign(_Sign(token, StepCounter.batch))
 
     def forward(self) -> None:
         if self._left is not None:
             self.catch_up()
-            if not self.is_between:  # nobody waits for one
+            if not self.is_between:  # none is awaited
                 return
-        self._meet(_Sign(None, StepCounter.forward))
+        self._sign(_Sign(None, StepCounter.forward))
 
     def backward(self, token: object = None) -> None:
-        self._meet(_Sign(token, StepCounter.backward))
+        self._sign(_Sign(token, StepCounter.backward))
 
     def zero_grad(self, optimizer: str | None, token: object = None) -> None:
-        self._meet(_Sign(token, StepCounter.zero_grad, (optimizer,)))
+        self._sign(_Sign(token, StepCounter.zero_grad, (optimizer,)))
 
     def enter_optimizer(self, optimizer: str, token: object = None) -> None:
-        self._meet(_Sign(token, _ENTER, (optimizer,)))
+        self._sign(_Sign(token, _ENTER, (optimizer,)))
 
     def exit_optimizer(self, optimizer: str) -> None:
-        self._meet(_Sign(LEFT, _EXIT, (optimizer,)))
+        self._sign(_Sign(LEFT, _EXIT, (optimizer,)))
 
     def scaler_step(self, optimizer: str) -> None:
-        self._meet(_Sign(None, StepCounter.scaler_step, (optimizer,)))
+        self._sign(_Sign(None, StepCounter.scaler_step, (optimizer,)))
 
-    def surprised(self) -> None:
+    def mark_irregular(self) -> None:
         self._is_odd = True
 
-    def _meet(self, sign: _Sign) -> None:
+    def _sign(self, sign: _Sign) -> None:
         self.catch_up()
         step = self.step
         if len(self._signs) < _MOST_SIGNS:
@@ -167,7 +174,7 @@ class PatternStepCounter(StepCounter):
         self._signs, self._is_odd = [], True
 
     def _begin(self, first: _Sign) -> None:
-        """A step has begun with this sign."""
+        """A step has begun with this signal."""
         now, state = monotonic_ns(), self._deciding()
         signs = self._signs[:-1]
         if self._is_skipped and not self._is_odd and state is not None and self._state == state:
@@ -181,7 +188,7 @@ class PatternStepCounter(StepCounter):
         self._began_ns = now
 
     def _deciding(self) -> Any:
-        """All that decides how the signs to come are counted; None where something else does."""
+        """The state that decides how the next signals are counted; None if it depends on more."""
         if self.manual or self._made or self.inside or not self._expected:
             return None
         return (
@@ -190,10 +197,10 @@ class PatternStepCounter(StepCounter):
         )  # fmt: skip
 
     def _learn(self, signs: list[_Sign], following: _Sign, state: Any) -> None:
-        """Know a step that was not recorded by its signs, where the next one began as it did.
+        """Learn the signals of an unrecorded step if the next one began in the same way.
 
-        Not in a loop without batches: there a forward between steps, which is not seen while they
-        are compared, decides whether a backward pass begins one.
+        Not in a loop without batches. There a forward between steps decides whether a backward pass
+        begins a step, and forwards are not observed while signals are compared.
         """
         updates = [place for place, sign in enumerate(signs) if sign.method is _EXIT]
         has_batch = any(sign.method is StepCounter.batch for sign in signs)
@@ -204,9 +211,9 @@ class PatternStepCounter(StepCounter):
     # -- steps that are compared
 
     def _compare(self, pattern: _Pattern, count: int) -> None:
-        """Expect so many steps like this one, the first sign of which was counted.
+        """Expect so many steps like this one, whose first signal was counted.
 
-        What follows the last update is counted: recording may begin there.
+        Signals after the last update are counted: recording may begin there.
         """
         if count < 1:
             return
@@ -215,20 +222,14 @@ class PatternStepCounter(StepCounter):
         self._size, self._left = len(expected), iter(expected)
         self.expects = chain(self._left, repeat(None)).__next__
 
-    def differs(self) -> None:
-        self._catch_up(asked=1)
-
-    def catch_up(self) -> None:
-        self._catch_up(asked=0)
-
-    def _catch_up(self, *, asked: int) -> None:
-        """Count what was compared. asked: how many tokens were given for what did not come."""
+    def catch_up(self, *, unmatched: int = 0) -> None:
+        """Count what was compared. unmatched: tokens given for signs that did not come."""
         left, pattern = self._left, self._pattern
         if left is None or pattern is None:
             return
         self._left, self.expects = None, NOTHING
         signs, _, counters, updates, _ = pattern
-        ended, last = divmod(self._size - length_hint(left) - asked, len(signs))
+        ended, last = divmod(self._size - length_hint(left) - unmatched, len(signs))
         times = self._ticks[updates - 1 :: updates][:ended]
         self._ticks.clear()
         if times:

@@ -1,4 +1,4 @@
-"""Which steps are recorded, known when they begin."""
+"""Which steps are recorded. Decided when a step begins."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from __future__ import annotations
 class EveryNth:
     """The first ``warmup`` steps, then those whose number is a multiple of ``every``.
 
-    Decides from the step number alone, so that all ranks decide alike.
+    Decides from the step number alone, so that all ranks decide the same.
 
     Attributes:
-        is_all: that is every step; it need not be asked.
+        is_all: whether every step is recorded; then it need not be asked.
     """
 
     def __init__(self, every: int = 1, warmup: int = 0) -> None:
@@ -21,17 +21,17 @@ class EveryNth:
         return step < self.warmup or step % self.every == 0
 
     def skipped(self, step: int) -> int:
-        """How many steps are certain not to be recorded, from this one on."""
+        """Number of steps that are certainly not recorded, from this one on."""
         return 0 if self.wants(step) else self.every - step % self.every
 
 
 class OnDemand(EveryNth):
-    """As `EveryNth` until ``limit`` steps were recorded, and the next step whenever asked.
+    """Like `EveryNth` until ``limit`` steps were recorded, and the next step on request.
 
     Args:
         every: see `EveryNth`.
         warmup: see `EveryNth`.
-        limit: steps to record; None for no end.
+        limit: number of steps to record; None for no limit.
     """
 
     def __init__(self, every: int = 1, warmup: int = 0, limit: int | None = None) -> None:
@@ -45,7 +45,7 @@ class OnDemand(EveryNth):
         self._is_asked = True
 
     def skipped(self, step: int) -> int:
-        """None is: the next one may be asked for."""
+        """None is certain: the next one may be requested."""
         return 0
 
     def wants(self, step: int) -> bool:

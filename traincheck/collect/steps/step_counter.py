@@ -1,10 +1,10 @@
-"""Count optimizer iterations from what the loop does.
+"""Count optimizer iterations from the calls of the loop.
 
-No loop is edited. Knows calls and their order, not tensors.
+No loop is edited. Only calls and their order matter, not tensors.
 
-A step ends at the first sign of the next iteration after every expected optimizer has stepped: a
-batch, a training forward, the next zero_grad. Evaluation after a step therefore belongs to it.
-docs/adr/0003 gives the cases.
+A step ends at the first signal of the next iteration after every expected optimizer has stepped. A
+signal is a batch, a training forward or the next zero_grad. Evaluation after a step therefore
+belongs to it. docs/adr/0003 lists the cases.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from itertools import repeat
 
-# Without any optimizer step or zero_grad, more backwards than this cannot be accumulation: each
-# is counted as a step.
+# Without any optimizer step or zero_grad, more backwards than this are not accumulation: each is
+# counted as a step.
 MAX_ACCUMULATION = 128
 
 COUNTERS = ("batch", "forward", "backward", "zero_grad", "optimizer_step", "scaler_step")
@@ -26,17 +26,17 @@ NOTHING: Callable[[], object] = repeat(None).__next__
 class StepCounter:
     """Decides where one step ends and the next begins.
 
-    Signs come with a ``token``, by which `PatternStepCounter` knows them again.
+    Signals have a ``token``, by which `PatternStepCounter` recognizes them.
 
     Args:
         on_end: called at the end of a step, before its number changes.
-        optimizers: ids of the optimizers that are alive and hold something which those given, that
-            have stepped, do not; asked only until the first step has ended, and when other
-            optimizers step than did before.
+        optimizers: returns the ids of live optimizers that hold a parameter which the given ones,
+        that have stepped, do not hold. Called only until the first step has ended, and when other
+        optimizers step than before.
 
     Attributes:
         applied: ids of the optimizers that stepped since the last backward pass.
-        expects: gives the token of the sign that need only be compared; None where there is none.
+        expects: returns the token of the signal that need only be compared; None if there is none.
     """
 
     __slots__ = (
@@ -79,7 +79,7 @@ class StepCounter:
         self._is_cleared = False  # by zero_grad of an optimizer that has stepped
         self._is_fed = False  # a batch came since the last backward
         self._is_spent = False  # gradients were cleared unused: the next batch begins a step
-        # Depth of optimizer steps: an LBFGS closure runs forward and backward in there
+        # Depth of optimizer steps: an LBFGS closure runs forward and backward inside
         self.inside = 0
         self._ever_stepped = False
         self._ever_zeroed = False
@@ -88,11 +88,11 @@ class StepCounter:
 
     @property
     def is_between(self) -> bool:
-        """Whether an iteration is over and the next sign of activity ends the step."""
+        """Whether an iteration is over and the next signal ends the step."""
         stepped = self._stepped
         if not stepped or self.inside or self.manual:
             return False
-        if stepped == self._expected and not self._made:  # as nearly always
+        if stepped == self._expected and not self._made:  # the usual case
             return True
         expected = self._next()
         if self._is_uneven or stepped >= expected:
@@ -109,9 +109,9 @@ class StepCounter:
 
     @property
     def _is_other(self) -> bool:
-        """Whether none that stepped did so before: the next training of a program may have begun.
+        """Whether no optimizer that stepped has stepped before: another training may have begun.
 
-        Or the optimizers take turns: then what comes first is the sign of none but the next turn.
+        Or the optimizers alternate: then the first signal only begins the next update.
         """
         stepped = self._stepped
         if not stepped or self.inside or self.manual:
@@ -120,11 +120,11 @@ class StepCounter:
 
     @property
     def is_awaiting(self) -> bool:
-        """Whether an optimizer was made since the last step of any."""
+        """Whether an optimizer was created since the last optimizer step."""
         return bool(self._made)
 
     def created(self, optimizer: str) -> None:
-        """An optimizer was made: between two iterations another training begins."""
+        """An optimizer was created: between two iterations, another training begins."""
         if self._expected is None or self.inside or self.manual:
             return
         if self.is_between:
@@ -142,7 +142,7 @@ class StepCounter:
     def forward(self) -> None:
         """A root module is called with grad enabled.
 
-        Where optimizers take turns it may be the work of the next one in the same iteration.
+        If optimizers alternate, it may belong to the next one in the same iteration.
         """
         is_next = not self._is_uneven or not (
             self.counters["batch"] or self._zeroed - self._stepped - {""}
@@ -152,7 +152,7 @@ class StepCounter:
         self.counters["forward"] += 1
 
     def backward(self, token: object = None) -> None:
-        """Gradients are computed: a new iteration only where nothing else marks the loop."""
+        """Gradients are computed: a new iteration only if nothing else marks the loop."""
         counters = self.counters
         if not counters["forward"] and not counters["batch"] and self.is_between:
             self.end()
@@ -167,7 +167,7 @@ class StepCounter:
         counters["backward"] += 1
 
     def zero_grad(self, optimizer: str | None, token: object = None) -> None:
-        """Gradients are cleared, of ``optimizer`` or (None) of a whole model."""
+        """Gradients of ``optimizer`` are cleared; None: those of a whole model."""
         key = optimizer or ""
         again = key in self._zeroed
         if not self.inside and not self.manual:
@@ -178,7 +178,7 @@ class StepCounter:
             if repeated:
                 self._is_uneven |= not self.is_between and not self._is_other
             if unused and self.counters["batch"] and not self._is_fed:
-                # A step that is missing, or skipped; or the same batch is passed once more (SAM)
+                # A missing or skipped step; or the same batch is used again (SAM)
                 self._is_spent = True
             elif unused or repeated:
                 self.end()
@@ -207,14 +207,14 @@ class StepCounter:
         self._ever_stepped = True
         self.counters["scaler_step"] += 1
 
-    def catch_up(self) -> None:
-        """Count what was only compared so far."""
+    def catch_up(self, *, unmatched: int = 0) -> None:
+        """Count what was only compared so far.
 
-    def differs(self) -> None:
-        """Another sign has come than the one that `expects` has just given."""
+        unmatched: 1 where another sign has come than the one that `expects` has just given.
+        """
 
-    def surprised(self) -> None:
-        """What is no sign matters: this step cannot be known by its signs."""
+    def mark_irregular(self) -> None:
+        """The signs alone do not identify this step."""
 
     def end(self) -> None:
         """End the current step now, also when ``on_end`` raises."""
@@ -227,7 +227,7 @@ class StepCounter:
             self._clear()
 
     def forget(self) -> None:
-        """What was seen of the current step goes on in the process that we have left."""
+        """Discard the current step: it continues in the parent process."""
         self._clear()
 
     def _clear(self) -> None:

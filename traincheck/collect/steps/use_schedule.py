@@ -1,4 +1,4 @@
-"""How often something is used, and at which times it is looked at. The cost of looks ends there."""
+"""Limit how often something is observed, by the number of its uses, and so the cost."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ class UseSchedule:
     """Counts steps with a use, and the uses of the last of them.
 
     Args:
-        most: uses of a step that are looked at.
-        schedule: the steps with a use, counted from 0, in which is looked.
+        most: observed uses per step.
+        schedule: the observed ones among the steps with a use, counted from 0.
     """
 
     def __init__(self, most: int, schedule: Schedule = USE_SCHEDULE) -> None:
@@ -21,7 +21,7 @@ class UseSchedule:
         self.times = 0
 
     def is_due(self, step: int | None) -> bool:
-        """It is used in ``step``: whether to look."""
+        """It is used in ``step``: whether to observe this use."""
         if self._step != step:
             self._step, self.times = step, 0
             self._steps += 1

@@ -1,1 +1,1 @@
-"""Read tensors without leaving a trace of it: fingerprints, norms, summaries. Stateless."""
+"""Read tensors without side effects: fingerprints, norms, summaries. Stateless."""

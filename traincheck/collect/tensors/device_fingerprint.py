@@ -1,15 +1,15 @@
 """Fingerprints of tensors on devices: many are started together, and read together later.
 
-``mix-128`` promises what a hash of the bytes does, and is made of elementwise integer operations
-and sums: over words w of eight bytes at positions i, the sum of f(w, i) modulo 2**64, twice with
-other constants. For a fixed i, f is a bijection of w, so that a single changed word always shows;
-words that move change the sum because i enters f nonlinearly. What is left of the last word is
-zeros.
+``mix-128`` has the properties of a hash of the bytes, and consists of elementwise integer
+operations and sums. Over words w of eight bytes at positions i, it is the sum of f(w, i) modulo
+2**64, twice with different constants. For a fixed i, f is a bijection of w, so a single changed
+word always changes the sum. Moved words change it because i enters f nonlinearly. The last word is
+padded with zeros.
 
 Each operation on a device is a launch, which costs the training thread some microseconds. So all
-tensors of a look are laid end to end and mixed at once, in chunks: some forty launches for as many
-as fit. A chunk takes six times its size on the device while it is mixed, 100 MiB at most, and a
-large tensor whose elements do not lie in order is copied besides.
+tensors of a scan are laid end to end and mixed together, in chunks: some forty launches for each
+chunk. A chunk needs six times its size on the device while it is mixed, 100 MiB at most. A large
+tensor that is not contiguous is copied in addition.
 
 Source of the finalizer's constants: SplitMix64 (Steele, Lea, Flood, OOPSLA 2014).
 """
@@ -26,8 +26,8 @@ import xxhash
 
 from traincheck.collect.tensors.reading import unseen
 
-# Out of reach of what the program has set: its modes, and transforms that it is in. Made in C, each
-# is entered and left as a whole, wherever a signal handler raises.
+# Disables the modes and transforms of the program. Implemented in C, each is entered and left
+# atomically, wherever a signal handler raises.
 _no_dispatch = torch._C._DisableTorchDispatch
 _no_transforms = torch._C._DisableFuncTorch
 _CHUNK = 1 << 21  # words that are mixed at a time
@@ -41,17 +41,18 @@ _LOW_35 = (1 << 35) - 1
 _LOW_32 = (1 << 32) - 1
 _MODULUS = 1 << 64
 
-Piece: TypeAlias = tuple[int, int, int]  # of which tensor, from which word on, how many words
-Digest: TypeAlias = tuple[int, int, bool]  # two words, and whether every bit is zero
+Piece: TypeAlias = tuple[int, int, int]  # tensor, first word, number of words
+Digest: TypeAlias = tuple[int, int, bool]  # two words, and whether all bits are zero
 
 
 @dataclass(slots=True)
 class PendingDigests:
-    """Digests that devices work on.
+    """Digests that devices are computing.
 
-    chunks: for each the tensors that its pieces belong to, and a row of three words for each piece:
-    two digests, and how many words are not zero, of all pieces up to this one.
-    streams: that the work was given to.
+    Attributes:
+        chunks: for each, the tensors of its pieces, and a row of three words for each piece. The
+            words are two digests and the number of nonzero words, of all pieces up to this one.
+        streams: the streams that got the work.
     """
 
     count: int
@@ -62,7 +63,7 @@ class PendingDigests:
 def start(parts: Sequence[torch.Tensor], *, chunk: int = _CHUNK) -> PendingDigests:
     """Begin to digest dense, detached tensors, of any dtype and strides. Waits for no device.
 
-    They are read as they are now, whatever the program does to them next on the same stream.
+    Their present content is read, even if the program writes to them next on the same stream.
     """
     started = PendingDigests(len(parts))
     with unseen(), _no_dispatch(), _no_transforms():
@@ -95,10 +96,10 @@ def read(batches: Sequence[PendingDigests]) -> list[list[Digest]]:
 
 
 def host(numbers: torch.Tensor) -> torch.Tensor:
-    """Numbers in the memory of the host. Waits until their device has made them.
+    """Copy numbers to the host. Waits until their device has computed them.
 
-    A program may have told torch to warn or to raise where it waits (set_sync_debug_mode). That is
-    about its own calls, so this waits for an event, which torch does not count.
+    A program may have set torch to warn or to raise on a wait (set_sync_debug_mode). That concerns
+    its own calls, so this waits for an event, which torch does not count.
     """
     if not numbers.is_cuda:
         return numbers.cpu()
@@ -109,7 +110,7 @@ def host(numbers: torch.Tensor) -> torch.Tensor:
 
 
 def _added(batch: PendingDigests, found: dict[torch.device, Iterator[list[int]]]) -> list[Digest]:
-    """The digests of a batch, of which the rows are next."""
+    """The digests of a batch, whose rows are next."""
     totals = [[0, 0, 0] for _ in range(batch.count)]
     for owners, sums in batch.chunks:
         before = [0, 0, 0]
@@ -121,20 +122,20 @@ def _added(batch: PendingDigests, found: dict[torch.device, Iterator[list[int]]]
 
 
 def finish(digests: Sequence[Digest], seed: int) -> str:
-    """The fingerprint of a tensor that is made of such parts; seed: of its dtype and shape."""
+    """The fingerprint of a tensor of such parts. seed: of its dtype and shape."""
     words = [word for one, other, _ in digests for word in (one, other)]
     packed = b"".join(word.to_bytes(_WORD, "little") for word in words)
     return f"mix-128:{xxhash.xxh3_128_hexdigest(packed, seed)}"
 
 
 def is_capturing() -> bool:
-    """Whether work for a GPU is being captured in a graph: to wait for it would end that."""
+    """Whether work for a GPU is being captured in a graph: waiting would end the capture."""
     is_used: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     return is_used and torch.cuda.is_current_stream_capturing()
 
 
 def _pieces(sizes: dict[int, int], chunk: int) -> Iterator[tuple[Piece, ...]]:
-    """All words of tensors of these sizes, so many at a time."""
+    """All words of tensors of these sizes, divided into chunks."""
     pieces: list[Piece] = []
     room = chunk
     for owner, size in sizes.items():
@@ -151,7 +152,7 @@ def _pieces(sizes: dict[int, int], chunk: int) -> Iterator[tuple[Piece, ...]]:
 
 
 def _flat(part: torch.Tensor) -> torch.Tensor:
-    """The elements in logical order, as their bits say."""
+    """The elements in logical order, as bits."""
     plain = part.resolve_conj().resolve_neg() if part.is_conj() or part.is_neg() else part
     plain = plain.contiguous()
     return plain.as_strided((plain.numel(),), (1,))  # a single element may have any stride
@@ -200,16 +201,16 @@ def _mixed(words: torch.Tensor, pieces: tuple[Piece, ...], device: torch.device)
 def _layout(
     pieces: tuple[Piece, ...], start: int, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Of each piece where it ends, when words are counted from ``start``, and what is to be added.
+    """For each piece: its end, with words counted from ``start``, and two more numbers.
 
-    Added, to have positions in its tensor. And the index of its last word.
+    These are the number to add to get positions in its tensor, and the index of its last word.
     """
     ends = list(accumulate(count for _, _, count in pieces))
     shifts = [first + count + 1 - end - start for (_, first, count), end in zip(pieces, ends)]
     last = [end - 1 for end in ends]
     rows = [[at + start for at in last], shifts, last]
     table = torch.tensor(rows, dtype=torch.int64, device="cpu")
-    # CUDA takes its copy of them at once; of other devices torch does not promise that
+    # CUDA copies them at once; for other devices torch does not promise that
     table = table.to(device, non_blocking=device.type == "cuda")
     return table[0], table[1], table[2]
 
@@ -230,9 +231,9 @@ def _lane(words: torch.Tensor, position: torch.Tensor, lane: int) -> torch.Tenso
 
 
 def _sums(values: torch.Tensor, last: torch.Tensor | None) -> torch.Tensor:
-    """Of all words up to each of ``last``; of all of them where there is one piece.
+    """Sums of all words up to each of ``last``; of all words if there is one piece.
 
-    Sums of integers are the same in any order, so that no torch calls them nondeterministic.
+    Sums of integers are the same in any order, so torch does not call them nondeterministic.
     """
     if last is None:
         return values.sum(dtype=torch.int64).reshape(1)

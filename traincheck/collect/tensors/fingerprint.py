@@ -1,10 +1,11 @@
 """Exact, position-sensitive fingerprints of tensors.
 
-Any changed bit, swapped row or flipped sign gives another one.
+Any changed bit, swapped row or flipped sign gives another fingerprint.
 
 Three algorithms; only equal ones are compared. ``xxh3-128`` hashes CPU memory at memory speed.
-``mix-128`` is the same promise for tensors on a device (device.py). ``probe`` reads a few slices: a
-differing probe proves a change, an equal one proves nothing. All include dtype and shape.
+``mix-128`` has the same properties for tensors on a device (device_fingerprint.py). ``probe`` reads
+a few slices: a different probe proves a change, an equal one proves nothing. All include dtype and
+shape.
 
 Source: XXH3, https://xxhash.com.
 """
@@ -24,7 +25,7 @@ from traincheck.handlers import give_back
 
 PROBE_SLICE = 256  # bytes; three slices: head, middle, tail
 PROBED = 3 * PROBE_SLICE
-LOW = 1 << 32  # above it lies nearly all that is allocated; of freed memory an offset is left
+LOW = 1 << 32  # nearly all allocations are above it; freed memory leaves an offset
 
 hex128 = xxhash.xxh3_128_hexdigest
 hash64 = xxhash.xxh3_64_intdigest
@@ -58,12 +59,12 @@ _seeds = _Seeds()
 def row_fingerprints(tensor: torch.Tensor, count: int) -> list[str]:
     """A 64-bit digest of each of the first ``count`` rows of a plain CPU tensor.
 
-    Equal samples in any batch have equal ones.
+    Equal samples in any batch have equal digests.
     """
     rows = tensor.shape[0]
     size = tensor.nbytes // rows if rows else 0
     count = min(rows, count)
-    # Slices of one view: a third of the time that a view of each row takes
+    # Slices of one view: a third of the time of a view for each row
     whole = memoryview(_views[count * size](tensor.data_ptr()))
     return [_hex64(whole[i * size : i * size + size]) for i in range(count)]
 
@@ -74,28 +75,28 @@ def byte_view(size: int) -> Callable[[int], Any]:
 
 
 def seed_of(tensor: torch.Tensor) -> int:
-    """What makes dtype and shape part of a fingerprint."""
+    """The seed that makes dtype and shape part of a fingerprint."""
     return _seeds[tensor.dtype, tensor.shape]
 
 
 def has_memory(tensor: torch.Tensor) -> bool:
-    """Whether the elements of a dense tensor lie anywhere.
+    """Whether a dense tensor has memory.
 
-    Sharding and offloading give the memory of a parameter back and leave its shape: what then reads
-    it ends the process.
+    Sharding and offloading free the memory of a parameter and keep its shape. Reading it then ends
+    the process.
     """
     try:
         if tensor.data_ptr() > LOW or not tensor.numel():
             return True
         storage = tensor.untyped_storage()
         return storage.nbytes() > 0 and storage.data_ptr() > 0  # a wrapper has a size alone
-    except (RuntimeError, NotImplementedError) as error:  # inside torch.func: it stands for others
+    except (RuntimeError, NotImplementedError) as error:  # inside torch.func: it represents others
         give_back(error)
         return False
 
 
 def is_plain_cpu(tensor: torch.Tensor) -> bool:
-    """Whether the elements lie in CPU memory in logical order, as their bits say."""
+    """Whether the elements are in CPU memory, in logical order, as plain bits."""
     return (
         tensor.is_cpu
         and tensor.layout is torch.strided
@@ -110,7 +111,7 @@ def is_plain_cpu(tensor: torch.Tensor) -> bool:
 def fingerprint(tensor: torch.Tensor) -> str | None:
     """The exact fingerprint of ``tensor``, ``<algorithm>:<32 hex digits>``; None without data.
 
-    Waits for the device when the tensor is not on the CPU; `device.start` does not.
+    Waits for the device if the tensor is not on the CPU; `device_fingerprint.start` does not.
     """
     if type(tensor) in PLAIN_TYPES and is_plain_cpu(tensor):
         seed = _seeds[tensor.dtype, tensor.shape]
@@ -123,7 +124,7 @@ PLAIN_TYPES = frozenset({torch.Tensor, torch.nn.Parameter})
 
 
 def is_at_hand(tensor: torch.Tensor) -> bool:
-    """Whether a fingerprint waits for no device, and tells of the tensor's own elements."""
+    """Whether a fingerprint needs no device, and covers the tensor's own elements."""
     is_plain = type(tensor) in PLAIN_TYPES and tensor.is_cpu and tensor.layout is torch.strided
     return is_plain and has_memory(tensor)
 
@@ -142,7 +143,7 @@ def _digested(tensor: torch.Tensor) -> str | None:
         parts = components(tensor)
         if parts is None:
             return None
-        if hasattr(tensor, "_local_tensor"):  # a piece: not to be compared with that of a rank
+        if hasattr(tensor, "_local_tensor"):  # a shard: not comparable with that of a rank
             return f"shard-{fingerprint(parts[0])}"
         if len(parts) == 1 and parts[0].is_cpu:
             return f"xxh3-128:{_digest_cpu(parts[0], tensor)}"
@@ -153,12 +154,12 @@ def _digested(tensor: torch.Tensor) -> str | None:
 
 
 def _seed(tensor: torch.Tensor) -> int:
-    """As `seed_of`. The sizes of a nested one are among its parts."""
+    """`seed_of`. The sizes of a nested tensor are among its parts."""
     return _seeds[tensor.dtype, _NO_SHAPE if tensor.is_nested else tensor.shape]
 
 
 def seed_of_parts(tensor: torch.Tensor, parts: list[torch.Tensor]) -> int:
-    """As `seed_of`, with dtype and shape of each of several parts."""
+    """`seed_of` for several parts, each with dtype and shape."""
     seed = _seed(tensor)
     if len(parts) > 1:
         seed = hash64(repr([seed, *map(seed_of, parts)]).encode())
@@ -174,8 +175,8 @@ def _digest_cpu(part: torch.Tensor, whole: torch.Tensor) -> str:
 def components(tensor: torch.Tensor) -> list[torch.Tensor] | None:
     """The dense tensors that make up ``tensor``; None when it has no data (meta, fake, freed ...).
 
-    Values and indices of a sparse one, rows and their sizes of a nested one, this rank's shard of a
-    distributed one.
+    Values and indices of a sparse tensor, rows and their sizes of a nested one, this rank's shard
+    of a distributed one.
     """
     if tensor.is_meta or "FakeTensor" in type(tensor).__name__ or _stands_for_others(tensor):
         return None
@@ -205,7 +206,7 @@ _stands_for_others: Callable[[torch.Tensor], bool] = getattr(
 
 
 def _dense(tensor: torch.Tensor) -> list[torch.Tensor] | None:
-    """The tensor, or those that one of another class is made of: it may have no memory."""
+    """The tensor, or the tensors that a subclass consists of. It may have no memory."""
     if type(tensor) not in PLAIN_TYPES and hasattr(tensor, "__tensor_flatten__"):
         inner = [components(getattr(tensor, name)) for name in tensor.__tensor_flatten__()[0]]
         if inner and None not in inner:
@@ -215,7 +216,7 @@ def _dense(tensor: torch.Tensor) -> list[torch.Tensor] | None:
 
 
 def slices(address: int, size: int) -> tuple[Any, ...]:
-    """The parts of ``size`` bytes of memory that a probe reads. Valid while that memory is."""
+    """The parts of ``size`` bytes of memory that a probe reads. Valid as long as the memory."""
     if size <= PROBED:
         return (_views[size](address),)
     view = _views[PROBE_SLICE]
@@ -226,7 +227,7 @@ def slices(address: int, size: int) -> tuple[Any, ...]:
 def probe(parts: tuple[Any, ...], seed: int) -> int:
     """A digest of `slices`: if it differs, the memory changed.
 
-    If it is equal nothing is known, unless there are at most `PROBED` bytes: those are all read.
+    An equal probe proves nothing, unless there are at most `PROBED` bytes: all are read then.
     """
     for part in parts:
         seed = hash64(part, seed)
@@ -255,7 +256,7 @@ def holds_zeros(gradient: torch.Tensor) -> bool:
 
 
 def _are_zeros(gradient: torch.Tensor) -> bool:
-    # Of a DTensor this shard, as its digest: counting all asks the ranks, where torch can at all.
+    # Of a DTensor, this shard only, as its digest: counting all would need the other ranks.
     values = getattr(gradient, "_local_tensor", gradient).detach()
     if values.layout is torch.sparse_coo:
         values = values.coalesce().values()

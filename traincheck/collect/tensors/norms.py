@@ -1,4 +1,4 @@
-"""Norms of many tensors at once, and how many of their elements are not finite."""
+"""Norms of many tensors at once, and the number of their non-finite elements."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from traincheck.collect.tensors.readable import (
 )
 from traincheck.collect.tensors.reading import detached, modes
 
-# Of nearly all tensors whose norms are taken: whether they have one, told by one call into C
+# Decides with one call into C, for nearly all tensors, whether they have a norm
 _kind_of = attrgetter("__class__", "is_cpu", "layout", "dtype", "is_nested")
 _NEAR: dict[Any, tuple[torch.device | None, bool]] = {
     (kind, True, torch.strided, dtype, False): (None, dtype in HALF)
@@ -30,9 +30,9 @@ _NEAR: dict[Any, tuple[torch.device | None, bool]] = {
 
 
 def norms_of(tensors: Sequence[torch.Tensor]) -> list[Any]:
-    """For each tensor its numbers, serialized; on a device a tensor to be read later.
+    """For each tensor its numbers, serialized; on a device, a tensor to be read later.
 
-    b"" where there are none.
+    b"" if there are none.
     """
     out: list[Any] = [b""] * len(tensors)
     if modes() or is_included(FUNC):
@@ -67,7 +67,7 @@ def read_norms(norms: Sequence[Any]) -> list[bytes]:
 
 
 def _texts(norms: Sequence[float], tensors: Sequence[torch.Tensor | None]) -> list[bytes]:
-    """Norms as numbers. tensors: to count in, where that costs nothing but time."""
+    """Norms as numbers. tensors: for counting, if that only costs time."""
     texts = orjson.dumps(norms)[1:-1].split(b",")  # one call serializes all
     return [
         _broken(tensor) if text == b"null" else b'{"norm":%b,"nonfinite":0}' % text
@@ -76,7 +76,7 @@ def _texts(norms: Sequence[float], tensors: Sequence[torch.Tensor | None]) -> li
 
 
 def _broken(tensor: torch.Tensor | None) -> bytes:
-    """Of a detached tensor whose norm is none."""
+    """Numbers of a detached tensor whose norm is not finite."""
     if tensor is None:
         return b'{"nonfinite":1}'
     finite = tensor[torch.isfinite(tensor)].double()
@@ -85,5 +85,5 @@ def _broken(tensor: torch.Tensor | None) -> bytes:
 
 
 def has_norm(tensor: torch.Tensor) -> bool:
-    """Whether ``tensor`` is of floating point and can be looked at."""
+    """Whether ``tensor`` has floating point elements and can be read."""
     return tensor.dtype in FLOATS and is_countable(tensor)

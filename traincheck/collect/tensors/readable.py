@@ -1,4 +1,4 @@
-"""Which tensors can be looked at, element by element, without anyone noticing."""
+"""Which tensors can be read, element by element, without side effects."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64}
 INTS = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
 _COUNTED = FLOATS | INTS
 HALF = frozenset({torch.float16, torch.bfloat16})
-# Inside torch.func. To ask for its level makes a state that each node of a backward pass copies.
+# Inside torch.func. Reading its level creates a state that each node of a backward pass copies.
 FUNC = getattr(getattr(torch._C, "DispatchKey", None), "FuncTorchDynamicLayerFrontMode", None)
 is_included = getattr(torch._C, "_dispatch_tls_is_dispatch_key_included", lambda _: False)
 
 
 def is_countable(tensor: torch.Tensor) -> bool:
-    """Whether a tensor's elements can be looked at without anyone noticing."""
+    """Whether a tensor's elements can be read without side effects."""
     if tensor.dtype not in _COUNTED or type(tensor) not in PLAIN_TYPES:
         return False
     if tensor.layout is not torch.strided or tensor.is_nested or tensor.numel() == 0:

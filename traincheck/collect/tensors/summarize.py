@@ -24,16 +24,16 @@ MAX_ITEMS = 8  # of a sequence or mapping
 MAX_DEPTH = 3
 _INT64 = 1 << 63
 
-# Serialized once for each distinct (dtype, shape, requires_grad, device): making the text costs
-# 1.1 microseconds, finding it 0.3. A plain dict and a bound method: a subclass with __missing__ is
-# a third slower.
+# Serialized once for each distinct (dtype, shape, requires_grad, device): making the text costs 1.1
+# microseconds, a look-up 0.3. A plain dict and a bound method: a subclass with __missing__ is a
+# third slower.
 _Key = tuple[torch.dtype, torch.Size, bool, torch.device]
 _HomeKey = tuple[torch.dtype, torch.Size, bool, bool]
 _MAX_CACHED = 4096  # variable shapes must not grow the training process
 _cache: dict[_Key, bytes] = {}
 _home: dict[_HomeKey, bytes] = {}  # of tensors on the CPU: a flag is hashed faster than a device
 _cached = _home.get
-_scalars: dict[_Key, bytes] = {}  # their values come behind
+_scalars: dict[_Key, bytes] = {}  # their values follow
 _scalar_heads: dict[_HomeKey, bytes] = {}  # the same without the brace, of tensors on the CPU
 _TENSORS = frozenset({torch.Tensor, torch.nn.Parameter})
 _SHOWN = frozenset({*_TENSORS, bool, type(None)})  # whatever their name
@@ -71,7 +71,7 @@ def encode(value: Any) -> bytes:
             key = _home_key_of(value)
             return _cached(key) or _found(value, key)
         except (TypeError, RuntimeError) as error:
-            give_back(error)  # symbolic sizes, nested layouts: the slow path knows
+            give_back(error)  # symbolic sizes, nested layouts: left to the slow path
     elif type(value) is bool or value is None:
         return _SIMPLE[value]
     elif type(value) is float and value - value == 0:  # finite
@@ -80,7 +80,7 @@ def encode(value: Any) -> bytes:
 
 
 def encode_named(name: str, value: Any) -> bytes:
-    """`encode`, of a value under a name: one that secrets have hides it."""
+    """`encode` for a value under a name. It is masked under the name of a secret."""
     if type(value) not in _SHOWN and masking.hides(name, value):
         return _MASKED
     return encode(value)
@@ -120,7 +120,7 @@ def summarize_tensor(tensor: torch.Tensor) -> Any:
     """The summary of a tensor, with its value when it is one number in CPU memory."""
     if type(tensor) in _TENSORS:
         return _summary(tensor)
-    with unseen():  # else a subclass of the user's sees our reads
+    with unseen():  # otherwise a user's subclass would see the reads
         return _summary(tensor)
 
 
@@ -131,13 +131,13 @@ def _summary(tensor: torch.Tensor) -> Any:
             return orjson.Fragment(_serialized(key, _cache))
         return orjson.Fragment(_scalar_text(tensor, key))
     except (TypeError, RuntimeError, AttributeError) as error:
-        give_back(error)  # symbols as sizes, values in a transform
+        give_back(error)  # symbolic sizes, values in a transform
         dtype = str(tensor.dtype).removeprefix("torch.")
         return {"dtype": dtype, "shape": [], "type": dotted(type(tensor))}
 
 
 def number(value: Any) -> Any:
-    """A number as JSON can hold it: non-finite floats by name, complex and huge ints as text."""
+    """A number in JSON: non-finite floats by name, complex and huge ints as text."""
     if isinstance(value, float):
         return value if math.isfinite(value) else repr(value)
     if isinstance(value, int):
@@ -146,9 +146,10 @@ def number(value: Any) -> Any:
 
 
 def dumps(value: Any) -> bytes:
-    """JSON of what a program may hold, which is more than orjson takes.
+    """JSON of any value of a program, also of values that orjson rejects.
 
-    Nothing of ours is called from within orjson, which would replace what a signal handler raises.
+    No code of traincheck is called from within orjson, which would replace an exception of a signal
+    handler.
     """
     try:
         return orjson.dumps(value)
@@ -158,7 +159,7 @@ def dumps(value: Any) -> bytes:
 
 
 def _cleaned(value: Any) -> Any:
-    """What orjson takes: text may not be UTF-8, as names of files, and keys may be no text."""
+    """The value in a form that orjson accepts: UTF-8 text only, and keys that are text."""
     kind = type(value)
     if value is None or kind is float or kind is orjson.Fragment:
         return value
@@ -174,7 +175,7 @@ def _cleaned(value: Any) -> Any:
 
 
 def escaped(text: bytes) -> bytes:
-    """Text as a part of a template."""
+    """Text escaped for a template."""
     return text.replace(b"%", b"%%")
 
 
@@ -206,7 +207,7 @@ def _sequence(value: Any, depth: int = 0) -> Any:
 
 
 def _item(item: Any, depth: int) -> Any:
-    """One of several: texts in a row are data, such as sentences or class names."""
+    """One item of several: texts in a list are data, such as sentences or class names."""
     return masking.known_by(item) if type(item) is str else summarize(item, depth)
 
 
@@ -258,20 +259,20 @@ _BY_TYPE: dict[type, Callable[..., Any]] = {
 
 
 def summarize_named(name: Any, value: Any, depth: int = 0) -> Any:
-    """`summarize`, of a value under a name: one that secrets have hides it."""
+    """`summarize` for a value under a name. It is masked under the name of a secret."""
     return MASK if masking.hides(name, value) else summarize(value, depth)
 
 
 def summarize(value: Any, depth: int = 0) -> Any:
     """The JSON form of any value (schema/values.py).
 
-    Calls no method that a user's class could have redefined.
+    Calls no method that a user's class could override.
     """
     kind = type(value)
     found = _BY_TYPE.get(kind)
     if found is not None:
         return found(value, depth)
-    # By the type, as ``isinstance`` asks a class that lies about ``__class__``
+    # By the type: ``isinstance`` would believe a class that lies about ``__class__``
     if issubclass(kind, torch.Tensor):
         return summarize_tensor(value)
     if issubclass(kind, enum.Enum):

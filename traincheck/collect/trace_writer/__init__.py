@@ -1,1 +1,1 @@
-"""Number records and hand them to the kernel; what the fields of a record are made of."""
+"""Number records, serialize their common fields and write them."""

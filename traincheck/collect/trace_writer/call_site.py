@@ -1,7 +1,4 @@
-"""Which line of the user's program makes a call.
-
-The frames are read, never kept.
-"""
+"""The line of the user's program that makes a call. Frames are read, never kept."""
 
 from __future__ import annotations
 
@@ -19,22 +16,22 @@ from traincheck.handlers import give_back
 
 _TORCH_DIR = str(Path(torch.__file__).parent)
 _OWN_DIR = str(Path(__file__).parents[1])
-# Libraries whose objects stand around those of torch and pass each call on.
+# Libraries whose objects wrap those of torch and forward each call.
 _PASSING_ON = re.compile(
     r"[\\/](?:site|dist)-packages[\\/](?:accelerate|lightning_fabric|lightning[\\/]fabric)[\\/]"
 )
-_CELL = "<ipython-input-"  # in a terminal; the cells of a notebook have names of files
-_MOST_CODES = 4096  # functions and lines made on the fly must not grow the training process
+_CELL = "<ipython-input-"  # in a terminal; cells of a notebook have file names
+_MOST_CODES = 4096  # generated functions and lines must not grow the training process
 
-# Code by id, and its serialized lines by instruction; None where it is not the user's. The code is
-# kept, so that no other gets its id. Not by the code itself, which hashes all its names and
-# constants each time, nor by line, which is searched for in a table: ten times as long.
+# Code by id, and its serialized lines by instruction; None if it is not the user's. The code is
+# kept alive, so that no other code gets its id. The key is not the code itself, which hashes all
+# its names and constants each time, nor the line, whose look-up in a table takes ten times as long.
 _Known: TypeAlias = tuple[CodeType, "dict[int, bytes] | None"]
 _known: dict[int, _Known] = {}
 
 
 def where() -> str | None:
-    """``file:line`` of the nearest frame outside torch, traincheck and what wraps torch."""
+    """``file:line`` of the nearest frame outside torch, its wrappers and traincheck."""
     return outside(sys._getframe(2))
 
 
@@ -60,17 +57,17 @@ def place(frame: FrameType | None) -> bytes:
 
 
 def _label(name: str) -> str:
-    """The name of a file; of a cell of a notebook, ``Cell In[3]``, as its file is a passing one."""
+    """The name of a file; for a notebook cell, whose file is temporary, ``Cell In[3]``."""
     try:
         shell = sys.modules["IPython"].get_ipython()
         return " ".join(shell.compile.format_code_name(name) or (name,))
     except (KeyError, AttributeError) as error:
-        give_back(error)  # no notebook, or an IPython that does not number its cells
+        give_back(error)  # not a notebook, or an IPython that does not number its cells
         return name
 
 
 def _meet(code: CodeType) -> _Known:
-    """Code that was not seen before: whether it is the user's."""
+    """Register code that was not seen before: whether it is the user's."""
     if len(_known) >= _MOST_CODES:
         _known.clear()
     name = code.co_filename

@@ -1,6 +1,6 @@
-"""Whether torch compiles or exports the program instead of running it: then nothing is recorded.
+"""Whether torch compiles or exports the program instead of running it: nothing is recorded then.
 
-`torch.compiler.is_compiling`, which is two calls deep, taken apart. Wrappers ask
+This is `torch.compiler.is_compiling`, which is two calls deep, in parts. Wrappers test
 
     is_traced() or ... or state._is_compiling_flag
 
@@ -15,14 +15,14 @@ from torch import compiler
 
 
 class _Asked:
-    """Stands in for a flag that this torch does not have."""
+    """Replaces a flag that this torch does not have."""
 
     @property
     def _is_compiling_flag(self) -> bool:
         return compiler.is_compiling()
 
 
-# Dynamo knows this function by name and takes it for true: nothing behind it enters its graphs.
+# Dynamo recognizes this function by name and assumes true: no code after it enters its graphs.
 is_traced = compiler.is_dynamo_compiling
-# Where the flag is that is set while torch exports, and while a backend compiles.
+# The owner of the flag that is set while torch exports, and while a backend compiles.
 state: Any = compiler if hasattr(compiler, "_is_compiling_flag") else _Asked()

@@ -1,10 +1,8 @@
 """Number records and hand them to the kernel as they are made.
 
-The hot path of every event: it knows no instrument.
-
-One `Emitter` a thread. Records are made of pre-serialized pieces: filling a template takes a third
-of the time that building and serializing a dict takes (0.36 against 0.99 microseconds,
-benchmarks/overhead.py).
+The hot path of every event, independent of instruments. One `Emitter` per thread. Records are made
+of pre-serialized pieces: filling a template takes a third of the time of building and serializing a
+dict (0.36 against 0.99 microseconds, benchmarks/overhead.py).
 """
 
 from __future__ import annotations
@@ -38,15 +36,15 @@ from traincheck.collect.trace_writer.pending_numbers import Finish, PendingNumbe
 from traincheck.handlers import give_back
 from traincheck.schema.layout import event_file_name
 
-MOST_HELD = 2048  # records that wait for numbers of theirs from a device
-BATCH = 128  # records a write; after SIGKILL at most this many are missing from a thread
+MOST_HELD = 2048  # records that wait for their numbers from a device
+BATCH = 128  # records per write; after SIGKILL at most this many of a thread are missing
 _SPANS_PER_THREAD = 1 << 40
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _dumps = orjson.dumps
 
-# The interpreter leaves frames of files whose name holds both words out when it counts
-# ``stacklevel``, so a warning raised below a wrapper still names the line that it names without us.
+# When the interpreter counts ``stacklevel``, it skips frames of files whose names contain both
+# words. So a warning raised below a wrapper still names the same line as without traincheck.
 HIDDEN_FILE = "<traincheck importlib._bootstrap>"
 
 
@@ -58,25 +56,27 @@ def hidden(function: _F) -> _F:
 
 
 class RecordingFlags:
-    """What every wrapper looks at first. One object a session, so that turning it is one store.
+    """Flags that every wrapper tests first. One object per session, so that a change is one store.
 
-    on: records are wanted. idle: nothing is recorded and no boundary is awaited. inner, looks: also
-    calls within modules, and changes of variables, that are wanted in some steps only. autocast,
-    modes: it has been on, or function modes have, so that it is worth asking whether it is now.
+    Attributes:
+        on: records are requested.
+        idle: nothing is recorded and no step boundary is awaited.
+        inner, looks: calls within modules, and changes of variables, are recorded now.
+        autocast, modes: autocast, or function modes, were on before, so they must be tested.
     """
 
-    __slots__ = ("autocast", "idle", "inner", "looks", "modes", "on")
+    __slots__ = ("autocast", "idle", "inner_calls", "modes", "on", "scans")
 
     def __init__(self) -> None:
         self.on = True
-        self.inner = self.looks = True
+        self.inner_calls = self.scans = True
         self.idle = False
         self.autocast = any_autocast()
         self.modes = has_mode()
 
 
 class Clock:
-    """Where in the run we are: what the common fields of every record are taken from."""
+    """The position in the run: the source of the common fields of every record."""
 
     __slots__ = ("fields", "stage", "step")
 
@@ -84,7 +84,7 @@ class Clock:
         self.set(0, "init")
 
     def set(self, step: int | None, stage: str) -> None:
-        """Move on. ``fields`` is the same, serialized."""
+        """Set the position. ``fields`` is the same, serialized."""
         self.step = step
         self.stage = stage
         if step is None:
@@ -94,33 +94,34 @@ class Clock:
 
 
 class Writer(Protocol):
-    """The recording that an emitter is of.
+    """The recording that an emitter belongs to.
 
-    switch, clock: of the process. rank: of the process in its job; 0 for the only one.
+    recording, clock: of the process. rank: of the process in its job; 0 for the only one.
     """
 
     settings: Settings
-    switch: RecordingFlags
+    recording: RecordingFlags
     clock: Clock
     rank: int
 
     def fault(self, source: Any, error: BaseException) -> None:
-        """Count a failure of our own in ``source``; never raise it."""
+        """Count a failure of traincheck in ``source``; never raise it."""
 
     def storage_failed(self, error: OSError, records: int) -> None:
-        """A write failed, and so many records are lost."""
+        """A write failed, and this number of records is lost."""
 
 
 class Emitter:
     """The records of one thread, and the top of its stack of open spans.
 
-    When its thread has ended, the next that begins goes on with it: `Session.emitter`.
+    When its thread has ended, the next new thread continues it: see `Session.emitter`.
 
-    busy: our own code is running, and what it calls is not the user's doing.
-    modules: depth of module calls.
-    module: the innermost module that is being called.
-    inner: what stands for the function that is being called, if its calls are recorded.
-    buffer: complete records that wait to be written.
+    Attributes:
+        busy: code of traincheck is running; its calls are not the user's.
+        modules: depth of module calls.
+        module: the innermost module that is being called.
+        inner: represents the function that is being called, if its calls are recorded.
+        buffer: complete records that wait to be written.
     """
 
     __slots__ = (
@@ -139,16 +140,16 @@ class Emitter:
         self.inner: object = None
         self.modules = 0
         self.module: torch.nn.Module | None = None
-        self.flushed_ns = 0  # when the kernel was last handed records
-        # Reentrant: a signal handler or a finalizer of the user's may run in here and record calls
+        self.flushed_ns = 0  # time of the last write
+        # Reentrant: a signal handler or finalizer of the user may run inside and record calls
         self._lock = threading.RLock()
         self.buffer: list[bytes] = []
         self.file = EventFile(self._path)
-        self._handed = 0  # records that were handed to the file
+        self._handed = 0  # records that the file got
         self._late = PendingNumbers()
 
     def call(self, span: int, parent: int | None, start_ns: int, body: bytes) -> None:
-        """Record a call whose own fields are already JSON."""
+        """Record a call whose specific fields are already JSON."""
         seq = self.seq
         now, place = monotonic_ns(), self.clock.fields
         if parent is None:
@@ -156,36 +157,36 @@ class Emitter:
         else:
             line = INNER_CALL % (seq, now, place, span, parent, start_ns, body)
         if self.seq != seq:
-            self.line(line, seq)
-        else:  # `line`, inlined
+            self.append(line, seq)
+        else:  # `append`, inlined
             self.seq = seq + 1
             self.buffer.append(line)
             if len(self.buffer) >= BATCH:
-                self.full()
+                self.flush_if_full()
 
     def state(self, time_ns: int, body: bytes) -> None:
-        """Record a state change whose own fields are already JSON."""
+        """Record a state change whose specific fields are already JSON."""
         seq = self.seq
-        self.line(STATE % (seq, time_ns, self.clock.fields, body), seq)
+        self.append(STATE % (seq, time_ns, self.clock.fields, body), seq)
 
     def event(self, kind: str, fields: dict[str, Any]) -> None:
         """Record any other event."""
-        self.ready(kind, dumps(fields)[1:-1])
+        self.write_json(kind, dumps(fields)[1:-1])
 
-    def ready(self, kind: str, body: bytes) -> None:
+    def write_json(self, kind: str, body: bytes) -> None:
         """Record an event whose own fields are already JSON."""
         seq = self.seq
         head = (kind.encode(), seq, monotonic_ns(), self.clock.fields)
-        self.line(EVENT % (*head, b"," if body else b"", body), seq)
+        self.append(EVENT % (*head, b"," if body else b"", body), seq)
 
     def now(self) -> bytes:
         """Time and common fields of a record."""
         return b"%d,%b" % (monotonic_ns(), self.clock.fields)
 
-    def line(self, line: bytes, seq: int) -> None:
+    def append(self, line: bytes, seq: int) -> None:
         """Buffer a complete record that was given the number ``seq``, as it was read from here.
 
-        A signal handler of the program may record meanwhile: the number is taken as the record is
+        A signal handler of the program may record meanwhile. The number is taken when the record is
         appended, with no call between.
         """
         while self.seq != seq:
@@ -193,10 +194,10 @@ class Emitter:
         self.seq = seq + 1
         self.buffer.append(line)
         if len(self.buffer) >= BATCH:
-            self.full()
+            self.flush_if_full()
 
-    def put(self, lines: list[bytes], seq: int) -> None:
-        """As `line` with many, the first of which was given the number ``seq``."""
+    def append_many(self, lines: list[bytes], seq: int) -> None:
+        """Like `append` for several records, the first of which was given the number ``seq``."""
         count = len(lines)
         while self.seq != seq:
             now = self.seq
@@ -205,17 +206,17 @@ class Emitter:
         self.seq = seq + count
         self.buffer += lines
         if len(self.buffer) >= BATCH:
-            self.full()
+            self.flush_if_full()
 
-    def full(self) -> None:
+    def flush_if_full(self) -> None:
         """Write, unless records wait for numbers from a device."""
         if not self._late.waiting or len(self.buffer) >= MOST_HELD:
             self.flush()
 
-    def later(self, finish: Finish, numbers: torch.Tensor) -> bytes:
+    def defer(self, finish: Finish, numbers: torch.Tensor) -> bytes:
         """A place in a record for what ``finish`` makes of numbers that are on a device.
 
-        The record is held back until the step ends, when all are read at once.
+        The record waits until the step ends, when all numbers are read at once.
         """
         return self._late.add(finish, numbers)
 
@@ -223,8 +224,8 @@ class Emitter:
         """Write what is buffered. A write that fails ends the recording, never the training.
 
         Args:
-            is_own: called by the thread whose records these are. Another thread leaves alone what
-                waits for numbers from a device.
+            is_own: called by the thread of these records. Another thread does not touch records
+            that wait for numbers from a device.
         """
         if not self.buffer and not self.file.left:
             return
@@ -245,11 +246,10 @@ class Emitter:
                 self.session.storage_failed(error, self.file.drop())
 
     def _hand_over(self) -> None:
-        """Move what is buffered to the file, which writes it.
+        """Move the buffered records to the file, which writes them.
 
-        The thread may append meanwhile, and a signal handler may do all of this itself: what is
-        read in one line, and what is done in the last block, has no call in it, so that neither
-        comes between.
+        The thread may append meanwhile, and a signal handler may run this method itself. The line
+        that reads and the last block contain no call, so neither can interrupt them.
         """
         file, late = self.file, self._late
         while True:
@@ -270,19 +270,19 @@ class Emitter:
 
     def drop_inherited(self) -> None:
         """In a forked child: the buffer and the file belong to the parent."""
-        self._lock = threading.RLock()  # another thread may have held it
+        self._lock = threading.RLock()  # another thread may have owned it
         self.buffer.clear()
         self._late.leave()
         self.file.leave()
 
 
 def _numbered(line: bytes, old: int, new: int) -> bytes:
-    """A record under another number, which stands before all that a program may have named."""
+    """A record with another number. The number precedes all text of a program."""
     return line.replace(NUMBER % old, NUMBER % new, 1)
 
 
 def context(is_grad_enabled: Callable[[], bool] = torch.is_grad_enabled) -> bytes:
-    """Grad mode and autocast as the end of a record, when they are not the default."""
+    """Grad mode and autocast as the end of a record, if they are not the default."""
     text = b"" if is_grad_enabled() else NO_GRAD
     return text + AUTOCAST + _dumps(_autocast_dtype()) if any_autocast() else text
 

@@ -1,7 +1,7 @@
-"""The file of one thread's records: appended to, and what was handed over is written once.
+"""The file of one thread's records: append-only, and each byte is written once.
 
-Knows bytes and descriptors, no records. Functions of the system are bound at import: a program that
-replaces ``os.write`` for a test meets none of our calls.
+Handles bytes and descriptors, not records. System functions are bound at import, so a program that
+replaces ``os.write`` for a test does not see the calls of traincheck.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from time import monotonic
 
 from traincheck.handlers import give_back
 
-_ASKED_AFTER = 1 << 22  # bytes that are written before the disk is asked again, or
-_LONGEST = 1.0  # seconds: others write there too
+_ASKED_AFTER = 1 << 22  # bytes that are written before the free space is read again, or
+_LONGEST = 1.0  # seconds: other programs write there too
 _MIB, _MOST_LEFT = 1 << 20, 1 << 30
 _FLAGS = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC
 _open, _close, _write, _rename = os.open, os.close, os.write, os.rename
@@ -24,7 +24,7 @@ _fstat, _fstatvfs, _lseek = os.fstat, os.fstatvfs, os.lseek
 
 
 def write_file(path: str, data: bytes) -> None:
-    """Write a small file of ours, a note for the launcher.
+    """Write a small file, a note for the launcher.
 
     Raises:
         OSError: it cannot be written.
@@ -37,26 +37,26 @@ def write_file(path: str, data: bytes) -> None:
 
 
 class LowSpaceError(OSError):
-    """What is left on the disk belongs to the program: its next checkpoint must find room."""
+    """The remaining disk space is reserved for the program and its next checkpoint."""
 
 
 def reserved(total: int) -> int:
-    """Bytes that are left free on a disk of this size: a twentieth, of a small one more."""
+    """Bytes that stay free on a disk of this size: a twentieth, more of a small one."""
     return min(_MOST_LEFT, max(total // 20, min(64 * _MIB, total // 2)))
 
 
 class EventFile:
     """Opened at the first write, and again when the program has closed it.
 
-    A signal handler of the program may run between any two instructions, and raise or write itself.
-    So what is left to be written is kept here, and an interrupted write is finished by the next.
+    A signal handler of the program may run between any two instructions, and raise or write. So
+    unwritten bytes are kept here, and the next write finishes an interrupted one.
 
     Args:
-        path: asked where it is, whenever it is opened and when it is to be renamed.
+        path: returns its path, for opening and renaming it.
 
     Attributes:
         fd: its descriptor; -1 while it is not open.
-        left: bytes that are still to be written.
+        left: bytes that are not written yet.
         is_torn: whether the file ends within a record.
     """
 
@@ -70,18 +70,18 @@ class EventFile:
         self.fd = -1
         self.left = b""
         self.is_torn = False
-        self._id: tuple[int, int] | None = None  # what the descriptor was opened for
-        self._end = 0  # how long the file is, as far as is known
-        self._is_sure = True  # whether ``left`` and ``_end`` tell of each write
-        self._asked = 0.0  # when the disk was
-        self._room = 0  # bytes until it is asked again
+        self._id: tuple[int, int] | None = None  # the file that the descriptor was opened for
+        self._end = 0  # length of the file, as far as known
+        self._is_sure = True  # whether ``left`` and ``_end`` include each write
+        self._asked = 0.0  # when the free space was read
+        self._room = 0  # bytes until it is read again
 
     def write(self) -> None:
         """Append what is left.
 
         Raises:
-            LowSpaceError: the disk is nearly full; nothing of it is written.
-            OSError: on a full disk, say; part of it may be written.
+            LowSpaceError: the disk is nearly full; nothing was written.
+            OSError: for example on a full disk; a part may be written.
         """
         if not self._is_ours():
             self._open()
@@ -98,15 +98,15 @@ class EventFile:
         left, end = self.left, self._end
         self._is_sure = False
         count = _write(self.fd, left)
-        # With another answer the loop would never end
+        # Any other result would make the loop endless
         if type(count) is not int or not 0 < count <= len(left):
             raise OSError(errno.EIO, f"write returned {count!r} for {len(left)} bytes")
-        if self._end == end:  # else a handler that ran since has found out. No call from here on:
+        if self._end == end:  # else a handler that ran since has measured it. No call from here on:
             self.is_torn = left[count - 1 : count] != b"\n"
             self.left, self._end, self._is_sure = left[count:], end + count, True
 
     def _find_out(self, end: int) -> None:
-        """After a write of which nothing is known, with the file as long as this."""
+        """Find out how much was written by an interrupted write, from the length of the file."""
         if end > self._end:
             count = end - self._end
             self.is_torn = self.left[count - 1 : count] != b"\n"
@@ -114,21 +114,21 @@ class EventFile:
         self._is_sure = True
 
     def drop(self) -> int:
-        """Give up what is left. How many records are lost, a torn one included."""
+        """Discard the unwritten bytes. Returns the number of lost records, a torn one included."""
         records = self.left.count(b"\n")
         self.left = b""
         return records
 
     def _ask(self, size: int) -> None:
-        """Whether there is room on the disk for so many bytes and what the program may write."""
+        """Whether the disk has space for so many bytes and the reserve of the program."""
         self._asked, self._room = monotonic(), max(size, _ASKED_AFTER)
         try:
             found = _fstatvfs(self.fd)
-        except OSError as error:  # then a write tells
+        except OSError as error:  # a write shows it then
             give_back(error)
             return
         total = found.f_blocks * found.f_frsize
-        if total > 0:  # some that are no disks say 0
+        if total > 0:  # some file systems that are not disks report 0
             free = found.f_bavail * found.f_frsize - reserved(total)
             if free < size:
                 self._room = 0
@@ -145,10 +145,10 @@ class EventFile:
             self._end, self._is_sure = end, True
 
     def _is_ours(self) -> bool:
-        """Whether the descriptor still is that of our file. Asked before each write.
+        """Whether the descriptor still belongs to this file. Tested before each write.
 
-        A program that closes all it finds, as daemons do, gets the number for a file of its own.
-        Only what the descriptor stands for tells: a file of the program's may be just as long.
+        A program that closes all descriptors, as daemons do, may get the same number for another
+        file. Only device and inode show this: a file of the program may have the same length.
         """
         if self.fd < 0:
             return False
@@ -160,13 +160,13 @@ class EventFile:
         return (found.st_dev, found.st_ino) == self._id
 
     def rename(self) -> None:
-        """Move it to where it is now to be."""
+        """Move it to its new path."""
         if self.fd >= 0:
             before, self._at = self._at, self._path()
             _rename(before, self._at)
 
     def leave(self) -> None:
-        """Close the descriptor if it is ours: a forked child writes a file of its own."""
+        """Close the descriptor if it belongs to this file: a forked child writes another file."""
         if self._is_ours():
             _close(self.fd)
         self.fd, self.left, self._is_sure = -1, b"", True

@@ -1,6 +1,6 @@
-"""Places in records for numbers that are still on a device.
+"""Placeholders in records for numbers that are still on a device.
 
-All are read at once when the records are written: to read each would wait for the device each time.
+All are read at once when the records are written: reading each would wait for the device each time.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ Finish = Callable[[Sequence[float]], bytes]  # makes JSON of numbers
 class PendingNumbers:
     """Numbers of one thread's records that wait for devices.
 
-    A signal handler of the program may add or read some at any time. So each has a number of its
-    own, and texts are kept until records that name them are complete.
+    A signal handler of the program may add or read some at any time. So each has a unique number,
+    and texts are kept until the records that name them are complete.
     """
 
     __slots__ = ("_next", "_texts", "waiting")
@@ -32,7 +32,7 @@ class PendingNumbers:
         self.waiting: dict[int, tuple[Finish, torch.Tensor]] = {}
 
     def add(self, finish: Finish, numbers: torch.Tensor) -> bytes:
-        """A place for what ``finish`` makes of a tensor of one dim."""
+        """A placeholder for the text that ``finish`` makes of a tensor with one dim."""
         number = self._next
         self._next = number + 1
         self.waiting[number] = finish, numbers
@@ -42,7 +42,7 @@ class PendingNumbers:
         """Read all numbers that wait.
 
         Raises:
-            Exception: of torch; the records are good without them, and nothing waits any more.
+            Exception: of torch. The records are valid without the numbers, and none waits any more.
         """
         waiting = dict(self.waiting)
         try:
@@ -63,8 +63,8 @@ class PendingNumbers:
             self.waiting.pop(number, None)
 
     def filled(self, lines: Sequence[bytes]) -> Sequence[bytes]:
-        """Records with the texts in their places; ``{}`` where one could not be read."""
-        if not self._next:  # as in all programs without a device
+        """Records with the texts inserted; ``{}`` if one could not be read."""
+        if not self._next:  # the case of all programs without a device
             return lines
         return [line if b"\0" not in line else _PLACE.sub(self._text, line) for line in lines]
 
@@ -76,6 +76,6 @@ class PendingNumbers:
         self._texts.clear()
 
     def leave(self) -> None:
-        """In a forked child: all of it belongs to the parent."""
+        """In a forked child: discard everything, which belongs to the parent."""
         self.waiting.clear()
         self._texts.clear()

@@ -1,4 +1,4 @@
-"""How a process of several ranks ends: told in its trace, so that one that was killed is known."""
+"""Record the end of a process in a job of several ranks, so that a killed one is recognized."""
 
 from __future__ import annotations
 
@@ -24,6 +24,6 @@ class ProcessEnd:
             traceback = traceback.tb_next
         self._data = {"exception": kind.__name__, "where": where}
 
-    def tell(self, em: Emitter) -> None:
+    def record(self, em: Emitter) -> None:
         """Write the mark of the end."""
         em.event("mark", {"text": Marks.ENDED, "data": self._data})

@@ -1,4 +1,4 @@
-"""Which emitter a thread has, and who gives it back when the thread ends."""
+"""The emitter of each thread, and its return when the thread ends."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class ThreadState(threading.local):
 
 
 class Lease:
-    """Gives an emitter back when its thread ends, with all that is local to it.
+    """Returns an emitter when its thread ends and its locals are freed.
 
-    Whoever started it: of threads of C++, Python does not know whether they are alive.
+    This also works for threads of C++. Python does not know whether those are alive.
     """
 
     __slots__ = ("_em", "_free")

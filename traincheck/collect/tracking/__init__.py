@@ -1,1 +1,1 @@
-"""Find the variables of a process, name them, and see what changes them."""
+"""Find the variables of a process, name them, and detect their changes."""

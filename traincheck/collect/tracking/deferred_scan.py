@@ -1,6 +1,6 @@
-"""Looks at tensors on devices: begun together when a look at many ends, read when a step does.
+"""Scans of tensors on devices: started together when a scan ends, read when the step ends.
 
-Nothing of the tensors is kept meanwhile: the program may give their memory back.
+No tensor is kept alive meanwhile: the program may free its memory.
 """
 
 from __future__ import annotations
@@ -30,13 +30,16 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, kw_only=True)
 class DeferredScan:
-    """A look at a variable whose digest is made on a device.
+    """A scan of a variable whose digest is computed on a device.
 
-    after: the span after which it was.
-    is_new: nothing that was seen before is to be compared with it.
-    is_told: a change is recorded, not only remembered. is_glance: it was before the span began.
-    are_values: of each part, whether it holds elements of the tensor; none when it was cleared.
-    seed: of dtype and shape. prefix: of the fingerprint.
+    Attributes:
+        after: the span after which it took place.
+        is_new: whether there is no earlier content to compare with.
+        is_told: whether a change is recorded, not only remembered.
+        is_glance: whether it took place before the span began.
+        are_values: for each part, whether it has elements of the tensor; empty if it was cleared.
+        seed: of dtype and shape.
+        prefix: of the fingerprint.
     """
 
     variable: TrackedTensor
@@ -51,9 +54,11 @@ class DeferredScan:
 
 
 class Found(NamedTuple):
-    """What a look found. fingerprint: None of a gradient that was cleared.
+    """The result of a scan.
 
-    is_zero: every bit of it is; what has a sign is not.
+    Attributes:
+        fingerprint: None for a gradient that was cleared.
+        is_zero: whether every bit is zero; -0.0 is not.
     """
 
     look: DeferredScan
@@ -63,7 +68,7 @@ class Found(NamedTuple):
 
 
 class DeferredScans:
-    """Looks that wait for devices, in their order. variables: ids of what they are at."""
+    """Scans that wait for devices, in order. variables: ids of the scanned variables."""
 
     def __init__(self) -> None:
         self._waiting: list[tuple[DeferredScan, list[torch.Tensor]]] = []
@@ -74,9 +79,9 @@ class DeferredScans:
         return bool(self._begun)
 
     def add(self, look: DeferredScan, tensor: torch.Tensor) -> bool:
-        """Look at a tensor, when `begin` is called; False where there is nothing to look at.
+        """Scan a tensor when `begin` is called; False if it cannot be scanned.
 
-        Work that is captured in a graph is done later, or never: nothing is known of its results.
+        Work that is captured in a graph runs later, or never: its results are unknown.
         """
         if is_capturing():
             return False
@@ -84,7 +89,7 @@ class DeferredScans:
             parts = components(tensor)
             if parts is None:
                 return False
-            if hasattr(tensor, "_local_tensor"):  # as `fingerprint` does
+            if hasattr(tensor, "_local_tensor"):  # the same as in `fingerprint`
                 tensor, parts, look.prefix = parts[0], parts[:1], "shard-"
             look.seed = seed_of_parts(tensor, parts)
             look.are_values = tuple(part.dtype is tensor.dtype for part in parts)
@@ -93,7 +98,7 @@ class DeferredScans:
         return True
 
     def clear(self, variable: TrackedTensor, after: int) -> bool:
-        """A gradient is gone: whether looks at it wait, so that this comes after them."""
+        """A gradient is gone: whether scans of it wait, so that this must follow them."""
         if id(variable) not in self.variables:
             return False
         self._put(DeferredScan(variable=variable, after=after), [])
@@ -104,16 +109,16 @@ class DeferredScans:
         self.variables.add(id(look.variable))
 
     def begin(self) -> None:
-        """Digest what was added. To be called before the program runs on and writes to it."""
+        """Start the digests. Call it before the program continues and writes to the tensors."""
         if self._waiting:
             waiting, self._waiting = self._waiting, []
             started = start([part for _, parts in waiting for part in parts])
             self._begun.append((started, [look for look, _ in waiting]))
 
     def read(self) -> Iterator[Found]:
-        """What all looks found. Waits for the devices, unless that would end a capture.
+        """The results of all scans. Waits for the devices, unless that would end a capture.
 
-        What was found is lost then: a change is seen by the next look, as if there had been none.
+        The results are lost then, and the next scan finds the change.
         """
         begun, self._begun = self._begun, []
         self.variables.clear()

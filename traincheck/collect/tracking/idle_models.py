@@ -1,10 +1,9 @@
-"""Which of many models need no look, as nothing has touched them since the last one.
+"""Skip the scan of models that were not used since the last scan.
 
-Each call that trains one model is followed by looks. At all models of a program that trains many of
-them, each by itself, these would take a time that grows with the square of how many there are.
-
-The version counter of a tensor is a hint only (docs/adr/0005), so a look is left out where nothing
-but a write that hides from it could be found, and not twice in one step.
+Each call that trains one model is followed by scans. If a program trains many models separately,
+scanning all of them each time would take quadratic time. The version counter of a tensor is only a
+hint (docs/adr/0005). So a scan is skipped only if it could find nothing but a write that the
+counter does not show, and not twice in one step.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ Keeps = Callable[["IdleState", "int | None", Sequence[Any]], bool]
 def due(
     em: Emitter, live: list[_R], is_kept: Keeps, names: AbstractSet[str] = NO_ROOTS
 ) -> list[_R]:
-    """Those of the live roots that may have changed; those of ``names`` were written to."""
+    """The live roots that may have changed; those of ``names`` were written to."""
     if len(live) <= 1:
         return live
     step = em.clock.step
@@ -51,9 +50,9 @@ def due(
 
 
 class IdleState:
-    """Of one model: whether an optimizer trains it, and what was seen of it since.
+    """The state of one model: whether an optimizer trains it, and its scans since.
 
-    It is at rest from a step of its optimizer until it is called.
+    It is idle from a step of its optimizer until it is called.
     """
 
     __slots__ = ("_gradients", "_parameters", "_was_called", "_was_trained")
@@ -64,7 +63,7 @@ class IdleState:
         self._gradients: Seen | None = None
 
     def called(self) -> None:
-        """A forward begins: what the program does next may concern this model."""
+        """A forward begins: the next calls of the program may concern this model."""
         self._was_called, self._parameters, self._gradients = True, None, None
 
     def trained(self) -> None:
@@ -72,22 +71,22 @@ class IdleState:
         self._was_trained, self._was_called, self._gradients = True, False, None
 
     def keeps_parameters(self, step: int | None, tables: Sequence[Any]) -> bool:
-        """Whether a look at parameters can be left out."""
+        """Whether a scan of parameters can be skipped."""
         seen = self._parameters
         return seen is not None and seen[0] == step and seen[1] == _parameters(tables)
 
     def keeps_gradients(self, step: int | None, tables: Sequence[Any]) -> bool:
-        """Whether a look at gradients, and at who requires them, can be left out."""
+        """Whether a scan of gradients and of requires_grad can be skipped."""
         seen = self._gradients
         return seen is not None and seen[0] == step and seen[1] == _gradients(tables)
 
     def saw_parameters(self, step: int | None, holders: Sequence[Any]) -> None:
-        """There was a look at all parameters."""
+        """All parameters were scanned."""
         if self._was_trained and step is not None:
             self._parameters = step, _parameters(holders[1::2])
 
     def saw_gradients(self, step: int | None, holders: Sequence[Any]) -> None:
-        """There was a look at all gradients."""
+        """All gradients were scanned."""
         if self._was_trained and not self._was_called and step is not None:
             self._gradients = step, _gradients(holders[1::2])
 
@@ -100,9 +99,9 @@ def _parameters(tables: Sequence[Any]) -> list[Any]:
     try:
         tensors = _tensors(tables)
         return [*map(id, tensors), *map(_written, tensors)]
-    except (RuntimeError, AttributeError) as error:  # made in inference mode: it counts no writes
+    except (RuntimeError, AttributeError) as error:  # inference mode: it counts no writes
         give_back(error)
-        return [object()]  # like nothing else
+        return [object()]  # equal to nothing else
 
 
 def _gradients(tables: Sequence[Any]) -> list[Any]:

@@ -1,4 +1,4 @@
-"""The optimizers and root models of a process that are alive, and what a step used of them."""
+"""The live optimizers and root models of a process, and their use in a step."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ import torch
 class LiveObjects:
     """Optimizers and called root models, by id.
 
-    used_rates, called_modes: of this step, the rates when the optimizers stepped and the modes of
-    models when they were called.
+    Attributes:
+        used_rates: in this step, the learning rates when the optimizers stepped.
+        called_modes: in this step, the modes of models when they were called.
     """
 
     def __init__(self) -> None:
@@ -37,7 +38,7 @@ class LiveObjects:
         return {id(p) for _, found in self.live_optimizers() for p in parameters_of(found)}
 
     def without_update(self, done: AbstractSet[str]) -> set[str]:
-        """Optimizers that are alive, and hold a parameter that none of ``done`` does."""
+        """Live optimizers that hold a parameter which none of ``done`` holds."""
         live = dict(self.live_optimizers())
         updated = {id(p) for name in done & live.keys() for p in parameters_of(live[name])}
         return {
@@ -47,7 +48,7 @@ class LiveObjects:
         }
 
     def is_evaluating(self) -> bool:
-        """Whether every live model with parameters that was called is in eval mode."""
+        """Whether every live model that has parameters and was called is in eval mode."""
         live = [m for ref in self.models.values() if (m := ref()) is not None]
         mode = [
             getattr(m, "training", True) for m in live if next(m.parameters(), None) is not None
@@ -55,14 +56,14 @@ class LiveObjects:
         return bool(mode) and not any(mode)
 
     def take_step(self) -> tuple[dict[str, list[float]], dict[str, bool]]:
-        """Rates and modes of the step that ends; the next one begins without."""
+        """Rates and modes of the step that ends; the next one begins empty."""
         rates, modes = self.used_rates, self.called_modes
-        # Not what a scheduler has set since, for the next step
+        # Not the rates that a scheduler has set since, for the next step
         if rates.keys() != self.optimizers.keys():
             rates = {**{name: rates_of(o) for name, o in self.live_optimizers()}, **rates}
         if not all(rates.values()):
             rates = {name: found for name, found in rates.items() if found}
-        # At the end of a program its models may be gone: then as in their last call
+        # At the end of a program its models may be gone: then the modes of their last call
         for name, ref in self.models.items():
             module = ref()
             if module is not None:
@@ -77,7 +78,7 @@ def parameters_of(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
 
 
 def rates_of(optimizer: torch.optim.Optimizer) -> list[float]:
-    """The learning rate of each group, as it is now; none where one of them is no number."""
+    """The current learning rate of each group; empty if one of them is not a number."""
     rates: list[float] = []
     for group in optimizer.param_groups:
         rate = group.get("lr")

@@ -1,4 +1,4 @@
-"""What a model is made of, told once when it is found: classes, sizes, settings. Never weights."""
+"""The structure of a model, recorded once when it is found: classes, sizes, settings."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from traincheck.collect.tracking.naming import class_of, table, walk
 from traincheck.handlers import give_back
 from traincheck.schema.observations.model_structure import ModelStructure
 
-# Plain attributes of modules that say how they work.
+# Plain attributes of modules that are settings.
 _SETTINGS = (
     "in_features", "out_features", "in_channels", "out_channels", "kernel_size", "stride", "eps",
     "num_embeddings", "embedding_dim", "padding_idx", "track_running_stats", "num_features",
     "groups", "momentum",
 )  # fmt: skip
-# How much is left out at random; torchvision and timm name it so.
+# The share that is dropped at random, as torchvision and timm name it.
 _SHARES = ("p", "drop_prob")
-# What a model of tokens says about them in its ``config``.
+# Settings of a language model about tokens, in its ``config``.
 _TOKENS = ("pad_token_id", "eos_token_id", "unk_token_id", "vocab_size", "tie_word_embeddings")
 _FAMILIES: tuple[tuple[str, tuple[type, ...]], ...] = (
     ("transposed convolution", (nn.modules.conv._ConvTransposeNd,)),
@@ -44,12 +44,12 @@ _FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 def structure(
     top: nn.Module, name: str, parts: Iterable[tuple[str, nn.Module]] | None = None
 ) -> ModelStructure:
-    """What a model is made of.
+    """The structure of a model.
 
     Args:
         top: the model.
         name: its name.
-        parts: what `walk` finds in it, where that is known.
+        parts: the result of `walk`, if known.
     """
     strided: list[str] = []
     by_dtype: Counter[torch.dtype] = Counter()
@@ -85,7 +85,7 @@ def structure(
 
 
 def _is_strided(tensor: torch.Tensor | None) -> bool:
-    """Whether a parameter is not contiguous; not by its memory format, which kernels know."""
+    """Whether a parameter is not contiguous in any memory format that kernels support."""
     if tensor is None or is_lazy(tensor) or tensor.layout is not torch.strided:
         return False
     form = _FORMATS.get(tensor.dim())
@@ -94,12 +94,12 @@ def _is_strided(tensor: torch.Tensor | None) -> bool:
 
 
 def _has_cuda() -> bool:
-    """Whether a GPU is there that this torch could use. Asking CUDA itself would initialize it."""
+    """Whether there is a GPU that this torch could use. A call of CUDA would initialize it."""
     return torch.version.cuda is not None and os.path.exists("/dev/nvidia0")
 
 
 def family_of(module: nn.Module) -> str | None:
-    """Which kind of layer it is; None for all others."""
+    """The kind of a layer; None for others."""
     for family, classes in _FAMILIES:
         if isinstance(module, classes):
             return family
@@ -107,7 +107,7 @@ def family_of(module: nn.Module) -> str | None:
 
 
 def has_initial_statistics(norm: nn.modules.batchnorm._BatchNorm) -> bool:
-    """Whether a batch norm has seen no batch and was given no statistics, as far as can be told."""
+    """Whether a batch norm probably has its initial statistics: no batch, none loaded."""
     counted, mean, var = norm.num_batches_tracked, norm.running_mean, norm.running_var
     if counted is None or mean is None or var is None or is_lazy(mean):
         return False
@@ -120,20 +120,20 @@ def has_initial_statistics(norm: nn.modules.batchnorm._BatchNorm) -> bool:
 
 
 def _plain(module: nn.Module) -> dict[str, Any]:
-    """The facts that all modules of a class share."""
+    """The facts that are common to all modules of a class."""
     family = family_of(module)
     cls = dotted(class_of(module))
     return {"class": cls} if family is None else {"class": cls, "family": family}
 
 
 def _facts(module: nn.Module, plain: dict[str, Any]) -> dict[str, Any]:
-    """The facts about a module. plain: those of its class; returned itself where there are no more.
+    """The facts about a module. plain: those of its class, returned if there are no more.
 
-    Thousands of modules without settings then take one dict, and no time in garbage collection.
+    Thousands of modules without settings then share one dict, which saves garbage collection.
     """
-    settings = module.__dict__  # not by getattr: a class may compute them
+    settings = module.__dict__  # not by getattr: a class may compute it
     facts: dict[str, Any] = {}
-    if isinstance(flag := settings.get("requires_grad"), bool):  # on a module an attribute as any
+    if isinstance(flag := settings.get("requires_grad"), bool):  # an ordinary attribute on a module
         facts["requires_grad"] = flag
     for key in _SHARES:
         if isinstance(settings.get(key), float):
@@ -148,7 +148,7 @@ def _facts(module: nn.Module, plain: dict[str, Any]) -> dict[str, Any]:
 
 
 def _repeats(children: dict[str, nn.Module | None]) -> bool:
-    """Whether one child stands under several names, as in ``[block] * 6``."""
+    """Whether one child has several names, as in ``[block] * 6``."""
     if not children:
         return False
     ids = [id(child) for child in children.values() if child is not None]
@@ -184,6 +184,6 @@ def _tokens(top: nn.Module) -> dict[str, Any]:
     for key in _TOKENS if config is not None else ():
         try:
             found[key] = getattr(config, key, None)
-        except Exception as error:  # anything may be called config
+        except Exception as error:  # config may be anything
             give_back(error)
     return {key: value for key, value in found.items() if isinstance(value, (bool, int))}

@@ -1,4 +1,4 @@
-"""Which module is a part of which model, and its path in there."""
+"""The model and the path of each module."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _FEW_MODULES = 512  # known ones, dead or alive
 
 
 class ModuleMap:
-    """Path and root of every module that was met.
+    """Path and root of every known module.
 
     Args:
-        on_death: called with a root whose model is about to go.
+        on_death: called with a root whose model is about to be freed.
 
     Attributes:
-        created: all modules that are alive.
-        maps: how often modules were given their paths.
+        created: all live modules.
+        maps: number of times that paths were assigned.
     """
 
     def __init__(self, on_death: Callable[[TrackedModel], None]) -> None:
@@ -34,12 +34,12 @@ class ModuleMap:
         self._most_modules = _FEW_MODULES
 
     def root_of(self, module: torch.nn.Module) -> TrackedModel | None:
-        """The root of a module, if it is known already."""
+        """The root of a module, if known."""
         known = self._modules.get(id(module))
         return known[2] if known is not None and known[0]() is module else None
 
     def find(self, module: torch.nn.Module) -> tuple[str, TrackedModel]:
-        """Path and root of a module that is being called; one not seen before is a new root."""
+        """Path and root of a module that is being called; an unknown module becomes a root."""
         found = self._modules.get(id(module))
         if found is not None and found[0]() is module:
             return found[1], found[2]
@@ -55,21 +55,21 @@ class ModuleMap:
     def new(
         self, top: torch.nn.Module, parents: dict[int, torch.nn.Module]
     ) -> tuple[TrackedModel, Parts]:
-        """A root for a model that was not seen before, with the paths of its parts."""
+        """A root for an unknown model, with the paths of its parts."""
         root = TrackedModel(top, self._name(top, parents), on_death=self._on_death)
         parts = Parts(top, root.name)
         self.map(root, parts)
         return root, parts
 
     def parents(self) -> dict[int, torch.nn.Module]:
-        """The module that holds another, by the identity of the other."""
+        """The parent of each module, by the identity of the child."""
         live = list(self.created)
         return {id(child): m for m in live for child in m._modules.values() if child is not None}
 
     def _name(self, top: torch.nn.Module, parents: dict[int, torch.nn.Module]) -> str:
-        """The name of a root. Of one class, the one made first has the first name.
+        """The name of a root. The first created model of a class has the first name.
 
-        Whichever is met first: a model that an optimizer forgets does not give its name away.
+        The order of calls does not matter: a model that no optimizer holds keeps its name.
         """
         for other in self.created:
             if type(other) is type(top) and id(other) not in parents:
@@ -90,10 +90,10 @@ class ModuleMap:
         root: TrackedModel | None,
         caller: torch.nn.Module | None = None,
     ) -> str | None:
-        """Path of a module called inside ``root``; None when it hangs nowhere below it.
+        """Path of a module called inside ``root``; None if it is not below it.
 
-        caller: the module whose forward calls it. Not all of the root is searched for each of many
-        modules that are made where they are called.
+        caller: the module whose forward calls it. The root is not searched completely for each of
+        many modules that are created where they are called.
         """
         found = self._modules.get(id(module))
         if found is not None and found[0]() is module:
@@ -107,16 +107,16 @@ class ModuleMap:
             return None
         if not root.is_current():
             self.map(root, Parts(top, root.name))
-            root.is_tracked = False  # the next track must see what is new
+            root.is_tracked = False  # the next track must find new modules
             found = self._modules.get(id(module))
             if found is not None and found[0]() is module:
                 return found[1]
         return None
 
     def map(self, root: TrackedModel, parts: Parts) -> None:
-        """Remember which module stands at which path of ``root``."""
+        """Assign the paths of ``root`` to its modules."""
         self.maps += 1
-        if len(self._modules) > self._most_modules:  # let go of those that are dead
+        if len(self._modules) > self._most_modules:  # forget dead modules
             self._modules = {i: m for i, m in self._modules.items() if m[0]() is not None}
             self._most_modules = max(_FEW_MODULES, 2 * len(self._modules))
         holders, modules = list[Any](), self._modules
@@ -126,4 +126,4 @@ class ModuleMap:
                 modules[id(module)] = (weakref.ref(module), name, root)
             holders += (table(module._modules), table(module._parameters))
         root.holders = holders
-        root.seen = root.look()
+        root.seen = root.snapshot()

@@ -25,7 +25,7 @@ _WRAPPER_CLASSES = frozenset(
         "DeepSpeedEngine",
     }
 )
-_FSDP2_PREFIX = "FSDP"  # fully_shard swaps the class for one made on the fly: FSDPNet
+_FSDP2_PREFIX = "FSDP"  # fully_shard replaces the class by a generated one: FSDPNet
 
 
 def unwrap(module: torch.nn.Module) -> torch.nn.Module:
@@ -51,7 +51,7 @@ def class_of(module: torch.nn.Module) -> type:
 
 
 def is_gathered(module: torch.nn.Module) -> bool:
-    """Whether ``fully_shard`` has put whole parameters in the place of this module's shards."""
+    """Whether ``fully_shard`` has replaced this module's shards by whole parameters."""
     state_of = getattr(type(module), "_get_fsdp_state", None)
     if state_of is None:
         return False
@@ -61,12 +61,12 @@ def is_gathered(module: torch.nn.Module) -> bool:
         groups = [state._fsdp_param_group] if groups is None else groups
         return any(group is not None and not group.is_sharded for group in groups)
     except (AttributeError, AssertionError, RuntimeError) as error:
-        give_back(error)  # of a version that we do not know
+        give_back(error)  # of an unknown version
         return False
 
 
 def clean_path(path: str) -> str:
-    """A dotted path without the segments that wrappers put in."""
+    """A dotted path without the segments that wrappers insert."""
     return ".".join(part for part in path.split(".") if part not in _PREFIXES)
 
 
@@ -74,10 +74,10 @@ _PREFIXES = frozenset({"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped
 
 
 def walk(root: torch.nn.Module, name: str = "") -> Iterator[tuple[str, torch.nn.Module]]:
-    """Every distinct module from ``root`` on with its clean path; wrappers are left out.
+    """Every distinct module below ``root`` with its clean path, without wrappers.
 
-    name: the path of ``root``. Each module costs little, and no object that the garbage collector
-    follows: some models have 100,000.
+    name: the path of ``root``. A module costs little, and adds no object for the garbage collector:
+    some models have 100,000 modules.
     """
     seen = {id(root)}
     yield name, root
@@ -105,7 +105,7 @@ def walk(root: torch.nn.Module, name: str = "") -> Iterator[tuple[str, torch.nn.
 
 
 class Parts:
-    """What `walk` finds, to be gone through more than once, in two lists without any tuples."""
+    """The result of `walk` for repeated iteration, in two lists without tuples."""
 
     def __init__(self, root: torch.nn.Module, name: str) -> None:
         self._names: list[str] = []
@@ -119,20 +119,20 @@ class Parts:
 
 
 def table(members: Any) -> dict[str, Any]:
-    """Parameters, buffers or parts of a module as a dict; TorchScript gives a view of its own."""
+    """Parameters, buffers or parts of a module as a dict; TorchScript returns another view."""
     if isinstance(members, dict):
         return members
     present = {key: member for key, member in members.items() if member is not None}
-    made: Any = weakref.WeakValueDictionary(present)  # not to keep the module alive
+    made: Any = weakref.WeakValueDictionary(present)  # so as not to keep the module alive
     return made  # type: ignore[no-any-return]
 
 
 def members(
     parts: Iterable[tuple[str, torch.nn.Module]],
 ) -> Iterator[tuple[str, tuple[dict[str, Any], str], str, bool]]:
-    """Name of each parameter and buffer, where it is kept, class of its module, whether a buffer.
+    """Name of each parameter and buffer, its dict, class of its module, whether a buffer.
 
-    parts: as `walk` gives them.
+    parts: the result of `walk`.
     """
     for prefix, module in parts:
         tables = table(module._parameters), table(module._buffers)
@@ -145,11 +145,11 @@ def members(
 
 
 def is_lent(parts: Iterable[tuple[str, torch.nn.Module]]) -> bool:
-    """Whether others stand in the place of parameters for a while.
+    """Whether other tensors replace the parameters temporarily.
 
-    ``torch.func.functional_call`` puts tensors there; modules let nobody else register anything but
-    a parameter under its name. After a forward without a backward, those of a model that is sharded
-    stay gathered: they are no optimizer's. parts: as `walk` gives them.
+    ``torch.func.functional_call`` does this; modules otherwise reject anything but a parameter
+    under its name. After a forward without a backward, the parameters of a sharded model stay
+    gathered: no optimizer holds them. parts: the result of `walk`.
     """
     return any(
         (module._parameters and any(map(_stands_in, module._parameters.values())))
@@ -165,14 +165,14 @@ def _stands_in(parameter: torch.Tensor | None) -> bool:
 
 
 def is_there(tensor: torch.Tensor | None) -> bool:
-    """Whether a tensor can be looked at: lazy ones are not there yet, nested ones have no shape."""
+    """Whether a tensor can be read: lazy ones do not exist yet, nested ones have no shape."""
     if tensor is None or is_lazy(tensor):
         return False
     return not (tensor.is_nested and tensor.layout is torch.strided)
 
 
 class LiveModules:
-    """The modules that are alive. By id, not a WeakSet: a module's own hash may not work yet."""
+    """The live modules. By id, not a WeakSet: the hash of a module may not work yet."""
 
     def __init__(self) -> None:
         self._modules: weakref.WeakValueDictionary[int, torch.nn.Module] = (
@@ -187,7 +187,7 @@ class LiveModules:
 
 
 class Identities:
-    """Small numbers for objects, unique in the process even when memory is used again."""
+    """Small numbers for objects, unique in the process even if memory is reused."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[weakref.ref[Any], int]] = {}
@@ -211,7 +211,7 @@ class ModelNames:
         self._known: dict[int, tuple[weakref.ref[torch.nn.Module], str]] = {}
 
     def name(self, module: torch.nn.Module) -> str:
-        """The name of this root: the one that it has, or the first that no other one has."""
+        """The name of this root: its present one, or the first free one."""
         known = self._known.get(id(module))
         if known is not None and known[0]() is module:
             return known[1]

@@ -1,4 +1,4 @@
-"""What an optimizer keeps of each parameter, so that looks need not search for it."""
+"""Index of the state that an optimizer has for each parameter, so that scans need no search."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from traincheck.handlers import give_back
 
 @dataclass(slots=True)
 class StateIndex:
-    """Which tensors an optimizer keeps, in the order of its state; no reference to any of them.
+    """The tensors of an optimizer's state, in its order, without references to them.
 
-    While ids of the parameters and sizes of the entries are the same, so are the names.
+    As long as the ids of the parameters and the sizes of the entries are the same, so are the
+    names.
     """
 
     names: int
@@ -23,13 +24,13 @@ class StateIndex:
     tensors: list[list[tuple[str, TrackedTensor]]]
 
     def fits(self, states: Mapping[Any, Any], names: int) -> bool:
-        # `map` over whole dicts stays in C: a tenth of the time of a look at each entry
+        # `map` over whole dicts stays in C: a tenth of the time of a loop over entries
         try:
             return (
                 names == self.names
                 and list(map(id, states)) == self.held
                 and list(map(len, states.values())) == self.sizes
             )
-        except TypeError as error:  # an optimizer that keeps something of its own among the entries
+        except TypeError as error:  # an optimizer with other objects among the entries
             give_back(error)
             return False

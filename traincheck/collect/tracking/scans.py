@@ -1,6 +1,6 @@
-"""Look at variables when an instrument says so, and only at those that may have changed.
+"""Scan variables when an instrument requests it, and only those that may have changed.
 
-What tells that a tensor changed is the business of change_detector.py.
+change_detector.py decides whether a tensor changed.
 """
 
 from __future__ import annotations
@@ -25,21 +25,18 @@ from traincheck.collect.tracking.tracked_tensor import TrackedTensor
 
 
 class Variables(Protocol):
-    """The variables of a process, as scans see them.
-
-    names_version: another number when a parameter got another name.
-    """
+    """The variables of a process, as scans see them. names_version: changes when a name changes."""
 
     identities: Identities
     names_version: int
 
     def live_roots(self) -> list[TrackedModel]:
-        """Models, and what optimizers hold besides, that this thread may look at."""
+        """Models, and other tensors of optimizers, that this thread may scan."""
 
-    def held(
+    def named_parameters(
         self, owner: str, optimizer: torch.optim.Optimizer
     ) -> Iterator[tuple[str, torch.Tensor]]:
-        """Name and parameter of all that an optimizer holds."""
+        """Name and parameter of everything that an optimizer holds."""
 
     def class_of(self, parameter: torch.Tensor) -> str | None:
         """The class of the module that owns a parameter."""
@@ -50,43 +47,43 @@ class Scans:
 
     Args:
         variables: what is scanned.
-        looker: finds the changes and writes them.
+        detector: finds the changes and writes them.
         turns: of large tensors, each is looked at in some steps.
-        numbers: which norms are taken.
+        stats: which norms are taken.
     """
 
     def __init__(
         self,
         variables: Variables,
-        looker: ChangeDetector,
+        detector: ChangeDetector,
         turns: StaggeredScan,
-        numbers: TensorStats | None,
+        stats: TensorStats | None,
     ) -> None:
         self._variables = variables
-        self._looker = looker
-        self._turns = turns
-        self._numbers = numbers
+        self._detector = detector
+        self._staggered = turns
+        self._stats = stats
         self._first_gradient: tuple[weakref.ref[torch.Tensor], int] | None = None
         self._optimizer_state: dict[str, dict[str, TrackedTensor]] = {}
         self._plans: dict[str, StateIndex] = {}
 
     def before_update(self, em: Emitter, names: AbstractSet[str]) -> None:
         """An optimizer is about to step. names: of the roots that it trains."""
-        numbers = self._numbers
-        if numbers is not None:
-            numbers.before_update(
+        stats = self._stats
+        if stats is not None:
+            stats.before_update(
                 tensor
                 for root in due(em, self._variables.live_roots(), IdleState.keeps_parameters, names)
                 for holder, key, _, _ in root.parameters.values()
                 if (tensor := holder.get(key)) is not None
             )
 
-    def look_parameters(self, em: Emitter, after: int, names: AbstractSet[str]) -> None:
+    def scan_parameters(self, em: Emitter, after: int, names: AbstractSet[str]) -> None:
         """Find the parameters of tracked roots that differ from the last look.
 
-        names: of the roots that an optimizer which has stepped trains.
+        names: the roots that the stepped optimizer trains.
         """
-        numbers, live = self._numbers, self._variables.live_roots()
+        stats, live = self._stats, self._variables.live_roots()
         roots = due(em, live, IdleState.keeps_parameters, names)
         found = [
             (variable, tensor)
@@ -94,14 +91,14 @@ class Scans:
             for holder, key, variable, _ in root.parameters.values()
             if (tensor := holder.get(key)) is not None
         ]
-        found = self._turns.due(em.clock.step, found)
-        self._looker.still.clear()
+        found = self._staggered.due(em.clock.step, found)
+        self._detector.unchanged.clear()
         size = sum(root.size for root in live)
-        if numbers is not None and numbers.parameter and numbers.takes_parameters(size):
-            self._look_with_norms(em, found, after)
+        if stats is not None and stats.parameter and stats.records_norms(size):
+            self._scan_with_norms(em, found, after)
         else:
-            self._looker.look_all(em, found, after)
-        if self._looker.still:
+            self._detector.scan_all(em, found, after)
+        if self._detector.unchanged:
             self._explain_still(em, after, roots)
         if len(live) > 1:
             for root in roots:
@@ -109,47 +106,47 @@ class Scans:
                     root.rest.trained()
                 root.rest.saw_parameters(em.clock.step, root.holders)
 
-    def look_last(self, em: Emitter, after: int, root: TrackedModel) -> None:
+    def scan_last(self, em: Emitter, after: int, root: TrackedModel) -> None:
         """Look at the parameters of a model that is about to go, but for those on a device."""
         slots = [(v, holder.get(key)) for holder, key, v, _ in root.parameters.values()]
-        self._looker.look_all(em, [(v, t) for v, t in slots if t is not None and t.is_cpu], after)
+        self._detector.scan_all(em, [(v, t) for v, t in slots if t is not None and t.is_cpu], after)
 
     def _explain_still(self, em: Emitter, after: int, roots: list[TrackedModel]) -> None:
-        still = self._looker.still
+        still = self._detector.unchanged
         for root in roots:
             for holder, key, parameter, gradient in root.parameters.values():
                 tensor = holder.get(key)  # None: the model has died meanwhile
                 if tensor is not None and id(parameter) in still and gradient.identity:
-                    self._looker.explain(em, gradient, tensor.grad, after)
+                    self._detector.record_why_unchanged(em, gradient, tensor.grad, after)
 
-    def _look_with_norms(
+    def _scan_with_norms(
         self, em: Emitter, found: list[tuple[TrackedTensor, torch.Tensor]], after: int
     ) -> None:
-        if self._numbers is not None:
-            holds = self._looker.holds  # unused or frozen: most of some models
+        if self._stats is not None:
+            holds = self._detector.is_unchanged  # unused or frozen: most of some models
             found = [
                 (v, tensor)
                 for v, tensor in found
                 if tensor.grad is not None or not holds(v, tensor)
             ]
             norms = norms_of([tensor for _, tensor in found])
-            moves = self._numbers.moves
+            moves = self._stats.moves
             for (variable, tensor), norm in zip(found, norms):
                 variable.stats = moves.added(norm, tensor) if moves.has_any else norm
             try:
-                self._looker.look_all(em, found, after)
+                self._detector.scan_all(em, found, after)
             finally:
                 for variable, _ in found:
                     variable.stats = b""
 
-    def look_flags(self, em: Emitter, root: TrackedModel) -> None:
+    def scan_flags(self, em: Emitter, root: TrackedModel) -> None:
         """Find parameters that were frozen or unfrozen, in a step in which no look is due."""
         for holder, key, parameter, _ in root.parameters.values():
             tensor = holder.get(key)
             if tensor is not None and tensor.requires_grad is not parameter.requires_grad:
-                self._looker.flags(em, parameter, tensor, None)
+                self._detector.flags(em, parameter, tensor, None)
 
-    def look_gradients(
+    def scan_gradients(
         self,
         em: Emitter,
         after: int,
@@ -157,13 +154,13 @@ class Scans:
         *,
         norms: bool = False,
     ) -> None:
-        """Find gradients that appeared, vanished or changed, and parameters frozen or unfrozen.
+        """Record gradients that appeared, vanished or changed, and parameters frozen or unfrozen.
 
-        names: of roots whose gradients were cleared.
+        names: the roots whose gradients were cleared.
         """
         live = self._variables.live_roots()
         roots = due(em, live, IdleState.keeps_gradients, names)
-        if norms and self._numbers is not None and self._numbers.gradient:
+        if norms and self._stats is not None and self._stats.gradient:
             self._take_norms(roots)
         found: list[tuple[TrackedTensor, torch.Tensor | None]] = []
         for root in roots:
@@ -173,12 +170,12 @@ class Scans:
                 if tensor is None:
                     continue
                 if tensor.requires_grad is not parameter.requires_grad:
-                    self._looker.flags(em, parameter, tensor, after)
+                    self._detector.flags(em, parameter, tensor, after)
                 grad = tensor.grad
                 if grad is not None and root.first_gradient is None:
                     root.first_gradient = weakref.ref(tensor), id(grad)
                 found.append((gradient, grad))
-        self._looker.look_all(em, found, after)
+        self._detector.scan_all(em, found, after)
         for gradient, _ in found:
             gradient.stats = b""
         self._first_gradient = next((r.first_gradient for r in live if r.first_gradient), None)
@@ -187,7 +184,7 @@ class Scans:
                 root.rest.saw_gradients(em.clock.step, root.holders)
 
     def has_other_gradients(self) -> bool:
-        """Whether a gradient is another tensor than at the last look: the program made its own."""
+        """Whether a gradient is another tensor than at the last scan: the program assigned it."""
         if self._first_gradient is None:
             return False
         parameter, known = self._first_gradient[0](), self._first_gradient[1]
@@ -195,7 +192,7 @@ class Scans:
         return grad is not None and id(grad) != known
 
     def _take_norms(self, roots: list[TrackedModel]) -> None:
-        """Of all gradients at once: the next look at each records them."""
+        """Take the norms of all gradients at once: the next scan records them."""
         found = [
             (gradient, tensor.grad)
             for root in roots
@@ -205,12 +202,12 @@ class Scans:
         for (gradient, _), norm in zip(found, norms_of([g for _, g in found])):
             gradient.stats = norm
 
-    def glance_gradients(
+    def scan_gradients_before_backward(
         self, em: Emitter, after: int
     ) -> list[tuple[TrackedTensor, torch.Tensor | None]]:
-        """Look at gradients that were cleared or written to by hand, before a backward pass.
+        """Scan gradients that were cleared or written by hand, before a backward pass.
 
-        The version counter is no hint: ``grad.data.zero_()`` leaves it as it was.
+        The version counter is no hint: ``grad.data.zero_()`` does not change it.
         """
         found: list[tuple[TrackedTensor, torch.Tensor | None]] = [
             (gradient, None if (tensor := holder.get(key)) is None else tensor.grad)
@@ -219,22 +216,22 @@ class Scans:
             if gradient.identity
         ]
         if found:
-            self._looker.glance(em, found, after)
+            self._detector.scan_before_backward(em, found, after)
         return found
 
-    def look_buffers(self, em: Emitter, after: int, root: TrackedModel) -> None:
-        """Find the buffers of ``root`` that differ; one assigned anew is the same variable."""
+    def scan_buffers(self, em: Emitter, after: int, root: TrackedModel) -> None:
+        """Find the buffers of ``root`` that differ; a newly assigned one is the same variable."""
         found = [
             (variable, tensor)
             for holder, key, variable in root.buffers.values()
             if (tensor := holder.get(key)) is not None
         ]
-        self._looker.look_all(em, self._turns.due(em.clock.step, found), after)
+        self._detector.scan_all(em, self._staggered.due(em.clock.step, found), after)
 
-    def look_optimizer(
+    def scan_optimizer(
         self, em: Emitter, after: int, owner: str, optimizer: torch.optim.Optimizer
     ) -> None:
-        """Find the state tensors of an optimizer that appeared or changed."""
+        """Record the state tensors of an optimizer that appeared or changed."""
         states = optimizer.state
         plan = self._plans.get(owner)
         if plan is None or not plan.fits(states, self._variables.names_version):
@@ -243,22 +240,23 @@ class Scans:
             (variable, tensor)
             for state, tensors in zip(states.values(), plan.tensors)
             for key, variable in tensors
-            if isinstance(tensor := state.get(key), torch.Tensor)  # LBFGS keeps a number at times
+            if isinstance(tensor := state.get(key), torch.Tensor)  # LBFGS sometimes stores a number
         ]
-        self._looker.look_all(em, found, after)
+        self._detector.scan_all(em, found, after)
 
     def _plan(
         self, em: Emitter, after: int, owner: str, optimizer: torch.optim.Optimizer
     ) -> StateIndex:
         known = self._optimizer_state.setdefault(owner, {})
-        names = {id(parameter): name for name, parameter in self._variables.held(owner, optimizer)}
+        named = self._variables.named_parameters(owner, optimizer)
+        names = {id(parameter): name for name, parameter in named}
         plan = StateIndex(self._variables.names_version, [], [], [])
         for parameter, state in optimizer.state.items():
             tensors: list[tuple[str, TrackedTensor]] = []
             name = names.get(id(parameter))
             for key, value in state.items() if name is not None else ():
                 # A counter for each parameter says no more of change than its moments do
-                skipped = key == "step" and not self._looker.exact
+                skipped = key == "step" and not self._detector.exact
                 if isinstance(value, torch.Tensor) and not skipped:
                     label = f"{name}/{key}"
                     variable = known.get(label)
@@ -268,7 +266,7 @@ class Scans:
                             label, "optimizer_state", cls, owner
                         )
                         variable.bind(self._variables.identities.of(value), value)
-                        self._looker.first(em, variable, value, "new", after)
+                        self._detector.start(em, variable, value, "new", after)
                     tensors.append((key, variable))
             plan.held.append(id(parameter))
             plan.sizes.append(len(state) if isinstance(state, dict) else 0)
@@ -276,15 +274,15 @@ class Scans:
         return plan
 
     def rebaseline(self, optimizers: Iterable[tuple[str, torch.optim.Optimizer]]) -> None:
-        """After steps without looks: later looks compare with what is there now."""
+        """After steps without scans: later scans compare with the present content."""
         self._first_gradient = None
-        rests = self._turns.rests
-        self._looker.baseline_all(pair for pair in self._followed(optimizers) if not rests(*pair))
+        rests = self._staggered.is_stable
+        self._detector.baseline_all(pair for pair in self._followed(optimizers) if not rests(*pair))
 
     def _followed(
         self, optimizers: Iterable[tuple[str, torch.optim.Optimizer]]
     ) -> Iterator[tuple[TrackedTensor, torch.Tensor]]:
-        """All variables that have a tensor now. Of gradients nothing is known but what is there."""
+        """All variables that have a tensor now. Gradients are known by their presence only."""
         for root in self._variables.live_roots():
             root.first_gradient = None
             for holder, key, parameter, gradient in root.parameters.values():
@@ -292,7 +290,7 @@ class Scans:
                 if tensor is None or not (
                     root.is_unowned or isinstance(tensor, torch.nn.Parameter)
                 ):
-                    continue  # torch.func has put another in its place for a call
+                    continue  # torch.func has replaced it for a call
                 yield parameter, tensor
                 gradient.identity = 0 if tensor.grad is None else id(tensor.grad)
                 if tensor.grad is not None:
@@ -302,7 +300,7 @@ class Scans:
                     yield buffer, tensor
         for owner, optimizer in optimizers:
             known = self._optimizer_state.get(owner, {})
-            for name, held in self._variables.held(owner, optimizer) if known else ():
+            for name, held in self._variables.named_parameters(owner, optimizer) if known else ():
                 for key, value in optimizer.state.get(held, {}).items():
                     variable = known.get(f"{name}/{key}")
                     if variable is not None and isinstance(value, torch.Tensor):

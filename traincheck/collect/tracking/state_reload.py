@@ -1,7 +1,7 @@
-"""How much of an optimizer or a scheduler a load is about to change.
+"""Count the values of an optimizer or a scheduler that a load is about to change.
 
-Accelerate loads the state of each optimizer that it prepares into this same optimizer. Such a load
-changes nothing: it is no sign that a run goes on where another one ended.
+Accelerate loads the state of each optimizer that it prepares into the same optimizer. Such a load
+changes nothing, so it does not mean that a run resumes another one.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from traincheck.collect.tensors.fingerprint import fingerprint
 _PLAIN = frozenset({int, float, bool, str, type(None)})
 _MAX_DEPTH = 5
 _UNKNOWN = object()
-_Count: TypeAlias = int | None  # None where a value is on a device: to compare it is to wait for it
+_Count: TypeAlias = int | None  # None if a value is on a device: comparing would wait for it
 
 
 def of_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> _Count:
-    """Values of parameter groups and of the state that differ from what the optimizer has.
+    """Number of values of groups and state that differ from those of the optimizer.
 
-    Returns None where that is unknown: the state has another form, or values are on a device.
+    Returns None if unknown: the state has another form, or values are on a device.
     """
     groups, given = optimizer.param_groups, state.get("param_groups")
     entries = state.get("state")
@@ -41,7 +41,7 @@ def of_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> 
 
 
 def of_scheduler(scheduler: Any, state: Mapping[str, Any]) -> _Count:
-    """Values that differ from those that the scheduler has; None where that is unknown."""
+    """Number of values that differ from those of the scheduler; None if unknown."""
     own = vars(scheduler)
     return _total([_compare(value, own.get(key, _UNKNOWN)) for key, value in state.items()])
 
@@ -56,14 +56,14 @@ def _total(counts: list[_Count]) -> _Count:
 
 
 def _compare(new: Any, old: Any, depth: int = 0) -> _Count:
-    """How many values differ; what cannot be compared counts as one that does."""
+    """Number of values that differ. A value that cannot be compared counts as different."""
     if new is old:
         return 0
     if isinstance(new, torch.Tensor) and isinstance(old, torch.Tensor):
         return _compare_tensors(new, old)
     if type(new) in _PLAIN and type(old) in _PLAIN:
         return int(new != old)
-    if new is None and callable(old):  # a function, of which nothing is saved
+    if new is None and callable(old):  # a function, which is not saved
         return 0
     if depth >= _MAX_DEPTH:
         return 1

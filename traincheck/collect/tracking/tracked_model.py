@@ -1,4 +1,4 @@
-"""What variables hang from, an outermost module as a rule, and the thread that works with it."""
+"""A tracked root, usually an outermost module: its variables, and the thread that trains it."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from traincheck.collect.tracking.idle_models import IdleState
 from traincheck.collect.tracking.tracked_tensor import TrackedTensor
 
 _ACTIVE: Mapping[int, threading.Thread] = getattr(threading, "_active", {})
-_MOST_CHECKS = 256  # and then one in each forward
-_values: Any = methodcaller("values")  # not of dict: TorchScript modules have something else
+_MOST_CHECKS = 256  # then one in each forward
+_values: Any = methodcaller("values")  # not dict: TorchScript modules have another type
 
-# Where a tensor is kept: in a dict of a module, under this key
+# Owner of a tensor: a dict of a module, and the key
 Slot: TypeAlias = tuple[MutableMapping[str, Any], str]
 
 
 class TrackedModel:
-    """An outermost module and the variables below it; or tensors that an optimizer holds loose.
+    """An outermost module and its variables; or the tensors of an optimizer outside modules.
 
-    It keeps dicts of modules, never a module, and lets go of them, and so of the tensors in them,
-    when the module dies. Of loose tensors it keeps none.
+    It keeps dicts of modules, never a module. It releases them, and so their tensors, when the
+    module dies. It keeps no tensors outside modules.
 
     Args:
         holder: the module, or the optimizer.
-        name: what the names of the variables begin with.
+        name: prefix of the names of the variables.
         is_unowned: no module owns the variables.
-        on_death: called when the module is about to go, while its tensors are still there.
+        on_death: called when the module is about to be freed, while its tensors still exist.
 
-    is_lent: other tensors stand in the place of its parameters for one call. thread: that trains
+    has_functional_params: other tensors replace its parameters for one call. thread: that trains
     it: of the last forward with gradients, or update. size: elements of its parameters.
     first_gradient: which parameter has one, and its identity. checks: how often calls of modules
     that are not known may still ask whether they are below it by now.
@@ -50,19 +50,19 @@ class TrackedModel:
         on_death: Callable[[TrackedModel], None] | None = None,
     ) -> None:
         own = weakref.ref(self)
-        forget = _forget  # models that a package holds outlive the names of this file
+        forget = _forget  # models that a package holds outlive the globals of this module
         self.ref: weakref.ref[Any] = weakref.ref(holder, lambda _: forget(own()))
         self.name = name
         self.on_death = on_death
         self.is_unowned = is_unowned
         self.thread = this_thread()
         self.is_tracked = False
-        self.is_lent = False
+        self.has_functional_params = False
         self.rest = IdleState()
         self.checks = _MOST_CHECKS
         self.size = 0
         self.first_gradient: tuple[weakref.ref[torch.Tensor], int] | None = None
-        # Dicts of its modules, and what was in them: how many, under which keys, which objects
+        # Dicts of its modules, and their last content: sizes, keys and objects
         self.holders: list[Any] = []
         self.seen: tuple[list[int], list[str], list[int]] = ([], [], [])
         self.parameters: dict[
@@ -78,21 +78,21 @@ class TrackedModel:
     def is_current(self) -> bool:
         """Whether modules and parameters are still the objects that were found.
 
-        All dicts are compared at once in C: a fifth of the time that a look at each entry takes.
+        All dicts are compared at once in C: a fifth of the time of a loop over entries.
         """
-        return self.seen == self.look()
+        return self.seen == self.snapshot()
 
-    def look(self) -> tuple[list[int], list[str], list[int]]:
-        """What is in the dicts now."""
+    def snapshot(self) -> tuple[list[int], list[str], list[int]]:
+        """The present contents of the dicts."""
         holders = self.holders
         objects = chain.from_iterable(map(_values, holders))
         return list(map(len, holders)), list(chain.from_iterable(holders)), list(map(id, objects))
 
 
 def this_thread() -> int | None:
-    """The running thread; None of one that Python did not start, as are those of autograd.
+    """The running thread; None if Python did not start it, as with those of autograd.
 
-    They run hooks, and what a checkpoint computes again, while the thread they work for waits.
+    These run hooks and the recomputation of checkpoints, while the calling thread waits.
     """
     here = get_ident()
     known = _ACTIVE.get(here)
@@ -100,12 +100,12 @@ def this_thread() -> int | None:
 
 
 def still_there(threads: Iterable[int]) -> set[int]:
-    """Those of some threads that have not ended."""
+    """The given threads that have not ended."""
     return {thread for thread in threads if thread in _ACTIVE}
 
 
 def _forget(root: TrackedModel | None) -> None:
-    """A root is dead: what replaces it may ask for names, nobody for tensors."""
+    """A root is dead: its successor may need its names, and no code needs its tensors."""
     if root is None:
         return
     if root.on_death is not None:

@@ -1,4 +1,4 @@
-"""One tracked tensor and what was last seen of it. How a look tells that it changed: looker.py."""
+"""One tracked tensor and its last known state. change_detector.py finds its changes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PARAMETER = "parameter"
 BUFFER = "buffer"
 _MOST_PLACES = 32
 _MOST_FORMS = 4096
-# What must be as it was for a look to read the memory; one call into C for all five
+# The properties that must be unchanged for a scan to read the memory; one C call for all five
 Kind: TypeAlias = tuple[type, bool, torch.layout, torch.dtype, torch.Size]
 kind_of: Callable[[torch.Tensor], Kind] = attrgetter(
     "__class__", "is_cpu", "layout", "dtype", "shape"
@@ -40,7 +40,7 @@ NO_LINES: Mapping[Any, bytes] = MappingProxyType({})
 
 
 class Form:
-    """What all plain CPU tensors of one kind have in common. Many variables share one.
+    """The common properties of plain CPU tensors of one kind. Many variables share one.
 
     Attributes:
         head: serialized dtype, shape and device.
@@ -67,7 +67,7 @@ class Form:
 
 
 class _Forms(dict[tuple[Kind, torch.device], Form]):
-    """Forms by kind and device, found when asked for. Shapes that change make no end of them."""
+    """Forms by kind and device, created on demand. Limited, because shapes may change."""
 
     def of(self, tensor: torch.Tensor) -> Form:
         key = kind_of(tensor), tensor.device
@@ -92,13 +92,14 @@ def _head(tensor: torch.Tensor) -> bytes:
 
 
 class TrackedTensor:
-    """One named tensor and what was last seen of it.
+    """One named tensor and its last scan.
 
-    digest: exact fingerprint last seen, None when not known.
-    exact_only: a probe missed a change once (written in few places, like an embedding), or the
-    tensor is not plain.
-    is_small: a probe reads all of it.
-    identity: of the object; of a gradient, its memory address, for us only.
+    Attributes:
+        digest: the last exact fingerprint; None if not known.
+        exact_only: whether a probe once missed a change (written in few places, as in an
+            embedding), or the tensor is not plain.
+        is_small: whether a probe reads all of it.
+        identity: of the object; for a gradient, its memory address, for internal use.
     """
 
     __slots__ = (
@@ -127,27 +128,27 @@ class TrackedTensor:
         self.storage = 0
         self.requires_grad = False
         self.is_odd = True
-        self.kind: Kind | None = None  # None where looks cannot simply read the memory
+        self.kind: Kind | None = None  # None if scans cannot read the memory directly
         self.shape: torch.Size | None = None
         self.dtype: torch.dtype | None = None
         self.seed = 0
         self.size = 0
         self.view: Callable[[int], Any] = byte_view(0)
-        # Where the tensor was last probed, and views of what lay there: made anew when it moves
+        # Address of the last probe, and views of its memory: recreated when the tensor moves
         self.address = -1
         self.parts: tuple[Any, ...] = ()
-        # Of former addresses too: gradients are given back some of the same few in every step
+        # Of former addresses too: gradients reuse a few addresses in every step
         self.places: dict[int, tuple[Any, ...]] | None = None
         self.head = b""  # serialized dtype, shape and device
         self.fixed = b""  # serialized name, role, identity ...
-        self.lines: Mapping[Any, bytes] = NO_LINES  # templates of its records, made of the two
-        # The one for what nearly all looks find: other content, or a gradient that is not zero
+        self.lines: Mapping[Any, bytes] = NO_LINES  # templates of its records, made from both
+        # The most common one: changed content, or a nonzero gradient
         self.usual: bytes | None = None
         self.stats: Any = b""  # numbers for the next record; a tensor while they are on a device
         self.rested: Any = None  # of `StaggeredScan`
 
     def describe(self, tensor: torch.Tensor, *, is_odd: bool) -> None:
-        """Take over shape and dtype, which fingerprints contain. is_odd: it is not plain."""
+        """Store shape and dtype, which fingerprints contain. is_odd: it is not plain."""
         self.lines, self.usual = NO_LINES, None
         self.address, self.places = -1, None
         self.is_odd = is_odd
@@ -165,14 +166,14 @@ class TrackedTensor:
             self.zero_digest, self.zero_probe = form.zeros
 
     def lies_as_before(self, tensor: torch.Tensor) -> bool:
-        """Whether what `describe` found out is true of this tensor."""
+        """Whether the result of `describe` applies to this tensor."""
         return self.kind is not None and kind_of(tensor) == self.kind and is_plain_cpu(tensor)
 
     def fits(self, tensor: torch.Tensor) -> bool:
-        """Whether the memory of this tensor can simply be read; what differs is described anew."""
+        """Whether this tensor's memory can be read directly; describes it again if it differs."""
         if self.lies_as_before(tensor):
             return True
-        # a distributed tensor says that it is contiguous and on the CPU, and has no memory
+        # a distributed tensor claims to be contiguous and on the CPU, and has no memory
         is_odd = type(tensor) not in PLAIN_TYPES or not is_plain_cpu(tensor)
         is_known = is_odd and self.is_odd
         if not is_known or tensor.shape != self.shape or tensor.dtype is not self.dtype:
@@ -180,18 +181,18 @@ class TrackedTensor:
         return not is_odd
 
     def exact_digest(self, tensor: torch.Tensor) -> str:
-        """`fingerprint` of a plain tensor that `describe` has seen, without looking at it anew."""
+        """`fingerprint` of a plain tensor after `describe`, without further tests."""
         return f"xxh3-128:{hex128(self.view(tensor.data_ptr()), self.seed)}"
 
     def probed(self, tensor: torch.Tensor) -> int:
-        """`probe` of a plain tensor that `describe` has seen."""
+        """`probe` of a plain tensor after `describe`."""
         address = tensor.data_ptr()
         if address != self.address:
             self.locate(address)
         return probe(self.parts, self.seed)
 
     def locate(self, address: int) -> None:
-        """Views of the memory where the tensor lies now, for probes."""
+        """Views of the tensor's present memory, for probes."""
         self.address = address
         places = self.places
         if places is None:
@@ -204,12 +205,12 @@ class TrackedTensor:
         self.parts = known
 
     def keep_line(self, key: Any, line: bytes) -> bytes:
-        """A template of its records, from now on under ``key``. Most variables need one or two."""
+        """Store a template of its records under ``key``. Most variables need one or two."""
         self.lines = {**self.lines, key: line}
         return line
 
     def bind(self, identity: int, tensor: torch.Tensor) -> None:
-        """Stand for another object from now on."""
+        """Refer to another object from now on."""
         self.identity = identity
         self.storage = _storage(tensor)
         self.requires_grad = tensor.requires_grad

@@ -1,13 +1,12 @@
 """Find the parameters, gradients, buffers and optimizer state of a process, and name them.
 
-When the instruments say so, look at them; what a look tells is the business of variables.py.
+Scans of these variables are in scans.py.
 """
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Iterator, MutableMapping
-from threading import get_ident
 from typing import Any
 
 import torch
@@ -29,8 +28,9 @@ from traincheck.collect.tracking.naming import (
 )
 from traincheck.collect.tracking.scans import Scans
 from traincheck.collect.tracking.staggered_scan import StaggeredScan
-from traincheck.collect.tracking.tracked_model import Slot, TrackedModel, still_there, this_thread
+from traincheck.collect.tracking.tracked_model import Slot, TrackedModel, this_thread
 from traincheck.collect.tracking.tracked_tensor import BUFFER, GRADIENT, PARAMETER, TrackedTensor
+from traincheck.collect.tracking.trainer_threads import TrainerThreads
 from traincheck.schema.claims import Needs
 from traincheck.schema.parameter_names import is_unowned
 
@@ -40,24 +40,24 @@ class Tracker:
 
     Args:
         needs: of which variables changes are wanted, and how exactly; None for all.
-        numbers: which norms are taken.
+        stats: which norms are taken.
     """
 
-    def __init__(self, needs: Needs | None, *, numbers: TensorStats | None = None) -> None:
-        self._numbers = numbers
+    def __init__(self, needs: Needs | None, *, stats: TensorStats | None = None) -> None:
+        self._stats = stats
         self.identities = Identities()
-        self.looker = ChangeDetector(exact=needs is None or needs.exact)
-        self._turns = StaggeredScan()
+        self.detector = ChangeDetector(exact=needs is None or needs.exact)
+        self._staggered = StaggeredScan()
         self.modules = ModuleMap(self._died)
-        self.scans = Scans(self, self.looker, self._turns, numbers)
+        self.scans = Scans(self, self.detector, self._staggered, stats)
         self.roots: dict[str, TrackedModel] = {}
         self._needs = needs
         self._by_parameter: dict[int, tuple[weakref.ref[torch.Tensor], str, str | None]] = {}
-        self._trainers: set[int] = set()  # threads that compute gradients or update
+        self.trainers = TrainerThreads()
         self.on_death: Callable[[TrackedModel], None] | None = (
-            None  # told of a model that is about to go
+            None  # called with a model that is about to be freed
         )
-        self.names_version = 0  # another number when a parameter got another name
+        self.names_version = 0  # changes when a name changes
         # Ids of special tokens that configurations of models name; None where they differ.
         self.special_ids: dict[str, int | None] = {}
 
@@ -67,7 +67,7 @@ class Tracker:
         return needs is None or needs.scans(f"{role}@{moment}") or needs.scans(f"{role}@*")
 
     def live_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Name and object of every parameter that is followed."""
+        """Name and object of every tracked parameter."""
         for root in self.live_roots():
             for holder, key, variable, _ in root.parameters.values():
                 tensor = holder.get(key)
@@ -75,27 +75,27 @@ class Tracker:
                     yield variable.name, tensor
 
     def compare_ranks(self) -> None:
-        """Other ranks train the same model: take exact fingerprints of parameters if asked to."""
+        """Other ranks train the same model: take exact fingerprints of parameters if needed."""
         if self.wants("parameter", "ranks"):
-            self.looker.compares_ranks = True
+            self.detector.compares_ranks = True
             for root in self.live_roots():
                 for _, _, parameter, _ in root.parameters.values() if not root.is_unowned else ():
                     parameter.exact_only = True
 
     def track(self, em: Emitter, root: TrackedModel, parts: Parts | None = None) -> None:
-        """Begin to follow the variables of ``root``, or find out what changed in its structure.
+        """Begin to track the variables of ``root``, or update them after a change of structure.
 
-        parts: what was mapped just now.
+        parts: the parts that were just mapped.
         """
         top = root.ref()
         root.thread = this_thread() or root.thread
         is_current = top is None or parts is not None or root.is_current()
         if top is None or (root.is_tracked and is_current):
-            root.is_lent = False
+            root.has_functional_params = False
             return
         parts = parts or Parts(top, root.name)
-        root.is_lent = is_lent(parts)
-        if root.is_lent:
+        root.has_functional_params = is_lent(parts)
+        if root.has_functional_params:
             return
         if not is_current:  # a new root was mapped when it was found
             self.modules.map(root, parts)
@@ -109,7 +109,7 @@ class Tracker:
             tensor = slot[0].get(slot[1])
             if not is_there(
                 tensor
-            ):  # lazy ones get shape and data in the first forward: look again
+            ):  # lazy ones get shape and data in the first forward: repeat the scan
                 root.is_tracked &= tensor is None or not is_lazy(tensor)
             elif is_buffer:
                 variable = self._follow(em, name, BUFFER, slot, cls, old_buffers.get(name))
@@ -118,17 +118,17 @@ class Tracker:
                 known = old_parameters.get(name)
                 root.parameters[name] = self._follow_parameter(em, name, slot, cls, known)
         root.size = sum(h[key].numel() for h, key, _, _ in root.parameters.values())
-        self._gone(em, old_parameters, root.parameters)
-        self._gone(em, old_buffers, root.buffers)
+        self._record_removed(em, old_parameters, root.parameters)
+        self._record_removed(em, old_buffers, root.buffers)
         facts = structure(top, root.name, parts)
-        for key, value in facts.tokens.items():  # models that differ say nothing
+        for key, value in facts.tokens.items():  # models that differ are ignored
             self.special_ids[key] = value if self.special_ids.get(key, value) == value else None
         write(em, facts)
 
     def _follow_parameter(
         self, em: Emitter, name: str, slot: Slot, cls: str | None, known: Any
     ) -> tuple[MutableMapping[str, Any], str, TrackedTensor, TrackedTensor]:
-        """A parameter, and its gradient: another one where another object has the name."""
+        """Track a parameter and its gradient; a new object under the name is a new variable."""
         variable = self._follow(em, name, PARAMETER, slot, cls, known)
         is_same = known is not None and variable is known[2]
         return (*slot, variable, known[3] if is_same else TrackedTensor(name, GRADIENT, cls))
@@ -138,7 +138,7 @@ class Tracker:
     ) -> TrackedTensor:
         tensor = slot[0][slot[1]]
         identity = self.identities.of(tensor)
-        self._turns.meet(tensor)
+        self._staggered.register(tensor)
         if role == PARAMETER and not (is_unowned(name) and self.name_of(tensor)):
             if self.name_of(tensor) != name:
                 self.names_version += 1
@@ -148,18 +148,18 @@ class Tracker:
             return variable
         variable = TrackedTensor(name, role, cls)
         variable.bind(identity, tensor)
-        numbers = self._numbers
-        if numbers is not None and numbers.parameter and role == PARAMETER:
-            variable.stats = numbers.of_parameter(em, tensor)
-        self.looker.first(em, variable, tensor, "new" if known is None else "replaced")
+        stats = self._stats
+        if stats is not None and stats.parameter and role == PARAMETER:
+            variable.stats = stats.for_parameter(em, tensor)
+        self.detector.start(em, variable, tensor, "new" if known is None else "replaced")
         return variable
 
-    def _gone(self, em: Emitter, old: dict[str, Any], now: dict[str, Any]) -> None:
+    def _record_removed(self, em: Emitter, old: dict[str, Any], now: dict[str, Any]) -> None:
         for name in sorted(set(old) - set(now)):
-            self.looker.write(em, old[name][2], "gone", None)
+            self.detector.write(em, old[name][2], "gone", None)
 
     def name_of(self, parameter: torch.Tensor) -> str | None:
-        """The name under which a parameter was found."""
+        """The name of a parameter."""
         found = self._by_parameter.get(id(parameter))
         return found[1] if found is not None and found[0]() is parameter else None
 
@@ -168,15 +168,15 @@ class Tracker:
         found = self._by_parameter.get(id(parameter))
         return found[2] if found is not None else None
 
-    def held(
+    def named_parameters(
         self, owner: str, optimizer: torch.optim.Optimizer
     ) -> Iterator[tuple[str, torch.Tensor]]:
-        """Name and parameter of all that an optimizer holds."""
+        """Name and parameter of everything that an optimizer holds."""
         for group_index, group in enumerate(optimizer.param_groups):
             for index, parameter in enumerate(group["params"]):
                 yield self.name_of(parameter) or f"{owner}[{group_index}].{index}", parameter
 
-    def adopt(self, em: Emitter, parameters: Iterable[torch.Tensor]) -> None:
+    def name_parameters(self, em: Emitter, parameters: Iterable[torch.Tensor]) -> None:
         """Name the parameters that an optimizer was given, by the live modules that own them."""
         unknown = {id(p) for p in parameters if self.name_of(p) is None}
         if not unknown:
@@ -195,65 +195,61 @@ class Tracker:
             else:
                 self.track(em, *self.modules.new(top, parents))
 
-    def hold(self, em: Emitter, owner: str, optimizer: torch.optim.Optimizer) -> None:
+    def track_unowned(self, em: Emitter, owner: str, optimizer: torch.optim.Optimizer) -> None:
         """Follow what an optimizer holds and no module owns, as a root for each group."""
         for index, group in enumerate(optimizer.param_groups):
             name = f"{owner}[{index}]"
-            loose = {
+            unowned = {
                 f"{name}.{place}": tensor
                 for place, tensor in enumerate(group["params"])
                 if is_unowned(self.name_of(tensor) or f"{name}.{place}") and not is_lazy(tensor)
             }
             root = self.roots.get(name)
-            if root is None and loose:
+            if root is None and unowned:
                 root = self.roots[name] = TrackedModel(optimizer, name, is_unowned=True)
-            if root is not None and (loose or root.parameters):
-                self._hold(em, root, loose)
+            if root is not None and (unowned or root.parameters):
+                self._track_unowned(em, root, unowned)
 
-    def _hold(self, em: Emitter, root: TrackedModel, loose: dict[str, torch.Tensor]) -> None:
+    def _track_unowned(
+        self, em: Emitter, root: TrackedModel, unowned: dict[str, torch.Tensor]
+    ) -> None:
         old, root.parameters = root.parameters, {}
-        slots: MutableMapping[str, Any] = weakref.WeakValueDictionary(loose)
-        for name in loose:
+        slots: MutableMapping[str, Any] = weakref.WeakValueDictionary(unowned)
+        for name in unowned:
             found = self._follow_parameter(em, name, (slots, name), None, old.get(name))
             root.parameters[name] = found
         root.holders = [{}, slots]
-        root.size = sum(tensor.numel() for tensor in loose.values())
-        self._gone(em, old, root.parameters)
+        root.size = sum(tensor.numel() for tensor in unowned.values())
+        self._record_removed(em, old, root.parameters)
 
     def _died(self, root: TrackedModel) -> None:
         if self.on_death is not None and self.roots.get(root.name) is root:
             self.on_death(root)
 
     def forget_optimizer(self, em: Emitter, owner: str) -> None:
-        """An optimizer is dead; what it alone held belongs to whichever holds it now."""
+        """An optimizer is dead. Its tensors belong to the next optimizer that holds them."""
         self.scans.forget_optimizer(owner)
-        loose = [name for name in self.roots if name.startswith(f"{owner}[")]
-        if loose:
-            names = {k: v for name in loose for k, v in self.roots.pop(name).parameters.items()}
-            self._gone(em, names, {})
+        unowned = [name for name in self.roots if name.startswith(f"{owner}[")]
+        if unowned:
+            names = {k: v for name in unowned for k, v in self.roots.pop(name).parameters.items()}
+            self._record_removed(em, names, {})
             self._by_parameter = {i: p for i, p in self._by_parameter.items() if p[1] not in names}
             self.names_version += 1
 
     def live_roots(self) -> list[TrackedModel]:
-        """Those that this thread may look at: not while another computes gradients for them.
+        """The roots that this thread may scan: not those for which another one computes gradients.
 
-        Autograd writes gradients without the interpreter's lock; to read one meanwhile is a crash.
+        Autograd writes gradients without the interpreter lock; reading one meanwhile crashes.
         """
         live = [root for root in list(self.roots.values()) if root.ref() is not None]
-        if not self.computes() or (here := this_thread()) is None:
+        if not self.trainers.register() or (here := this_thread()) is None:
             return live
-        others = self._trainers
+        others = self.trainers
         return [root for root in live if root.thread == here or root.thread not in others]
 
-    def computes(self) -> bool:
-        """This thread computes gradients or updates, or is about to: whether others do so, too."""
-        if get_ident() not in self._trainers and (here := this_thread()) is not None:
-            self._trainers = still_there(self._trainers) | {here}
-        return len(self._trainers) > 1
-
-    def updates(self, optimizer: torch.optim.Optimizer) -> None:
+    def note_update(self, optimizer: torch.optim.Optimizer) -> None:
         """This thread updates parameters: whichever computed their gradients is done with them."""
-        if not self.computes() or (here := this_thread()) is None:
+        if not self.trainers.register() or (here := this_thread()) is None:
             return
         held = {id(p) for group in optimizer.param_groups for p in group["params"]}
         for root in list(self.roots.values()):

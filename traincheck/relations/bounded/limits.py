@@ -1,4 +1,4 @@
-"""Between which limits readings stay, and are meant to stay. Proposes; decides nothing."""
+"""The limits that a program intends for its readings."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from traincheck.relations.readings.reading import (
     PADDING,
     SATURATED,
     SMALLEST,
-    Key,
-    Reading,
+    ReadingKey,
+    ScalarReading,
 )
 from traincheck.schema.claims import Hypothesis
 
@@ -38,43 +38,43 @@ Limits = dict[str, Any]  # low, high; open: neither is reached; sums: functions 
 _MIN_SAMPLED = 4  # readings that only sampled steps have, and each of many elements
 _MIN_READINGS = 7
 _MIN_SHARES = 4  # of many units each
-_SAME = 2e-6  # relative: two numbers that differ by less are one, but for rounding
-_NEAR = 1e-2  # relative: within this, a number is what it was said to be
-_WIDER = 1.25  # than what was seen, where a number varies with the data
+_SAME = 2e-6  # relative: a smaller difference is rounding
+_NEAR = 1e-2  # relative: a smaller difference satisfies an exact claim
+_WIDER = 1.25  # than the readings, where a number varies with the data
 _MUCH_WIDER = 30.0
-_CLOSE = 2.0  # than what was seen, where a sampled view may find a little more
+_CLOSE = 2.0  # than the readings, where a sampled view may find a little more
 _MOST_SPREAD = 2.5  # of a number that is bounded from both sides
-_FEW = 3  # values of a number that says how many batches an update is made of
+_FEW = 3  # distinct values of the number of batches of an update
 _MIN_MANY = 12  # readings, before a norm is bounded
-_FEWEST = 2  # classes that can be told apart
+_FEWEST = 2  # classes
 _MOST_SEEN, _MOST = 0.5, 0.9  # share of units that is seen, and that is allowed
-_CLEAR_SHARE = 1e-4  # of the gradients, below which numbers may be nothing but noise
+_CLEAR_SHARE = 1e-4  # of the gradients: smaller shares may be mere noise
 _VANISHED = 1e-3  # of the least share that was seen
-_CLEAR = 0.3  # of the largest magnitude, by which a sign is no accident
+_CLEAR = 0.3  # of the largest magnitude: then a sign is not coincidence
 _MIN_SERIES = 3
-# Learning rates that the first update moves weights by, and the later ones, where gradients are
-# divided by their size; so even are no others.
+# How far the first update moves weights, in learning rates, and the later ones, if an optimizer
+# divides gradients by their size.
 _RATE, _RATES = (0.98, 1.06), (0.75, 1.15)
 _AT_MOST = {
     "torch.nn.functional.nll_loss": 0.0,
     "torch.nn.functional.kl_div": 0.0,
     "torch.nn.functional.binary_cross_entropy": 1.0,
-}  # what a loss takes the logarithm of, or has had it taken of
+}  # arguments of a logarithm, or results of one
 _OF_PROBABILITIES = frozenset({"torch.nn.functional.binary_cross_entropy"})
 _OF_LOGITS = frozenset({CROSS_ENTROPY, BCE_LOGITS})
 
 
-class Samples:
+class ReadingHistory:
     """The readings of a run, by key."""
 
     def __init__(self) -> None:
-        self._values: dict[Key, list[float]] = defaultdict(list)
-        self._ends: dict[Key, list[float]] = defaultdict(list)  # of series
+        self._values: dict[ReadingKey, list[float]] = defaultdict(list)
+        self._ends: dict[ReadingKey, list[float]] = defaultdict(list)  # of series
         self._is_plain = True
         self._sums: frozenset[str] = frozenset()
         self._is_echo = False
 
-    def add(self, reading: Reading) -> None:
+    def add(self, reading: ScalarReading) -> None:
         """Enter a reading."""
         self._values[reading.key].append(reading.value)
         self._is_plain &= reading.is_plain
@@ -85,7 +85,7 @@ class Samples:
         ends[-1] = reading.value
 
     def claims(self, program: str | None, *, is_echo: bool = False) -> Iterator[Hypothesis]:
-        """The limits of each key that has some; of all, however few readings, for an echo."""
+        """The limits of each key with enough readings; of each key for an echo."""
         self._is_echo = is_echo
         for key, values in sorted(self._values.items()) if program is not None else ():
             is_enough = len(values) >= _ENOUGH.get(key.quantity, _MIN_READINGS)
@@ -98,11 +98,11 @@ class Samples:
                 yield Hypothesis(relation="bounded", params=params)
 
     def observed_terms(self) -> Iterator[str]:
-        """Of what there were readings."""
+        """Terms for the readings of the run."""
         return map(word, self._values)
 
-    def _tight(self, key: Key, values: Sequence[float]) -> Limits | None:
-        """What few readings bear out: closer limits than are proposed, so that they imply those."""
+    def _tight(self, key: ReadingKey, values: Sequence[float]) -> Limits | None:
+        """Limits that few readings support: closer than proposed ones, so that they imply those."""
         low, high = min(values), max(values)
         if key.quantity == GRADIENT_NORM:
             return {"high": _up(_CLOSE * high)} if high > 0 else None
@@ -112,7 +112,7 @@ class Samples:
             return {"high": 0.0, "open": True}
         return None
 
-    def _of(self, key: Key, values: Sequence[float]) -> Limits | None:
+    def _of(self, key: ReadingKey, values: Sequence[float]) -> Limits | None:
         low, high = min(values), max(values)
         if key.quantity == LOSS_SCALE:
             limits = self._scale(key, values)
@@ -132,24 +132,24 @@ class Samples:
         return _sign(key, low, high, self._values)
 
     def _is_undivided(self) -> bool:
-        """Whether backward is given sums as they are, or so many times each."""
-        values = self._values.get(Key(LOSS_SCALE, name=OF_TERMS))
+        """Whether backward gets undivided sums, or multiples of them."""
+        values = self._values.get(ReadingKey(LOSS_SCALE, name=OF_TERMS))
         if not values or not self._sums:
             return False
         low, high = min(values), max(values)
         return low >= 1 - _SAME and high - low <= _SAME * high
 
-    def _scale(self, key: Key, values: Sequence[float]) -> Limits | None:
+    def _scale(self, key: ReadingKey, values: Sequence[float]) -> Limits | None:
         if self._is_undivided() != (key.name == OF_TERMS):
-            return None  # how many terms a sum has is a setting; a mean has no other form
+            return None  # the number of terms of a sum is a setting; a mean has no other form
         low, high = min(values), max(values)
         if abs(high - low) <= _SAME * abs(high):
             value = float(f"{high:.6g}")
             return {"low": value, "high": value}
-        # By counts of terms, or of batches; a penalty beside the loss has a share that drifts.
+        # Counts of terms or of batches vary in few values; the share of a penalty drifts.
         is_counted = self._sums or len({f"{value:.4g}" for value in values}) <= _FEW
         if low > 0 and self._is_plain and is_counted and high < _MOST_SPREAD * low:
-            # On a coarse grid, so that ranks and runs say the same.
+            # On a coarse grid, so that ranks and runs agree.
             return {
                 "low": math.floor(low / _WIDER * 10) / 10,
                 "high": math.ceil(high * _WIDER * 2) / 2,
@@ -167,12 +167,12 @@ _ENOUGH = {
 }
 
 
-def word(key: Key) -> str:
-    """Under which it is known whether there were readings."""
+def word(key: ReadingKey) -> str:
+    """The term for readings of a key."""
     return f"bounded {' '.join(key)}"
 
 
-def holds(params: Mapping[str, Any], value: float) -> bool:
+def is_satisfied(params: Mapping[str, Any], value: float) -> bool:
     """Whether a number is within the limits of a claim."""
     low, high = params.get("low"), params.get("high")
     if low is not None and low == high:
@@ -225,11 +225,11 @@ def _plain(quantity: str, low: float, high: float) -> Limits | None:
 
 
 def _sign(
-    key: Key, low: float, high: float, values: Mapping[Key, Sequence[float]]
+    key: ReadingKey, low: float, high: float, values: Mapping[ReadingKey, Sequence[float]]
 ) -> Limits | None:
-    """On which side of zero, or of one, the extremes are; None where that may be chance."""
-    other = Key(LARGEST if key.quantity == SMALLEST else SMALLEST, key.api, key.name)
-    if key.name == "target":  # labels, some of which are left out: not all of them
+    """The side of zero, or of one, on which the extremes are; None if that may be chance."""
+    other = ReadingKey(LARGEST if key.quantity == SMALLEST else SMALLEST, key.api, key.name)
+    if key.name == "target":  # labels, some of which are ignored, but not all
         lowest = min(values.get(other, (0.0,)))
         is_ignoring = key.quantity == LARGEST and key.api in OVER_CLASSES and lowest < 0
         return {"low": 0.0} if is_ignoring and low >= 0 else None
@@ -239,7 +239,7 @@ def _sign(
     if key.api in _OF_LOGITS:
         across = list(zip(values[key], values.get(other, values[key])))
         clear = all(-mine >= _CLEAR * max(abs(mine), abs(its)) for mine, its in across)
-        # Of a single class the sign is the bias's, so it tells something only where both occur.
+        # With a single class the bias decides the sign, unless both signs occur.
         if key.api == BCE_LOGITS:
             clear = clear and all(its > 0 for _, its in across)
         return {"high": 0.0, "open": True} if clear else None

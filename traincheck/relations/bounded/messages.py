@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
-from traincheck.relations.phrasing import short
+from traincheck.relations.phrasing import display_name
 from traincheck.relations.readings.reading import (
     AHEAD,
     CLASSES,
@@ -37,60 +38,60 @@ from traincheck.schema.words import counted
 
 CAUSES = {
     LOSS_SCALE: (
-        "The loss is divided by another number than it was (of micro-batches, labels or ranks), or "
-        "an update adds up more or fewer backward passes than it did. Every gradient is too large "
-        "or too small by the same factor: backward is given {observed}."
+        "The loss is divided by another number (of micro-batches, labels or ranks) than in the "
+        "reference, or an update sums more or fewer backward passes. Every gradient is too large "
+        "or too small by the same factor: backward() gets {observed}."
     ),
     SMALLEST: (
         "A softmax, sigmoid or ReLU comes before a loss that makes probabilities of logits itself."
     ),
-    LARGEST: "The loss is given what another function has changed, or no valid label at all.",
-    CLIPPED_NORM: "Clipping found no gradient: it got no parameters, or comes too early.",
-    GENERATED: "The limit of a generation is computed from another length than it was.",
+    LARGEST: "Another function changed the input of the loss, or there is no valid label.",
+    CLIPPED_NORM: "Clipping found no gradient: it got no parameters, or runs too early.",
+    GENERATED: "The maximum length of a generation is computed from another length.",
     GRADIENT_NORM: "Gradients are far larger than in every reference run.",
     MOVED: (
-        "The update of the optimizer is scaled wrongly: a correction for its first steps, an "
-        "average or the rate itself is not what it is taken for."
+        "The optimizer scales its update wrongly: a bias correction, an average or the learning "
+        "rate is wrong."
     ),
     FLAT: (
-        "What lies between the weights and the loss has no slope: rounding, argmax, a comparison, "
-        "or a graph of which every path is off."
+        "An operation between the weights and the loss has no slope: rounding, argmax, a "
+        "comparison, or activations that are all at zero."
     ),
     LEAST_SHARE: (
-        "The gradient is lost on its way back: saturated or dead units lie between, or a backward "
-        "that was written by hand does not pass it on."
+        "The gradient is lost on its way back: units are saturated or dead, or a custom backward "
+        "does not pass it on."
     ),
-    DEAD: "Weights or biases keep the units off, as an initialization or a huge update may.",
-    SATURATED: "What goes into the activation is far too large: its weights, or its input.",
+    DEAD: "Weights or biases keep the units at zero, for example after a huge update.",
+    SATURATED: "The input of the activation is far too large: its weights, or the data.",
     CLASSES: "The model has a single output: its softmax is always 1, and the loss 0.",
     END_TOKEN: (
-        "Padding and end of text have one id, so that the end token leaves the labels with the "
-        "padding: the model never learns to stop."
+        "Padding and end of text have the same id, so the end token is ignored with the padding. "
+        "The model never learns to stop."
     ),
-    PADDING: "The mask was made before the padding, or is made of ones.",
+    PADDING: "The mask was built before the padding, or consists of ones.",
     HIDDEN: "The mask does not reach the scores: it is not applied, or comes after the softmax.",
     AHEAD: "Labels are not shifted to the next tokens: the model learns to repeat its input.",
     LEFT_OUT: (
-        "Padding of labels, or what is not to be learned (a prompt), has an index that counts."
+        "Labels of padding, or of text that should not be learned (a prompt), are not ignored."
     ),
-    MASK: "True and False of the mask are exchanged: tokens are left out, and padding is not.",
+    MASK: "True and False are swapped in the mask: it masks tokens instead of padding.",
     NON_FINITE: "NaN or infinity comes from a division, root or logarithm, or from the data.",
 }
 
 
 HEADLINES = {
-    LEFT_OUT: "{subject} counts labels that it is to leave out",
-    LOSS_SCALE: "{subject} is given {observed}",
+    LEFT_OUT: "{subject} does not ignore labels that it should ignore",
+    LOSS_SCALE: "{subject} gets {observed}",
 }
 FIXES = {  # where there is more to say than of the symptom
     LOSS_SCALE: (
-        "Compare what the loss is divided by with how many backward passes come before each "
+        "Compare the divisor of the loss with the number of backward passes before each "
         "optimizer.step()."
     ),
     HIDDEN: "Set the scores of later positions to -inf before the softmax.",
-    AHEAD: "Give the loss the tokens from the second on, for all logits but the last.",
-    LEFT_OUT: "Fill such labels with ignore_index (-100), in the collator, too.",
-    PADDING: "Build the mask as (input_ids != pad_token_id), or take the one the tokenizer gives.",
+    AHEAD: "Pass logits[:, :-1] and tokens[:, 1:] to the loss.",
+    LEFT_OUT: "Set such labels to ignore_index (-100), also in the collator.",
+    PADDING: "Build the mask as (input_ids != pad_token_id), or use the mask of the tokenizer.",
 }
 SYMPTOMS = {
     SMALLEST: Symptom.LOSS_INPUT,
@@ -126,78 +127,93 @@ TOPICS = {
 
 _DIGITS = 4
 _INSTEAD = {
-    LEFT_OUT: "none is left out",
+    LEFT_OUT: "it ignores none",
     MASK: "it leaves out all but the padding",
     PADDING: "it attends to padding",
-    END_TOKEN: "the end token is left out too",
+    END_TOKEN: "the end token is ignored too",
 }
-_SAYINGS = {
-    LEFT_OUT: "are some that it leaves out",
+_PREDICATES = {
+    HIDDEN: "gives no weight to later positions",
+    LEFT_OUT: "ignores some labels",
     MASK: "leaves out the padding",
-    PADDING: "leaves it out",
+    PADDING: "leaves out the padding",
     END_TOKEN: "hold the end token",
 }
 
 
-def what(params: Mapping[str, Any]) -> str:
-    """What is bounded, in words."""
-    quantity, api, name = params["quantity"], params.get("api", ""), params.get("name", "")
+def clause_of(params: Mapping[str, Any]) -> str:
+    """The claim as a clause: ``the norm of the gradients of an update is at most 3``."""
+    quantity, high = params["quantity"], params.get("high", math.inf)
+    api, name = params.get("api", ""), params.get("name", "")
     # A module is named by itself; a function with the model that it belongs to.
-    within = name if api.endswith(".forward") else f"{short(api)} in {name}"
+    within = name if api.endswith(".forward") else f"{display_name(api)} in {name}"
+    if quantity == DEAD:
+        return (
+            f"at most {100 * high:g} % of the units of {within} are dead (zero for a whole batch)"
+        )
+    if quantity == SATURATED:
+        return f"at most {100 * high:g} % of the elements of {within} are saturated"
+    if quantity == MOVED:
+        cls = name.rpartition(".")[2] or "an optimizer"
+        return f"in the first updates {cls} moves no weight by more than {_in_rates(high)}"
+    return f"{_subject(params)} {_predicate(params)}"
+
+
+def _in_rates(value: float) -> str:
+    return f"{value:.6g} times the learning rate"
+
+
+def _subject(params: Mapping[str, Any]) -> str:
+    """The bounded quantity."""
+    quantity, api, name = params["quantity"], params.get("api", ""), params.get("name", "")
     if name == OF_TERMS:
-        return "the loss that backward is given"
+        return "the loss passed to backward()"
     of_batches = f" on batches {name}" if name == UNPADDED else ""
     return {
-        LOSS_SCALE: "the losses that backward is given over an update add up to",
+        LOSS_SCALE: "the losses passed to backward() in one update sum to",
         CLIPPED_NORM: "the norm of the gradients that clip_grad_norm_ finds",
-        GENERATED: f"{name} is called to go on with a sequence",
+        GENERATED: f"{name} is called to continue a sequence",
         GRADIENT_NORM: "the norm of the gradients of an update",
         NON_FINITE: f"{name} of {api}" if api else name,
-        END_TOKEN: f"labels of {api} that have padding",
-        MASK: f"the mask of {short(api)}",
-        HIDDEN: f"the share of later positions that {short(api)} gives no weight to",
-        LEFT_OUT: f"among the labels of {IN_A_ROW} calls of {short(api)}{of_batches}",
-        AHEAD: f"the target of {short(api)}",
-        PADDING: f"the attention mask in batches of {api} that have padding",
-        MOVED: f"the farthest that one of the first updates of "
-        f"{name.rpartition('.')[2] or 'an optimizer'} moves a weight, in learning rates,",
+        END_TOKEN: f"labels of {api} with padding",
+        MASK: f"the mask of {display_name(api)}",
+        HIDDEN: display_name(api),
+        LEFT_OUT: f"in {IN_A_ROW} calls{of_batches}, {display_name(api)}",
+        AHEAD: f"the target of {display_name(api)}",
+        PADDING: f"the attention mask of batches of {api} with padding",
         FLAT: "the norm of the gradients, unless the loss is zero,",
-        LEAST_SHARE: "the share of the norm of all gradients that each weight has",
-        DEAD: f"the share of units that {within} keeps off for a whole batch",
-        SATURATED: f"the share of elements that {within} puts at its limits",
-        CLASSES: f"the number of classes that {short(api)} chooses among",
-    }.get(quantity) or f"the {quantity} element of {name} of {short(api)}"
+        LEAST_SHARE: "the share of each weight in the norm of all gradients",
+        CLASSES: f"the number of classes of {display_name(api)}",
+    }.get(quantity) or f"the {quantity} element of the {name} of {display_name(api)}"
 
 
-def limits_text(params: Mapping[str, Any]) -> str:
-    """By what, as the rest of the sentence."""
+def _predicate(params: Mapping[str, Any]) -> str:
+    """Its limits, as the rest of the clause."""
     low, high = params.get("low"), params.get("high")
-    if params["quantity"] in _SAYINGS:
-        return _SAYINGS[params["quantity"]]
-    if params["quantity"] == AHEAD:
-        return f"is {_ahead(low or 0)} what the model is given"
-    if params.get("name") == OF_TERMS:
+    quantity, name = params["quantity"], params.get("name")
+    if quantity in _PREDICATES:
+        return _PREDICATES[quantity]
+    if quantity == AHEAD:
+        return f"is {_ahead(low or 0)} the input of the model"
+    if name == OF_TERMS:
         return f"is {low:g} times the sum of its terms"
-    if params["quantity"] == LOSS_SCALE:
+    if quantity == LOSS_SCALE:
+        if low == high == 1:
+            return "the mean loss (no scaling)"
         times = f"{low:g}" if low == high else f"between {low:g} and {high:g}"
         return f"{times} times the mean loss"
-    if params["quantity"] == NON_FINITE:
-        verb = "are" if params.get("name") == GRADIENT else "is"
-        return (
-            "holds no NaN and no infinity" if params.get("api") else f"{verb} never NaN or infinite"
-        )
-    if params["quantity"] == GENERATED:
+    if quantity == NON_FINITE:
+        verb = "are" if name == GRADIENT else "is"
+        is_batch = bool(params.get("api"))
+        return "holds no NaN and no infinity" if is_batch else f"{verb} never NaN or infinite"
+    if quantity == GENERATED:
         return f"at most {high:g} times"
-    if params["quantity"] == GRADIENT_NORM:
+    if quantity == GRADIENT_NORM:
         return f"is at most {high:.3g}"
     if params.get("open"):
         return f"is above {low:g}" if high is None else f"is below {high:g}"
-    parts = [
-        f"at {word} {limit:g}"
-        for word, limit in (("least", low), ("most", high))
-        if limit is not None
-    ]
-    return f"is {' and '.join(parts)}"
+    limits = (("least", low), ("most", high))
+    return "is " + " and ".join(f"at {word} {n:g}" for word, n in limits if n is not None)
 
 
 def _ahead(tokens: float) -> str:
@@ -205,7 +221,7 @@ def _ahead(tokens: float) -> str:
 
 
 def observed_text(params: Mapping[str, Any], value: float, backwards: int) -> str:
-    """What was read instead."""
+    """The reading, as a clause."""
     quantity = params["quantity"]
     if quantity == LOSS_SCALE:
         of = "sum of its terms" if params.get("name") == OF_TERMS else "mean loss"
@@ -214,10 +230,16 @@ def observed_text(params: Mapping[str, Any], value: float, backwards: int) -> st
         undivided = ": it is not divided by their number" if is_undivided else ""
         return f"{value:.6g} times the {of}{passes}{undivided}"
     if quantity == NON_FINITE:
-        said = "NaN or infinity"
-        return f"{said} after scaling" if params.get("name") == SCALED_LOSS else said
+        text = "NaN or infinity"
+        return f"{text} after scaling" if params.get("name") == SCALED_LOSS else text
     if quantity == AHEAD:
         return f"it is {_ahead(value)} that"
+    if quantity == HIDDEN:
+        return f"it gives no weight to {100 * value:.3g} % of them"
+    if quantity in (DEAD, SATURATED):
+        return f"{100 * value:.3g} %"
+    if quantity == MOVED:
+        return _in_rates(value)
     return _INSTEAD.get(quantity) or f"{value:.6g}"
 
 

@@ -1,10 +1,11 @@
-"""What a trace must hold to decide a limit."""
+"""The events that a trace needs to decide a limit."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+from traincheck.facts.losses import LOSSES
 from traincheck.relations.readings.reading import (
     AHEAD,
     DEAD,
@@ -27,7 +28,6 @@ from traincheck.relations.readings.reading import (
     SCALED_LOSS,
     SMALLEST,
 )
-from traincheck.relations.readings.table import LOSSES
 from traincheck.schema.claims import Needs, sampled, within_modules
 from traincheck.schema.torch_api import Families
 
@@ -38,7 +38,7 @@ def needs_of(params: Mapping[str, Any]) -> Needs:
     kinds = frozenset({"mark", "step"})
     if quantity == LOSS_SCALE:
         calls = frozenset({*LOSSES, Families.BACKWARD, Families.SCALE, Families.OPTIMIZER_STEP})
-        # How many terms a sum has must be known where it is divided; a mean needs no numbers.
+        # The number of terms must be known where a sum is divided; a mean needs no numbers.
         sums = () if params.get("name") == OF_TERMS else params.get("sums", ())
         return Needs(calls=calls, kinds=kinds | {"batch"}, stats=sampled(*sums))
     if quantity in (DEAD, SATURATED):

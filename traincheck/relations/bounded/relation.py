@@ -8,17 +8,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from traincheck.facts.programs import ProgramName
-from traincheck.relations.base import ProposerBase, RelationBase
-from traincheck.relations.bounded.limits import Samples, holds, word
+from traincheck.relations.base import SATISFIED, ProposerBase, RelationBase, counterexample
+from traincheck.relations.bounded.limits import ReadingHistory, is_satisfied, word
 from traincheck.relations.bounded.messages import (
     FIXES,
     HEADLINES,
     SYMPTOMS,
     TOPICS,
     cause_of,
-    limits_text,
+    clause_of,
     observed_text,
-    what,
 )
 from traincheck.relations.bounded.needs import needs_of
 from traincheck.relations.example_cache import Examples
@@ -36,18 +35,16 @@ from traincheck.relations.readings.reading import (
     QUANTITIES,
     SATURATED,
     SCALED_LOSS,
-    Key,
-    Reading,
+    ReadingKey,
+    ScalarReading,
 )
-from traincheck.relations.readings.table import Readings
-from traincheck.schema.claims import Context, Hypothesis, Needs
+from traincheck.relations.readings.scalar_readings import ScalarReadings
+from traincheck.schema.claims import Hypothesis, Needs
 from traincheck.schema.events import Event, StateEvent, StepEvent
 from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
 from traincheck.schema.torch_api import Families
 
-_ALWAYS: Context = {}
-_HELD = Example(holds=True, context=_ALWAYS)
-_COUNTED = 1.4  # times as much, from which on another number of terms was added up
+_COUNTED = 1.4  # factor from which on another number of terms was summed
 _PATIENCE = {
     LEAST_SHARE: 5,
     FLAT: 5,
@@ -61,39 +58,46 @@ _PATIENCE = {
 class Bounded(RelationBase):
     """A number stays within limits.
 
-    What it says:
-        One of: what backward is given over one update is so many times the mean loss, or the sum of
-        its terms is not divided, however many they are; logits reach below zero; what a loss is
-        given never does, or never exceeds zero, or one; the norm that clipping finds is above zero;
-        losses, gradients and batches are finite; a model is called so many times, at most, to go on
-        with a sequence; the norm of the gradients is not far above what it was, and above zero
-        unless the loss is zero; no weight has next to none of it; the first ten updates move no
-        weight by much more than the learning rate, where the first of all moves some by just that;
-        most units of an activation are neither off for a whole batch nor at their limits;
-        cross_entropy has two classes or more; its target is so many tokens ahead of what the model
-        is given, and leaves out some labels, as padding; labels with padding hold the end token;
-        the mask of a batch, and of attention, leaves out the padding; weights of attention leave
-        out later positions.
+    Claims:
+        - The loss passed to backward() over one update is a fixed multiple of the mean loss, or the
+          sum of its terms is not divided.
+        - Logits reach below zero. Inputs of a loss never do, or never exceed zero, or one.
+        - The norm that clipping finds is above zero.
+        - Losses, gradients and batches are finite.
+        - A model is called at most n times to continue a sequence.
+        - The norm of the gradients is not far above its norm in the reference. It is above zero
+          unless the loss is zero. No weight has next to none of it.
+        - The first ten updates move no weight by much more than the learning rate, if the first
+          update moves some by exactly the learning rate.
+        - Most units of an activation are neither dead for a whole batch nor saturated.
+        - cross_entropy has two classes or more. Its target is n tokens ahead of the model's input
+          and ignores some labels, such as padding. Labels with padding hold the end token.
+        - The mask of a batch, and of attention, leaves out the padding. Attention weights leave out
+          later positions.
 
     Example:
-        ``In train.py, the losses that backward is given over an update add up to 1 times the mean
-        loss.`` It breaks when the loss is not divided by the number of micro-batches.
+        ``In train.py, the losses passed to backward() in one update sum to the mean loss (no
+        scaling).`` It breaks when the loss is not divided by the number of micro-batches.
 
     Evidence:
-        One example for each reading; two for a share of units, which speaks of many. Limits are no
-        closer than the program means them: a sign, an exact multiple, a number of tokens that most
-        series end with; else 1.25 times as wide as what was seen, thirty times for the norm of
-        gradients, which takes 12 readings, a thousand for the share of a weight. Gradients that
-        vanish count from the fifth time in a row, units that are off from the fourth; an update
-        with less of a loss (the last of an epoch) only when one of another iteration follows.
+        One example for each reading; two for a share of units, as it covers many. Limits are no
+        closer than the program intends them: a sign, an exact multiple, a number of tokens that
+        most series end with. Other limits are 1.25 times as wide as the readings, 30 times for the
+        norm of gradients (which takes 12 readings), 1,000 times for the share of a weight.
+        Vanishing gradients count from the fifth time in a row, dead units from the fourth. An
+        update with less of a loss (the last of an epoch) counts only when an update of another
+        iteration follows.
 
     Chance:
         A coin for each example.
 
-    Not said:
-        How large a loss is. Anything about other programs; losses that are sums of several
-        functions, scaled for half precision, or searched with (LBFGS); logits that are all one
-        number; labels of batches without padding, where padding is what is left out.
+    Not claimed:
+        - How large a loss is.
+        - Anything about other programs.
+        - Losses that are sums of several functions, scaled for half precision, or searched with
+          (LBFGS).
+        - Logits that are all one number.
+        - Labels of batches without padding, if the ignored labels are padding.
     """
 
     name = "bounded"
@@ -108,7 +112,7 @@ class Bounded(RelationBase):
         return needs_of(claim.params)
 
     def text(self, claim: Hypothesis) -> str:
-        return in_program(claim.params, f"{what(claim.params)} {limits_text(claim.params)}")
+        return in_program(claim.params, clause_of(claim.params))
 
     def implies(self, claim: Hypothesis, other: Hypothesis) -> bool:
         """Narrower limits of the same numbers imply wider ones."""
@@ -118,9 +122,9 @@ class Bounded(RelationBase):
         return claim.relation == other.relation and mine == its and is_above and is_below
 
     def antecedent(self, claim: Hypothesis) -> Mapping[str, Any]:
-        """A run without a reading has nothing to say."""
+        """A run without a reading proves nothing."""
         params = claim.params
-        key = Key(params["quantity"], params.get("api", ""), params.get("name", ""))
+        key = ReadingKey(params["quantity"], params.get("api", ""), params.get("name", ""))
         return {"program": params["program"], "api": word(key)}
 
     def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
@@ -141,24 +145,24 @@ class BoundedProposer(ProposerBase):
 
     def __init__(self) -> None:
         self._program = ProgramName()
-        self._readings = Readings()
-        self._samples = Samples()
+        self._readings = ScalarReadings()
+        self._history = ReadingHistory()
 
     def observe(self, event: Event) -> None:
         self._program.observe(event)
         for reading in self._readings.observe(event):
-            self._samples.add(reading)
+            self._history.add(reading)
 
     def hypotheses(self) -> Iterator[Hypothesis]:
-        return self._samples.claims(self._program.name)
+        return self._history.claims(self._program.name)
 
     def conditional_hypotheses(self) -> Iterator[Hypothesis]:
-        """What this run bears out, if it is too short to say it itself."""
-        return self._samples.claims(self._program.name, is_echo=True)
+        """Claims that this run supports, though it is too short to propose them."""
+        return self._history.claims(self._program.name, is_echo=True)
 
     def observed_terms(self) -> Iterator[str]:
-        """Of what there were readings."""
-        return self._samples.observed_terms()
+        """Terms for the readings of the run."""
+        return self._history.observed_terms()
 
 
 class BoundedDecider:
@@ -166,14 +170,14 @@ class BoundedDecider:
 
     def __init__(self, claims: Sequence[Hypothesis]) -> None:
         self._program = ProgramName()
-        self._readings = Readings()
-        self._by_key: dict[Key, list[tuple[int, Mapping[str, Any]]]] = defaultdict(list)
+        self._readings = ScalarReadings()
+        self._by_key: dict[ReadingKey, list[tuple[int, Mapping[str, Any]]]] = defaultdict(list)
         for index, claim in enumerate(claims):
             params = claim.params
             has_limit = not {"low", "high"}.isdisjoint(params)
             if params["quantity"] not in QUANTITIES or not has_limit:
                 raise ValueError(f"nothing is known of {dict(params)}")
-            key = Key(params["quantity"], params.get("api", ""), params.get("name", ""))
+            key = ReadingKey(params["quantity"], params.get("api", ""), params.get("name", ""))
             self._by_key[key].append((index, params))
         self._waiting: dict[int, list[Example]] = defaultdict(list)
         self._short = ShortUpdates()
@@ -191,38 +195,38 @@ class BoundedDecider:
         return found
 
     def finish(self) -> Examples:
-        """Nothing: a short update at the end of a run is none the worse."""
+        """Nothing: a short update at the end of a run is not judged."""
         return ()
 
-    def _judge(self, index: int, params: Mapping[str, Any], reading: Reading) -> Examples:
+    def _judge(self, index: int, params: Mapping[str, Any], reading: ScalarReading) -> Examples:
         if reading.key.quantity == LOSS_SCALE:
             return self._scale(index, params, reading)
-        if holds(params, reading.value):
+        if is_satisfied(params, reading.value):
             self._waiting.pop(index, None)
-            return ((index, _HELD),) * (1 + (reading.key.quantity in (DEAD, SATURATED)))
+            return ((index, SATISFIED),) * (1 + (reading.key.quantity in (DEAD, SATURATED)))
         patience = _PATIENCE.get(reading.key.quantity, 1)
         waiting = self._waiting[index]
         waiting.append(_negative(params, reading))
         return ((index, waiting.pop(0)),) if len(waiting) >= patience else ()
 
-    def _scale(self, index: int, params: Mapping[str, Any], reading: Reading) -> Examples:
-        """What backward is given may be less in the last update of an epoch."""
+    def _scale(self, index: int, params: Mapping[str, Any], reading: ScalarReading) -> Examples:
+        """The loss passed to backward() may be smaller in the last update of an epoch."""
         low, high = params["low"], params["high"]
         is_told = reading.is_plain or low == high
         if not (is_told and reading.sums <= set(params.get("sums", ()))):
             return ()
-        is_held = holds(params, reading.value)
-        # A term that was added; a batch more or less makes twice or half of it
+        is_held = is_satisfied(params, reading.value)
+        # A term that was added: a batch more or less would double or halve it
         is_near = low == high and low / _COUNTED < reading.value < low * _COUNTED
         if reading.value < low and not is_held and not is_near:
-            return self._short.short(index, _negative(params, reading))
-        self._short.full(index)
+            return self._short.add_short(index, _negative(params, reading))
+        self._short.clear_short(index)
         if is_held:
-            return ((index, _HELD),)
+            return ((index, SATISFIED),)
         return () if is_near else ((index, _negative(params, reading)),)
 
 
-def _negative(params: Mapping[str, Any], reading: Reading) -> Example:
+def _negative(params: Mapping[str, Any], reading: ScalarReading) -> Example:
     event, key = reading.event, reading.key
     subject = Subject(api=key.api or Families.BACKWARD)
     if isinstance(event, StateEvent):
@@ -235,16 +239,11 @@ def _negative(params: Mapping[str, Any], reading: Reading) -> Example:
         subject = Subject(api=Families.SCALE)
     elif key.quantity == NON_FINITE and key.api:
         subject = Subject(variable=key.name)
-    return Example(
-        holds=False,
-        context=_ALWAYS,
-        step=event.step,
-        rank=event.rank,
+    return counterexample(
+        event,
+        subject,
+        clause_of(params),
+        observed_text(params, reading.value, reading.backwards),
+        SYMPTOMS.get(key.quantity, Symptom.WRONG_VALUE),
         stage=event.stage,
-        subject=subject,
-        expected=f"{what(params)} {limits_text(params)}",
-        observed=observed_text(params, reading.value, reading.backwards),
-        evidence=(event,),
-        symptom=SYMPTOMS.get(key.quantity, Symptom.WRONG_VALUE),
-        topic=TOPICS.get(key.quantity),
-    )
+    ).replace(topic=TOPICS.get(key.quantity))

@@ -1,4 +1,4 @@
-"""Models that are brought up to date as copies of others: target networks. One process."""
+"""Models that are updated by copying others, such as target networks."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from traincheck.facts.rank_steps import Content, content
 from traincheck.facts.variables import Variables
 from traincheck.schema.events import Event, OptimizerEvent, StateEvent, StepEvent
 
-_MIN_COPIES = 3  # so that an average, which begins as a copy, is not taken for one
+_MIN_COPIES = 3  # an average also begins as a copy
 
 
-class Copies:
-    """Follows one process: for each model that changed in a step, of which others it is a copy.
+class CopyTracker:
+    """Follows one process: which models that changed in a step are copies of others.
 
-    Copied may be what the other holds at the end of the step, or held when it began.
+    A copy may have the content that the other model has at the end of the step or had at its start.
     """
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class Copies:
         return sorted(model for model in self._changed if model not in held)
 
     def differing(self, copy: str, of: str) -> list[str] | None:
-        """Names below ``copy`` that changed to another content than ``of`` has; None: unknown."""
+        """Names below ``copy`` that differ from ``of`` after a change; None if unknown."""
         found = []
         for below in sorted(self._changed[copy]):
             mine = self._now.get(f"{copy}.{below}")
@@ -67,7 +67,7 @@ class CopyFinder:
     """Finds models that were exact copies whenever they changed."""
 
     def __init__(self) -> None:
-        self._copies = Copies()
+        self._copies = CopyTracker()
         self._times: dict[tuple[str, str], int] = defaultdict(int)
         self._broken: set[tuple[str, str]] = set()
 
@@ -86,7 +86,7 @@ class CopyFinder:
         self._copies.turn(event)
 
     def pairs(self) -> Iterator[tuple[str, str]]:
-        """Copies and what they are copies of."""
+        """Copies and their sources."""
         for pair, times in sorted(self._times.items()):
             if times >= _MIN_COPIES and pair not in self._broken:
                 yield pair

@@ -1,4 +1,4 @@
-"""Propose what a program sets once and keeps. Decides nothing."""
+"""Propose what a program sets once and keeps."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 from traincheck.facts.programs import ProgramName
 from traincheck.relations.base import ProposerBase
+from traincheck.relations.constant.arguments import ATTENTIONS, UserCalls, is_masked
 from traincheck.relations.constant.messages import word
-from traincheck.relations.constant.properties import (
+from traincheck.relations.constant.setting import (
     ARGUMENTS,
-    ATTENTIONS,
     BATCH,
     BETWEEN,
     EQUAL,
@@ -22,12 +22,10 @@ from traincheck.relations.constant.properties import (
     SAMPLES,
     TENSORS,
     USED,
-    Fact,
-    Facts,
     Key,
-    Own,
-    is_masked,
+    Setting,
 )
+from traincheck.relations.constant.settings import Settings
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import CallEvent, Event, StepEvent
 from traincheck.schema.torch_api import Families
@@ -38,39 +36,39 @@ _MAX_EVAL = 64  # modules that are named
 class ConstantProposer(ProposerBase):
     """Proposes the values that were always the same."""
 
-    ignored_kinds = frozenset({"state"})
+    ignores = frozenset({"state"})
 
     def __init__(self) -> None:
         self._program = ProgramName()
-        self._own = Own()
-        self._facts = Facts()
-        self._values: dict[Key, dict[str, Any]] = {}  # those that were always given, and the same
+        self._user_calls = UserCalls()
+        self._settings = Settings()
+        self._values: dict[Key, dict[str, Any]] = {}  # those that were always there and the same
         self._trained: set[str] = set()  # loaders that gave batches while models train
         self._modes: dict[str, set[bool]] = defaultdict(set)
         self._classes: set[str] = set()
 
     def observe(self, event: Event) -> None:
         if isinstance(event, CallEvent):
-            self._own.call(event)
+            self._user_calls.call(event)
             if event.family == Families.MODULE and event.grad_enabled and not event.root:
                 self._classes.add(event.api)
         elif isinstance(event, StepEvent):
-            self._own.step()
+            self._user_calls.step()
         else:
             self._program.observe(event)
-        for fact in self._facts.observe(event):
-            self._enter(fact)
+        for setting in self._settings.observe(event):
+            self._enter(setting)
 
-    def _enter(self, fact: Fact) -> None:
-        key, values = fact.key, fact.values
+    def _enter(self, setting: Setting) -> None:
+        key, values = setting.key, setting.values
         if key.kind == MODES:
             for module, training in values.items():
                 self._modes[module].add(training)
             return
-        if key.kind == BATCH and fact.event.stage == "train":
+        if key.kind == BATCH and setting.event.stage == "train":
             self._trained.add(key.name)
         known = self._values.get(key)
-        if key.kind == USED:  # not every look tells of every part
+        if key.kind == USED:  # a step may show only some parts
             known = self._values.setdefault(key, {})
             known.update({name: known.get(name, True) and used for name, used in values.items()})
         elif known is None:
@@ -97,7 +95,7 @@ class ConstantProposer(ProposerBase):
             yield Hypothesis(relation="constant", params={"program": program, **params})
 
     def observed_terms(self) -> Iterator[str]:
-        """Of what there were facts."""
+        """Terms for the settings of the run."""
         if self._modes:
             yield word(MODES, "")
         for key in self._values:
@@ -124,7 +122,7 @@ class ConstantProposer(ProposerBase):
         if key.kind == BATCH:
             params |= {"stage": "train"} if key.name in self._trained else {}
             return {**params, "values": values} if values else None
-        # In evaluation a function is called too rarely to be judged by itself.
+        # In evaluation a function is called too rarely for a separate claim.
         evaluation = Key(ARGUMENTS, key.name, training=False)
         other = self._values.get(evaluation, {})
         if key.name in ATTENTIONS:  # without a mask today, with one where rows are padded
@@ -132,7 +130,7 @@ class ConstantProposer(ProposerBase):
                 known if is_masked(known) else {k: v for k, v in known.items() if k != TENSORS}
                 for known in (values, other)
             )
-        if key == evaluation or key.name not in self._own.apis or not (values or other):
+        if key == evaluation or key.name not in self._user_calls.apis or not (values or other):
             return None
         params |= {"values": values} if values else {}
         return params | ({"evaluation": dict(sorted(other.items()))} if other else {})

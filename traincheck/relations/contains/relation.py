@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from traincheck.facts.step_changes import StepChanges
+from traincheck.facts.steps import is_judged
 from traincheck.facts.variables import Variables
 from traincheck.relations.base import ProposerBase, RelationBase
-from traincheck.relations.contains import calls as _inside
-from traincheck.relations.contains import changes as _changes
-from traincheck.relations.contains.calls import CallDecider, CallProposer
-from traincheck.relations.contains.changes import ChangeDecider, ChangeProposer
-from traincheck.relations.example_cache import Examples, Joined
-from traincheck.relations.phrasing import STEP, in_program
+from traincheck.relations.contains import call_claims, change_claims
+from traincheck.relations.contains.call_decider import CallDecider
+from traincheck.relations.contains.call_proposer import CallProposer
+from traincheck.relations.contains.change_claims import ChangeProposer
+from traincheck.relations.contains.change_decider import ChangeDecider
+from traincheck.relations.contains.landmark_decider import LandmarkDecider
+from traincheck.relations.contains.messages import text_of
+from traincheck.relations.contains.mode_decider import ModeDecider
+from traincheck.relations.example_cache import ExampleCache, Examples
+from traincheck.relations.phrasing import STEP
 from traincheck.schema.claims import Hypothesis, Needs
 from traincheck.schema.events import CallEvent, Event, OptimizerEvent, StateEvent, StepEvent
 from traincheck.schema.findings import CheckInfo
@@ -26,11 +32,12 @@ _OUTER = frozenset({Families.MODULE, Families.OPTIMIZER_STEP})
 class Contains(RelationBase):
     """During A, B happens.
 
-    What it says:
-        A is a call, or a training step from one boundary to the next. B is a call, perhaps with
-        given flags (``is_causal=True``), or a change: *every* variable of a kind changes. A kind is
-        a role (parameter, gradient, buffer, optimizer state), perhaps narrowed to a leaf
-        (``running_mean``) and the class of its module.
+    Claims:
+        - A is a call, or a training step from one boundary to the next.
+        - B is a call, perhaps with given flags (``is_causal=True``), or a change: *every* variable
+          of a kind changes.
+        - A kind is a role (parameter, gradient, buffer, optimizer state). It may be narrowed to a
+          leaf (``running_mean``) and the class of its module.
 
     Example:
         ``In every training step, every parameter changes, if requires_grad is true.`` It breaks
@@ -38,23 +45,25 @@ class Contains(RelationBase):
 
     Evidence:
         One example for each call of A, or for each window and variable. Steps that are unfinished,
-        were not recorded, or did not train give none. A parameter that stayed as it was is no
-        counterexample when its gradient or its learning rate is zero, when training has converged
-        (it has moved, and its gradient has fallen below a thousandth), when a gradient scaler
-        skipped the step, when it is the turn of another optimizer, or when the view cannot tell;
-        nor is an expert that gets no gradient, while others like it come and go. Context of a
-        variable: requires_grad, in_optimizer, has_gradient, has_step, training, ndim, sharded,
-        leaf, module_class, model; of a call: training, autocast; of the mode of a model: frozen.
+        were not recorded, or did not train give none. A parameter that did not change is no
+        counterexample in these cases: its gradient or learning rate is zero; training has converged
+        (the parameter has moved, and its gradient has fallen below a thousandth); a gradient scaler
+        skipped the step; another optimizer steps now; the view cannot show the change; it belongs
+        to an expert that gets no gradient, while others like it come and go. Context of a variable:
+        requires_grad, in_optimizer, has_gradient, has_step, training, ndim, sharded, leaf,
+        module_class, model. Context of a call: training, autocast. Context of the mode of a model:
+        frozen.
 
     Chance:
         A coin for each example.
 
-    Not said:
-        How often B happens. What else A holds. In which of several backward calls a gradient
-        arrives: programs with several losses differ in that. How the library does its own work
-        (``Linear.forward`` calls ``functional.linear``, an update changes ``exp_avg``); claims of
-        earlier versions about it are still decided. Claims about a class defined in the
-        script itself are kept to scripts of that name.
+    Not claimed:
+        - How often B happens, and what else A holds.
+        - In which of several backward calls a gradient arrives: programs with several losses differ
+          in that.
+        - How the library does its own work (``Linear.forward`` calls ``functional.linear``, an
+          update changes ``exp_avg``). Claims of earlier versions about it are still decided.
+        - Anything of other scripts, for a class that is defined in a script.
     """
 
     name = "contains"
@@ -67,13 +76,11 @@ class Contains(RelationBase):
 
     def needs(self, claim: Hypothesis) -> Needs:
         if "role" in claim.params:
-            return _changes.needs(claim.params)
-        return _inside.needs(claim.params)
+            return change_claims.needs(claim.params)
+        return call_claims.needs(claim.params)
 
     def text(self, claim: Hypothesis) -> str:
-        if "role" in claim.params:
-            return _changes.text(claim.params)
-        return in_program(claim.params, _inside.text(claim.params))
+        return text_of(claim.params)
 
     def implies(self, claim: Hypothesis, other: Hypothesis) -> bool:
         """A claim about more variables, or about more of a call's arguments, implies the other."""
@@ -82,23 +89,23 @@ class Contains(RelationBase):
             return False
         if "role" in mine:
             same = (mine["outer"], mine["change"]) == (its["outer"], its["change"])
-            same = same and _changes.within(mine) <= _changes.within(its)
+            same = same and change_claims.within(mine) <= change_claims.within(its)
             return same and _covers(mine, its)
         same = (mine["outer"], mine["inner"]) == (its["outer"], its["inner"])
-        same = same and _changes.within(mine) <= _changes.within(its)
+        same = same and change_claims.within(mine) <= change_claims.within(its)
         args = mine.get("args", {}).items()
         return same and its.get("args", {}).items() <= args and _fits(mine, its)
 
     def antecedent(self, claim: Hypothesis) -> Mapping[str, Any]:
-        return claim.params if "role" in claim.params else _inside.antecedent(claim.params)
+        return claim.params if "role" in claim.params else call_claims.antecedent(claim.params)
 
     def min_programs(self, claim: Hypothesis) -> int | None:
         if "role" in claim.params:
-            return _changes.min_programs(claim.params)
-        return _inside.min_programs(claim.params)
+            return change_claims.min_programs(claim.params)
+        return call_claims.min_programs(claim.params)
 
     def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
-        """Landmarks and updates are errors; a call less inside a module is a warning."""
+        """Missing landmarks and updates are errors; a missing call inside a module is a warning."""
         is_error = "role" in claim.params or claim.params["outer"] == STEP
         return CheckInfo(
             check_id=check_id,
@@ -121,38 +128,39 @@ def _fits(mine: Mapping[str, Any], its: Mapping[str, Any]) -> bool:
 
 
 class ContainsProposer(ProposerBase):
-    """Proposes both kinds of claims."""
+    """Proposes claims about calls and claims about state."""
 
     def __init__(self) -> None:
-        self._halves = (CallProposer(), ChangeProposer())
+        self._calls, self._changes = CallProposer(), ChangeProposer()
 
     def observe(self, event: Event) -> None:
-        for half in self._halves:
-            half.observe(event)
+        self._calls.observe(event)
+        self._changes.observe(event)
 
     def hypotheses(self) -> Iterator[Hypothesis]:
-        for half in self._halves:
-            yield from half.hypotheses()
+        yield from self._calls.hypotheses()
+        yield from self._changes.hypotheses()
 
     def conditional_hypotheses(self) -> Iterator[Hypothesis]:
-        return self._halves[0].conditional_hypotheses()
+        return self._calls.conditional_hypotheses()
 
     def observed_terms(self) -> Iterator[str]:
-        return self._halves[0].observed_terms()
+        return self._calls.observed_terms()
 
 
 class ContainsDecider:
-    """Decides both kinds of claims."""
+    """Passes claims and events on to the decider of each kind of claim."""
 
     def __init__(self, claims: Sequence[Hypothesis]) -> None:
-        numbered = [(index, claim.params) for index, claim in enumerate(claims)]
-        self._variables = Variables()
-        calls = [(i, p) for i, p in numbered if "role" not in p]
-        changes = [(i, p) for i, p in numbered if "role" in p]
-        book = StepChanges()
-        self._calls = CallDecider(calls, self._variables, book)
-        self._changes = ChangeDecider(changes, self._variables, book)
-        self._last = Joined()
+        by_kind: dict[str, list[tuple[int, Mapping[str, Any]]]] = defaultdict(list)
+        for index, claim in enumerate(claims):
+            by_kind[_kind(claim.params)].append((index, claim.params))
+        self._variables, changes = Variables(), StepChanges()
+        self._calls = CallDecider(by_kind["call"])
+        self._modes = ModeDecider([index for index, _ in by_kind["mode"]], self._variables)
+        self._landmarks = LandmarkDecider(by_kind["landmark"], self._variables, changes)
+        self._changes = ChangeDecider(by_kind["change"], self._variables, changes)
+        self._cache = ExampleCache()
 
     def observe(self, event: Event) -> Examples:
         # By kind, most frequent first: nine events in ten are state changes or calls.
@@ -161,17 +169,40 @@ class ContainsDecider:
                 self._variables.observe(event)
             self._changes.state(event)
         elif isinstance(event, CallEvent):
-            if event.family in _OUTER:
-                self._changes.call(event)
-            return self._calls.call(event)
+            return self._call(event)
         elif isinstance(event, StepEvent):
-            return self._last.join((self._calls.step(event), self._changes.step(event)))
+            return self._step(event)
         elif isinstance(event, OptimizerEvent):
             self._variables.hold(event)
         else:
             self._calls.mark(event)
+            self._modes.mark(event)
         return ()
 
+    def _call(self, event: CallEvent) -> Examples:
+        if event.family in _OUTER:
+            self._changes.call(event)
+        elif event.api == Families.BACKWARD:
+            self._landmarks.backward(event)
+        found = self._calls.call(event)
+        updated = self._modes.call(event) if self._modes.claims else None
+        return found if updated is None else updated
+
+    def _step(self, event: StepEvent) -> Examples:
+        landmarks = self._landmarks.step(event)
+        self._calls.step(event)
+        if not is_judged(event):
+            self._modes.skip(recorded=event.recorded)
+        return self._cache.join((landmarks, self._changes.step(event)))
+
     def finish(self) -> Examples:
-        """What the end of a run proves: an unfinished window proves nothing."""
-        return [*self._calls.finish(), *self._changes.finish()]
+        """The examples that the end of a run proves. An unfinished window proves nothing."""
+        return [*self._landmarks.finish(), *self._changes.finish()]
+
+
+def _kind(params: Mapping[str, Any]) -> str:
+    if "role" in params:
+        return "change"
+    if params["outer"] != STEP:
+        return "call"
+    return "mode" if params["inner"] == Families.MODULE else "landmark"

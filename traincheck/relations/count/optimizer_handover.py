@@ -1,35 +1,35 @@
-"""Optimizers that step in the place of one, or in a training of their own. Judges nothing."""
+"""Optimizers that replace another one, or that train another model."""
 
 from __future__ import annotations
 
 from traincheck.relations.example_cache import Examples
-from traincheck.relations.loop import Partners
+from traincheck.relations.landmark_orders import SharedOptimizers
 from traincheck.schema.events import CallEvent, OptimizerEvent
 from traincheck.schema.findings import Example
 from traincheck.schema.torch_api import Families
 
 _MANY = 64  # optimizers: they are made in the loop
-_KEPT = 8  # of what is missed of one, enough to tell
+_KEPT = 8  # missing calls of one optimizer that are reported
 
 
-class Successors:
+class OptimizerHandover:
     """Follows which optimizers step, and which of them hold the same parameters."""
 
     def __init__(self) -> None:
         self._made: dict[str, OptimizerEvent] = {}  # in order
-        self._partners = Partners()
+        self._partners = SharedOptimizers()
         self._stepped: set[str] = set()  # since the last window
         self._first: dict[str, int] = {}  # the window in which each stepped
         self._last: dict[str, int] = {}
         self._now = 0
 
     def hold(self, event: OptimizerEvent) -> None:
-        """Take note of what an optimizer holds."""
+        """Enter the parameters of an optimizer."""
         self._made.setdefault(event.id, event)
         self._partners.hold(event)
 
     def call(self, event: CallEvent) -> None:
-        """Take note of a step of an optimizer."""
+        """Enter a step of an optimizer."""
         owner = event.owner
         if event.family == Families.OPTIMIZER_STEP and event.exception is None and owner:
             self._stepped.add(owner)
@@ -47,7 +47,7 @@ class Successors:
 
     @property
     def stepping(self) -> frozenset[str]:
-        """Which step in this window."""
+        """The optimizers that step in this window."""
         return frozenset(self._stepped)
 
     def steps_now(self, owner: str) -> bool:
@@ -58,10 +58,10 @@ class Successors:
         """Whether this window is the first in which it steps."""
         return owner is not None and self._first.get(owner) == self._now
 
-    def is_apart(self, owner: str) -> bool:
-        """Whether others step in this window, none of which has stepped since this one began to.
+    def trains_apart(self, owner: str) -> bool:
+        """Whether only optimizers step in this window that never stepped beside this one.
 
-        They train before it, or after it, if it never steps again: another model, or another fold.
+        They train before it or, if it never steps again, after it: another model or another fold.
         """
         if not self._stepped or owner in self._stepped or self.of(owner) is not None:
             return False
@@ -69,7 +69,7 @@ class Successors:
         return last is None or all(self._first[other] > last for other in self._stepped)
 
     def of(self, owner: str | None) -> OptimizerEvent | None:
-        """What stepped in the place of this one: it is of its class, and was made after it."""
+        """The optimizer that stepped in place of this one: of its class, and created later."""
         made = list(self._made)
         if owner not in self._made:
             return None
@@ -80,9 +80,9 @@ class Successors:
         return None
 
     def stands_for(self, owner: str) -> str | None:
-        """The one that an optimizer has replaced before it stepped once; None if there is none.
+        """The optimizer that ``owner`` replaced before that stepped once; None if there is none.
 
-        A program that makes its optimizer once more while it is set up loses nothing.
+        A program may create its optimizer again during setup.
         """
         if owner not in self._made or len(self._made) > _MANY:
             return None
@@ -95,38 +95,37 @@ class Successors:
         return same_class and self._partners.share(one, other)
 
 
-class Apart:
-    """Keeps what is missed of an optimizer while others train, until it is known whether it counts.
+class DeferredMisses:
+    """Keeps missing calls of an optimizer while others train, until it is known if they count.
 
-    Not what comes before the first step, nor what comes after the last one; of an optimizer that
-    never steps all of it.
+    They do not count before its first step or after its last. All of them count if it never steps.
     """
 
-    def __init__(self, successors: Successors) -> None:
-        self._successors = successors
+    def __init__(self, successors: OptimizerHandover) -> None:
+        self._handover = successors
         self._kept: dict[int, tuple[str, list[Example]]] = {}
 
-    def keep(self, index: int, owner: str, wrongly: Example) -> None:
-        """Something of this claim was missed in such a window."""
+    def keep(self, index: int, owner: str, example: Example) -> None:
+        """Enter a missing call of such a window."""
         _, kept = self._kept.setdefault(index, (owner, []))
         if len(kept) < _KEPT:
-            kept.append(wrongly)
+            kept.append(example)
 
     def turn(self) -> Examples:
-        """A window is over: what was missed between two steps of its optimizer."""
+        """End a window. Return missing calls between two steps of their optimizer."""
         found: list[tuple[int, Example]] = []
         for index, (owner, kept) in list(self._kept.items()):
-            if self._successors.steps_now(owner):
+            if self._handover.steps_now(owner):
                 del self._kept[index]
-                found += () if self._successors.begins(owner) else [(index, one) for one in kept]
+                found += () if self._handover.begins(owner) else [(index, one) for one in kept]
         return found
 
     def finish(self) -> Examples:
-        """What was missed of optimizers that never stepped."""
+        """Missing calls of optimizers that never stepped."""
         return [
             (index, one)
             for index, (owner, kept) in self._kept.items()
-            if not self._successors.has_stepped(owner)
+            if not self._handover.has_stepped(owner)
             for one in kept
         ]
 

@@ -1,4 +1,4 @@
-"""Propose how often each call happens in every window of a program. Decides nothing."""
+"""Propose how often each call happens in every window of a program."""
 
 from __future__ import annotations
 
@@ -6,53 +6,51 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from traincheck.facts.landmarks import scheduler_class
 from traincheck.facts.programs import ProgramName
 from traincheck.relations.base import ProposerBase
-from traincheck.relations.count.windows import (
+from traincheck.relations.count.bounds import CallCounts, bound
+from traincheck.relations.count.keys import (
     BACKWARD,
     COLLECTIVE,
     LANDMARKS,
-    SIGNS,
+    MARKERS,
     Key,
-    Page,
-    Seen,
-    Windows,
-    bound,
-    scheduler_of,
     takes_part,
 )
+from traincheck.relations.count.windows import CallWindow, CallWindows
 from traincheck.relations.phrasing import STEP, is_library
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import CallEvent, CollectiveEvent, Event, StepEvent
 from traincheck.schema.torch_api import LOSS_MODULES, Families
 
 _MIN_STEPS = 2
-# A module that is called so often for each backward is called in a loop, whose length may be that
-# of the longest sample of a batch: an exact number takes more windows to be believed.
+# A module that is called so often for each backward is called in a loop. Its length may be that of
+# the longest sample of a batch, so an exact number needs more windows.
 _LOOP = 4
 _LOOP_STEPS = 300
 LATER = "updates after the first"
 
 
 def word(api: str, owner: str) -> str:
-    """Under which it is known whether there was such a call of an optimizer or scheduler."""
+    """The term for a call of an optimizer or scheduler."""
     return f"count {api} {owner}"
 
 
 class CountProposer(ProposerBase):
     """Proposes one count for each key that has one."""
 
-    ignored_kinds = frozenset({"state"})
+    ignores = frozenset({"state"})
 
     def __init__(self) -> None:
         self._program = ProgramName()
-        self._windows = Windows()
+        self._windows = CallWindows()
         self._open: dict[int, set[str]] = defaultdict(set)  # parent -> what it calls
         self._own: set[str] = set()  # called by the program itself
         self._modules: dict[str, set[str]] = defaultdict(set)  # whose forward an API was
-        self._seen: dict[Key, Seen] = defaultdict(Seen)
+        self._seen: dict[Key, CallCounts] = defaultdict(CallCounts)
         # Classes of outermost modules: those that a gradient flows through, and others, which may
-        # be called for each sample of a batch
+        # run for each sample of a batch
         self._models: set[str] = set()
         self._transforms: set[str] = set()
         self._later = 0
@@ -71,7 +69,7 @@ class CountProposer(ProposerBase):
             else:
                 self._open[event.parent].add(event.api)
             if event.family == Families.SCHEDULER_STEP:
-                self._schedulers[event.owner].add(scheduler_of(event))
+                self._schedulers[event.owner].add(scheduler_class(event))
             key = self._windows.call(event)
             if key is not None and event.family == Families.MODULE:
                 if event.parent is None:
@@ -82,25 +80,25 @@ class CountProposer(ProposerBase):
             self._windows.collective(event)
         elif isinstance(event, StepEvent):
             self._open.clear()
-            page = self._windows.step(event)
-            if page is not None and not page.is_free:
-                self._enter(page)
+            window = self._windows.step(event)
+            if window is not None and not window.is_free:
+                self._enter(window)
             self._calls.clear()
         else:
             self._program.observe(event)
 
-    def _enter(self, page: Page) -> None:
-        for key, count in page.counts.items():
-            self._seen[key].enter(count, page)
-        self._later += not page.first
+    def _enter(self, window: CallWindow) -> None:
+        for key, count in window.counts.items():
+            self._seen[key].enter(count, window)
+        self._later += not window.first
         most = max(self._calls.values(), default=0)
-        self._loop = max(self._loop, most // max(page.backwards, 1))
+        self._loop = max(self._loop, most // max(window.backwards, 1))
 
     def hypotheses(self) -> Iterator[Hypothesis]:
         return self._claims(is_echo=False) if self._later >= _MIN_STEPS else iter(())
 
     def conditional_hypotheses(self) -> Iterator[Hypothesis]:
-        """What few updates bear out; and all of it without a limit to the backwards."""
+        """Claims that few updates support, and all claims without a limit to the backwards."""
         for claim in self._claims(is_echo=True):
             yield claim
             if "backwards" in claim.params:
@@ -108,8 +106,8 @@ class CountProposer(ProposerBase):
                 yield Hypothesis(relation="count", params=params)
 
     def observed_terms(self) -> Iterator[str]:
-        """Whose calls there were, and whether there was more than one update."""
-        owned = self._seen.keys() - SIGNS
+        """Terms for the owners of calls, and for more than one update."""
+        owned = self._seen.keys() - MARKERS
         yield from (word(api, owner) for api, owner in owned if owner is not None)
         if self._later:
             yield LATER
@@ -123,7 +121,7 @@ class CountProposer(ProposerBase):
             api, owner = key
             is_called = api in LANDMARKS or api in self._own or api.startswith(COLLECTIVE)
             # A loss is the same as a module and as a function: the function is counted.
-            if key in SIGNS or not is_called or api.startswith(LOSS_MODULES):
+            if key in MARKERS or not is_called or api.startswith(LOSS_MODULES):
                 continue
             if api in self._transforms - self._models:
                 continue

@@ -8,16 +8,9 @@ from typing import Any
 
 from traincheck.relations.base import RelationBase
 from traincheck.relations.count.decider import CountDecider
+from traincheck.relations.count.keys import COLLECTIVE, DETACH, ESSENTIAL, FRAME
+from traincheck.relations.count.messages import CUT, often_of, subject_of
 from traincheck.relations.count.proposer import LATER, CountProposer, word
-from traincheck.relations.count.windows import (
-    COLLECTIVE,
-    DETACH,
-    ESSENTIAL,
-    FRAME,
-    often_of,
-    subject_of,
-)
-from traincheck.relations.input_output.messages import CUT
 from traincheck.relations.phrasing import in_program
 from traincheck.schema.claims import Hypothesis, Needs, within_modules
 from traincheck.schema.findings import CheckInfo
@@ -25,40 +18,45 @@ from traincheck.schema.torch_api import COMPILED, Families
 
 
 class Count(RelationBase):
-    """In every training step, B is called so often.
+    """In every training step, B is called n times.
 
-    What it says:
-        B is a landmark of the loop (backward, the step of an optimizer or scheduler, zero_grad,
-        clipping), a class of modules, a function that the program itself calls, or what ranks do
-        together. It is called exactly n times, n times for each backward, a multiple of n times,
-        or at least so often; a scheduler, perhaps, not before the first update.
+    Claims:
+        - B is a landmark of the loop (backward, the step of an optimizer or scheduler, zero_grad,
+          clipping), a class of modules, a function that the program itself calls, or a collective
+          operation.
+        - It is called exactly n times, n times for each backward, a multiple of n times, or at
+          least n times.
+        - A scheduler is not stepped before the first update.
 
     Example:
         ``In train.py, torch.set_rng_state is called exactly 2 times in every training step.`` It
-        breaks when a context is not entered, a layer is left out, an optimizer steps twice.
+        breaks when a context is not entered, a layer is left out, or an optimizer steps twice.
 
     Evidence:
-        One example for each window from one update to the next, but for the first if calls come
-        between updates and forwards, or if there are more of something than the loop has: models
-        are tried out before it. Calls with gradients off, or while a model is evaluated, do
-        not count. No example: steps that were not recorded, are unfinished or were skipped by a
-        gradient scaler, and optimizers that call a closure again and again. A window with too few
-        backwards (the last of an epoch may be short) counts only when one of another iteration
-        follows it, and so it is with what is called less in proportion. Where a claim names the
-        one module of its class, calls of others, which came since, are not too many; nor is a
-        zero_grad that clears no gradients, which one more optimizer may bring. What is missed of an
-        optimizer while others step, which never stepped beside it, counts only between two steps of
-        it, or if it never steps: before and after, other models are trained. What is too many in a
-        window with more forwards to a backward than others have, in which an iteration was left
-        before its end, counts from eight in a row on; so does a zero_grad after a backward more.
+        One example for each window from one update to the next. Special cases:
+        - The first window does not count if calls come between updates and forwards, or if it has
+          more calls than the loop: models may be tried out before the loop.
+        - Calls with gradients off, or while a model is evaluated, do not count.
+        - Steps that were not recorded, are unfinished or were skipped by a gradient scaler give no
+          example. Neither do optimizers that call a closure several times.
+        - A window with too few backwards may be the last of an epoch. It counts only when a window
+          of another iteration follows it. The same holds for calls that are fewer in proportion.
+        - If a claim names the one module of its class, calls of modules that were added since are
+          not too many. Neither is a zero_grad that clears no gradients: another optimizer may add
+          one.
+        - While others step that never stepped beside it, an optimizer may train another model.
+          Calls that are missing then count only between two of its steps, or if it never steps.
+        - A window with more forwards than others may hold an iteration that was left before its
+          end. Its extra calls count from eight such windows in a row. So does a zero_grad after an
+          extra backward.
 
     Chance:
         A coin for each example.
 
-    Not said:
-        Anything about other programs: loops differ in how much they accumulate and which losses
-        they compute. How often is *for each backward* where it can be, and else of windows with no
-        more backwards than were seen. Functions that only modules of libraries call are theirs.
+    Not claimed:
+        - Anything about other programs: loops differ in accumulation and losses.
+        - Counts in windows with more backwards than were seen, unless they are *for each backward*.
+        - Functions that only modules of libraries call.
     """
 
     name = "count"
@@ -76,7 +74,7 @@ class Count(RelationBase):
         frame = FRAME | ({Families.SCHEDULER_CREATED} if is_schedule else set())
         kinds = {"mark", "step"} | (set() if is_call else {"collective"})
         if "owner" in claim.params:
-            kinds.add("optimizer")  # which one steps in the place of another
+            kinds.add("optimizer")  # to see which one replaces another
         kinds |= {"batch"} if api == Families.BACKWARD else set()
         return Needs(
             calls=frame | within_modules(COMPILED, *[api] * is_call), kinds=frozenset(kinds)
@@ -92,7 +90,7 @@ class Count(RelationBase):
     def implies(self, claim: Hypothesis, other: Hypothesis) -> bool:
         """An exact number implies its divisors and what is less; a multiple implies its divisors.
 
-        What holds with however many backwards holds with few.
+        A claim for any number of backwards implies a claim for few.
         """
         mine: dict[str, Any]
         its: dict[str, Any]
@@ -102,7 +100,7 @@ class Count(RelationBase):
         few = its.pop("backwards", None)
         is_wider = mine.pop("backwards", few) == few
         for params in (mine, its):
-            params.pop("module", None)  # says whose it is, where there is one
+            params.pop("module", None)  # it only names the module, where there is one
         if claim.relation != other.relation or mine != its or not is_wider:
             return False
         if forms[1] == "least":
@@ -112,15 +110,15 @@ class Count(RelationBase):
         return forms[0] == "exactly" and bool(times == theirs)
 
     def antecedent(self, claim: Hypothesis) -> Mapping[str, Any]:
-        """A run with no more than one update says nothing, nor does one without the optimizer."""
+        """Runs with only one update, or without the optimizer, prove nothing."""
         params = claim.params
         whose = {"api": word(params["api"], params["owner"])} if "owner" in params else {}
         return {"program": params["program"], **whose, "outer": LATER}
 
     def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
-        """A missing update is an error; clipping, a schedule, another function may be meant."""
+        """A missing update is an error. Clipping, schedules and functions may change on purpose."""
         severity = "error" if claim.params["api"] in ESSENTIAL else "warning"
-        told = CheckInfo(
+        info = CheckInfo(
             check_id=check_id, kind="invariant", code=self.name, severity=severity, title=text
         )
-        return replace(told, **CUT) if claim.params["api"] == DETACH else told
+        return replace(info, **CUT) if claim.params["api"] == DETACH else info

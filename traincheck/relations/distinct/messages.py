@@ -1,4 +1,4 @@
-"""How what does not come twice is put into words."""
+"""Sentences of *distinct*: its claims, and what broke them."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from traincheck.relations.distinct.repeats import (
 )
 
 TEXTS = {
-    (BATCHES, EPOCH): "No batch of {what} comes twice in an epoch",
-    (BATCHES, EPOCHS): "The batches of {what} are others than in the epoch before",
+    (BATCHES, EPOCH): "No batch of {what} repeats within an epoch",
+    (BATCHES, EPOCHS): "The batches of {what} differ from those of the epoch before",
     (BATCHES, RANKS): "No batch of {what} goes to two ranks",
     (BATCHES, DATASET): "The batches of {what} are not drawn in the order of the dataset",
-    (BATCHES, RESUMED): "No sample of an epoch of {what} comes again when the epoch is resumed",
-    (BATCHES, ROWS): "No batch of {what} holds one sample in all its rows",
+    (BATCHES, RESUMED): "When an epoch of {what} is resumed, no sample repeats",
+    (BATCHES, ROWS): "No batch of {what} has the same sample in all its rows",
     (BATCHES, PARTS): "No sample of {what} goes to two ranks in an epoch",
-    (DRAWS, WORKERS): "No two workers of an epoch begin with {what} in one state",
+    (DRAWS, WORKERS): "No two workers of an epoch begin with {what} in the same state",
     (DRAWS, EPOCHS): "No worker begins with {what} in a state of an earlier epoch",
-    (DRAWS, EVER): "No two workers, of whatever epoch, begin with {what} in one state",
+    (DRAWS, EVER): "No two workers, even of different epochs, begin with {what} in the same state",
     (STATES, STEPS): "The random generator of {what} is never in a state of an earlier step",
 }
 # Likely cause, and what to do
 CAUSES = {
     (BATCHES, EPOCH): (
-        "Every worker of {loader} yields the whole dataset, or one batch is kept and used again.",
-        "Split an iterable dataset by get_worker_info(); take a new batch in every iteration.",
+        "Every worker of {loader} yields the whole dataset, or one batch is used again.",
+        "Split an iterable dataset by get_worker_info(). Fetch a new batch in every iteration.",
     ),
     (BATCHES, EPOCHS): (
         "{loader} is shuffled with the same seed in every epoch: set_epoch() of its sampler is "
@@ -43,7 +43,7 @@ CAUSES = {
         "Call sampler.set_epoch(epoch) before each epoch; seed once, before the first.",
     ),
     (BATCHES, RANKS): (
-        "{loader} has no DistributedSampler, so that every rank draws the same samples.",
+        "{loader} has no DistributedSampler, so every rank draws the same samples.",
         "Give the loader a DistributedSampler, or split the data by rank.",
     ),
     (BATCHES, DATASET): (
@@ -51,7 +51,7 @@ CAUSES = {
         "Pass shuffle=True to the DataLoader, unless the dataset is in random order.",
     ),
     (BATCHES, RESUMED): (
-        "The generator of the sampler is not restored, so the order of the epoch was drawn again "
+        "The generator of the sampler is not restored. The order of the epoch was drawn again "
         "before its first batches were skipped.",
         "Restore the sampler's generator as it was when the epoch began, or seed it by epoch.",
     ),
@@ -60,12 +60,12 @@ CAUSES = {
         "Return a new tensor, or a copy, from __getitem__.",
     ),
     (BATCHES, PARTS): (
-        "The samplers of the ranks shuffle with different seeds, so that their parts overlap.",
+        "The samplers of the ranks shuffle with different seeds, so their parts overlap.",
         "Give the sampler of every rank the same seed, and set_epoch the same epoch.",
     ),
     (DRAWS, WORKERS): (
         "Workers of {loader} get copies of one generator, or are all seeded alike.",
-        "Seed each worker by torch.initial_seed(), or make the generator in worker_init_fn.",
+        "Seed each worker by torch.initial_seed(), or create the generator in worker_init_fn.",
     ),
     (DRAWS, EPOCHS): (
         "Workers of {loader} are seeded with numbers that do not depend on the epoch.",
@@ -77,7 +77,7 @@ CAUSES = {
         "Seed each worker by torch.initial_seed(), which differs by worker and epoch.",
     ),
     (STATES, STEPS): (
-        "The generator is seeded again within training, as by manual_seed() in the loop.",
+        "The generator is seeded again during training, such as by manual_seed() in the loop.",
         "Seed once, before training.",
     ),
 }

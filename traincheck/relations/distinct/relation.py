@@ -1,4 +1,4 @@
-"""The relation *distinct*: batches and random draws that do not come twice."""
+"""The relation *distinct*: batches and random draws that do not repeat."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from traincheck.facts.programs import SEEN, RunProgram
-from traincheck.relations.base import ProposerBase, RelationBase
+from traincheck.relations.base import SATISFIED, ProposerBase, RelationBase, counterexample
 from traincheck.relations.distinct.messages import CAUSES, TEXTS
 from traincheck.relations.distinct.repeats import (
     BATCHES,
@@ -20,7 +20,7 @@ from traincheck.relations.distinct.repeats import (
     WORKERS,
     Comparison,
     Key,
-    Repeats,
+    RepeatTracker,
 )
 from traincheck.relations.phrasing import in_program
 from traincheck.schema.claims import BATCH_CONTENT, Hypothesis, Needs, sampled
@@ -28,38 +28,38 @@ from traincheck.schema.events import Event
 from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
 from traincheck.schema.torch_api import Families
 
-_HOLDS = Example(holds=True, context={})
-
 
 class Distinct(RelationBase):
-    """Batches and random draws that do not come twice.
+    """Batches and random draws that do not repeat.
 
-    What it says:
-        The batches of a loader that feeds training are pairwise different within an epoch, from one
-        epoch to the next, or on different ranks, or are not in the order of the dataset; their rows
-        are not all one sample, and ranks share the samples of an epoch out among them. An epoch
-        that is resumed in the middle gives none of the samples that it was trained on before. The
-        generators that workers draw from begin in states of their own, in each worker and epoch. A
-        generator is not in the state that it had after an earlier step.
+    Claims:
+        - The batches of a training loader differ from each other within an epoch, from one epoch to
+          the next, or between ranks.
+        - Batches are not in the order of the dataset, and their rows are not all one sample.
+        - Ranks divide the samples of an epoch among them.
+        - An epoch that is resumed repeats none of the samples that were used before.
+        - The generators of loader workers begin in different states, in each worker and epoch.
+        - A generator is not in the state that it had after an earlier step.
 
     Example:
-        ``In train.py, the batches of loader0 are others than in the epoch before.`` It breaks when
-        ``set_epoch`` is not called, with the first batch of the second epoch.
+        ``In train.py, the batches of loader0 differ from those of the epoch before.`` It breaks
+        when ``set_epoch`` is not called, with the first batch of the second epoch.
 
     Evidence:
-        One example for each batch, worker or step that has one to be compared with, by the exact
-        fingerprints of all tensors of a batch; within an epoch also by its indices. Batches of
-        fewer than four samples are not compared, nor is the order of fewer than eight. Of each
-        batch of a resumed epoch, eight samples count at most; and a resumption only if as many
-        batches are left out as were done. What ranks share, and where an epoch goes on, is told by
-        indices. A step in which nothing is drawn is none that repeats.
+        One example for each batch, worker or step that can be compared, by the exact fingerprints
+        of all tensors of a batch; within an epoch also by its indices. Batches of fewer than four
+        samples are not compared, nor is the order of fewer than eight. Of each batch of a resumed
+        epoch, at most eight samples count. A resumption counts only if as many batches are skipped
+        as were done. Ranks and resumptions are compared by indices. A step that draws nothing
+        repeats nothing.
 
     Chance:
         A coin for each example.
 
-    Not said:
-        Anything of another program, where drawing with replacement, or giving each rank the same
-        batch, may be right; or of loaders for evaluation.
+    Not claimed:
+        - Anything of another program: drawing with replacement, or the same batch on each rank, may
+          be right there.
+        - Anything of loaders for evaluation.
     """
 
     name = "distinct"
@@ -78,26 +78,26 @@ class Distinct(RelationBase):
         among = claim.params["among"]
         kinds |= {"checkpoint"} if among == RESUMED else set()
         states = SEEN
-        if of == BATCHES and among == EPOCH:  # in others indices tell, or there is content
+        if of == BATCHES and among == EPOCH:  # other views have indices, or content
             states |= sampled(BATCH_CONTENT)
-        elif of == BATCHES and among in (EPOCHS, RANKS):  # those are compared one by one
+        elif of == BATCHES and among in (EPOCHS, RANKS):  # these are compared one by one
             states |= {BATCH_CONTENT}
         return Needs(kinds=kinds, calls=calls, states=states)
 
     def text(self, claim: Hypothesis) -> str:
         params = claim.params
-        said = TEXTS[params["of"], params["among"]]
-        return in_program(params, said.format(what=params["what"]))
+        text = TEXTS[params["of"], params["among"]]
+        return in_program(params, text.format(what=params["what"]))
 
     def implies(self, claim: Hypothesis, other: Hypothesis) -> bool:
-        """What never comes again comes again neither in an epoch nor in another."""
+        """States that never repeat repeat neither in one epoch nor in another."""
         mine, its = dict(claim.params), dict(other.params)
         if mine.get("among") == EVER and its.get("among") in (WORKERS, EPOCHS):
             its["among"] = EVER
         return other.relation == self.name and mine == its
 
     def antecedent(self, claim: Hypothesis) -> Mapping[str, Any]:
-        """A run in which nothing could have come again says nothing."""
+        """A run in which nothing could repeat proves nothing."""
         params = claim.params
         key = params["of"], params["what"], params["among"]
         return {"program": params["program"], "api": _word(key)}
@@ -117,11 +117,11 @@ class Distinct(RelationBase):
 
 
 class DistinctProposer(ProposerBase):
-    """Proposes what never came again."""
+    """Proposes what never repeated."""
 
     def __init__(self) -> None:
         self._program = RunProgram()
-        self._repeats = Repeats()
+        self._repeats = RepeatTracker()
         self._found: dict[Key, bool] = defaultdict(lambda: True)
 
     def observe(self, event: Event) -> None:
@@ -137,7 +137,7 @@ class DistinctProposer(ProposerBase):
                 yield Hypothesis(relation="distinct", params=params)
 
     def observed_terms(self) -> Iterator[str]:
-        """What could have come again."""
+        """Terms for everything that could repeat."""
         return map(_word, self._found)
 
 
@@ -158,7 +158,7 @@ class DistinctDecider:
             self._claims[key].append(index)
         self._params = [claim.params for claim in claims]
         self._program = RunProgram()
-        self._repeats = Repeats()
+        self._repeats = RepeatTracker()
 
     def observe(self, event: Event) -> Sequence[tuple[int, Example]]:
         self._program.observe(event)
@@ -172,19 +172,15 @@ class DistinctDecider:
         for index in self._claims.get(one.key, ()):
             if self._program.fits(self._params[index]):
                 yield from (
-                    [(index, _HOLDS)] * one.weight if one.holds else [(index, _negative(one))]
+                    [(index, SATISFIED)] * one.weight if one.holds else [(index, _negative(one))]
                 )
 
 
 def _negative(one: Comparison) -> Example:
-    return Example(
-        holds=False,
-        context={},
-        step=one.step,
-        rank=one.rank,
-        subject=Subject(variable=one.name),
-        expected=f"what {one.name} gives does not come twice",
-        observed=one.how,
-        evidence=(one.event,),
-        symptom=Symptom.REPEATED_DATA,
-    )
+    return counterexample(
+        one.event,
+        Subject(variable=one.name),
+        f"{one.name} does not repeat",
+        one.how,
+        Symptom.REPEATED_DATA,
+    ).replace(step=one.step, rank=one.rank)  # a worker is compared after its first batch

@@ -1,7 +1,4 @@
-"""What comes again and what does not: batches, generators of workers, states of generators.
-
-Follows all processes of a run and tells each comparison. Knows no claims.
-"""
+"""Comparisons of batches, of generators of workers and of states of generators."""
 
 from __future__ import annotations
 
@@ -23,19 +20,21 @@ EPOCH, EPOCHS, RANKS, STEPS, DATASET = "epoch", "epochs", "ranks", "steps", "dat
 WORKERS, EVER = "workers", "ever"
 RESUMED, ROWS, PARTS = "resumed", "rows", "parts"
 _MOST_COUNTED = 8  # samples of a batch that count as examples
-_MIN_ROWS = 4  # of fewer samples two batches may be equal by chance
-_MIN_ORDER = 8  # so many samples do not come in one order twice
+_MIN_ROWS = 4  # samples: smaller batches may be equal by chance
+_MIN_ORDER = 8  # samples: so many do not repeat their order by chance
 _MOST_KEPT = 4096
-_MOST_INDICES = 1 << 20  # of an epoch that are remembered
-_MOST_COMPARED = 32  # workers that one is held against
+_MOST_INDICES = 1 << 20  # indices of an epoch that are remembered
+_MOST_COMPARED = 32  # workers that one is compared with
 
-Key = tuple[str, str, str]  # of, what it is of, among
+Key = tuple[str, str, str]  # kind, owner, scope
 
 
 class Comparison(NamedTuple):
-    """One thing held against those before it.
+    """One batch, worker or state, compared with those before it.
 
-    how: what it repeats, as half a sentence. weight: examples that it is.
+    Attributes:
+        how: what it repeats, as a clause.
+        weight: how many examples it gives.
     """
 
     key: Key
@@ -52,7 +51,11 @@ class Comparison(NamedTuple):
 class _Loader:
     """The batches of one loader in one process.
 
-    seen, drawn: content and indices of those of this epoch; before: of the last one.
+    Attributes:
+        seen: content -> batch of this epoch.
+        drawn: indices -> batch of this epoch.
+        now: batch -> content, in this epoch.
+        before: batch -> content, in the last epoch.
     """
 
     epoch: int = -1
@@ -71,8 +74,8 @@ class _Generator:
     seen: dict[str, int | None] = field(default_factory=dict)
 
 
-class _Training:
-    """Which loaders of one process feed its training: the others may repeat what they like."""
+class _TrainingLoaders:
+    """The loaders that feed the training of one process: others may repeat batches."""
 
     def __init__(self) -> None:
         self.loaders: set[str] = set()
@@ -91,7 +94,7 @@ class _Training:
         return []
 
     def backward(self) -> list[BatchEvent]:
-        """What came before a backward feeds it; in the first step there may be an evaluation."""
+        """Batches before a backward feed it; the first step may begin with an evaluation."""
         found = self._recent[-1:] if self._is_first else self._recent
         new = [name for name in dict.fromkeys(found) if name not in self.loaders]
         self._recent, self._is_first = [], False
@@ -99,15 +102,15 @@ class _Training:
         return [event for name in new for event in self._held.pop(name, ())]
 
     def turn(self) -> None:
-        """A step has ended; what came after its update was for evaluation."""
+        """A step has ended; batches after its update were for evaluation."""
         self._recent = []
 
 
-class Repeats:
-    """Tells what comes again."""
+class RepeatTracker:
+    """Follows all processes of a run."""
 
     def __init__(self) -> None:
-        self._training: dict[tuple[int, str], _Training] = defaultdict(_Training)
+        self._training: dict[tuple[int, str], _TrainingLoaders] = defaultdict(_TrainingLoaders)
         self._loaders: dict[tuple[int, str, str], _Loader] = defaultdict(_Loader)
         self._by_rank: dict[tuple[str, int, int], dict[int, str]] = {}
         self._parts: dict[tuple[str, int], dict[int, set[int]]] = {}  # indices by rank
@@ -119,7 +122,7 @@ class Repeats:
         self._begun: dict[tuple[int, str, str], list[tuple[str, int, int]]] = defaultdict(list)
 
     def observe(self, event: Event) -> Iterator[Comparison]:
-        """Enter ``event``; what it lets be compared."""
+        """Enter an event; the comparisons that it completes."""
         for resumed in self._resumptions.observe(event):
             yield _of_resumed(resumed)
         if isinstance(event, BatchEvent):
@@ -139,7 +142,7 @@ class Repeats:
             if self._waiting:
                 yield from self._workers()
 
-    def _training_of(self, event: Event) -> _Training:
+    def _training_of(self, event: Event) -> _TrainingLoaders:
         return self._training[event.rank, event.stream.partition("-")[0]]
 
     # -- batches
@@ -154,7 +157,7 @@ class Repeats:
             yield _of_batch(event, DATASET, how, holds)
         yield from self._on_parts(event)
         if len(event.samples) >= _MIN_ROWS and len(event.samples) == len(set(event.indices)):
-            how = "all its samples are one and the same, at different indices"
+            how = "all its samples are equal, at different indices"
             yield _of_batch(event, ROWS, how, len(set(event.samples)) > 1)
         digest, rows = _content(event)
         indices = ",".join(map(str, event.indices))
@@ -165,11 +168,11 @@ class Repeats:
         if event.epoch != loader.epoch:
             loader.epoch, loader.before, loader.now = event.epoch, loader.now, {}
             loader.seen, loader.drawn = {}, {}
-        # The same samples come again, whatever is made of them; or the same content
+        # The same samples, whatever is made of them, or the same content
         tables = [(t, k) for t, k in ((loader.seen, digest), (loader.drawn, indices)) if k]
         if 0 < max(len(table) for table, _ in tables) < _MOST_KEPT:
             first = next((table[key] for table, key in tables if key in table), None)
-            yield _of_batch(event, EPOCH, f"it is batch {first} of this epoch again", first is None)
+            yield _of_batch(event, EPOCH, f"it repeats batch {first} of this epoch", first is None)
         for table, key in tables:
             table.setdefault(key, event.index)
         if digest is None:
@@ -178,12 +181,14 @@ class Repeats:
             before = loader.before.get(event.index)
             loader.now[event.index] = digest
             if before is not None and rows >= _MIN_ORDER:
-                how = f"epoch {event.epoch} begins with the batches of the one before, in its order"
+                how = (
+                    f"epoch {event.epoch} repeats the batches of the one before, in the same order"
+                )
                 yield _of_batch(event, EPOCHS, how, before != digest)
         yield from self._on_ranks(event, digest)
 
     def _on_parts(self, event: BatchEvent) -> Iterator[Comparison]:
-        """Whether ranks share the samples of an epoch out among them, by their indices."""
+        """Whether ranks divide the samples of an epoch among them, by their indices."""
         known = self._parts.setdefault((event.loader, event.epoch), {})
         if len(self._parts) > _MIN_ROWS:  # epochs that no rank is in any more
             del self._parts[next(iter(self._parts))]
@@ -192,7 +197,7 @@ class Repeats:
         if others and len(mine) >= _MIN_ROWS:
             shared = len(mine & set().union(*others))
             how = f"{shared} of its samples went to another rank in this epoch"
-            # Where parts are made equally long, fewer samples than there are ranks come twice.
+            # To make parts equally long, fewer samples than there are ranks repeat.
             yield _of_batch(event, PARTS, how, shared <= len(others))
         seen = known.setdefault(event.rank, set())
         if len(seen) < _MOST_INDICES:
@@ -234,14 +239,14 @@ class Repeats:
     # -- generators of DataLoader workers
 
     def _workers(self) -> Iterator[Comparison]:
-        """Workers whose first batch has come: of loaders that feed training."""
+        """Compare workers of training loaders, once their first batch has come."""
         ready = [each for each in self._waiting if _place(*each) in self._starts]
         self._waiting = [each for each in self._waiting if each not in ready][-_MOST_KEPT:]
-        for mark, told in sorted(ready, key=lambda each: (_place(*each), each[1].worker)):
-            rank, loader, epoch = _place(mark, told)
+        for mark, rng in sorted(ready, key=lambda each: (_place(*each), each[1].worker)):
+            rank, loader, epoch = _place(mark, rng)
             step = self._starts.get((rank, loader, epoch))
-            worker = told.worker
-            for generator, state in _drawn(told):
+            worker = rng.worker
+            for generator, state in _drawn(rng):
                 begun = self._begun[rank, loader, generator]
                 for other, its_worker, its_epoch in begun[-_MOST_COMPARED:]:
                     how = (
@@ -268,9 +273,9 @@ def _of_batch(event: BatchEvent, among: str, how: str, holds: bool) -> Compariso
 
 
 def _content(event: BatchEvent) -> tuple[str | None, int]:
-    """What tells a batch from others, and how many samples it has.
+    """The content of a batch, and its number of samples.
 
-    Digests of tensors are in every view that is asked for them, those of samples in a full one.
+    Views that need it have digests of tensors; a full view has digests of samples.
     """
     tensors = tensors_in(dict(event.leaves))
     shapes = [summary.shape for summary in tensors.values() if summary.shape]

@@ -1,4 +1,4 @@
-"""What the functions of torch.nn.init fill before the first step. Judges nothing."""
+"""Calls of torch.nn.init before the first step, and the parameters that they fill."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ FUNCTIONS = tuple(
     )
 )  # fmt: skip
 THEN = " then "
-_MAX_FILLS = 4  # of one parameter that are told apart
+_MAX_FILLS = 4  # calls for one parameter that are compared
 Kind = tuple[str, str]  # class of the module and name in it
 
 
-class Book:
-    """What was filled by what before the first step, by identity."""
+class InitCalls:
+    """Follows one process until its first step ends."""
 
     def __init__(self) -> None:
         self.program = ProgramName()
@@ -52,9 +52,9 @@ class Book:
         return None
 
     def filled(self) -> Iterator[tuple[StateEvent, Sequence[CallEvent]]]:
-        """Each parameter with the calls that filled it; nothing when none is known.
+        """Each parameter with the calls that filled it; nothing if none is known.
 
-        Of those that are one tensor, the first.
+        Of names that stand for one tensor, the first.
         """
         if any(event.identity in self._fills for event in self._parameters.values()):
             first: set[int] = set()
@@ -64,7 +64,7 @@ class Book:
                     yield event, self._fills.get(event.identity, ())
 
 
-def said_of(calls: Sequence[CallEvent]) -> str:
+def functions_text(calls: Sequence[CallEvent]) -> str:
     """The functions in order: ``kaiming_uniform_ then normal_``."""
     return THEN.join(call.api.removeprefix(INIT) for call in calls[:_MAX_FILLS])
 

@@ -1,4 +1,4 @@
-"""What is known of tensors at the edge of a call, and which claims about it are worth testing."""
+"""Tensors at the edge of a call, and the claims about them that are worth testing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from traincheck.facts.programs import ProgramName
 from traincheck.relations.base import ProposerBase
-from traincheck.relations.phrasing import is_private
+from traincheck.relations.phrasing import is_user_api
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import CallEvent, Event
 from traincheck.schema.hidden import text_length
@@ -17,15 +17,15 @@ from traincheck.schema.torch_api import GRAD, Families
 RESULT, ARGUMENT = "result", "argument "
 _PART = f"{RESULT}["
 COMPARED = ("device", "dtype", "shape", "shape[-1]", "shape[0]")
-MEMORY = 4096  # kinds of calls remembered, so that those that are alike are looked at once
-_VARIETY = 2  # values a dim must have taken, before an equal one means anything
+MEMORY = 4096  # kinds of calls remembered, so that equal calls are read once
+_VARIETY = 2  # values of a dim, before an equal dim means anything
 _COSMETIC = frozenset({"inplace", "out", "training"})  # change no result, or follow the mode
 _MAX_TENSORS = 4  # among the arguments that are compared
 _MAX_TEXT = 40  # characters; a longer one is data, not a flag
 
 
 def in_view(event: CallEvent) -> bool:
-    """Whether the call is one of a module, of autograd, or of a function outside of all others."""
+    """Whether the call is one of a module, of autograd, or of a function outside all others."""
     return (
         event.family == Families.MODULE
         or event.api == GRAD
@@ -36,7 +36,7 @@ def in_view(event: CallEvent) -> bool:
 def tensor_at(event: CallEvent, name: str) -> dict[str, Any] | None:
     """The comparable properties of a tensor, by name; None when there is no such tensor.
 
-    Of several gradients those of the first, which require grad if any of them does.
+    Of several gradients, those of the first; it requires grad if any of them does.
     """
     value = event.result if name == RESULT else event.args.get(name.removeprefix(ARGUMENT))
     if event.api == GRAD and isinstance(value, list):
@@ -49,7 +49,7 @@ def tensor_at(event: CallEvent, name: str) -> dict[str, Any] | None:
 
 
 def _parts(event: CallEvent) -> Iterator[tuple[str, Any]]:
-    """What a module returns several of, by name: ``result[1]``, ``result[logits]``."""
+    """The tensors of a module that returns several, by name: ``result[1]``, ``result[logits]``."""
     result = event.result
     if event.family != Families.MODULE:
         return
@@ -63,7 +63,7 @@ def _parts(event: CallEvent) -> Iterator[tuple[str, Any]]:
 
 
 def _differentiable(event: CallEvent, names: Iterable[str]) -> Iterator[str]:
-    """Through what gradients may flow. names: of arguments that are tensors."""
+    """Names of tensors that gradients may flow through. names: of arguments that are tensors."""
     if event.grad_enabled:
         yield from (RESULT, *(name for name, _ in _parts(event)))
         if event.family == Families.MODULE and event.training is not False:
@@ -75,7 +75,7 @@ def _is_tensor(value: Any) -> bool:
 
 
 def is_without_grad(event: CallEvent) -> bool:
-    """Whether a function is given tensors with gradients on, and none of them requires grad."""
+    """Whether gradients are on, and no tensor argument of a function requires grad."""
     tensors = [value for value in event.args.values() if _is_tensor(value)]
     is_asked = event.grad_enabled and event.api != GRAD and bool(tensors)
     return is_asked and not any(value.get("requires_grad") for value in tensors)
@@ -96,7 +96,7 @@ def _properties(value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def kind_of(event: CallEvent) -> tuple[Any, ...]:
-    """What two calls have in common about which every claim says the same."""
+    """The key of calls for which every claim gives the same answer."""
     parts: list[Any] = [
         event.api,
         event.module,
@@ -125,11 +125,15 @@ def kind_of(event: CallEvent) -> tuple[Any, ...]:
 
 @dataclass(slots=True)
 class _Api:
-    """What was seen of one API under one autocast state; sets of values, for those that vary.
+    """Properties of one API under one autocast state, with all their values.
 
-    equal: by the names of two tensors, the properties that never differed, and values of the left.
-    fixed: of the result. flags: by argument. grads: of the result, its parts, or what a module in
-    training is given, by module, with grad enabled.
+    Attributes:
+        equal: by the names of two tensors, the properties that never differed.
+        values: by the names of two tensors, values of the left one.
+        fixed: properties of the result.
+        flags: values by argument.
+        grads: requires_grad of the result, its parts, or arguments of a module in training, by
+            module, with grad enabled.
     """
 
     is_function: bool
@@ -141,9 +145,9 @@ class _Api:
 
 
 class FlowProposer(ProposerBase):
-    """Proposes what never failed. Calls that are alike are looked at once."""
+    """Proposes what never failed. Equal calls are read once."""
 
-    ignored_kinds = frozenset({"state"})
+    ignores = frozenset({"state"})
 
     def __init__(self, relation: str) -> None:
         self._relation = relation
@@ -166,11 +170,11 @@ class FlowProposer(ProposerBase):
         is_function = event.family != Families.MODULE
         api = self._apis.setdefault((event.api, event.autocast), _Api(is_function))
         names = [name for name, value in event.args.items() if _is_tensor(value)][:_MAX_TENSORS]
-        # Of a module the first argument is what it works on; others agree by chance.
+        # The first argument of a module is its input; others agree by chance.
         pairs = [(RESULT, name) for name in (names if is_function else names[:1])]
         if is_function and len(names) > 1:
             pairs.append((names[1], names[0]))  # of a loss: target and prediction
-        if event.api == GRAD:  # all there is to say is whether more can be derived from it
+        if event.api == GRAD:  # the only claim is whether more can be derived from it
             pairs.clear()
         for pair in pairs:
             left, right = tensor_at(event, pair[0]), tensor_at(event, pair[1])
@@ -195,7 +199,7 @@ class FlowProposer(ProposerBase):
             api = self._apis[name, autocast]
             base = {"api": name, **({"autocast": autocast} if autocast else {})}
             for params in (*_equal(base, api), *self._fixed(base, api)):
-                yield self._claim(params, is_pinned=is_private(name))
+                yield self._claim(params, is_pinned=is_user_api(name))
             for params in _grads({"api": name}, api):
                 yield self._claim(params, is_pinned=True)
             flags = {n: next(iter(v)) for n, v in sorted(api.flags.items()) if _is_flag(v)}
@@ -203,19 +207,19 @@ class FlowProposer(ProposerBase):
                 yield self._claim({"api": name, "args": flags}, is_pinned=True)
 
     def conditional_hypotheses(self) -> Iterator[Hypothesis]:
-        """What this run bears out if another one, in which dims varied, makes a claim of it."""
+        """Claims that this run supports if another run, in which dims varied, proposes them."""
         for name, autocast in sorted(self._apis, key=lambda key: (key[0], key[1] or "")):
             base = {"api": name, **({"autocast": autocast} if autocast else {})}
             for pair, equal in sorted(self._apis[name, autocast].equal.items()):
                 if equal:
                     params = {**base, "left": pair[0], "right": pair[1], "equal": sorted(equal)}
-                    yield self._claim(params, is_pinned=is_private(name))
+                    yield self._claim(params, is_pinned=is_user_api(name))
             if RESULT not in self._apis[name, autocast].grads:  # a part that only others trained
                 wanted: dict[str, Any] = {"api": name, "is": {"requires_grad": True}}
                 yield self._claim(wanted, is_pinned=True)
 
     def _claim(self, params: dict[str, Any], *, is_pinned: bool) -> Hypothesis:
-        """is_pinned: another program may well do otherwise."""
+        """is_pinned: another program may differ."""
         if is_pinned and self._program.name is not None:
             params = {**params, "program": self._program.name}
         return Hypothesis(relation=self._relation, params=params)
@@ -226,7 +230,7 @@ class FlowProposer(ProposerBase):
             fixed.pop("dtype", None)  # it may follow an argument
         if "autocast" in base and "dtype" in fixed:
             yield {**base, "is": {"dtype": fixed["dtype"]}}
-        elif is_private(base["api"]) and fixed:
+        elif is_user_api(base["api"]) and fixed:
             yield {**base, "is": fixed}
 
 
@@ -243,17 +247,19 @@ def _compare(
 
 def _equal(base: dict[str, Any], api: _Api) -> Iterator[dict[str, Any]]:
     for pair, equal in sorted(api.equal.items()):
-        # An equal dim means something only where it varied: else a batch size would be pinned.
+        # An equal dim means something only if it varied: else a batch size would be pinned.
         varied = {key for key, seen in api.values[pair].items() if len(seen) >= _VARIETY}
-        # Under autocast results have its dtype whatever is given: an equal one must have varied.
+        # Under autocast results always have its dtype: an equal dtype must have varied.
         plain = frozenset() if "autocast" in base else frozenset({"dtype"})
         keys = sorted(equal & (varied | plain))
         if "shape" in keys and {"shape[0]", "shape[-1]"} <= varied:
             keys = [key for key in keys if not key.startswith("shape[")]
         else:
             keys = [key for key in keys if key != "shape"]
-            if not is_private(base["api"]):
-                keys = [key for key in keys if key != "shape[-1]"]  # a chance of square layers
+            if not is_user_api(base["api"]):
+                keys = [
+                    key for key in keys if key != "shape[-1]"
+                ]  # square layers are equal by chance
         if keys:
             yield {**base, "left": pair[0], "right": pair[1], "equal": keys}
 
@@ -263,7 +269,7 @@ def _grads(base: dict[str, Any], api: _Api) -> Iterator[dict[str, Any]]:
         wanted = {**base, "is": {"requires_grad": True}}
         if part != RESULT:
             wanted["of"] = part
-        if part.startswith(ARGUMENT):  # another layer of a class may well be given data
+        if part.startswith(ARGUMENT):  # another layer of a class may get data
             modules = sorted(name for name, found in grads.items() if name and found == {True})
             if modules:
                 yield {**wanted, "modules": modules}

@@ -1,4 +1,4 @@
-"""How claims about the edges of calls are put into words."""
+"""Sentences of *input_output*: its claims, and what broke them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from traincheck.relations.input_output.flow import ARGUMENT, RESULT
-from traincheck.relations.phrasing import short, shown
+from traincheck.relations.phrasing import display_name, format_args
 from traincheck.relations.topics import topic_of
 from traincheck.schema.findings import Topic
 
@@ -19,34 +19,25 @@ WORDS = {
 }
 _AND = " and "
 DETACHED: Mapping[str, str] = {
-    "headline": "No gradient flows back through what {subject} is given",
+    "headline": "No gradient flows back through the arguments of {subject}",
     "likely_cause": (
-        "An argument of {subject}{where} was detached, made of numbers, computed where gradients "
-        "are off, or comes from a frozen model, as both arguments may: what it comes from is not "
-        "trained by this way."
+        "An argument of {subject}{where} was detached, built from numbers, computed with gradients "
+        "off, or comes from a frozen model. The modules that computed it are not trained."
     ),
-    "fix": "Remove detach(), .data, torch.tensor() and no_grad() on the way to {subject}{where}; "
-    "call requires_grad_(True) on a model that is to be trained; a distribution passes gradients "
+    "fix": "Remove detach(), .data, torch.tensor() and no_grad() on the way to {subject}{where}. "
+    "Call requires_grad_(True) on a model that should train. A distribution passes gradients "
     "through rsample(), not through sample().",
-}
-# How often ``detach`` is called is a habit that says where gradients go.
-CUT: Mapping[str, str] = {
-    "likely_cause": (
-        "A tensor is detached that is not in the reference, or no longer is: gradients go another "
-        "way{where}."
-    ),
-    "fix": "Find the detach() that the reference does not have, or that is missing here{where}.",
 }
 _NAMED = 2  # modules that are named in a sentence
 
 
 def text_of(params: Mapping[str, Any]) -> str:
-    """A claim as a sentence."""
-    name = short(params["api"])
+    """The claim as a sentence."""
+    name = display_name(params["api"])
     autocast = params.get("autocast")
     scope = f"Under autocast to {autocast}, " if autocast else ""
     if "args" in params:
-        return f"{name} is called with {shown(params['args'])}"
+        return f"{name} is called with {format_args(params['args'])}"
     modules = params.get("modules", [params["module"]] if "module" in params else [])
     if 0 < len(modules) <= _NAMED:
         name = _AND.join(modules)
@@ -62,7 +53,7 @@ def text_of(params: Mapping[str, Any]) -> str:
 
 
 def topic_of_claim(params: Mapping[str, Any]) -> Topic | None:
-    """What a claim is about, by the names in it."""
+    """The topic of a claim, by the names in it."""
     place = params.get("of") or params.get("left", "")
     return topic_of((*params.get("args", ()), *params.get("is", ()), place))
 
@@ -78,5 +69,5 @@ def _fixed(key: str, value: Any) -> str:
 
 
 def listed(name: str, keys: Sequence[str], tensor: Mapping[str, Any]) -> str:
-    """Those properties of a tensor, after its name."""
+    """Some properties of a tensor, after its name."""
     return f"{name}: " + ", ".join(f"{WORDS[key]} {tensor.get(key)}" for key in keys)

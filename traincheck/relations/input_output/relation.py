@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from traincheck.facts.programs import ProgramName
-from traincheck.relations.base import RelationBase
+from traincheck.relations.base import RelationBase, counterexample
 from traincheck.relations.input_output.flow import (
     ARGUMENT,
     MEMORY,
@@ -26,7 +26,7 @@ from traincheck.relations.input_output.messages import (
     text_of,
     topic_of_claim,
 )
-from traincheck.relations.phrasing import in_program, is_private, shown
+from traincheck.relations.phrasing import format_args, in_program, is_user_api
 from traincheck.schema.claims import Context, Hypothesis, Needs, within_modules
 from traincheck.schema.events import CallEvent, Event
 from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
@@ -36,27 +36,30 @@ from traincheck.schema.torch_api import Families
 class InputOutput(RelationBase):
     """The result and the arguments of an API fit each other.
 
-    What it says:
-        One of three: two tensors among result and arguments have an equal dtype, device or shape,
-        or an equal first or last dim; the result has a fixed dtype or number of dims, or requires
-        grad, and so does each tensor where a module returns several, and what modules in training
-        are given by others; flags are always given the same value.
+    Claims:
+        - Two tensors among result and arguments have an equal dtype, device or shape, or an equal
+          first or last dim.
+        - The result has a fixed dtype or number of dims, or requires grad. So does each tensor of a
+          module that returns several, and each tensor that other modules pass to a module in
+          training.
+        - Flags always have the same value.
 
     Example:
         ``The result of Linear.forward has the dtype of its argument 0.`` A kernel that falls back
         to another precision breaks it. ``cross_entropy is called with reduction='mean'.``
 
     Evidence:
-        One example for each call of the API outside autocast, or under the dtype of autocast that
-        the claim names. Equal dims count only where the dim took several values: a batch size is
-        never pinned, and a square layer proves nothing. Context: training, grad_enabled.
+        One example for each call of the API, outside autocast or under the autocast dtype that the
+        claim names. Equal dims count only if the dim took several values: a batch size is never
+        pinned, and a square layer proves nothing. Context: training, grad_enabled.
 
     Chance:
         A coin for each example.
 
-    Not said:
-        Any size or number. Functions inside other modules: *contains* speaks of their flags. What
-        only this program does (flags, dtype or grad of its modules) is kept to scripts of its name.
+    Not claimed:
+        - Any size or number.
+        - Anything of functions inside other modules: *contains* covers their flags.
+        - Anything of other scripts, for flags, and for dtype or grad of a script's own modules.
     """
 
     name = "input_output"
@@ -119,7 +122,9 @@ class FlowDecider:
         self._held: dict[int, Example] = {}
         self._step: int | None = None
         self._flowing: set[int] = set()  # claims that hold of some call in this step
-        self._cut: dict[int, list[Example]] = defaultdict(list)  # calls that say nothing if so
+        self._cut: dict[int, list[Example]] = defaultdict(
+            list
+        )  # calls that do not count in that case
 
     def observe(self, event: Event) -> Sequence[tuple[int, Example]]:
         if not isinstance(event, CallEvent):
@@ -142,7 +147,7 @@ class FlowDecider:
         return self._begin(None)
 
     def _begin(self, step: int | None) -> list[tuple[int, Example]]:
-        """Another step begins: of the one before, what was cut from all calls counts."""
+        """Begin another step. Claims count that no call of the last step satisfied."""
         found = [
             (index, example)
             for index, examples in self._cut.items()
@@ -157,11 +162,11 @@ class FlowDecider:
     def _of_step(
         self, event: CallEvent, known: Sequence[tuple[int, Example]]
     ) -> Sequence[tuple[int, Example]]:
-        """What a function is given may be a teacher's, as long as gradients flow through others."""
+        """Arguments may come from a teacher, if gradients flow through other calls."""
         found = self._begin(event.step) if event.step != self._step else []
         self._flowing.update(index for index, example in known if example.holds)
         if not found and all(example.holds for _, example in known):
-            return known  # the same object, so that who counts need not look into it
+            return known  # the same object for the same answer
         for index, example in known:
             if example.symptom == Symptom.DETACHED and is_without_grad(event):
                 self._cut[index].append(example)
@@ -191,10 +196,10 @@ class FlowDecider:
         features: dict[str, Any] = {}
         found = params.get("is", ())
         if params.get("of", "").startswith(ARGUMENT):
-            pass  # asked of calls with grad enabled alone
+            pass  # only calls with grad enabled are judged
         elif "requires_grad" in found:
             features = {"grad_enabled": event.grad_enabled}
-        elif event.training is not None and is_private(event.api):
+        elif event.training is not None and is_user_api(event.api):
             features = {"training": event.training}
         context = self._contexts.setdefault(tuple(sorted(features.items())), features)
         if expected == observed:
@@ -202,39 +207,35 @@ class FlowDecider:
             if known is None:
                 known = self._held[id(context)] = Example(holds=True, context=context)
             return known
-        return Example(
-            holds=False,
+        return counterexample(
+            event,
+            Subject(api=event.api, module=event.module),
+            expected,
+            observed,
+            Symptom.DETACHED if "requires_grad" in found else Symptom.WRONG_VALUE,
             context=context,
-            step=event.step,
-            rank=event.rank,
             stage=event.stage,
-            subject=Subject(api=event.api, module=event.module),
-            expected=expected,
-            observed=observed,
-            evidence=(event,),
-            symptom=Symptom.DETACHED if "requires_grad" in found else Symptom.WRONG_VALUE,
-            topic=topic_of_claim(params),
-        )
+        ).replace(topic=topic_of_claim(params))
 
 
 def _is_scoped(params: Mapping[str, Any]) -> bool:
-    """Whether the claim is one about dtypes: it holds under one state of autocast only."""
+    """Whether the claim is about dtypes: it applies to one state of autocast."""
     return "equal" in params or "dtype" in params.get("is", ())
 
 
 def _check(params: Mapping[str, Any]) -> None:
-    """Refuse parameters that no version wrote: what cannot be judged must not seem to hold."""
+    """Raise ValueError for parameters that no version wrote: they must not seem to hold."""
     forms = [key for key in ("equal", "is", "args") if key in params]
     if len(forms) != 1 or (forms == ["equal"] and not set(params["equal"]) <= set(WORDS)):
         raise ValueError(f"nothing is known of {dict(params)}")
 
 
 def _answer(params: Mapping[str, Any], event: CallEvent) -> tuple[str, str] | None:
-    """What was expected and what was found, in words; None when the call says nothing."""
+    """The expectation and the observation; None if the call cannot be judged."""
     if "args" in params:
         wanted = params["args"]
         given = {name: event.args[name] for name in wanted if name in event.args}
-        return shown(wanted), shown(given)
+        return format_args(wanted), format_args(given)
     if "is" in params:
         is_given = params.get("of", "").startswith(ARGUMENT)
         if is_given and (not event.grad_enabled or event.training is False):
@@ -244,7 +245,7 @@ def _answer(params: Mapping[str, Any], event: CallEvent) -> tuple[str, str] | No
             return None
         found = {key: tensor[key] for key in params["is"]}
         part = f"{params['of']}: " if "of" in params else ""
-        return part + shown(params["is"]), part + shown(found)
+        return part + format_args(params["is"]), part + format_args(found)
     left, right = tensor_at(event, params["left"]), tensor_at(event, params["right"])
     if left is None or right is None:
         return None

@@ -1,42 +1,39 @@
-"""The relation *loss*: how what backward is given relates to the mean loss, in any program."""
+"""The relation *loss*: losses passed to backward() are mean losses, in any program."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from traincheck.facts.losses import OVER_CLASSES
-from traincheck.relations.base import ProposerBase, RelationBase
+from traincheck.facts.losses import LOSSES, OVER_CLASSES
+from traincheck.relations.base import SATISFIED, ProposerBase, RelationBase, counterexample
 from traincheck.relations.example_cache import Examples
 from traincheck.relations.loss.loss_scale import (
     BACKWARDS,
     KINDS,
     RANKS,
     TOKENS,
-    Share,
-    Shares,
+    LossShare,
+    LossShares,
 )
-from traincheck.relations.readings.table import LOSSES
-from traincheck.schema.claims import Context, Hypothesis, Needs, sampled
+from traincheck.schema.claims import Hypothesis, Needs, sampled
 from traincheck.schema.events import Event
 from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom, Topic
 from traincheck.schema.torch_api import DDP_HOOK, DDP_INIT, JOIN, Families
 
-_ALWAYS: Context = {}
-_HELD = Example(holds=True, context=_ALWAYS)
-_NEAR = 1e-2  # relative: within this, a number is what it was said to be
+_NEAR = 1e-2  # relative: a smaller difference satisfies the claim
 _COMPARED = 8  # tokens that one answer compares, at least
 _TEXTS = {
-    BACKWARDS: "The losses of several backwards add up to one mean loss before an update",
-    RANKS: "The losses of all ranks of DistributedDataParallel add up to a mean loss for each",
-    TOKENS: "The target of a loss that is made of tokens holds the next one at each position",
+    BACKWARDS: "The losses of several backwards sum to one mean loss before an update",
+    RANKS: "The losses of all ranks of DistributedDataParallel sum to one mean loss for each rank",
+    TOKENS: "The target of a loss over tokens holds the next token at each position",
 }
 _CAUSES = {
-    BACKWARDS: "The loss is not divided by the number of micro-batches: the gradient is as many "
-    "times too large.",
-    RANKS: "The loss is divided by what all ranks have together, and DistributedDataParallel "
-    "divides the gradient by the number of ranks once more.",
-    TOKENS: "The labels were shifted before, and the model shifts them again.",
+    BACKWARDS: "The loss is not divided by the number of micro-batches, so the gradient is too "
+    "large by that factor.",
+    RANKS: "The loss is divided by a count over all ranks, and DistributedDataParallel divides "
+    "the gradient by the number of ranks again.",
+    TOKENS: "The labels are already shifted, and the model shifts them again.",
 }
 _FIXES = {
     BACKWARDS: "Divide the loss by the number of batches for each optimizer step.",
@@ -46,31 +43,33 @@ _FIXES = {
 
 
 class Loss(RelationBase):
-    """What backward is given is one mean loss, of targets that are one token ahead.
+    """backward() gets one mean loss, of targets that are one token ahead.
 
-    What it says:
-        One of three, of any program. The losses of several backwards of one line of code, with a
-        forward each, add up to one mean loss before an optimizer steps. Those of all ranks of
-        DistributedDataParallel add up to one mean loss for each rank. The target of a loss over
-        classes that is made of the tokens of its batch is one position ahead of them.
+    Claims:
+        One of three, in any program:
+        - The losses of several backwards from one line of code, with a forward each, sum to one
+          mean loss before an optimizer steps.
+        - The losses of all ranks of DistributedDataParallel sum to one mean loss for each rank.
+        - The target of a loss over classes is one position ahead of the tokens of its batch.
 
     Example:
-        ``The losses of several backwards add up to one mean loss before an update.`` It breaks when
+        ``The losses of several backwards sum to one mean loss before an update.`` It breaks when
         the loss is not divided by the number of micro-batches.
 
     Evidence:
-        One example for each update; for targets eight for each step, as many tokens are compared at
-        least. A sum is taken as its mean over valid labels. A counterexample is the mistake and
-        nothing else: as many mean losses as backwards, one among all ranks, tokens two ahead. What
-        is weighted in another way says nothing.
+        One example for each update; for targets eight for each step, as at least eight tokens are
+        compared. A sum is read as its mean over valid labels. A counterexample is exactly the
+        mistake: as many mean losses as backwards, one among all ranks, tokens two ahead. A loss
+        with other weights proves nothing.
 
     Chance:
         A coin for each example.
 
-    Not said:
-        How large a loss is, or what it is of. Anything of updates with several losses for one
-        backward, with backwards of several lines (other losses), with zero_grad between them, or
-        scaled for half precision; of ranks that exchange gradients in a way of their own.
+    Not claimed:
+        - How large a loss is, or which function it is.
+        - Updates with several losses for one backward, with backwards from several lines (other
+          losses), with zero_grad between them, or scaled for half precision.
+        - Ranks that exchange gradients in their own way.
     """
 
     name = "loss"
@@ -98,11 +97,11 @@ class Loss(RelationBase):
         return _TEXTS[claim.params["of"]]
 
     def antecedent(self, claim: Hypothesis) -> Mapping[str, Any]:
-        """A run that has what it speaks of always says so."""
+        """A run that has such losses always proposes the claim."""
         return {"api": f"loss of {claim.params['of']}"}
 
     def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
-        """A sum over micro-batches may be meant, with a learning rate that suits it."""
+        """A sum over micro-batches may be intended, with a suitable learning rate."""
         kind = claim.params["of"]
         return CheckInfo(
             check_id=check_id,
@@ -116,27 +115,27 @@ class Loss(RelationBase):
 
 
 class LossProposer(ProposerBase):
-    """Proposes what the run can tell of."""
+    """Proposes the kinds that the run has numbers of."""
 
-    ignored_kinds = frozenset({"state"})
+    ignores = frozenset({"state"})
 
     def __init__(self) -> None:
-        self._shares = Shares()
-        self._told: set[str] = set()
+        self._shares = LossShares()
+        self._kinds: set[str] = set()
 
     def observe(self, event: Event) -> None:
-        self._told.update(share.kind for share in self._shares.observe(event))
+        self._kinds.update(share.kind for share in self._shares.observe(event))
 
     def hypotheses(self) -> Iterator[Hypothesis]:
-        for kind in sorted(self._told):
+        for kind in sorted(self._kinds):
             yield Hypothesis(relation="loss", params={"of": kind})
 
 
 class LossDecider:
-    """Decides when a step ends, on all ranks where it is of ranks."""
+    """Decides when a step ends; for claims about ranks, on all ranks."""
 
     def __init__(self, claims: Sequence[Hypothesis]) -> None:
-        self._shares = Shares()
+        self._shares = LossShares()
         self._kinds = [claim.params["of"] for claim in claims]
         unknown = set(self._kinds) - set(KINDS)
         if unknown:
@@ -155,10 +154,10 @@ class LossDecider:
         return ()
 
 
-def _judged(share: Share) -> list[Example]:
-    """The examples that a number gives; none where it is neither right nor the mistake."""
+def _judged(share: LossShare) -> list[Example]:
+    """The examples of a number; none if it is neither right nor the mistake."""
     if _is_near(share.value, 1.0):
-        return [_HELD] * (_COMPARED if share.kind == TOKENS else 1)
+        return [SATISFIED] * (_COMPARED if share.kind == TOKENS else 1)
     if share.kind == TOKENS:
         return [_negative(share)]
     mistake = share.parts if share.kind == BACKWARDS else 1 / share.parts
@@ -169,16 +168,16 @@ def _is_near(value: float, wanted: float) -> bool:
     return abs(value - wanted) <= _NEAR * wanted
 
 
-def _negative(share: Share) -> Example:
+def _negative(share: LossShare) -> Example:
     event, call = share.event, share.call
     expected, observed = {
         BACKWARDS: (
-            f"the losses of {share.parts} backwards add up to one mean loss",
-            f"they add up to {share.value:.4g}: the mean loss of each batch is given as it is",
+            f"the losses of {share.parts} backwards sum to one mean loss",
+            f"they sum to {share.value:.4g}: the mean loss of each batch is not divided",
         ),
         RANKS: (
-            f"the losses of {share.parts} ranks add up to {share.parts} mean losses",
-            f"they add up to {share.value * share.parts:.4g}: the gradient is {share.value:.4g} "
+            f"the losses of {share.parts} ranks sum to {share.parts} mean losses",
+            f"they sum to {share.value * share.parts:.4g}: the gradient is {share.value:.4g} "
             "times that of the mean loss",
         ),
         TOKENS: (
@@ -186,16 +185,12 @@ def _negative(share: Share) -> Example:
             f"labels that are {share.value:g} positions ahead of the tokens",
         ),
     }[share.kind]
-    return Example(
-        holds=False,
-        context=_ALWAYS,
-        step=event.step,
-        rank=event.rank,
-        stage=event.stage,
-        subject=Subject(api=Families.BACKWARD if call is None else call.api),
-        expected=expected,
-        observed=observed,
+    return counterexample(
+        event,
+        Subject(api=Families.BACKWARD if call is None else call.api),
+        expected,
+        observed,
+        Symptom.WRONG_VALUE if call is None else Symptom.LOSS_INPUT,
         evidence=(call or event,),
-        symptom=Symptom.WRONG_VALUE if call is None else Symptom.LOSS_INPUT,
-        topic=Topic.MAGNITUDE if call is None else None,
-    )
+        stage=event.stage,
+    ).replace(topic=Topic.MAGNITUDE if call is None else None)

@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from traincheck.facts.manual_updates import ByHand
 from traincheck.facts.programs import ProgramName
 from traincheck.facts.step_changes import StepChanges
 from traincheck.facts.steps import is_judged
 from traincheck.facts.variables import Variable, Variables
+from traincheck.relations.base import SATISFIED
 from traincheck.relations.example_cache import Examples
-from traincheck.relations.members import (
+from traincheck.relations.membership.messages import negative
+from traincheck.relations.membership.places import (
     DTYPE,
-    FREE,
-    FROZEN,
     HELD,
     ONCE,
-    PLACES,
     REACHED,
-    ROLES,
     SPARSE,
     STILL,
     TRAINABLE,
     UNMOVED,
     Lookups,
-    is_float,
-    structure,
 )
-from traincheck.relations.subtrees import expand, matcher
+from traincheck.relations.membership.tracked_claim import TrackedClaim, refuse_unknown
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import (
     CallEvent,
@@ -39,76 +33,38 @@ from traincheck.schema.events import (
     StateEvent,
     StepEvent,
 )
-from traincheck.schema.findings import Example, Subject, Symptom
+from traincheck.schema.findings import Example
 from traincheck.schema.torch_api import Families
 
 _MOST_COUNTED = 8  # variables of one step that count as examples
-_HOLDS = Example(holds=True, context={})
-_SEEN = frozenset({DTYPE, SPARSE, STILL, UNMOVED})  # what breaks these is seen, not missed
+_SEEN = frozenset(
+    {DTYPE, SPARSE, STILL, UNMOVED}
+)  # changes that are recorded break these, not missing events
 _OF_TRAINING = frozenset({HELD, TRAINABLE})
-# What breaks it: symptom, expected, observed
-_BROKEN = {
-    TRAINABLE: (Symptom.FROZEN, "requires_grad of {name} is True", "requires_grad is False"),
-    FROZEN: (Symptom.UNFROZEN, "requires_grad of {name} is False", "requires_grad is True"),
-    STILL: (Symptom.SILENT_WRITE, "no step changes {name}", "this step makes a change"),
-    HELD: (Symptom.NOT_IN_OPTIMIZER, "an optimizer holds {name}", "held by no optimizer"),
-    FREE: (Symptom.UNFROZEN, "no optimizer holds {name}", "held by an optimizer"),
-    ONCE: (
-        Symptom.APPLIED_TWICE,
-        "one optimizer updates {name}",
-        "several optimizers make an update",
-    ),
-    SPARSE: (
-        Symptom.WRONG_VALUE,
-        "the gradient of {name} is sparse, so that other rows stay as they are",
-        "a dense gradient: momentum and weight decay move rows that were not looked up",
-    ),
-    UNMOVED: (
-        Symptom.SILENT_WRITE,
-        "no optimizer changes {name}, as requires_grad is False",
-        "changed by an optimizer",
-    ),
-    DTYPE: (Symptom.PRECISION, "dtype {dtype} for {name}", ""),
-    REACHED: (
-        Symptom.NOT_IN_OPTIMIZER,
-        "an optimizer holds {name}, as of all that gets a gradient",
-        "held by no optimizer",
-    ),
-}
-
-
-# Steps: its own, and that of the look after the next update, if it came between update and end.
+# Steps: its own, and that of the next scan, if the load came between update and end of a step.
 _LOADED = 2
 
 
-@dataclass(slots=True)
-class _Claim:
-    index: int
-    params: Mapping[str, Any]
-    variables: tuple[Variable, ...] = ()
-    names: frozenset[str] = frozenset()
-    broken: tuple[tuple[str, str], ...] = ()  # names that are otherwise, and how
-    applies: bool = False
-
-
 class MembershipDecider:
-    """Decides when a training step ends; who has which flags is looked at when that changes."""
+    """Decides when a training step ends. Flags are read again when they change."""
 
     def __init__(self, claims: Sequence[Hypothesis]) -> None:
-        self._claims = [_Claim(index, claim.params) for index, claim in enumerate(claims)]
+        self._claims = [TrackedClaim(index, claim.params) for index, claim in enumerate(claims)]
         for claim in self._claims:
-            _refuse_unknown(claim.params)
+            refuse_unknown(claim.params)
         self._program = ProgramName()
         self._variables = Variables()
-        self._book = StepChanges()
+        self._changes = StepChanges()
         self._version = -1
-        self._is_blind = False  # variables and optimizers may have come that nobody saw
+        self._has_gap = False  # steps were not recorded, in which variables may have come
         self._updates: dict[int, CallEvent] = {}  # of this step, by span
         self._moved: set[str] = set()  # parameters that changed while they were frozen
-        self._loaded: dict[str, int] = {}  # module -> steps in which a look may find it
+        self._loaded: dict[str, int] = {}  # module -> steps in which a scan may find it
         self._reaching: set[str] = set()  # models that gradients have reached
         self._flagged: set[str] = set()  # whose flags changed in this step
-        self._frozen_in: dict[str, StepEvent] = {}  # the step before, where they did in it
+        self._frozen_in: dict[
+            str, StepEvent
+        ] = {}  # parameter -> the step before, if its flags changed in that
         self._lookups = Lookups()
         self._of_reached = {c.index for c in self._claims if c.params.get("is") == REACHED}
         self._by_hand = ByHand[str, tuple[int, Example]]()  # by name
@@ -123,7 +79,7 @@ class MembershipDecider:
             elif event.change == "flags" and event.role == "parameter":
                 self._flagged.add(event.name)
             self._variables.observe(event)
-            self._book.observe(event)
+            self._changes.observe(event)
         elif isinstance(event, OptimizerEvent):
             self._variables.hold(event)
         elif isinstance(event, CheckpointEvent):
@@ -144,16 +100,16 @@ class MembershipDecider:
         return ()
 
     def _note(self, event: StepEvent) -> None:
-        """Read the book of a step that ends."""
-        self._is_blind |= event.is_gap
+        """Read the changes of a step that ends."""
+        self._has_gap |= event.is_gap
         self._excuse_loaded()
-        self._reaching |= {name.partition(".")[0] for name in self._book.reached}
+        self._reaching |= {name.partition(".")[0] for name in self._changes.reached}
         if self._by_hand.is_open:
-            self._by_hand.note(self._book.changed["parameter"])
+            self._by_hand.note(self._changes.changed["parameter"])
 
     def _turn(self, event: StepEvent) -> None:
         """Begin the next step."""
-        self._book.turn(event)
+        self._changes.turn(event)
         self._updates.clear()
         self._moved.clear()
         self._frozen_in = dict.fromkeys(self._flagged, event)
@@ -165,13 +121,13 @@ class MembershipDecider:
         return self._by_hand.finish()
 
     def _excuse_loaded(self) -> None:
-        """What a checkpoint brought is no doing of the step in which a look finds it."""
+        """Excuse what a checkpoint loaded: the step whose scan finds it did not change it."""
         for target, left in [*self._loaded.items()]:
             self._loaded[target] = left - 1
             if not left:
                 del self._loaded[target]
                 continue
-            for names in (self._moved, self._book.changed["parameter"]):
+            for names in (self._moved, self._changes.changed["parameter"]):
                 names -= {name for name in names if name.startswith(f"{target}.")}
 
     def _decide(self, event: StepEvent) -> Examples:
@@ -179,72 +135,29 @@ class MembershipDecider:
             self._version = self._variables.version
             for claim in self._claims:
                 if self._program.fits(claim.params):
-                    self._look(claim)
+                    claim.refresh(self._variables)
         examples: list[tuple[int, Example]] = []
         for claim in self._claims:
-            if not self._is_blind or claim.params.get("is") in _SEEN:
+            if not self._has_gap or claim.params.get("is") in _SEEN:
                 examples += self._each(claim, event)
         if self._of_reached:
             examples = self._certain(examples)
         if len(examples) == len(self._last) and all(
-            a[1] is b[1] is _HOLDS and a[0] == b[0] for a, b in zip(examples, self._last)
+            a[1] is b[1] is SATISFIED and a[0] == b[0] for a, b in zip(examples, self._last)
         ):
             return self._last
         self._last = tuple(examples)
         return self._last
 
-    def _look(self, claim: _Claim) -> None:
-        """Find out what does not depend on the step."""
-        params = claim.params
-        if "has" in params:
-            self._look_at_structure(claim)
-            return
-        if "under" not in params:
-            return
-        matches = matcher(params["under"]).match
-        found = self._variables.by_role[params.get("role", "parameter")].values()
-        claim.variables = tuple(v for v in found if matches(v.name))
-        claim.names = frozenset(v.name for v in claim.variables)
-        claim.applies = bool(claim.names)
-        wanted = {TRAINABLE: True, FROZEN: False}.get(params["is"])
-        if wanted is not None:
-            claim.broken = tuple(
-                (v.name, "") for v in claim.variables if v.requires_grad is not wanted
-            )
-        elif params["is"] == DTYPE:
-            known = [v for v in claim.variables if is_float(v.dtype)]
-            claim.applies = bool(known)
-            claim.broken = tuple(
-                (v.name, f"dtype {v.dtype}") for v in known if v.dtype != params["dtype"]
-            )
-        elif params["is"] in (HELD, FREE):
-            held = params["is"] == HELD
-            claim.broken = tuple(
-                (v.name, "")
-                for v in claim.variables
-                # What is frozen is not trained, whoever holds it; that it is, TRAINABLE tells.
-                if self._variables.is_held(v) is not held and v.requires_grad
-            )
-
-    def _look_at_structure(self, claim: _Claim) -> None:
-        params = claim.params
-        found = structure(self._variables, params["model"], params["role"])
-        known = self._variables.by_role["parameter"], self._variables.by_role["buffer"]
-        claim.applies = any(v.model == params["model"] for role in known for v in role.values())
-        claim.broken = ()
-        if claim.applies and found != list(params["has"]):
-            have = {name for pattern in found for name in expand(pattern)}
-            wanted = {name for pattern in params["has"] for name in expand(pattern)}
-            missing = [(name, "is missing") for name in sorted(wanted - have)]
-            claim.broken = tuple(missing + [(n, "is new") for n in sorted(have - wanted)])
-
-    def _each(self, claim: _Claim, event: StepEvent) -> Iterator[tuple[int, Example]]:
+    def _each(self, claim: TrackedClaim, event: StepEvent) -> Iterator[tuple[int, Example]]:
         what = claim.params.get("is")
         broken = claim.broken
         if what in _OF_TRAINING and broken:
             broken = self._of_training(claim)
         elif what == STILL:
-            broken = tuple((n, "") for n in sorted(claim.names & self._book.changed["parameter"]))
+            broken = tuple(
+                (n, "") for n in sorted(claim.names & self._changes.changed["parameter"])
+            )
         elif what == ONCE:
             claim.applies = bool(self._updates)
             broken = tuple((n, "") for n in sorted(self._held_by_several() & claim.names))
@@ -255,7 +168,7 @@ class MembershipDecider:
         elif what == UNMOVED:
             frozen = self._frozen()
             broken = tuple((n, "") for n in sorted(self._moved.intersection(frozen)))
-            yield from [(claim.index, _HOLDS)] * min(len(frozen) - len(broken), _MOST_COUNTED)
+            yield from [(claim.index, SATISFIED)] * min(len(frozen) - len(broken), _MOST_COUNTED)
             claim.applies = False
         elif what == REACHED:
             reached = self._reached()
@@ -263,15 +176,15 @@ class MembershipDecider:
             broken = tuple((v.name, "") for v in reached if not self._variables.is_held(v))
         for name, how in broken:
             since = self._frozen_in.get(name, event) if what == TRAINABLE else event
-            yield claim.index, _negative(claim.params, name, how, since)
+            yield claim.index, negative(claim.params, name, how, since)
         if claim.applies and not broken:
-            yield claim.index, _HOLDS
+            yield claim.index, SATISFIED
 
-    def _of_training(self, claim: _Claim) -> tuple[tuple[str, str], ...]:
-        """What is broken, but for an instance beside the one that trains: a spare, the best yet.
+    def _of_training(self, claim: TrackedClaim) -> tuple[tuple[str, str], ...]:
+        """Variables that break the claim, without those of a second instance, such as a best model.
 
-        What was frozen in this step is told in the next one, unless that trains it again: so are
-        critics while their generators train.
+        A parameter that was frozen in this step counts in the next one, unless that trains it
+        again, like a critic whose generator trains now.
         """
         fresh = self._flagged if claim.params["is"] == TRAINABLE else frozenset()
         held = self._variables.held_models()
@@ -300,22 +213,22 @@ class MembershipDecider:
         return [v.name for v in self._variables.held_parameters() if not v.requires_grad]
 
     def _reached(self) -> list[Variable]:
-        """Parameters that got a gradient and that an optimizer is to hold.
+        """Parameters that got a gradient and that an optimizer should hold.
 
-        Where what is held gets none, the one that trains is another model. Where nothing of a model
-        is held, something else is optimized: an image.
+        If no held parameter gets one, another model is trained. If no model is held, something else
+        is optimized, such as an image.
         """
         if not self._updates or not self._variables.optimizers.is_of_models:
             return []
         known = self._variables.by_role["parameter"]
-        reached = self._book.reached - self._book.zero
+        reached = self._changes.reached - self._changes.zero
         found = [known[name] for name in sorted(reached) if name in known]
         models = self._variables.held_models()
         own = [variable for variable in found if variable.model in models]
         return own or [variable for variable in found if variable.requires_grad]
 
     def _certain(self, examples: Sequence[tuple[int, Example]]) -> list[tuple[int, Example]]:
-        """Without parameters that the program may update itself, until later steps decide."""
+        """Hold examples of parameters that may be updated by hand, until later steps decide."""
         doubtful = [
             (example.subject.variable or "", (index, example))
             for index, example in examples
@@ -325,36 +238,3 @@ class MembershipDecider:
             return list(examples)
         kept = [one for one in examples if one[1].holds or one[0] not in self._of_reached]
         return [*kept, *self._by_hand.settle(doubtful)]
-
-
-def _negative(params: Mapping[str, Any], name: str, how: str, event: StepEvent) -> Example:
-    if "has" in params:
-        symptom, module = Symptom.STRUCTURE, params["model"]
-        expected, observed = f"{module} has the {params['role']}s of every reference run", ""
-        observed = f"{name} {how}"
-    else:
-        symptom, expected, observed = _BROKEN[params["is"]]
-        expected, module = expected.format(name=name, dtype=params.get("dtype")), None
-        observed = observed or how
-    return Example(
-        holds=False,
-        context={},
-        step=event.step,
-        rank=event.rank,
-        subject=Subject(variable=name, module=module),
-        expected=expected,
-        observed=observed,
-        evidence=(event,),
-        symptom=symptom,
-    )
-
-
-def _refuse_unknown(params: Mapping[str, Any]) -> None:
-    if params.get("is") == DTYPE:
-        known = params.get("role") in ROLES and "under" in params and "dtype" in params
-    elif "is" in params:
-        known = params["is"] in (REACHED, UNMOVED) or (params["is"] in PLACES and "under" in params)
-    else:
-        known = params.get("role") in ROLES and "model" in params and "has" in params
-    if not known:
-        raise ValueError(f"nothing is known of {dict(params)}")

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from traincheck.relations.base import RelationBase
-from traincheck.relations.members import (
+from traincheck.relations.membership.decider import MembershipDecider
+from traincheck.relations.membership.messages import text_of
+from traincheck.relations.membership.places import (
     DTYPE,
-    FREE,
-    FROZEN,
     HELD,
     ONCE,
     REACHED,
@@ -18,58 +18,47 @@ from traincheck.relations.members import (
     TRAINABLE,
     UNMOVED,
     Lookups,
-    MembershipProposer,
 )
-from traincheck.relations.membership.decider import MembershipDecider
-from traincheck.relations.phrasing import in_program
+from traincheck.relations.membership.proposer import MembershipProposer
 from traincheck.schema.claims import Hypothesis, Needs, sampled
 from traincheck.schema.findings import CheckInfo
 from traincheck.schema.torch_api import Families
-from traincheck.schema.words import joined
-
-_SHOWN = 6  # names in a sentence
-_TEXTS = {
-    TRAINABLE: "Every parameter under {under} requires grad",
-    FROZEN: "Every parameter under {under} is frozen (requires_grad is False)",
-    STILL: "No training step changes a parameter under {under}",
-    HELD: "Every parameter under {under} is held by an optimizer",
-    FREE: "No optimizer holds a parameter under {under}",
-    SPARSE: "Every embedding under {under} has sparse gradients",
-    DTYPE: "Every {role} under {under} is of dtype {dtype}",
-    ONCE: "No step of training updates a parameter under {under} by two optimizers",
-}
 
 
 class Membership(RelationBase):
-    """Which variables a model has, which of them are trained, and which an optimizer holds.
+    """Which variables a model has, which are trained, and which an optimizer holds.
 
-    What it says:
-        Every parameter under a place of a model is trained (requires_grad), is frozen, is never
-        changed by a training step, is held by an optimizer, by none, or is not updated by two. Its
-        embeddings have sparse gradients. Parameters, or buffers, are kept in a dtype. A model has
-        parameters, or buffers, of these names. And of any program: a parameter that gets a gradient
-        is held by an optimizer, and no optimizer changes one that is frozen.
+    Claims:
+        - Every parameter under a place of a model is trained (requires_grad), or is frozen, or is
+          never changed by a training step.
+        - Every parameter under a place is held by an optimizer, or by none, or is not updated by
+          two.
+        - The embeddings under a place have sparse gradients.
+        - The parameters, or buffers, under a place have a dtype.
+        - A model has parameters, or buffers, of these names.
+        - In any program, an optimizer holds every parameter that gets a gradient, and no optimizer
+          changes a frozen parameter.
 
     Example:
         ``In train.py, every parameter under Classifier.backbone.stages.[0-1] is frozen.`` It breaks
         when the function that freezes them is not called, in the first step that trains them.
 
     Evidence:
-        One example for each place and training step, or for each frozen variable, eight a step at
-        most; a counterexample for each variable of the
-        place that is otherwise. Places are the widest whose variables all are alike, so a large
-        model gives few. Of a model whose flags, or whose optimizer, change in the course of
-        training nothing is claimed. Loss networks, and averages that no optimizer holds, are left
-        out; so is a parameter whose model is not the one that trains. One that is frozen in a step
-        counts as such in it where the next does not train it again. Of a model that is cast
-        while it trains no dtype is claimed, nor is one of whole numbers.
+        One example for each place and training step, or for each frozen variable (at most eight a
+        step), and one counterexample for each variable that breaks the claim. Places are as wide as
+        possible, so a large model gives few. Left out are:
+        - models whose flags or optimizer change during training;
+        - loss networks, averages that no optimizer holds, and parameters of a model that is not
+          trained;
+        - the dtype of a model that is cast while it trains, and whole numbers;
+        - a parameter that is frozen in one step only: the next step trains it again.
 
     Chance:
         A coin for each step.
 
-    Not said:
-        In which group, or with which options, an optimizer holds a parameter. All but the last two
-        claims are kept to programs of the same name.
+    Not claimed:
+        - The group or the options with which an optimizer holds a parameter.
+        - Anything about other programs, except the last claim.
     """
 
     name = "membership"
@@ -81,7 +70,7 @@ class Membership(RelationBase):
         return MembershipDecider(claims)
 
     def needs(self, claim: Hypothesis) -> Needs:
-        kinds = frozenset({"mark", "step", "optimizer"})  # the mark tells the program
+        kinds = frozenset({"mark", "step", "optimizer"})  # the mark names the program
         what = claim.params.get("is")
         if what in (None, DTYPE):
             return Needs(states=frozenset({f"{claim.params['role']}@new"}), kinds=kinds)
@@ -98,21 +87,10 @@ class Membership(RelationBase):
         return Needs(states=frozenset(states), calls=calls, kinds=kinds)
 
     def text(self, claim: Hypothesis) -> str:
-        params = claim.params
-        what = params.get("is")
-        if what == REACHED:
-            return "Every parameter that gets a gradient is held by an optimizer"
-        if what == UNMOVED:
-            return "No optimizer changes a parameter that is frozen (requires_grad is False)"
-        if what is not None:
-            return in_program(params, _TEXTS[what].format(**params))
-        start = len(params["model"]) + 1
-        names = [pattern[start:] for pattern in params["has"]]
-        said = f"The {params['role']}s of {params['model']} are {joined(names, _SHOWN)}"
-        return in_program(params, said)
+        return text_of(claim.params)
 
     def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
-        """Another dtype than that of the reference may be meant, and so may a frozen part."""
+        """Another dtype may be intended, and so may a frozen part."""
         found = super().info(claim, check_id, text)
         is_choice = claim.params.get("is") in (DTYPE, TRAINABLE)
         return replace(found, severity="warning") if is_choice else found

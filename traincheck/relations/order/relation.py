@@ -11,18 +11,23 @@ from traincheck.facts.programs import ProgramName
 from traincheck.facts.step_changes import ADDED
 from traincheck.relations.awaited_changes import GRADIENTS, ClearedByHand
 from traincheck.relations.base import ProposerBase, RelationBase
-from traincheck.relations.loop import (
+from traincheck.relations.landmark_orders import (
     BESIDE,
     HABITS,
     PRIVATE,
     TRIPLES,
-    Partners,
-    Wait,
-    Watch,
+    OrderWatch,
+    Pending,
+    SharedOptimizers,
     triple_of,
 )
-from traincheck.relations.order.buffer_order import FILLS, FillDecider, FillProposer, is_of_fills
-from traincheck.relations.phrasing import in_program, selector_text, short
+from traincheck.relations.order.buffer_order import (
+    BUFFER_NEEDS,
+    BufferDecider,
+    BufferProposer,
+    is_of_buffers,
+)
+from traincheck.relations.phrasing import display_name, in_program, selector_text
 from traincheck.schema.claims import Context, Hypothesis, Needs
 from traincheck.schema.events import CallEvent, Event, OptimizerEvent, StepEvent
 from traincheck.schema.findings import CheckInfo, Example, Subject, Topic
@@ -34,35 +39,36 @@ _F = Families
 class Order(RelationBase):
     """After A, B comes before the next C.
 
-    What it says:
-        A, B and C are landmarks of a training loop: zero_grad, the forward of the model, backward,
-        unscale_, clipping, the steps of optimizer, scaler and scheduler, train and eval. A may
-        equal C: between two of them there is a B. Claims about two calls of optimizers are kept
-        for each optimizer by itself. Or: what buffers hold is computed by a pass in training mode
-        before another pass uses it.
+    Claims:
+        - A, B and C are landmarks of a training loop: zero_grad, the forward of the model,
+          backward, unscale_, clipping, the steps of optimizer, scaler and scheduler, train and
+          eval. A may equal C: then there is a B between two of them.
+        - Claims about two calls of optimizers apply to each optimizer separately.
+        - A forward in training mode computes the buffers of a kind before another forward uses
+          them.
 
     Example:
         ``After Optimizer.step, zero_grad comes before the next backward.`` It breaks when zero_grad
         is missing, in the step whose backward adds to gradients that were used before.
 
     Evidence:
-        One example for the first C after each A. The first C of a run has no A before it and is
-        no example, so that it does not matter whether a loop clears gradients at its head or its
-        end. What is still awaited when the run ends is not judged. Nothing is known across steps
-        that were not recorded. Context: stage. Of buffers, one example for each pass of a model
-        that has them; what is loaded need not be computed.
+        One example for the first C after each A. The first C of a run has no A before it and is no
+        example: a loop may clear gradients at its start or at its end. Calls that are still awaited
+        when the run ends are not judged. Nothing is known across steps that were not recorded.
+        Context: stage. For buffers, one example for each forward of a model that has them; loaded
+        buffers need not be computed.
 
     Chance:
         A coin for each example.
 
-    Not said:
-        How often anything is called. That evaluation, a schedule, or accumulation takes place.
-        With several optimizers, that each loss is of a new forward. Anything of gradients that are
-        cleared before a step applies them.
-        ``train`` after ``eval`` is asked for only where the same module was in training mode
-        before, and is given when its mode was set in another way. That a program clips gradients,
-        and what it says of buffers, is kept to scripts of the same name. Nothing of BatchNorm: its
-        statistics begin where they change nothing.
+    Not claimed:
+        - How often anything is called, or that evaluation, a schedule or accumulation takes place.
+        - With several optimizers, that each loss comes from a new forward.
+        - Anything of gradients that are cleared before a step applies them.
+        - ``train`` after ``eval``, unless the same module was in training mode before. Setting the
+          mode in another way counts as ``train``.
+        - Anything of other scripts, for clipping and for buffers.
+        - Anything of BatchNorm: its initial statistics change nothing.
     """
 
     name = "order"
@@ -74,8 +80,8 @@ class Order(RelationBase):
         return OrderDecider(claims)
 
     def needs(self, claim: Hypothesis) -> Needs:
-        if is_of_fills(claim):
-            return FILLS
+        if is_of_buffers(claim):
+            return BUFFER_NEEDS
         calls = set(triple_of(claim))
         calls.update(also for call, also in BESIDE.items() if call in triple_of(claim))
         states = GRADIENTS.states if claim.params["needs"] == _F.ZERO_GRAD else frozenset()
@@ -85,13 +91,17 @@ class Order(RelationBase):
         return Needs(calls=frozenset(calls), states=states, kinds=frozenset(kinds))
 
     def text(self, claim: Hypothesis) -> str:
-        if is_of_fills(claim):
-            said = f"Every {selector_text(claim.params)} is computed by a pass in training mode"
-            return in_program(claim.params, f"{said} before another pass uses it")
+        if is_of_buffers(claim):
+            buffer = selector_text(claim.params)
+            text = (
+                f"Every {buffer} is computed by a forward in training mode before another uses it"
+            )
+            return in_program(claim.params, text)
         after, needed, before = triple_of(claim)
-        text = f"After {short(after)}, {short(needed)} comes before the next {short(before)}"
+        a, b, c = map(display_name, (after, needed, before))
+        text = f"After {a}, {b} comes before the next {c}"
         if after == before:
-            text = f"Between two calls of {short(after)} there is {short(needed)}"
+            text = f"Between two calls of {a} there is {b}"
         return in_program(claim.params, text)
 
     def antecedent(self, claim: Hypothesis) -> Mapping[str, Any]:
@@ -100,25 +110,25 @@ class Order(RelationBase):
         return {**claim.params, "api": ADDED} if is_added else claim.params
 
     def min_programs(self, claim: Hypothesis) -> int | None:
-        """Some programs compute gradients that no optimizer is to apply."""
-        return None if is_of_fills(claim) or triple_of(claim) in HABITS else 1
+        """Some programs compute gradients that no optimizer applies."""
+        return None if is_of_buffers(claim) or triple_of(claim) in HABITS else 1
 
     def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
-        """A model may be evaluated early to see what it does untrained."""
+        """A model may be evaluated before it is trained."""
         found = super().info(claim, check_id, text)
-        return replace(found, severity="warning") if is_of_fills(claim) else found
+        return replace(found, severity="warning") if is_of_buffers(claim) else found
 
 
 class OrderProposer(ProposerBase):
-    """Proposes every triple whose A, B and C all occur, and buffers that never were used early."""
+    """Proposes every triple whose A, B and C all occur, and buffers that were never used early."""
 
     def __init__(self) -> None:
         self._program = ProgramName()
         self._seen: set[str] = set()
-        self._fills = FillProposer()
+        self._buffers = BufferProposer()
 
     def observe(self, event: Event) -> None:
-        self._fills.observe(event)
+        self._buffers.observe(event)
         if isinstance(event, CallEvent):
             landmark = landmark_of(event)
             if landmark is not None:
@@ -134,7 +144,7 @@ class OrderProposer(ProposerBase):
                     params["program"] = self._program.name
                 yield Hypothesis(relation="order", params=params)
         if self._program.name is not None:
-            for found in self._fills.params():
+            for found in self._buffers.params():
                 params = {**found, "program": self._program.name}
                 yield Hypothesis(relation="order", params=params)
 
@@ -145,106 +155,106 @@ class OrderDecider:
     def __init__(self, claims: Sequence[Hypothesis]) -> None:
         self._program = ProgramName()
         self._params = [claim.params for claim in claims]
-        self._fills = FillDecider(claims)
-        self._watches = {
-            index: Watch(*triple_of(claim))
+        self._buffers = BufferDecider(claims)
+        self._orders = {
+            index: OrderWatch(*triple_of(claim))
             for index, claim in enumerate(claims)
-            if index not in self._fills.claims
+            if index not in self._buffers.claims
         }
         self._contexts: dict[str, Context] = {}
         self._held: dict[str, Example] = {}
-        self._holding = Partners()
-        self._partners = self._holding.of
-        self._is_blind = False  # optimizers may have come that nobody saw
-        self._open: list[tuple[int, Wait, CallEvent]] = []  # perhaps inside an optimizer step
-        # Gradients that no step applies, of a saliency map say, may be added to anything
-        self._unapplied: list[tuple[int, Wait, CallEvent]] = []
-        self._by_hand = ClearedByHand([i for i, w in self._watches.items() if w.is_of_zero])
+        self._shared = SharedOptimizers()
+        self._partners = self._shared.of
+        self._has_gap = False  # steps were not recorded, in which optimizers may have come
+        self._open: list[tuple[int, Pending, CallEvent]] = []  # perhaps inside an optimizer step
+        # Gradients that no step applies, as of a saliency map, may be added to anything
+        self._unapplied: list[tuple[int, Pending, CallEvent]] = []
+        self._by_hand = ClearedByHand([i for i, w in self._orders.items() if w.is_of_zero])
 
     def observe(self, event: Event) -> Sequence[tuple[int, Example]]:
-        told = self._fills.observe(event) if self._fills.claims else ()
+        early = self._buffers.observe(event) if self._buffers.claims else ()
         found = self._by_hand.observe(event, self._loop(event))
-        return [*found, *told] if told else found
+        return [*found, *early] if early else found
 
     def _loop(self, event: Event) -> Sequence[tuple[int, Example]]:
         if isinstance(event, CallEvent):
             landmark = landmark_of(event)
             return () if landmark is None else self._call(event, landmark)
         if isinstance(event, OptimizerEvent):
-            self._holding.hold(event)
+            self._shared.hold(event)
         if isinstance(event, StepEvent):
-            self._is_blind |= event.is_gap
+            self._has_gap |= event.is_gap
             if not event.recorded:
-                for watch in self._watches.values():
+                for watch in self._orders.values():
                     watch.forget()
                 self._open.clear()
                 self._unapplied.clear()
-            return self._lacking(self._open)
+            return self._flush(self._open)
         self._program.observe(event)
         return ()
 
     def finish(self) -> Sequence[tuple[int, Example]]:
-        """Nothing: what is still awaited belongs to an unfinished step."""
+        """Nothing: calls that are still awaited belong to an unfinished step."""
         return ()
 
-    def _lacking(self, kept: list[tuple[int, Wait, CallEvent]]) -> list[tuple[int, Example]]:
-        lacking = [(index, self._example(index, wait, end)) for index, wait, end in kept]
+    def _flush(self, kept: list[tuple[int, Pending, CallEvent]]) -> list[tuple[int, Example]]:
+        lacking = [(index, self._example(index, pending, end)) for index, pending, end in kept]
         kept.clear()
         return lacking
 
     def _call(self, event: CallEvent, landmark: str) -> list[tuple[int, Example]]:
         examples: list[tuple[int, Example]] = []
-        self._holding.call(event, landmark)
+        self._shared.call(event, landmark)
         if landmark in (_F.ZERO_GRAD, _F.OPTIMIZER_STEP):
-            share = self._holding.share
+            share = self._shared.share
             mine = [h for h in self._unapplied if share(h[1].event.owner, event.owner)]
             self._unapplied = [held for held in self._unapplied if held not in mine]
-            examples = self._lacking(mine) if landmark == _F.OPTIMIZER_STEP else []
-        for index, watch in self._watches.items():
-            for wait, end in watch.observe(event, landmark, self._partners):
-                if not self._program.fits(self._params[index]) or self._is_unknown(wait):
+            examples = self._flush(mine) if landmark == _F.OPTIMIZER_STEP else []
+        for index, watch in self._orders.items():
+            for pending, end in watch.observe(event, landmark, self._partners):
+                if not self._program.fits(self._params[index]) or self._is_unknown(pending):
                     continue
                 if watch.is_of_one_loss and len(set(self._partners.values())) > 1:
                     continue
-                if wait.is_met or not (watch.is_step_due or watch.is_of_gradients):
-                    examples.append((index, self._example(index, wait, end)))
+                if pending.is_satisfied or not (watch.is_step_due or watch.is_of_gradients):
+                    examples.append((index, self._example(index, pending, end)))
                 else:
                     kept = self._open if watch.is_step_due else self._unapplied
-                    kept.append((index, wait, end))
+                    kept.append((index, pending, end))
         if landmark == _F.OPTIMIZER_STEP and self._open:
-            # A closure may compute gradients many times in one step, which is told of when it ends.
+            # A closure may compute gradients many times in one step, recorded when it ends.
             self._open = [h for h in self._open if h[1].event.start_ns < event.start_ns]
-            self._holding.lose(self._open, event)
-            examples += self._lacking(self._open)
+            self._shared.lose(self._open, event)
+            examples += self._flush(self._open)
         return examples
 
-    def _is_unknown(self, wait: Wait) -> bool:
-        """Whether it is not known with whom the owner of a call shares parameters."""
-        owner = wait.event.owner
-        return self._is_blind and owner is not None and owner not in self._partners
+    def _is_unknown(self, pending: Pending) -> bool:
+        """Whether the parameters of the owner of a call are not known."""
+        owner = pending.event.owner
+        return self._has_gap and owner is not None and owner not in self._partners
 
-    def _example(self, index: int, wait: Wait, before: CallEvent) -> Example:
-        watch = self._watches[index]
+    def _example(self, index: int, pending: Pending, before: CallEvent) -> Example:
+        watch = self._orders[index]
         stage = before.stage
         context = self._contexts.setdefault(stage, {"stage": stage})
-        if wait.is_met:
+        if pending.is_satisfied:
             return self._held.setdefault(stage, Example(holds=True, context=context))
         # A missing optimizer step is missing in the step whose gradients it should have applied.
         where = f" ({before.where.rpartition('/')[2]})" if before.where else ""
+        a, b, c = map(display_name, (watch.after, watch.needed, watch.before))
         return Example(
             holds=False,
             context=context,
-            step=wait.event.step if watch.is_step_due else before.step,
+            step=pending.event.step if watch.is_step_due else before.step,
             rank=before.rank,
             stage=stage,
             subject=Subject(
                 api=watch.needed,
-                module=key_of(wait.event, _F.EVAL) if watch.after == _F.EVAL else None,
+                module=key_of(pending.event, _F.EVAL) if watch.after == _F.EVAL else None,
             ),
-            expected=f"{short(watch.needed)} between {short(watch.after)} and the next "
-            f"{short(watch.before)}",
-            observed=f"{short(watch.before)}{where} came without it",
-            evidence=(wait.event, before),
-            symptom=wait.symptom or watch.symptom,
+            expected=f"{b} between {a} and the next {c}",
+            observed=f"{c}{where} came without it",
+            evidence=(pending.event, before),
+            symptom=pending.symptom or watch.symptom,
             topic=Topic.ORDER,
         )

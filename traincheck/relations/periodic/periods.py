@@ -10,40 +10,41 @@ from typing import Any
 from traincheck.facts.step_changes import StepChanges
 from traincheck.facts.steps import is_judged
 from traincheck.facts.variables import Variable, Variables
+from traincheck.relations.base import ProposerBase
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import Event, StateEvent, StepEvent
 
 ROLES = ("buffer", "optimizer_state", "parameter")
 MAX_PERIOD = 1000
-_MIN_PROPOSED = 2  # of what changes in every step, contains speaks
-_MIN_GAPS = 3  # equal ones of a variable, before a period is worth a claim
-_Selector = tuple[tuple[str, str], ...]  # what narrows a role
+_MIN_PROPOSED = 2  # *contains* covers changes in every step
+_MIN_GAPS = 3  # equal gaps of a variable, before a period is proposed
+_Selector = tuple[tuple[str, str], ...]  # narrows a role
 
 
 @dataclass(slots=True)
 class _Track:
-    """The changes of one variable. last: training step of the last one; None until it is known."""
+    """The changes of one variable. last: the training step of the last change, if it is known."""
 
     variable: Variable
     last: int | None = None
-    gaps: tuple[int, ...] = ()  # distinct ones, two at most: more say nothing
+    gaps: tuple[int, ...] = ()  # distinct ones, at most two
     longest: int = 0
     count: int = 0
 
 
-class PeriodicProposer:
+class PeriodicProposer(ProposerBase):
     """Proposes a period where all variables of a kind have the same one."""
 
     def __init__(self) -> None:
         self._variables = Variables()
-        self._book = StepChanges()
+        self._changes = StepChanges()
         self._tracks: dict[tuple[str, str], _Track] = {}
         self._steps = 0
 
     def observe(self, event: Event) -> None:
         if isinstance(event, StateEvent):
             self._variables.observe(event)
-            self._book.observe(event)
+            self._changes.observe(event)
         elif isinstance(event, StepEvent):
             if not event.recorded:
                 for track in self._tracks.values():
@@ -51,9 +52,9 @@ class PeriodicProposer:
             elif is_judged(event):
                 self._steps += 1
                 for role in ROLES:
-                    for name in self._book.changed[role]:
+                    for name in self._changes.changed[role]:
                         self._enter(role, name)
-            self._book.turn(event)
+            self._changes.turn(event)
 
     def _enter(self, role: str, name: str) -> None:
         variable = self._variables.by_role[role].get(name)
@@ -89,7 +90,7 @@ class PeriodicProposer:
                 yield Hypothesis(relation="periodic", params=params)
 
     def conditional_hypotheses(self) -> Iterator[Hypothesis]:
-        """How long it took at most, where changes are too few to say more."""
+        """The longest gap, where changes are too few to propose a period."""
         longest: dict[tuple[str, _Selector], int] = {}
         known: set[tuple[str, _Selector]] = set()
         for track in self._tracks.values():
@@ -105,7 +106,7 @@ class PeriodicProposer:
                 yield Hypothesis(relation="periodic", params=params)
 
     def observed_terms(self) -> Iterator[str]:
-        """Of what anything changed."""
+        """Terms for the variables that changed."""
         variables = [track.variable for track in self._tracks.values()]
         return (word({"role": v.role, **dict(s)}) for v in variables for s in _selectors(v))
 
@@ -115,7 +116,7 @@ class PeriodicProposer:
 
 
 def word(params: Mapping[str, Any]) -> str:
-    """Under which it is known whether any of these variables changed."""
+    """The term for a change of any of these variables."""
     narrow = (f"{key}={params[key]}" for key in ("leaf", "model", "module_class") if key in params)
     return " ".join((params["role"], *narrow, "changes"))
 

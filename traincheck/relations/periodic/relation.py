@@ -9,8 +9,8 @@ from typing import Any
 from traincheck.facts.step_changes import StepChanges
 from traincheck.facts.steps import is_judged, is_skipped
 from traincheck.facts.variables import Variable, Variables, select
-from traincheck.relations.base import ProposerBase, RelationBase
-from traincheck.relations.periodic import auxiliary_models as _serving
+from traincheck.relations.base import ProposerBase, RelationBase, counterexample
+from traincheck.relations.periodic import auxiliary_models
 from traincheck.relations.periodic.periods import MAX_PERIOD, PeriodicProposer, word
 from traincheck.relations.phrasing import selector_text
 from traincheck.schema.claims import Hypothesis, Needs, sampled
@@ -23,30 +23,33 @@ _LOOKS = {"parameter": "step", "buffer": "forward", "optimizer_state": "step"}
 class Periodic(RelationBase):
     """Every variable of a kind changes every k training steps.
 
-    What it says:
-        Between two changes of a variable lie at most k training steps. A kind is a role
-        (parameter, buffer, optimizer state), perhaps narrowed to a model, or to a leaf and the
-        class of its module. Of a model that serves the training of another, and that no optimizer
-        holds, it says the same with three times the longest stretch that was seen; and that it is
-        called without grad in training steps, where it was so in nearly all of them.
+    Claims:
+        - At most k training steps lie between two changes of a variable. A kind is a role
+          (parameter, buffer, optimizer state). It may be narrowed to a model, or to a leaf and the
+          class of its module.
+        - The weights of an auxiliary model change within three times the longest interval that was
+          seen. Such a model serves the training of another, and no optimizer holds it.
+        - An auxiliary model is called without grad in training steps, if it was so in nearly all of
+          them.
 
     Example:
         ``Every parameter of Target changes at least once every 4 training steps.`` It breaks when
-        a target network is no longer brought up to date, in the step in which it was due.
+        a target network is no longer updated, in the step in which an update was due.
 
     Evidence:
-        One example for each change, and for each step in which one was due and did not come. A
-        variable is first due when it has changed once. A change that comes early is none the worse.
-        Steps that were not recorded, unfinished steps, skipped updates and looks that cannot tell
-        begin the count afresh. Context: requires_grad, in_optimizer, ndim, leaf, module_class,
-        model. A model that serves another is looked at when it is called without grad, in its first
-        steps and then in each tenth: one example for each look at which its weights are others.
+        One example for each change, and for each step in which a due change is missing. A variable
+        is first due when it has changed once. An early change is fine. The count starts again after
+        steps that were not recorded, unfinished steps, skipped updates and scans that cannot show a
+        change. Context: requires_grad, in_optimizer, ndim, leaf, module_class, model. An auxiliary
+        model is scanned when it is called without grad, in its first steps and then in every 10th
+        step. Each scan that finds other weights is one example.
 
     Chance:
         A coin for each example.
 
-    Not said:
-        What changes in every step: *contains* speaks of that. Periods that vary.
+    Not claimed:
+        - What changes in every step: *contains* covers that.
+        - Periods that vary.
     """
 
     name = "periodic"
@@ -59,15 +62,15 @@ class Periodic(RelationBase):
 
     def needs(self, claim: Hypothesis) -> Needs:
         role = claim.params["role"]
-        if role == _serving.ROLE:
-            return _serving.NEEDS
+        if role == auxiliary_models.ROLE:
+            return auxiliary_models.NEEDS
         look = f"{role}@{_LOOKS[role]}"
         looks = sampled(look) if claim.params["period"] == 1 else frozenset({look})
         return Needs(states=looks | {"parameter@new"}, kinds=frozenset({"step", "optimizer"}))
 
     def text(self, claim: Hypothesis) -> str:
-        if claim.params["role"] == _serving.ROLE:
-            return _serving.text(claim.params)
+        if claim.params["role"] == auxiliary_models.ROLE:
+            return auxiliary_models.text(claim.params)
         period = claim.params["period"]
         often = "training step" if period == 1 else f"{period} training steps"
         return f"Every {selector_text(claim.params)} changes at least once every {often}"
@@ -86,18 +89,18 @@ class Periodic(RelationBase):
         )
 
     def antecedent(self, claim: Hypothesis) -> Mapping[str, Any]:
-        """A run in which nothing changed once has nothing that is due."""
-        say = _serving.word if claim.params["role"] == _serving.ROLE else word
+        """Nothing is due in a run without changes."""
+        say = auxiliary_models.word if claim.params["role"] == auxiliary_models.ROLE else word
         return {"api": say(claim.params)}
 
     def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
         found = super().info(claim, check_id, text)
-        if claim.params["role"] != _serving.ROLE:
+        if claim.params["role"] != auxiliary_models.ROLE:
             return found
-        return replace(found, **_serving.words_of(claim.params))
+        return replace(found, **auxiliary_models.words_of(claim.params))
 
     def min_programs(self, claim: Hypothesis) -> int | None:
-        """How often something changes is for each program to say."""
+        """Never: each program has its own periods."""
         return None
 
 
@@ -107,10 +110,10 @@ def _is_known(params: Mapping[str, Any]) -> bool:
 
 
 class EitherProposer(ProposerBase):
-    """Proposes for variables, and for models that serve others."""
+    """Proposes for variables and for auxiliary models."""
 
     def __init__(self) -> None:
-        self._variables, self._models = PeriodicProposer(), _serving.ServingProposer()
+        self._variables, self._models = PeriodicProposer(), auxiliary_models.AuxiliaryProposer()
 
     def observe(self, event: Event) -> None:
         self._variables.observe(event)
@@ -124,7 +127,7 @@ class EitherProposer(ProposerBase):
         return self._variables.conditional_hypotheses()
 
     def observed_terms(self) -> Iterator[str]:
-        """Of what anything changed."""
+        """Terms for the variables and models that changed."""
         yield from self._variables.observed_terms()
         yield from self._models.observed_terms()
 
@@ -137,13 +140,13 @@ class PeriodicDecider:
         serving: list[tuple[int, Mapping[str, Any]]] = []
         for index, claim in enumerate(claims):
             params = claim.params
-            is_serving = params["role"] == _serving.ROLE
-            if not (_serving.is_known(params) if is_serving else _is_known(params)):
+            is_serving = params["role"] == auxiliary_models.ROLE
+            if not (auxiliary_models.is_known(params) if is_serving else _is_known(params)):
                 raise ValueError(f"nothing is known of {dict(params)}")
             (serving if is_serving else self._claims).append((index, params))
-        self._serving = _serving.ServingDecider(serving)
+        self._auxiliary = auxiliary_models.AuxiliaryDecider(serving)
         self._variables = Variables()
-        self._book = StepChanges()
+        self._changes = StepChanges()
         self._steps = 0
         self._last: dict[tuple[int, str], int] = {}  # claim and variable -> step of the last change
         self._held: dict[int, Example] = {}
@@ -151,7 +154,7 @@ class PeriodicDecider:
     def observe(self, event: Event) -> Sequence[tuple[int, Example]]:
         if isinstance(event, StateEvent):
             self._variables.observe(event)
-            self._book.observe(event)
+            self._changes.observe(event)
         elif isinstance(event, OptimizerEvent):
             self._variables.hold(event)
         elif isinstance(event, StepEvent):
@@ -159,27 +162,27 @@ class PeriodicDecider:
             if not event.recorded:
                 self._last.clear()
             else:
-                self._steps += is_judged(event)  # a change counts in whatever step it comes
+                self._steps += is_judged(event)  # a change counts in any step
                 examples = [
                     found
                     for index, params in self._claims
                     for found in self._decide(index, params, event)
                 ]
-            self._book.turn(event)
-            return [*examples, *self._serving.step(event)]
+            self._changes.turn(event)
+            return [*examples, *self._auxiliary.step(event)]
         elif isinstance(event, MarkEvent):
-            return list(self._serving.mark(event))
+            return list(self._auxiliary.mark(event))
         return ()
 
     def finish(self) -> Sequence[tuple[int, Example]]:
-        """Nothing: what is due later is not missing yet."""
+        """Nothing: a change that is due later is not missing yet."""
         return ()
 
     def _decide(
         self, index: int, params: Mapping[str, Any], event: StepEvent
     ) -> Iterator[tuple[int, Example]]:
         role, period, step = params["role"], params["period"], self._steps
-        changed, unknown = self._book.changed[role], self._book.unknown[role]
+        changed, unknown = self._changes.changed[role], self._changes.unknown[role]
         skipped = role != "buffer" and is_skipped(event)
         for variable in select(self._variables, params):
             key = (index, variable.name)
@@ -200,7 +203,7 @@ class PeriodicDecider:
         if variable.role == "buffer":
             return False
         parameter = self._variables.parameter_of(variable)
-        book, rates = self._book, (self._book.rates, event.lr)
+        book, rates = self._changes, (self._changes.rates, event.lr)
         if variable.base in book.zero:
             return True
         return self._variables.rate_is_zero(parameter, rates, book.highest)
@@ -218,14 +221,11 @@ class PeriodicDecider:
         if variable.role != "buffer" and not requires_grad:
             symptom = Symptom.FROZEN
         often = "every step" if period == 1 else f"every {period} steps"
-        return Example(
-            holds=False,
+        return counterexample(
+            event,
+            Subject(variable=variable.name),
+            f"{variable.name} changes {often}",
+            "due in this step, and unchanged",
+            symptom,
             context=self._variables.context(variable),
-            step=event.step,
-            rank=event.rank,
-            subject=Subject(variable=variable.name),
-            expected=f"{variable.name} changes {often}",
-            observed="due in this step, and unchanged",
-            evidence=(event,),
-            symptom=symptom,
         )

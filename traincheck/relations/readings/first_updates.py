@@ -1,4 +1,4 @@
-"""How far the first updates move weights, in learning rates. Judges nothing.
+"""How far the first updates move weights, in learning rates.
 
 Optimizers that divide by the size of gradients move an element by about the rate, however large
 its gradient is; with the averages that Adam takes, by hardly more in the first ten updates.
@@ -12,20 +12,20 @@ from dataclasses import dataclass, field
 
 from traincheck.facts.resumptions import brings_back
 from traincheck.facts.steps import is_judged
-from traincheck.relations.readings.reading import MOVED, Key, Reading
+from traincheck.relations.readings.reading import MOVED, ReadingKey, ScalarReading
 from traincheck.schema.events import CheckpointEvent, OptimizerEvent, StateEvent, StepEvent
 from traincheck.schema.values import number
 
-_ROUNDED = 2.5e-5  # of the mean size of elements: of smaller rates rounding takes a part away
+_ROUNDED = 2.5e-5  # of the mean size of elements: rounding loses a part of smaller updates
 
 _Group = tuple[str, int]  # an optimizer and the index of a group
 
 
 @dataclass(slots=True)
-class Moves:
-    """Follows one process. Of optimizers that go on where a file was saved nothing is told.
+class FirstUpdates:
+    """Follows one process. There are no readings of optimizers that continue from a file.
 
-    Each class of optimizer has numbers of its own: one divides by the size of gradients, another
+    Each class of optimizer has separate readings: one divides by the size of gradients, another
     does not.
     """
 
@@ -35,7 +35,7 @@ class Moves:
     _is_resumed: bool = False
 
     def optimizer(self, event: OptimizerEvent) -> None:
-        """An optimizer was made, or holds something else now."""
+        """An optimizer was created, or its groups changed."""
         self._classes[event.id] = event.cls
         for groups in self._groups.values():
             groups.difference_update([group for group in groups if group[0] == event.id])
@@ -56,19 +56,21 @@ class Moves:
             if known is None or known[0] < moved:
                 self._moved[event.name] = (moved, event)
 
-    def step(self, event: StepEvent) -> Sequence[Reading]:
+    def step(self, event: StepEvent) -> Sequence[ScalarReading]:
         """The farthest that an element was moved, by class of optimizer."""
-        told, self._moved = self._moved, {}
-        if not told or self._is_resumed or not is_judged(event):
+        moves, self._moved = self._moved, {}
+        if not moves or self._is_resumed or not is_judged(event):
             return ()
         farthest: dict[str, tuple[float, StateEvent]] = {}
-        for name, (moved, look) in told.items():
+        for name, (moved, look) in moves.items():
             cls, rate = self._rate(name, event)
             if rate is not None and rate > _ROUNDED * _mean_size(look):
                 ratio = moved / rate
                 if cls not in farthest or ratio > farthest[cls][0]:
                     farthest[cls] = (ratio, look)
-        return [Reading(Key(MOVED, name=cls), *found) for cls, found in farthest.items()]
+        return [
+            ScalarReading(ReadingKey(MOVED, name=cls), *found) for cls, found in farthest.items()
+        ]
 
     def _rate(self, name: str, event: StepEvent) -> tuple[str, float | None]:
         """Class and rate of the one group that holds the parameter."""

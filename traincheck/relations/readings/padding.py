@@ -1,15 +1,21 @@
-"""What batches of tokens tell of padding, masks and labels, as readings. Judges nothing."""
+"""Readings of padding, masks and end tokens in batches of tokens."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from traincheck.relations.readings.reading import END_TOKEN, MASK, PADDING, Key, Reading
+from traincheck.relations.readings.reading import (
+    END_TOKEN,
+    MASK,
+    PADDING,
+    ReadingKey,
+    ScalarReading,
+)
 from traincheck.schema.events import BatchEvent, CallEvent
 
 _SAME = 1e-3
-_CLEAR = 0.02  # from none and from a half, where one polarity looks like the other
+_CLEAR = 0.02  # distance from none and from a half, where both polarities look alike
 
 
 @dataclass(slots=True)
@@ -19,7 +25,7 @@ class Padding:
     _padding: float | None = None
     _shape: Sequence[int] = ()
 
-    def batch(self, event: BatchEvent) -> Sequence[Reading]:
+    def batch(self, event: BatchEvent) -> Sequence[ScalarReading]:
         """A batch came: whether labels lack the end token and whether padding is attended to."""
         padding = event.tokens.get("padding")
         self._padding = float(padding) if isinstance(padding, (int, float)) else None
@@ -30,13 +36,15 @@ class Padding:
         found = []
         lost = "lost_end" in event.tokens
         if lost or event.tokens.get("token_labels"):  # classes and tags hold no end
-            found.append(Reading(Key(END_TOKEN, event.loader), float(lost), event))
+            found.append(ScalarReading(ReadingKey(END_TOKEN, event.loader), float(lost), event))
         attended = event.tokens.get("attended_padding")
         if attended or (attended == 0 and self._padding):
-            found.append(Reading(Key(PADDING, event.loader), float(attended > 0), event))
+            found.append(
+                ScalarReading(ReadingKey(PADDING, event.loader), float(attended > 0), event)
+            )
         return found
 
-    def call(self, event: CallEvent) -> Sequence[Reading]:
+    def call(self, event: CallEvent) -> Sequence[ScalarReading]:
         """Whether attention leaves out the padding (1) or all but the padding (0)."""
         mask = event.args.get("attn_mask")
         if not isinstance(mask, dict) or mask.get("dtype") != "bool" or self._padding is None:
@@ -49,5 +57,5 @@ class Padding:
             return ()
         for value, share in ((1.0, padding), (0.0, 1 - padding)):
             if abs(zeros - share) <= _SAME:
-                return (Reading(Key(MASK, event.api), value, event),)
+                return (ScalarReading(ReadingKey(MASK, event.api), value, event),)
         return ()

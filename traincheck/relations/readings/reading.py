@@ -1,4 +1,4 @@
-"""What a number of a training run is of, and how it is kept. Reads no events."""
+"""Numbers of a training run, and the keys that they are known by."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ QUANTITIES = frozenset(
         END_TOKEN, MASK, PADDING, MOVED, AHEAD, HIDDEN, LEFT_OUT,
     }
 )  # fmt: skip
-IN_A_ROW = 5  # calls of a loss: in so many some batch has padding
+IN_A_ROW = 5  # calls of a loss, at least one of which has padding
 UNPADDED = "without padding"  # calls on such batches alone
 SCALED_LOSS = "the loss that GradScaler has scaled"
-OF_TERMS = "sum"  # a loss as a multiple of the sum of its terms, however many they are
-LOSS, GRADIENT = "the loss", "gradients"  # of which it is told whether they are finite
+OF_TERMS = "sum"  # a loss as a multiple of the sum of its terms
+LOSS, GRADIENT = "the loss", "gradients"  # names of numbers that should be finite
 
 
-class Key(NamedTuple):
-    """What a number is of: of an API's argument, of a module, or of the program as a whole."""
+class ReadingKey(NamedTuple):
+    """The owner of a number: an argument of an API, a module, or the whole program."""
 
     quantity: str
     api: str = ""
@@ -43,14 +43,17 @@ class Key(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ScalarReading:
     """One number.
 
-    is_plain: nothing but counting went into it. sums: functions whose terms were added up.
-    begins: a series of readings. backwards: how many passes were added up, of what adds them.
+    Attributes:
+        is_plain: it results from counting alone.
+        sums: functions whose terms were summed.
+        begins: it begins a series of readings.
+        backwards: how many backward passes were summed.
     """
 
-    key: Key
+    key: ReadingKey
     value: float
     event: Event
     is_plain: bool = True

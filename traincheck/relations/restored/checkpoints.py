@@ -1,13 +1,28 @@
-"""What files hold and what loads restore, as facts that a program repeats. Knows no claims."""
+"""Facts of loads and saves, in one process."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from traincheck.facts.resumptions import brings_back
+from traincheck.relations.restored.evaluations import Evaluations
+from traincheck.relations.restored.fact import (
+    ALSO,
+    BACK,
+    COPIES,
+    COUNTS,
+    FILE,
+    LOADS,
+    MODEL,
+    OPTIMIZER,
+    PART,
+    SCHEDULER,
+    TRAINED,
+    CheckpointFact,
+)
+from traincheck.relations.restored.saved_state import SavableState, model_of
 from traincheck.schema.events import (
     CallEvent,
     CheckpointEvent,
@@ -17,46 +32,16 @@ from traincheck.schema.events import (
     StateEvent,
     StepEvent,
 )
-from traincheck.schema.observations.base import Observation
-from traincheck.schema.observations.eval_weights import EvalWeights, EvalWrites
-from traincheck.schema.observations.model_structure import ModelStructure
-from traincheck.schema.observations.reading import observed
-from traincheck.schema.parameter_names import is_unowned
 from traincheck.schema.torch_api import Families
 
-MODEL, OPTIMIZER, SCHEDULER, SCALER, RNG = "model", "optimizer", "scheduler", "scaler", "rng"
-LOADS, COPIES, ALSO, FILE, PART = "loads", "copies", "also", "file", "part"
-TRAINED, COUNTS, BACK = "trained", "counts", "back"
-EVALUATED, LEFT = "evaluated", "left"
-_MOST_NAMES = 8  # parameters of one evaluation that count as examples
 _MOST_COUNTED = 64  # values of one load or save that count as examples
-# A value that comes back tells twice: its name and its shape must both be those of the model.
+# A restored value counts twice: its name and its shape must both match the model.
 _PER_VALUE = 2
-_MOST_KEYS = 20  # of a file that are looked at
-# Buffers that no module leaves out of its state
-_ALWAYS_SAVED = ("running_mean", "running_var", "num_batches_tracked")
-
+_MOST_KEYS = 20  # parts of a file that are read
 _EPOCH = re.compile(r"(start_|last_|cur_|current_|resume_)?epoch(_num|_idx|_index)?")
 _STEP = re.compile(
     r"(global_|train_|start_|last_|current_)?(step|iteration)|(global_)?(iter|iter_num)|num_updates"
 )
-
-Key = tuple[str, str]  # what is said, and of what
-
-
-class Fact(NamedTuple):
-    """Something that was seen. weight: examples; name: what it is about, for people.
-
-    counts: by kind, of a file, how many there are to save; of a part, of how many values it is.
-    """
-
-    key: Key
-    value: Any
-    weight: int
-    name: str
-    event: Event
-    evidence: tuple[Event, ...]
-    counts: Mapping[str, int] = {}
 
 
 class Checkpoints:
@@ -65,17 +50,17 @@ class Checkpoints:
     def __init__(self) -> None:
         self._open: list[CheckpointEvent] = []  # loads since the last update
         self._scheduler = SCHEDULER  # class of the one that was made last
-        self._began: dict[str, str] = {}  # parameters of models as they were before any update
-        self._fresh: set[str] = set()  # those of which none was made since
+        self._began: dict[str, str] = {}  # initial fingerprints of parameters
+        self._fresh: set[str] = set()  # parameters without an update so far
         self._numbers: dict[tuple[str, str], tuple[int, int]] = {}  # the last, and how far it rose
         self._evaluations = Evaluations()
-        self._owned = Owned()
+        self._savable = SavableState()
         self._update: CallEvent | None = None  # the first since the last load or save
         self._has_updated = False
 
-    def observe(self, event: Event) -> Iterator[Fact]:
-        """What ``event`` tells."""
-        self._owned.observe(event)
+    def observe(self, event: Event) -> Iterator[CheckpointFact]:
+        """The facts that ``event`` completes."""
+        self._savable.observe(event)
         if isinstance(event, CheckpointEvent):
             if event.op == "save":
                 yield from self._of_numbers(event)
@@ -99,10 +84,10 @@ class Checkpoints:
             elif event.family == Families.OPTIMIZER_STEP:
                 yield from self._of_update(event)
 
-    def _of_update(self, event: CallEvent) -> Iterator[Fact]:
+    def _of_update(self, event: CallEvent) -> Iterator[CheckpointFact]:
         if self._fresh:
-            others = self._owned.models_of_others(event.owner)
-            self._fresh = {name for name in self._fresh if _model(name) in others}
+            others = self._savable.models_of_others(event.owner)
+            self._fresh = {name for name in self._fresh if model_of(name) in others}
         self._update = self._update or event
         loads, self._open = self._open, []
         if loads:
@@ -111,8 +96,8 @@ class Checkpoints:
                 yield from _of_swaps([load for load in loads if _kind(load) == MODEL], event)
         self._has_updated = True
 
-    def _of_numbers(self, save: CheckpointEvent) -> Iterator[Fact]:
-        """Whether training is farther than when the file was saved before, by its own count."""
+    def _of_numbers(self, save: CheckpointEvent) -> Iterator[CheckpointFact]:
+        """Whether the count in a file has not decreased since it was saved before."""
         file = _file(save)
         for name in _counts(save.numbers):
             value = save.numbers[name]
@@ -120,14 +105,14 @@ class Checkpoints:
             if last is not None and self._update is not None:
                 weight = _PER_VALUE if 0 < value - last == rise else 1
                 about = f"{name} of {file}"
-                # What goes on from another number does so from its first update.
+                # A run that continues from another number does so from its first update.
                 evidence = (self._update, save)
                 key = (COUNTS, about)
-                yield Fact(key, value >= last, weight, about, self._update, evidence)
+                yield CheckpointFact(key, value >= last, weight, about, self._update, evidence)
             if last is None or self._update is not None:
                 self._numbers[name, file] = (value, 0 if last is None else value - last)
 
-    def _of_save(self, save: CheckpointEvent) -> Iterator[Fact]:
+    def _of_save(self, save: CheckpointEvent) -> Iterator[CheckpointFact]:
         if not save.path or not save.parts:
             return
         file, kinds = _file(save), _kinds(save)
@@ -135,24 +120,30 @@ class Checkpoints:
         weight = _weight(sum(count or 0 for count in counts.values()))
         if (save.entries or 0) <= _MOST_KEYS:
             size = sum(count or 0 for key, count in counts.items() if kinds[key] == MODEL)
-            there_are = self._owned.numbers(size)
-            yield Fact((FILE, file), kinds, weight, file, save, (save,), there_are)
+            there_are = self._savable.numbers(size)
+            yield CheckpointFact((FILE, file), kinds, weight, file, save, (save,), there_are)
         for key, count in counts.items():
-            is_whole = None if count is None else self._owned.has(kinds[key], count)
+            is_whole = None if count is None else self._savable.has(kinds[key], count)
             if count is not None and is_whole is not None:
                 about = f"{key} of {file}"
-                told = {kinds[key]: count}
-                yield Fact((PART, about), is_whole, weight, about, save, (save,), told)
+                counts_by_kind = {kinds[key]: count}
+                yield CheckpointFact(
+                    (PART, about), is_whole, weight, about, save, (save,), counts_by_kind
+                )
 
-    def _of_values(self, load: CheckpointEvent) -> Iterator[Fact]:
-        """Whether what is loaded after updates is another content than that before them."""
+    def _of_values(self, load: CheckpointEvent) -> Iterator[CheckpointFact]:
+        """Whether a state that is loaded after updates differs from the initial one."""
         names = load.values.keys() & self._began.keys()
         if _kind(load) == MODEL and names and not names & self._fresh:
             has_moved = any(load.values[name] != self._began[name] for name in names)
             target = _target(load)
-            yield Fact((TRAINED, target), has_moved, _weight(len(names)), target, load, (load,))
+            yield CheckpointFact(
+                (TRAINED, target), has_moved, _weight(len(names)), target, load, (load,)
+            )
 
-    def _of_resumption(self, loads: list[CheckpointEvent], update: CallEvent) -> Iterator[Fact]:
+    def _of_resumption(
+        self, loads: list[CheckpointEvent], update: CallEvent
+    ) -> Iterator[CheckpointFact]:
         kinds = {_kind(load) for load in loads if _kind(load) != OPTIMIZER or brings_back(load)}
         weight = _weight(sum(load.entries or 0 for load in loads))
         names = {OPTIMIZER: update.api.split(".")[-2], SCHEDULER: self._scheduler}
@@ -160,204 +151,46 @@ class Checkpoints:
             if _kind(load) == MODEL:
                 for kind, name in names.items():
                     key = (ALSO, f"{_target(load)} {kind}")
-                    yield Fact(key, kind in kinds, weight, name, update, (load, update))
+                    yield CheckpointFact(key, kind in kinds, weight, name, update, (load, update))
 
 
-@dataclass(slots=True)
-class Owned:
-    """What the program has that it may save."""
-
-    _held: dict[str, OptimizerEvent] = field(default_factory=dict)  # optimizers by id
-    _stepped: set[str | None] = field(default_factory=set)  # of these, since the last was made
-    _scheduled: set[str | None] = field(default_factory=set)  # of these, with a scheduler
-    # Those that step, by optimizer and class: the parts of a composed one do not
-    _schedulers: set[tuple[str | None, str]] = field(default_factory=set)
-    _has_scaler: bool = False
-    _models: set[str] = field(default_factory=set)
-    _variables: dict[str, dict[str, str]] = field(default_factory=dict)  # roles, by model and name
-
-    def observe(self, event: Event) -> None:
-        if isinstance(event, OptimizerEvent):
-            self._held[event.id] = event
-            if event.change == "created":  # those of the fold or stage before may be done
-                self._stepped.clear()
-        elif (model := observed(event, ModelStructure)) is not None:
-            self._models.add(model.name)
-        elif isinstance(event, CallEvent):
-            self._call(event)
-        elif isinstance(event, StateEvent) and event.role in ("parameter", "buffer"):
-            if event.change == "gone":
-                self._variables.get(_model(event.name), {}).pop(event.name, None)
-            elif event.change == "new" and not is_unowned(event.name):
-                self._variables.setdefault(_model(event.name), {})[event.name] = event.role
-
-    def _call(self, event: CallEvent) -> None:
-        family = event.family or event.api
-        if family == Families.OPTIMIZER_STEP:
-            self._stepped.add(event.owner)
-        elif family == Families.SCHEDULER_CREATED:
-            self._scheduled.add(event.owner)
-        elif family == Families.SCHEDULER_STEP:
-            self._schedulers.add((event.owner, event.api))
-        elif family == Families.SCALER_STEP:
-            self._has_scaler |= event.args.get("enabled") is not False
-
-    def numbers(self, size: int) -> dict[str, int]:
-        """How many there are to save, by kind. size: of all that is saved of models.
-
-        Of models none where that is less than is trained: a part of one may be missing.
-        """
-        stepped = self._stepped
-        schedulers = sum(owner in stepped for owner, _ in self._schedulers)
-        found = {
-            OPTIMIZER: len(stepped),
-            SCHEDULER: max(schedulers, min(1, len(self._scheduled & stepped))),
-            SCALER: int(self._has_scaler),
-        }
-        events = [event for owner, event in self._held.items() if owner in stepped]
-        trained = {identity for e in events for group in e.groups for identity in group.ids}
-        if size >= len(trained):
-            models = set().union(*map(_models_of, events))
-            classes = {model.partition("#")[0] for model in models}
-            copies = {model for model in self._models if model.partition("#")[0] in classes}
-            found[MODEL] = len(models | copies)  # a copy is an average, or a target network
-        return found
-
-    def has(self, kind: str, count: int) -> bool | None:
-        """Whether a model, or optimizer, is of so many values; None if that is not known."""
-        if kind == OPTIMIZER:
-            held = {sum(len(group.params) for group in e.groups) for e in self._held.values()}
-            return count in held if held else None
-        sizes = [_sizes(roles) for roles in self._variables.values()]
-        if any(low <= count <= high for low, high in sizes):
-            return True
-        # More than all: a state holds a module that is shared, or that was never used
-        return None if count > max((high for _, high in sizes), default=0) else False
-
-    def models_of_others(self, owner: str | None) -> set[str]:
-        """Models that other optimizers hold, and not this one."""
-        if owner not in self._held:
-            return set()
-        others = (event for other, event in self._held.items() if other != owner)
-        return set().union(*map(_models_of, others)) - _models_of(self._held[owner])
-
-
-_EVALUATIONS: tuple[type[Observation], ...] = (EvalWeights, EvalWrites)
-
-
-@dataclass(slots=True)
-class Evaluations:
-    """With which weights models are evaluated, and whether that leaves them as they are."""
-
-    # Of this step, by model: the mark, and how many values it tells
-    _seen: dict[str, tuple[MarkEvent, int]] = field(default_factory=dict)
-    _first: set[str] = field(default_factory=set)  # models that were evaluated as they began
-
-    def observe(
-        self,
-        event: MarkEvent | OptimizerEvent | StepEvent,
-        began: Mapping[str, str],
-        fresh: Set[str],
-    ) -> Iterator[Fact]:
-        """Enter what tells of an evaluation. began: parameters, some of which are fresh yet."""
-        if isinstance(event, StepEvent):
-            yield from self._left()
-        elif isinstance(event, OptimizerEvent):
-            if event.change == "created":  # a fold or trial may begin with the same weights
-                self._first.clear()
-        else:
-            yield from self._mark(event, began, fresh)
-
-    def _mark(self, event: MarkEvent, began: Mapping[str, str], fresh: Set[str]) -> Iterator[Fact]:
-        found = observed(event, *_EVALUATIONS)
-        if isinstance(found, EvalWeights):
-            model, values = found.model, found.values
-            self._seen[model] = event, len(values)
-            known = (values.keys() & began.keys()) - fresh
-            has_moved = any(values[name] != began[name] for name in known)
-            was_first = model in self._first
-            self._first.discard(model)
-            if known and not has_moved:
-                self._first.add(model)
-            if known and (has_moved or was_first):  # a first update may be one by a rate of zero
-                weight = min(_MOST_NAMES, len(known))
-                yield Fact((EVALUATED, model), has_moved, weight, model, event, (event,))
-        elif isinstance(found, EvalWrites) and found.names:
-            self._seen.pop(found.model, None)
-            yield Fact((LEFT, found.model), False, 1, found.names[0], event, (event,))
-
-    def _left(self) -> Iterator[Fact]:
-        """The step of these evaluations has ended: nothing was written."""
-        for model, (event, count) in self._seen.items():
-            weight = min(_MOST_NAMES, count)
-            yield Fact((LEFT, model), True, weight, model, event, (event,))
-        self._seen.clear()
-
-
-def _of_load(event: CheckpointEvent) -> Iterator[Fact]:
+def _of_load(event: CheckpointEvent) -> Iterator[CheckpointFact]:
     if _kind(event) == MODEL:
         target, matched = _target(event), event.matched or 0
         weight = _weight(event.entries or 0)
-        yield Fact((LOADS, target), matched, weight, target, event, (event,))
-        yield Fact((COPIES, ""), event.shared == 0, weight, target, event, (event,))
+        yield CheckpointFact((LOADS, target), matched, weight, target, event, (event,))
+        yield CheckpointFact((COPIES, ""), event.shared == 0, weight, target, event, (event,))
 
 
-def _of_swaps(loads: Sequence[CheckpointEvent], update: CallEvent) -> Iterator[Fact]:
-    """Whether what is loaded between two updates, as for an evaluation, is loaded back."""
+def _of_swaps(loads: Sequence[CheckpointEvent], update: CallEvent) -> Iterator[CheckpointFact]:
+    """Whether weights that are swapped in between two updates are swapped back."""
     for target in sorted({_target(load) for load in loads}):
         mine = [load for load in loads if _target(load) == target]
         weight = _weight(mine[-1].entries or 0)
-        yield Fact((BACK, target), len(mine) % 2 == 0, weight, target, update, (mine[-1], update))
-
-
-def missing(claimed: Mapping[str, str], fact: Fact) -> list[str]:
-    """Parts that a file is said to hold, and does not though there are such things.
-
-    What has another name is there, and so are states of generators that are put together.
-    """
-    found, names = fact.value, []
-    for kind in sorted(set(claimed.values())):
-        mine = {name for name, other in claimed.items() if other == kind}
-        now = {name for name, other in found.items() if other == kind}
-        is_short = len(now) < min(len(mine), fact.counts.get(kind, len(mine)))
-        if is_short and not (kind == RNG and now - mine):
-            names += sorted(mine - now)
-    return names
-
-
-def _models_of(event: OptimizerEvent) -> set[str]:
-    return {_model(name) for group in event.groups for name in group.params}
-
-
-def _model(name: str) -> str:
-    return name.partition(".")[0]
-
-
-def _sizes(roles: Mapping[str, str]) -> tuple[int, int]:
-    """The fewest and the most values in the state of a model: some buffers may be left out."""
-    saved = [n for n, role in roles.items() if role == "parameter" or n.endswith(_ALWAYS_SAVED)]
-    return len(saved), len(roles)
+        yield CheckpointFact(
+            (BACK, target), len(mine) % 2 == 0, weight, target, update, (mine[-1], update)
+        )
 
 
 def _kinds(save: CheckpointEvent) -> dict[str, str]:
-    """Of the parts of a file, by key."""
+    """The kinds of the parts of a file, by key."""
     parts = save.parts.items()
     return {key: str(part.get("kind")) for key, part in parts if isinstance(part, dict)}
 
 
 def _counts(numbers: Mapping[str, int]) -> list[str]:
-    """Names of counts that only rise; of steps none beside epochs, within which they may begin."""
+    """Names of counts that only rise. Steps may start again in each epoch."""
     epochs = sorted(filter(_EPOCH.fullmatch, numbers))
     return epochs or sorted(filter(_STEP.fullmatch, numbers))
 
 
 def _file(event: CheckpointEvent) -> str:
-    """Its name, whatever number is in it."""
+    """The name of a file, without its numbers."""
     return re.sub(r"\d+", "#", re.split(r"[\\/]", event.path or "")[-1])
 
 
 def _count(part: Any) -> int | None:
-    """How many parameters the part is of; None where that is not told."""
+    """The number of parameters of a part; None if it is not recorded."""
     found = None
     if isinstance(part, dict):
         found = part.get("params") if part.get("kind") == OPTIMIZER else part.get("entries")
@@ -379,5 +212,5 @@ def _kind(load: CheckpointEvent) -> str:
 
 
 def _target(load: CheckpointEvent) -> str:
-    """The model, whichever of those of its class it is: a resumed one may be the second."""
+    """The model, without the number of its instance: a resumed one may be the second."""
     return (load.target or "").partition("#")[0]

@@ -1,11 +1,12 @@
-"""What is said of saves and loads: claims, counterexamples, and what has most likely gone wrong."""
+"""Sentences of *restored*: its claims, and what broke them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from traincheck.relations.restored.checkpoints import (
+from traincheck.relations.base import counterexample
+from traincheck.relations.restored.fact import (
     BACK,
     COPIES,
     COUNTS,
@@ -16,39 +17,39 @@ from traincheck.relations.restored.checkpoints import (
     PART,
     SCHEDULER,
     TRAINED,
-    Fact,
+    CheckpointFact,
     missing,
 )
 from traincheck.schema.events import CheckpointEvent
 from traincheck.schema.findings import Example, Subject, Symptom
 from traincheck.schema.words import counted, joined, listed
 
-# Where what the symptom says, that a state is not loaded on resume, is not what happened.
+# Where the texts of the symptom, a state that is not loaded on resume, do not fit.
 WORDS: Mapping[str, Mapping[str, str]] = {
     BACK: {
-        "headline": "{subject} goes on with weights that were swapped in",
+        "headline": "{subject} keeps training with weights that were swapped in",
         "likely_cause": "Weights that are swapped in for an evaluation are not swapped back.",
-        "fix": "Keep the weights of training before the evaluation, and load them behind it.",
+        "fix": "Save the training weights before the evaluation, and load them after it.",
     },
     COPIES: {
-        "headline": "{subject} is given back its own tensors: nothing is restored",
+        "headline": "{subject} is loaded with its own tensors: nothing is restored",
         "likely_cause": "The state was kept without a copy, so it followed every step.",
         "fix": "Keep copy.deepcopy(model.state_dict()), or save it to a file.",
     },
     COUNTS: {
-        "headline": "{subject} counts from an earlier number again",
-        "likely_cause": "The number that was saved is not loaded, or loaded and not used.",
-        "fix": "Set the number from the file before training goes on.",
+        "headline": "{subject} restarts from an earlier number",
+        "likely_cause": "The saved number is not loaded, or not used.",
+        "fix": "Set the number from the file before training continues.",
     },
     EVALUATED: {
-        "headline": "{subject} is evaluated with the weights that it began with",
-        "likely_cause": "Another copy than the one that is trained is evaluated, or reset before.",
+        "headline": "{subject} is evaluated with its initial weights",
+        "likely_cause": "The evaluated model is not the trained one, or it was reset.",
         "fix": "Evaluate the model that the optimizer updates.",
     },
     FILE: {
-        "headline": "{subject} is saved without parts: {observed}",
-        "likely_cause": "What is put into the file is less than the reference puts there.",
-        "fix": "Save what is to be loaded: model, optimizer, scheduler, counters.",
+        "headline": "{subject} is saved without some parts: {observed}",
+        "likely_cause": "The program saves fewer parts than the reference.",
+        "fix": "Save everything that a resumption loads: model, optimizer, scheduler, counters.",
     },
     LEFT: {
         "headline": "Evaluation changes {subject}",
@@ -56,22 +57,22 @@ WORDS: Mapping[str, Mapping[str, str]] = {
         "fix": "Write to parameters in training mode only, or to a copy.",
     },
     LOADS: {
-        "headline": "Another number of values comes back when {subject} is loaded",
+        "headline": "Loading {subject} restores another number of values",
         "likely_cause": (
-            "Names in the state are not those of the model, which strict=False hides, or it is "
+            "The names in the state do not match the model (strict=False hides that), or it is "
             "the state of another model."
         ),
-        "fix": "Look at the missing and unexpected keys that load_state_dict returns.",
+        "fix": "Check the missing and unexpected keys that load_state_dict returns.",
     },
     PART: {
-        "headline": "{subject} is saved in another size: {observed}",
-        "likely_cause": "The part is cut, or taken of another object than the one that is used.",
+        "headline": "{subject} is saved with another size: {observed}",
+        "likely_cause": "The part is incomplete, or comes from another object.",
         "fix": "Save the state_dict() of the whole model, or optimizer, as it is.",
     },
     TRAINED: {
-        "headline": "{subject} is given the weights that it began with",
-        "likely_cause": "The state is one from before the training: a wrong file or an old copy.",
-        "fix": "Load what was kept after the updates.",
+        "headline": "{subject} is loaded with its initial weights",
+        "likely_cause": "The state is from before the training: a wrong file or an old copy.",
+        "fix": "Load a state that was saved after the updates.",
     },
 }
 
@@ -80,63 +81,63 @@ def text_of(params: Mapping[str, Any]) -> str:
     """The claim as a sentence."""
     what, of, value = params["what"], params["of"], params["value"]
     if what == LOADS:
-        return f"When {of} is loaded, {value} values come back"
+        return f"Every load of {of} restores {counted(value, 'value')}"
     if what == COPIES:
-        return "What is loaded into a model are copies, not its own tensors"
+        return "Every load of a model copies values, never the model's own tensors"
     if what == BACK:
-        return f"Between two updates {of} is loaded and loaded back"
+        return f"Between two updates, weights that are swapped into {of} are swapped back"
     if what == TRAINED:
-        return f"What is loaded into {of} after updates is not what it began with"
+        return f"After updates, {of} is not loaded with its initial weights"
     if what == FILE:
         return f"Every file {of} holds {', '.join(value)}"
     if what == EVALUATED:
-        return f"After updates, {of} is not evaluated with the weights that it began with"
+        return f"After updates, {of} is not evaluated with its initial weights"
     if what == LEFT:
         return f"No forward in evaluation changes the weights of {of}"
     if what == COUNTS:
-        return f"The {of} is never lower than when it was saved before"
+        return f"The {of} never decreases from one save to the next"
     if what == PART:
-        return f"The part {of} is of all the parameters that its model or optimizer has"
+        return f"The part {of} has all the parameters of its model or optimizer"
     target, _, kind = of.rpartition(" ")
     article = "a" if kind == SCHEDULER else "an"
     return (
-        f"Whenever {target} is loaded and training goes on, the state of {article} {kind} is "
+        f"Whenever {target} is loaded and training continues, the state of {article} {kind} is "
         "loaded too"
     )
 
 
 def parts_of(params: Mapping[str, Any]) -> Mapping[str, str]:
-    """The kinds of the parts of a file, by key; older claims tell the keys alone."""
+    """The kinds of the parts of a file, by key; older claims have the keys alone."""
     value = params["value"]
     return value if isinstance(value, Mapping) else dict(zip(value, value))
 
 
-def _observed(params: Mapping[str, Any], fact: Fact) -> str:
+def _observed(params: Mapping[str, Any], fact: CheckpointFact) -> str:
     what, value = params["what"], fact.value
     if what == LOADS:
-        return f"{counted(value, 'value')} {'comes' if value == 1 else 'come'} back{_lacking(fact)}"
+        return f"{counted(value, 'value')} restored{_lacking(fact)}"
     if what == COPIES:
-        return "its own tensors are loaded, so that nothing changes"
+        return "the model's own tensors are loaded, so nothing changes"
     if what == BACK:
-        return "training goes on with the weights that were loaded in between"
+        return "training continues with the weights that were swapped in"
     if what == TRAINED:
-        return "its parameters become what they were before the first update"
+        return "its parameters return to their initial values"
     if what == FILE:
         names = missing(parts_of(params), fact)
         return f"{listed(names)} {'is' if len(names) == 1 else 'are'} missing"
     if what == EVALUATED:
-        return "again it is evaluated with exactly these, though it was updated"
+        return "it is evaluated with exactly these, though it was updated"
     if what == LEFT:
         return f"each forward in evaluation changes {fact.name}"
     if what == COUNTS:
-        return "it is lower: training does not go on from the number that was saved"
+        return "it is lower: training does not continue from the saved number"
     if what == PART:
         ((kind, count),) = fact.counts.items()
-        return f"it is of {counted(count, 'value')}, and no {kind} has so many"
-    return f"training goes on, and no state is loaded into {fact.name}"
+        return f"it has {counted(count, 'value')}, and no {kind} has that many"
+    return f"training continues, and no state is loaded into {fact.name}"
 
 
-def _lacking(fact: Fact) -> str:
+def _lacking(fact: CheckpointFact) -> str:
     event = fact.event
     if not isinstance(event, CheckpointEvent) or not event.missing:
         return ""
@@ -144,20 +145,17 @@ def _lacking(fact: Fact) -> str:
     return f", with {joined(event.missing, 2)} missing{given}"
 
 
-def negative(params: Mapping[str, Any], fact: Fact) -> Example:
-    """An example that contradicts the claim, with its words."""
-    return Example(
-        holds=False,
-        context={},
-        step=fact.event.step,
-        rank=fact.event.rank,
-        stage=fact.event.stage,
-        subject=Subject(
+def negative(params: Mapping[str, Any], fact: CheckpointFact) -> Example:
+    """The counterexample of a fact."""
+    return counterexample(
+        fact.event,
+        Subject(
             module=None if params["what"] == LEFT else fact.name,
             variable=fact.name if params["what"] == LEFT else None,
         ),
-        expected=text_of(params),
-        observed=_observed(params, fact),
+        text_of(params),
+        _observed(params, fact),
+        Symptom.NOT_RESTORED,
         evidence=fact.evidence,
-        symptom=Symptom.NOT_RESTORED,
+        stage=fact.event.stage,
     )

@@ -1,4 +1,4 @@
-"""The relation *restored*: what is saved, and what is loaded back before training goes on."""
+"""The relation *restored*: what is saved, and what is loaded before training continues."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from traincheck.facts.programs import ProgramName
-from traincheck.relations.base import ProposerBase, RelationBase
+from traincheck.relations.base import SATISFIED, ProposerBase, RelationBase
 from traincheck.relations.phrasing import in_program
-from traincheck.relations.restored.checkpoints import (
+from traincheck.relations.restored.checkpoints import Checkpoints
+from traincheck.relations.restored.fact import (
     ALSO,
     BACK,
     COPIES,
@@ -20,8 +21,7 @@ from traincheck.relations.restored.checkpoints import (
     LOADS,
     PART,
     TRAINED,
-    Checkpoints,
-    Fact,
+    CheckpointFact,
     Key,
     missing,
 )
@@ -32,47 +32,53 @@ from traincheck.schema.findings import CheckInfo, Example
 from traincheck.schema.observations.eval_weights import EvalWeights
 from traincheck.schema.torch_api import Families
 
-_HOLDS = Example(holds=True, context={})
 _SAID = (ALSO, BACK, COPIES, COUNTS, EVALUATED, FILE, LEFT, LOADS, PART, TRAINED)
 _ONLY_IF_SO = (ALSO, BACK, COPIES, COUNTS, EVALUATED, LEFT, PART, TRAINED)
 _SAVED = frozenset({Families.SCALER_STEP, Families.SCHEDULER_CREATED, Families.SCHEDULER_STEP})
 
 
 class Restored(RelationBase):
-    """What is saved, and what is loaded back before training goes on.
+    """State that is saved, and loaded before training continues.
 
-    What it says:
-        So many values come back when a model is loaded. Whenever a model is loaded and training
-        goes on, so is an optimizer, or a learning-rate scheduler. A file holds these parts, each of
-        all the parameters that its model or optimizer has. What is loaded after updates is not what
-        the model began with. The number of the epoch, or step, that a file holds is never lower
-        than the time before. After updates a model is not evaluated with the weights that it began
-        with, and evaluation leaves its weights as they are. What is loaded between two updates, as
-        for an evaluation, is loaded back. And of any program: what is loaded are copies, not the
-        model's own tensors.
+    Claims:
+        - Loading a model restores n values.
+        - If a model is loaded and training continues, an optimizer or a learning-rate scheduler is
+          loaded too.
+        - A file holds these parts, each with all the parameters of its model or optimizer.
+        - A state that is loaded after updates differs from the initial weights.
+        - The epoch or step number in a file never decreases.
+        - After updates a model is not evaluated with its initial weights, and evaluation does not
+          change its weights.
+        - Weights that are swapped in between two updates, as for an evaluation, are swapped back.
+        - In any program, a load copies values; it does not assign the model's own tensors to it.
 
     Example:
-        ``In train.py, whenever Net is loaded and training goes on, the state of an optimizer is
+        ``In train.py, whenever Net is loaded and training continues, the state of an optimizer is
         loaded too.`` It breaks in the first step after a resumption that forgets it.
 
     Evidence:
-        A load or save gives two examples for each value, 64 at most: its name and its shape are
-        those of the model. Each number that is saved again is one, and two if it has risen by as
-        much as the time before. What belongs to a resumption is decided at the first update that
-        follows; so what is loaded for a last evaluation says nothing of optimizers. Numbers in
-        names of files make no difference. A file may hold more, and the same under other names. A
-        part is missed only of what there is: an optimizer or scheduler that steps, a scaler that is
-        enabled, as many models as are trained, and copies of them. The size of a part is that of
-        any optimizer, or model, of the same run; buffers may be left out but those of batch norms.
-        A model is updated when an optimizer that holds it steps, or that of any other if none does.
+        - A load or save gives two examples for each value, at most 64: its name and its shape match
+          the model.
+        - Each number that is saved again is one example, and two if it rose as much as the time
+          before.
+        - A resumption is decided at the first update that follows. A load for a last evaluation
+          proves nothing about optimizers.
+        - Numbers in file names are ignored. A file may hold more parts, or the same parts under
+          other names.
+        - A part can be missing only if it exists: an optimizer or scheduler that steps, a scaler
+          that is enabled, the models that are trained, and copies of them.
+        - The size of a part is the size of any optimizer, or model, of the same run. Buffers may be
+          left out, except those of batch norms.
+        - A model is updated when an optimizer that holds it steps; if none does, when any steps.
 
     Chance:
         A coin for each example.
 
-    Not said:
-        That values are those that were saved. Which parts another program saves or restores. How
-        large a part is that the reference saves of a model: an encoder, or adapters. That there is
-        a scheduler which is not one of torch's.
+    Not claimed:
+        - That loaded values are the saved values.
+        - Which parts another program saves or restores.
+        - The size of a part that is saved of a model: an encoder, or adapters.
+        - A scheduler that is not from torch.
     """
 
     name = "restored"
@@ -106,7 +112,7 @@ class Restored(RelationBase):
         return in_program(claim.params, text_of(claim.params))
 
     def antecedent(self, claim: Hypothesis) -> Mapping[str, Any]:
-        """What was never loaded or saved says nothing."""
+        """A run without such a load or save proves nothing."""
         params = claim.params
         program = {"program": params["program"]} if "program" in params else {}
         return {**program, "api": _word((params["what"], params["of"]))}
@@ -117,7 +123,7 @@ class Restored(RelationBase):
 
 
 class RestoredProposer(ProposerBase):
-    """Proposes facts that never were otherwise."""
+    """Proposes facts that never varied."""
 
     def __init__(self) -> None:
         self._program = ProgramName()
@@ -143,7 +149,7 @@ class RestoredProposer(ProposerBase):
                 yield Hypothesis(relation="restored", params=params)
 
     def observed_terms(self) -> Iterator[str]:
-        """What was loaded or saved."""
+        """Terms for loads, saves and evaluations."""
         return map(_word, self._values)
 
 
@@ -166,27 +172,27 @@ class RestoredDecider:
         return [found for fact in self._checkpoints.observe(event) for found in self._decide(fact)]
 
     def finish(self) -> Sequence[tuple[int, Example]]:
-        """Nothing: no update follows what was loaded last."""
+        """Nothing: no update follows the last load."""
         return ()
 
-    def _decide(self, fact: Fact) -> Iterator[tuple[int, Example]]:
+    def _decide(self, fact: CheckpointFact) -> Iterator[tuple[int, Example]]:
         for index, params in self._claims.get(fact.key, ()):
             if not self._program.fits(params):
                 continue
             if _holds(params, fact):
-                yield from [(index, _HOLDS)] * fact.weight
+                yield from [(index, SATISFIED)] * fact.weight
             else:
                 yield index, negative(params, fact)
 
 
-def _holds(params: Mapping[str, Any], fact: Fact) -> bool:
+def _holds(params: Mapping[str, Any], fact: CheckpointFact) -> bool:
     what, value = params["what"], params["value"]
     if what == FILE:
         return not missing(parts_of(params), fact)
     if what == LOADS:
-        return bool(fact.value >= value)  # a model may have a part more than it had
+        return bool(fact.value >= value)  # the model may have more parts now
     if what == PART:
-        return bool(fact.value)  # older claims tell the size that it had
+        return bool(fact.value)  # older claims hold its size
     return bool(fact.value == value)
 
 

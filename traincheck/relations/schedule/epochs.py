@@ -1,10 +1,11 @@
-"""Whether schedulers are stepped where a new epoch of the training data begins. Judges nothing."""
+"""Where epochs of the training data begin, and whether schedulers are stepped there."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from traincheck.relations.base import counterexample
 from traincheck.schema.events import BatchEvent, CallEvent, Event, StepEvent
 from traincheck.schema.findings import Example, Subject, Symptom
 from traincheck.schema.torch_api import Families
@@ -15,8 +16,8 @@ FOLLOWED = frozenset({
 })  # fmt: skip
 
 
-class Turn(NamedTuple):
-    """What lies between two updates."""
+class EpochBoundary(NamedTuple):
+    """The calls between two updates."""
 
     is_new_epoch: bool
     is_stepped: bool
@@ -28,12 +29,12 @@ class Turn(NamedTuple):
 
 
 @dataclass(slots=True)
-class Turns:
-    """Follows one process. An epoch is one of the loader whose batch the next backward is of.
+class EpochBoundaries:
+    """Follows one process.
 
-    It may be another loader than before, and batches of an evaluation say nothing.
-
-    Of a run that makes no scheduler there is nothing to say: it trains at one rate on purpose.
+    An epoch is an epoch of the loader whose batch the next backward uses. That may be another
+    loader than before; batches of an evaluation are ignored. A run that creates no scheduler
+    trains at one rate on purpose, so it has no boundaries.
     """
 
     _batch: BatchEvent | None = None
@@ -44,8 +45,8 @@ class Turns:
     _is_first: bool = True
     _has_scheduler: bool = False
 
-    def observe(self, event: Event) -> Turn | None:
-        """What ended with ``event``, if it is an update."""
+    def observe(self, event: Event) -> EpochBoundary | None:
+        """The boundary that ``event`` completes, if it is an update."""
         if isinstance(event, BatchEvent):
             self._batch = None if event.stage == EVAL_STAGE else event
         elif isinstance(event, StepEvent):
@@ -55,7 +56,7 @@ class Turns:
             return self._call(event)
         return None
 
-    def _call(self, event: CallEvent) -> Turn | None:
+    def _call(self, event: CallEvent) -> EpochBoundary | None:
         family = event.family or event.api
         if family == Families.SCHEDULER_CREATED:
             self._has_scheduler = True
@@ -68,24 +69,22 @@ class Turns:
             self._epoch = epoch
             self._batch = None
         elif family == Families.OPTIMIZER_STEP and self._is_known:
-            turn = Turn(self._is_new, self._is_stepped, event)
+            boundary = EpochBoundary(self._is_new, self._is_stepped, event)
             is_first, self._is_first = self._is_first, False
             self._is_known = self._is_new = self._is_stepped = False
-            return None if is_first or not self._has_scheduler else turn
+            return None if is_first or not self._has_scheduler else boundary
         return None
 
 
-def out_of_turn(turn: Turn) -> Example:
-    """The counterexample that it is, if schedulers are stepped by epoch."""
-    update = turn.update
-    return Example(
-        holds=False,
-        context={},
-        step=update.step,
-        rank=update.rank,
-        subject=Subject(api=Families.SCHEDULER_STEP),
-        expected="a scheduler is stepped when an epoch ends, and only then",
-        observed="an epoch began without it" if turn.is_new_epoch else "it came within an epoch",
-        evidence=(update,),
-        symptom=Symptom.SCHEDULE,
+def misplaced_step(boundary: EpochBoundary) -> Example:
+    """The counterexample of a boundary, if schedulers are stepped by epoch."""
+    update = boundary.update
+    return counterexample(
+        update,
+        Subject(api=Families.SCHEDULER_STEP),
+        "a scheduler is stepped when an epoch ends, and only then",
+        "an epoch began without a scheduler step"
+        if boundary.is_new_epoch
+        else "a scheduler was stepped within an epoch",
+        Symptom.SCHEDULE,
     )

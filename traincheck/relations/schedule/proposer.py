@@ -1,4 +1,4 @@
-"""Propose the shapes of the curves that learning rates of a program follow. Decides nothing."""
+"""Propose the curves that learning rates of a program follow."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from traincheck.facts.programs import ProgramName
 from traincheck.relations.base import ProposerBase
-from traincheck.relations.schedule.epochs import Turns
+from traincheck.relations.schedule.epochs import EpochBoundaries
 from traincheck.relations.schedule.rates import (
     BY_EPOCH,
     CONSTANT,
@@ -26,13 +26,13 @@ from traincheck.relations.schedule.rates import (
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import CallEvent, Event
 
-_MIN_EPOCHS = 2  # that begin with a step of a scheduler, before that is no accident
+_MIN_EPOCHS = 2  # that begin with a scheduler step, before it is not coincidence
 
 
 class ScheduleProposer(ProposerBase):
-    """Proposes the closest shape that all rates have."""
+    """Proposes the most specific shape that all rates have."""
 
-    ignored_kinds = frozenset({"state"})
+    ignores = frozenset({"state"})
 
     def __init__(self) -> None:
         self._program = ProgramName()
@@ -40,7 +40,7 @@ class ScheduleProposer(ProposerBase):
         self._seen: set[Rate] = set()
         self._has_scheduler = False
         self._is_warm_up = True
-        self._turns = Turns()
+        self._boundaries = EpochBoundaries()
         self._epochs: Counter[bool] = Counter()  # updates by whether an epoch began before them
         self._is_by_epoch = True
 
@@ -48,13 +48,13 @@ class ScheduleProposer(ProposerBase):
         self._program.observe(event)
         if isinstance(event, CallEvent) and "lr_scheduler" in event.api:
             self._has_scheduler = True
-        turn = self._turns.observe(event)
-        if turn is not None:
-            self._epochs[turn.is_new_epoch] += 1
-            self._is_by_epoch &= turn.is_regular
-        for look in self._rates.observe(event):
-            self._seen.add(look.rate)
-            if look.was is not None and look.value > look.was and look.rate.has_fallen:
+        boundary = self._boundaries.observe(event)
+        if boundary is not None:
+            self._epochs[boundary.is_new_epoch] += 1
+            self._is_by_epoch &= boundary.is_regular
+        for sample in self._rates.observe(event):
+            self._seen.add(sample.rate)
+            if sample.was is not None and sample.value > sample.was and sample.rate.has_fallen:
                 self._is_warm_up = False
 
     def hypotheses(self) -> Iterator[Hypothesis]:
@@ -63,7 +63,7 @@ class ScheduleProposer(ProposerBase):
         yield from map(self._claim, self._shapes())
 
     def conditional_hypotheses(self) -> Iterator[Hypothesis]:
-        """All shapes: what a run is too short to show it may still break."""
+        """All shapes: a run that is too short to show a shape may still break it."""
         if self._program.name is not None:
             yield from map(self._claim, sorted(SHAPES))
 

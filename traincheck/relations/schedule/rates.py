@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from traincheck.facts.landmarks import scheduler_class
 from traincheck.facts.steps import is_judged, is_skipped
-from traincheck.relations.count.windows import scheduler_of
 from traincheck.schema.events import CallEvent, Event, OptimizerEvent, StepEvent
 from traincheck.schema.torch_api import Families
 
@@ -16,18 +16,18 @@ BY_EPOCH = "by epoch"
 SHAPES = frozenset({CONSTANT, FALLS, WARM_UP, LINEAR, EXPONENTIAL, COSINE, MOVES, BY_EPOCH})
 TEXTS = {
     BY_EPOCH: "schedulers are stepped when an epoch ends, and only then",
-    CONSTANT: "learning rates never change but by a scheduler",
+    CONSTANT: "only a scheduler changes learning rates",
     COSINE: "learning rates follow a cosine",
     EXPONENTIAL: "learning rates fall by the same factor each time",
     FALLS: "learning rates never rise",
     LINEAR: "learning rates change by the same amount each time",
-    MOVES: "learning rates change with every training step until they stay at the last one",
+    MOVES: "learning rates change in every training step until they reach their final value",
     WARM_UP: "once learning rates have fallen, they do not rise again",
 }
-_TOLERANCE = 1e-5  # relative: rates are computed anew or by recursion, and differ by rounding
-_ROUNDING = 1e-9  # relative: what differs by less has not changed
-_KEPT = 5  # distinct rates: what the widest shape looks at
-# What a scheduler promises by its name; others may do anything later on.
+_TOLERANCE = 1e-5  # relative: rates are computed directly or recursively, and rounding differs
+_ROUNDING = 1e-9  # relative: a smaller difference is no change
+_KEPT = 5  # distinct rates that the longest check needs
+# Curves that a scheduler promises by its name; others may do anything later.
 CURVES = {"CosineAnnealingLR": COSINE, "ExponentialLR": EXPONENTIAL, "LinearLR": LINEAR}
 FALLING = frozenset(
     {"ExponentialLR", "LinearLR", "MultiStepLR", "PolynomialLR", "ReduceLROnPlateau", "StepLR"}
@@ -38,9 +38,9 @@ _BY_BATCH = frozenset({"CyclicLR", "OneCycleLR"})
 
 
 def is_meant(shape: str, schedulers: Collection[str]) -> bool:
-    """Whether rates are to have this shape in a run with schedulers of these classes.
+    """Whether rates should have this shape in a run with schedulers of these classes.
 
-    It may have been given another one than the run that was learned from.
+    The run may have another scheduler than the reference.
     """
     classes = set(schedulers)
     if shape in CURVES.values():
@@ -56,10 +56,15 @@ def is_meant(shape: str, schedulers: Collection[str]) -> bool:
 
 @dataclass(slots=True, eq=False)
 class Rate:
-    """The rate of one group: distinct values in a row, and what became of them so far.
+    """The rate of one parameter group.
 
-    group: its first parameter. last: the newest values. steps: since the last change. has_fallen,
-    has_risen: ever. is_cut: steps were left out since the last look.
+    Attributes:
+        group: its first parameter.
+        last: the latest distinct values.
+        steps: steps since the last change.
+        has_fallen: whether it ever fell.
+        has_risen: whether it ever rose.
+        is_cut: steps were not recorded since the last sample.
     """
 
     group: str
@@ -72,11 +77,13 @@ class Rate:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """A rate at the end of a step. was: the distinct rate before; None if it is as it was.
+class RateSample:
+    """A rate at the end of a step.
 
-    is_new: there is nothing to compare it with, or steps were left out in which it may have moved
-    and come back.
+    Attributes:
+        was: the rate before; None if it has not changed.
+        is_new: nothing to compare it with, or steps were not recorded in which it may have changed
+            and returned.
     """
 
     rate: Rate
@@ -94,11 +101,11 @@ class Rates:
         self._optimizers: dict[str, OptimizerEvent] = {}
         self._rates: dict[tuple[str, int], Rate] = {}
 
-    def observe(self, event: Event) -> Iterator[Look]:
-        """Looks at all rates, when a step ends that applied them."""
+    def observe(self, event: Event) -> Iterator[RateSample]:
+        """A sample of each rate, if a step ends that applied them."""
         if isinstance(event, CallEvent):
             if event.family == Families.SCHEDULER_STEP:
-                self.schedulers[scheduler_of(event)] = event
+                self.schedulers[scheduler_class(event)] = event
         elif isinstance(event, OptimizerEvent):
             self._optimizers[event.id] = event
         elif isinstance(event, StepEvent):
@@ -109,9 +116,9 @@ class Rates:
             elif is_judged(event) and event.counters.get("optimizer_step", 0):
                 for name, rates in sorted(event.lr.items()):
                     for index, value in enumerate(rates):
-                        yield self._look(name, index, float(value), event)
+                        yield self._scan(name, index, float(value), event)
 
-    def _look(self, name: str, index: int, value: float, event: StepEvent) -> Look:
+    def _scan(self, name: str, index: int, value: float, event: StepEvent) -> RateSample:
         optimizer = self._optimizers.get(name)
         groups = optimizer.groups if optimizer is not None else ()
         held = groups[index].params if index < len(groups) else ()
@@ -123,13 +130,13 @@ class Rates:
             if was is None:
                 rate.last.append(value)
             is_new = was is None or (is_cut and rate.changes > 0)
-            return Look(rate, value, None, is_new, event)
+            return RateSample(rate, value, None, is_new, event)
         rate.steps = 0
         rate.changes += 1
         rate.has_fallen |= value < was
         rate.has_risen |= value > was
         rate.last = [value] if is_cut else [*rate.last[1 - _KEPT :], value]
-        return Look(rate, value, was, False, event)
+        return RateSample(rate, value, was, False, event)
 
 
 def fits(shape: str, rates: Sequence[float]) -> bool | None:

@@ -1,4 +1,4 @@
-"""Attention calls inside each call of the whole model, and the batch it was given. No verdict."""
+"""Attention calls inside each forward of the whole model, and the batch that it received."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _AHEAD = 3  # batches
 class Pass:
     """One call of the whole model on a batch of tokens.
 
-    calls: of attention over all its tokens. shape: rows and tokens.
+    calls: attention calls over all its tokens. shape: (rows, tokens).
     """
 
     root: CallEvent
@@ -33,7 +33,7 @@ class Pass:
 
     @property
     def is_unmasked(self) -> bool:
-        """Whether no attention got a mask."""
+        """Whether no attention call received a mask."""
         return all(call.args.get("attn_mask") is None for call in self.calls)
 
     @property
@@ -42,15 +42,15 @@ class Pass:
 
 
 class Passes:
-    """Puts batches, attention calls and calls of the model together."""
+    """Matches batches, attention calls and calls of the whole model."""
 
     def __init__(self) -> None:
-        # The last ones: a loop may fetch the next batch before it uses this one
+        # The last batches: a loop may fetch the next batch before it uses this one
         self._batches: deque[BatchEvent] = deque(maxlen=_AHEAD)
         self._calls: list[CallEvent] = []
 
     def observe(self, event: Event) -> Pass | None:
-        """Enter an event; the pass that it ends, if it is over a batch of tokens with attention."""
+        """Add an event; return the pass that it ends, if its batch has tokens and attention."""
         if isinstance(event, BatchEvent):
             self._batches.append(event)
         elif isinstance(event, CallEvent):
@@ -68,12 +68,12 @@ class Passes:
             return None
         given = _fingerprints(root.args)
         sure = [one for one in found if given & _fingerprints(one.batch.leaves)]
-        # Where it cannot be told, the one that asks least of a mask
+        # If the batch is ambiguous, take the one with the least padding
         return sure[-1] if sure else min(reversed(found), key=_padding)
 
 
 def _over(batch: BatchEvent, root: CallEvent, calls: Sequence[CallEvent]) -> Pass | None:
-    """The pass, if it may have been over this batch."""
+    """The pass over this batch, or None if the shapes do not match."""
     shape = _tokens(batch) if batch.tokens else ()
     over_all = [call for call in calls if shape and _length(call) == shape[1]]
     return Pass(root=root, batch=batch, calls=over_all, shape=shape) if over_all else None
@@ -90,9 +90,9 @@ def _fingerprints(tensors: Mapping[str, Any]) -> set[str]:
 
 
 def mask_passed(found: Pass) -> str | None:
-    """Under what name the model got the attention mask; None if it did not.
+    """The argument name under which the model received the attention mask; None without a mask.
 
-    By position it can only be told from the ids when there are two such tensors.
+    Without a name, a mask is recognized only beside a second tensor of the same shape (the ids).
     """
     named = [n for n, value in found.root.args.items() if "mask" in n and tensor_summary(value)]
     if named:
@@ -110,7 +110,7 @@ def mask_passed(found: Pass) -> str | None:
 def attention_violation(
     code: str, found: Pass, message: str, *, expected: str, observed: str
 ) -> Violation:
-    """What is wrong with the attention of a pass."""
+    """A violation about the attention of a pass."""
     root = found.root
     return Violation(
         check_id=code,
@@ -137,6 +137,6 @@ def _tokens(batch: BatchEvent) -> tuple[int, ...]:
 
 
 def _length(call: CallEvent) -> int:
-    """Over how many keys it attends."""
+    """The number of keys that a call attends to."""
     key: TensorSummary | None = tensor_summary(call.args.get("key"))
     return key.shape[-2] if key is not None and len(key.shape) > 1 else 0

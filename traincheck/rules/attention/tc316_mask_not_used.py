@@ -1,4 +1,4 @@
-"""A model takes an attention mask, and attends to padding all the same."""
+"""A model receives an attention mask, but its attention does not use it."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ class MaskNotUsed(BuiltInRule, code="TC316", severity="error"):
     """mask-not-used: an attention mask never reaches the attention.
 
     What it checks:
-        Where a model is given an attention mask that leaves positions out, some of its calls of
-        scaled_dot_product_attention get a mask.
+        If a model receives an attention mask that excludes positions, at least one of its calls of
+        scaled_dot_product_attention gets a mask.
 
     Why it matters:
-        Tokens attend to padding. Outputs of a row then depend on how long the other rows of its
+        Tokens attend to padding. The outputs of a row then depend on how long the other rows of its
         batch are.
 
     Fires on:
-        A block that takes a mask and does not hand it on; a causal model with padding in front of
-        the tokens, of which only is_causal is passed.
+        - A block that takes a mask and does not pass it on.
+        - A causal model with left padding that gets only is_causal.
 
     Stays quiet on:
-        Masks without padding; causal attention with the padding behind the tokens, which no token
-        can see; models that are not given the mask, or that compute attention by other means.
+        - Masks without padding.
+        - Causal attention with right padding, which no token can see.
+        - Models that do not receive the mask, or that compute attention in another way.
 
     Fix:
         Pass the mask to scaled_dot_product_attention as attn_mask, in a shape that broadcasts to
@@ -36,10 +37,10 @@ class MaskNotUsed(BuiltInRule, code="TC316", severity="error"):
     """
 
     title = "The attention mask given to {subject} does not reach its attention"
-    likely_cause = "The mask is dropped on its way: {observed}. Tokens attend to padding."
+    likely_cause = "The mask is dropped inside the model: {observed}. Tokens attend to padding."
     fix = (
-        "Hand the mask on to scaled_dot_product_attention as attn_mask (True or 0.0: attend; "
-        "False or -inf: leave out)."
+        "Pass the mask to scaled_dot_product_attention as attn_mask (True or 0.0: attend; "
+        "False or -inf: exclude)."
     )
     needs = ATTENTION
 
@@ -65,8 +66,8 @@ class MaskNotUsed(BuiltInRule, code="TC316", severity="error"):
                 self.code,
                 found,
                 (
-                    f"{found.root.module} is given a mask ({name}) that leaves {padding:.0%} of "
-                    f"positions out, but {observed}"
+                    f"{found.root.module} receives a mask ({name}) that excludes {padding:.0%} of "
+                    f"the positions, but {observed}"
                 ),
                 expected="attention gets the mask",
                 observed=observed,

@@ -1,4 +1,4 @@
-"""An attention mask leaves out the tokens and attends to the padding."""
+"""An attention mask excludes the tokens and attends to the padding."""
 
 from __future__ import annotations
 
@@ -14,46 +14,52 @@ from traincheck.schema.values import TensorSummary, tensor_summary
 
 _EXACT = 1e-6
 _HALF = 0.5
-_FEW = 0.02  # of positions; nearer to one half, right and wrong look the same
+_FEW = 0.02  # of positions; closer to one half, a correct and an inverted mask look the same
 _PROOF = 2  # calls of a model
 _MASKS = {SDPA: ("attn_mask",), MULTI_HEAD: ("key_padding_mask", "attn_mask")}
 _MEANS = {
     SDPA: "scaled_dot_product_attention attends where a boolean mask is True.",
-    MULTI_HEAD: "nn.MultiheadAttention and nn.Transformer leave out where a boolean mask is True.",
+    MULTI_HEAD: "nn.MultiheadAttention and nn.Transformer ignore positions where it is True.",
 }
 _FIXES = {
-    SDPA: "Invert the mask: attn_mask is to be True where a token is.",
-    MULTI_HEAD: "Pass (tokens == padding): the mask of keys is to be True where no token is.",
+    SDPA: "Invert the mask: attn_mask must be True where a token is.",
+    MULTI_HEAD: "Pass (tokens == padding): the key mask must be True where there is no token.",
 }
-_CERTAIN = 3  # shares of padding that agree; a causal mask over padding may come to one by chance
+_CERTAIN = 3  # shares of padding that agree; a causal mask over padding can match one by chance
 
 
 class MaskInverted(BuiltInRule, code="TC317", severity="error"):
-    """mask-inverted: True and False of an attention mask are exchanged.
+    """mask-inverted: True and False of an attention mask are swapped.
 
     What it checks:
-        The share of a boolean attn_mask that is False is the share of padding in the batch, not the
-        share of tokens; and what a mask over keys lets attention see is not the padding alone.
+        - The share of False in a boolean attn_mask equals the share of padding in the batch, not
+          the share of tokens.
+        - A mask over keys does not let attention see the padding alone.
 
     Why it matters:
-        scaled_dot_product_attention attends where the mask is True; MultiheadAttention and many
-        others leave out where it is True. With the wrong one, tokens see nothing but padding.
+        scaled_dot_product_attention attends where the mask is True. MultiheadAttention and many
+        others ignore positions where it is True. With the wrong convention, tokens see nothing but
+        padding.
 
     Fires on:
-        A mask whose share of False is exactly the share of tokens, while the batch has padding. One
-        that differs between queries: in three batches with other shares of padding, and none that
-        says otherwise between them. Two calls of scaled_dot_product_attention, or of
-        nn.MultiheadAttention, with a mask (key_padding_mask, too) that leaves in what one token at
-        the end of all rows fills, more of it in some rows than in others, and leaves out all else.
+        - A key mask whose share of False is exactly the share of tokens, in a batch with padding.
+        - A mask that differs between queries and has this share in three batches with different
+          shares of padding, without a counterexample between them.
+        - Two calls of scaled_dot_product_attention or nn.MultiheadAttention with a mask (e.g.
+          key_padding_mask) that keeps only the padding. The padding is one token that fills the
+          ends of the rows, by different lengths.
 
     Stays quiet on:
-        Masks of tokens; masks that also are causal, or local; batches half of which is padding,
-        where the tokens are not known; tokens on a device.
+        - Masks that keep the tokens.
+        - Masks that are also causal, or local.
+        - Batches that are half padding, if the tokens are not known.
+        - Tokens on a device.
 
     Fix:
-        Pass attn_mask=(attention_mask != 0), True where a token is, to
-        scaled_dot_product_attention; key_padding_mask=(tokens == padding), True where none is, to
-        nn.MultiheadAttention.
+        - For scaled_dot_product_attention, pass attn_mask=(attention_mask != 0): True where a token
+          is.
+        - For nn.MultiheadAttention, pass key_padding_mask=(tokens == padding): True where there is
+          no token.
 
     Source:
         https://github.com/lucidrains/x-transformers/issues/160, https://github.com/pytorch/pytorch/issues/92554
@@ -72,25 +78,25 @@ class MaskInverted(BuiltInRule, code="TC317", severity="error"):
     def __init__(self) -> None:
         super().__init__()
         self._passes = Passes()
-        self._agreed: set[float] = set()  # shares of padding, since a mask was right
-        self._hiding: list[CallEvent] = []  # of a model that goes on: their mask shows no token
+        self._agreed: set[float] = set()  # shares of padding, since the last correct mask
+        self._hiding: list[CallEvent] = []  # of the open model call: their mask hides all tokens
         self._first: Violation | None = None
         self._found = 0
 
     def observe(self, event: Event) -> list[Violation]:
-        told: list[Violation] = []
+        hidden: list[Violation] = []
         if isinstance(event, CallEvent):
             if event.api in _MASKS:
-                self._look(event)
+                self._scan(event)
             elif event.root:
-                told = self._hidden(event)
+                hidden = self._hidden(event)
         found = self._passes.observe(event)
-        return told if found is None else told + self._compare(found)
+        return hidden if found is None else hidden + self._compare(found)
 
-    def _look(self, call: CallEvent) -> None:
-        told = [number(given(call, name), "inverted") for name in _MASKS[call.api]]
-        self.triggered += any(one is not None for one in told)
-        if any(told):
+    def _scan(self, call: CallEvent) -> None:
+        inverted = [number(given(call, name), "inverted") for name in _MASKS[call.api]]
+        self.triggered += any(one is not None for one in inverted)
+        if any(inverted):
             self._hiding.append(call)
 
     def _hidden(self, root: CallEvent) -> list[Violation]:
@@ -116,20 +122,20 @@ class MaskInverted(BuiltInRule, code="TC317", severity="error"):
         if len(self._agreed) < _CERTAIN and not any(map(_is_of_keys, masks)):
             return []
         left_out = _left_out(masks[0])
-        observed = f"it leaves out {left_out:.1%} of positions, and {padding:.1%} are padding"
+        observed = f"it excludes {left_out:.1%} of positions, and {padding:.1%} are padding"
         return [
             attention_violation(
                 self.code,
                 found,
-                f"the mask of attention is inverted; {observed}",
-                expected="the mask leaves padding out",
+                f"the attention mask is inverted; {observed}",
+                expected="the mask excludes the padding",
                 observed=observed,
             )
         ]
 
     def _hides_all(self, root: CallEvent, call: CallEvent) -> Violation:
         name = next(n for n in _MASKS[call.api] if number(given(call, n), "inverted"))
-        observed = f"{name} leaves out all tokens, and nothing of the padding"
+        observed = f"{name} excludes all tokens and none of the padding"
         return Violation(
             check_id=self.code,
             step=root.step,
@@ -137,17 +143,17 @@ class MaskInverted(BuiltInRule, code="TC317", severity="error"):
             stage=root.stage,
             subject=Subject(api=call.api, module=root.module),
             symptom=Symptom.UNMASKED,
-            message=f"the mask of attention is inverted; {observed}",
-            expected="the mask leaves padding out",
+            message=f"the attention mask is inverted; {observed}",
+            expected="the mask excludes the padding",
             observed=observed,
             evidence=(call, root),
-            likely_cause=f"True and False are exchanged: {observed}. {_MEANS[call.api]}",
+            likely_cause=f"True and False are swapped: {observed}. {_MEANS[call.api]}",
             fix=_FIXES[call.api],
         )
 
 
 def _mask(call: CallEvent, found: Pass) -> TensorSummary | None:
-    """The mask of a call, if it is one of the tokens of the batch whose numbers are known."""
+    """The mask of a call, if it covers the tokens of the batch and its statistics are known."""
     mask = tensor_summary(call.args.get("attn_mask"))
     if mask is None or mask.dtype != "bool" or not mask.shape or "zeros" not in (mask.stats or {}):
         return None
@@ -157,10 +163,10 @@ def _mask(call: CallEvent, found: Pass) -> TensorSummary | None:
 
 
 def _left_out(mask: TensorSummary) -> float:
-    """The share of positions that a mask leaves out."""
+    """The share of positions that a mask excludes."""
     return (mask.stats or {})["zeros"]
 
 
 def _is_of_keys(mask: TensorSummary) -> bool:
-    """Whether it is the same for all queries."""
+    """Whether the mask is the same for all queries."""
     return all(size == 1 for size in mask.shape[1:-1])

@@ -9,25 +9,26 @@ from traincheck.schema.findings import Violation
 
 
 class PackedRowsNotSeparated(BuiltInRule, code="TC318", severity="error"):
-    """packed-rows-not-separated: nothing separates sequences that share a row.
+    """packed-rows-not-separated: attention is not separated between sequences that share a row.
 
     What it checks:
-        Where position_ids begin anew within a row, calls of scaled_dot_product_attention get a mask
-        that can keep its sequences apart.
+        If position_ids restart within a row, calls of scaled_dot_product_attention get a mask that
+        can separate the sequences of the row.
 
     Why it matters:
-        Tokens of one document attend to the documents before it in the same row, with positions
-        that say they are near.
+        Tokens of one document attend to earlier documents in the same row. The positions make these
+        look close.
 
     Fires on:
-        A batch of packed sequences for which attention gets no mask, or is_causal alone.
+        - A batch of packed sequences for which attention gets no mask, or only is_causal.
 
     Stays quiet on:
-        A block-diagonal mask; positions that only rise; attention by other means, which may be
-        given the lengths.
+        - A block-diagonal mask.
+        - Positions that only increase.
+        - Attention computed in another way, which may receive the lengths.
 
     Fix:
-        Build a block-diagonal mask from position_ids, or use attention for variable lengths.
+        Build a block-diagonal mask from position_ids, or use variable-length attention.
 
     Source:
         https://github.com/huggingface/transformers/pull/46634, https://github.com/areal-project/AReaL/issues/1442
@@ -35,10 +36,10 @@ class PackedRowsNotSeparated(BuiltInRule, code="TC318", severity="error"):
 
     title = "Packed sequences in {subject} attend to each other"
     likely_cause = (
-        "Several sequences share a row, but {observed}: nothing keeps a token from attending "
-        "to the sequences before its own."
+        "Several sequences share a row, but {observed}. A token can attend to the sequences "
+        "before its own."
     )
-    fix = "Give attention a block-diagonal mask, or the lengths of the packed sequences."
+    fix = "Pass a block-diagonal mask to attention, or the lengths of the packed sequences."
     needs = ATTENTION
 
     def __init__(self) -> None:
@@ -58,8 +59,8 @@ class PackedRowsNotSeparated(BuiltInRule, code="TC318", severity="error"):
             attention_violation(
                 self.code,
                 found,
-                f"positions start again at 0 within {rows} rows of the batch, but {observed}",
-                expected="a mask that keeps packed sequences apart",
+                f"positions restart at 0 within {rows} rows of the batch, but {observed}",
+                expected="a mask that separates packed sequences",
                 observed=observed,
             )
         ]

@@ -1,4 +1,4 @@
-"""A language model attends to the tokens that it is to predict. Compares no contents."""
+"""A language model attends to the tokens that it must predict. Compares no contents."""
 
 from __future__ import annotations
 
@@ -18,37 +18,43 @@ _OF_DECODER = "Pass nn.Transformer.generate_square_subsequent_mask(length) as tg
 
 
 class MissingCausalMask(EventRule, code="TC324", severity="error", aliases=("future-attended",)):
-    """missing-causal-mask: a language model sees the tokens that it is to predict.
+    """missing-causal-mask: a language model sees the tokens that it must predict.
 
     What it checks:
-        Where the target of a loss is the next tokens of what the model is given, its attention
-        leaves out the tokens behind each position.
+        If the target of a loss is the next tokens of the model's input, its attention excludes the
+        tokens after each position.
 
     Why it matters:
-        Each position copies its label from the position behind it. The loss falls further than it
-        should, in evaluation too; what the model writes makes no sense, as then nothing is behind.
+        Each position copies its label from the next position. The loss falls further than it
+        should, also in evaluation. Generated text makes no sense, because no later token exists
+        then.
 
     Fires on:
-        Two training steps in which every call of scaled_dot_product_attention, or of
-        nn.MultiheadAttention, is over all tokens, with neither is_causal nor attn_mask; and every
-        softmax over as many positions as there are tokens, in attention written by hand, gives
-        weight to all that come later. In a model of two texts, as of a translation, that of the
-        text whose next tokens are predicted; nn.TransformerDecoderLayer without tgt_mask.
+        - Two training steps in which every call of scaled_dot_product_attention or
+          nn.MultiheadAttention covers all tokens without is_causal and attn_mask.
+        - Attention written by hand: every softmax over as many positions as there are tokens gives
+          weight to all later positions.
+        - A model of two texts (e.g. translation): the same for the text whose next tokens are
+          predicted.
+        - nn.TransformerDecoderLayer without tgt_mask.
 
     Stays quiet on:
-        A model in which any attention is causal or masked (a mask of the padding alone is not told
-        from others), or over other positions; attention written by hand in a model of two texts of
-        one length; masked language models; evaluation; steps between the sampled ones.
+        - A model in which any attention is causal, masked, or over other positions. A mask of the
+          padding alone also counts as a mask.
+        - Attention written by hand in a model of two texts of the same length.
+        - Masked language models.
+        - Evaluation.
+        - Unrecorded steps.
 
     Fix:
-        Pass is_causal=True to scaled_dot_product_attention, or a mask as of
+        Pass is_causal=True to scaled_dot_product_attention, or a mask such as
         nn.Transformer.generate_square_subsequent_mask to modules.
 
     Source:
         https://github.com/pytorch/tutorials/issues/2478, https://github.com/huggingface/transformers/issues/48745
     """
 
-    title = "{subject} attends to the tokens that it is to predict"
+    title = "{subject} attends to the tokens that it must predict"
     likely_cause = "The causal mask is missing: {observed}. Each position sees its own label."
     fix = (
         "Pass is_causal=True to scaled_dot_product_attention, or "
@@ -94,7 +100,7 @@ class MissingCausalMask(EventRule, code="TC324", severity="error", aliases=("fut
         if calls[0].api == DECODER_LAYER:
             observed, fix = f"{which} without tgt_mask", _OF_DECODER
         elif any(call.api in SOFTMAXES for call in calls):
-            observed, fix = f"{which} over all positions, those behind each too", _BY_HAND
+            observed, fix = f"{which} over all positions, including later ones", _BY_HAND
         return Violation(
             check_id=self.code,
             step=root.step,
@@ -102,8 +108,8 @@ class MissingCausalMask(EventRule, code="TC324", severity="error", aliases=("fut
             stage=root.stage,
             subject=Subject(api=calls[0].api, module=root.module),
             symptom=Symptom.UNMASKED,
-            message=f"the loss is over the next tokens of what {root.module} is given; {observed}",
-            expected="attention that leaves out the tokens behind each position",
+            message=f"the loss is over the next tokens of the input of {root.module}; {observed}",
+            expected="attention that excludes the tokens after each position",
             observed=observed,
             evidence=(calls[0], root),
             fix=fix,

@@ -1,4 +1,4 @@
-"""Weights of attention that are normalized over another dim than is summed over."""
+"""Attention weights normalized over another dim than the product with the values sums over."""
 
 from __future__ import annotations
 
@@ -16,49 +16,51 @@ from traincheck.schema.torch_api import SOFTMAXES
 from traincheck.schema.values import tensor_summary
 
 _ENOUGH = 2  # steps
-_POSITIONS = 4  # of fewer there may be as many heads
-_MOST_CALLS = 64  # of softmax, of one step
+_POSITIONS = 4  # fewer may equal the number of heads
+_MOST_CALLS = 64  # of softmax, in one step
 
 
 class SoftmaxOverQueries(EventRule, code="TC337", severity="error"):
-    """softmax-over-queries: weights of attention do not add up to 1 over the keys.
+    """softmax-over-queries: attention weights do not sum to 1 over the keys.
 
     What it checks:
         In attention written by hand, softmax runs over the dim that the product with the values
         then sums over.
 
     Why it matters:
-        Over dim=1 of four dims it runs over the heads, over dim=-2 over the queries. Then a
-        position does not take a mean of what it sees but any multiple of it. With a causal mask it
-        also depends on the positions behind it, and over the heads they become NaN. The model
-        trains, worse than it could.
+        On a 4-d tensor, dim=1 normalizes over the heads and dim=-2 over the queries. A position
+        then takes an arbitrary multiple of the values instead of their mean. With a causal mask it
+        also depends on later positions, and over the heads the weights become NaN. The model
+        trains, but worse than it could.
 
     Fires on:
-        Two steps in which weights, softmax of scores that are a product as of queries and keys, are
-        summed over another dim in the next product, of as many queries as keys.
+        - Two steps in which attention weights are summed over another dim than their softmax. The
+          weights are the softmax of a product of queries and keys, and there are as many queries as
+          keys.
 
     Stays quiet on:
-        Attention to more or fewer keys than queries, for these may be clusters; weights that are
-        divided by their sum again, or multiplied by other weights; scores that are parameters, as
-        of a Markov chain; scaled_dot_product_attention and nn.MultiheadAttention, which know their
-        dims; compiled or checkpointed models, and torch 2.4, whose graphs do not tell; steps
-        between those that are looked at.
+        - Attention to more or fewer keys than queries, because these may be clusters.
+        - Weights that are divided by their sum again, or multiplied by other weights.
+        - Scores that are parameters, e.g. of a Markov chain.
+        - scaled_dot_product_attention and nn.MultiheadAttention, which choose the dim correctly.
+        - Compiled or checkpointed models and torch 2.4, whose autograd graphs lack the information.
+        - Steps that are not scanned.
 
     Fix:
-        scores.softmax(dim=-1), where scores are query @ key.transpose(-2, -1).
+        Use scores.softmax(dim=-1), where scores are query @ key.transpose(-2, -1).
 
     Source:
         https://github.com/FudanNLP/fastNLP/issues/254, https://github.com/labmlai/annotated_deep_learning_paper_implementations/issues/146
     """
 
-    title = "Weights of attention are normalized over the wrong dim"
-    likely_cause = "The dim of softmax is wrong: the weights of a position do not add up to 1."
-    fix = "Take softmax over the dim of the keys: of query @ key.transpose(-2, -1), dim=-1."
+    title = "Attention weights are normalized over the wrong dim"
+    likely_cause = "softmax uses the wrong dim: the weights of a position do not sum to 1."
+    fix = "Take softmax over the dim of the keys: for query @ key.transpose(-2, -1), use dim=-1."
     needs = needs_of(AttentionSoftmax) | Needs(calls=SOFTMAXES, kinds=frozenset({"step"}))
 
     def __init__(self) -> None:
         super().__init__()
-        self._calls: defaultdict[str, list[CallEvent]] = defaultdict(list)  # by stream, in a step
+        self._calls: defaultdict[str, list[CallEvent]] = defaultdict(list)  # of a step, by stream
         self._first: dict[tuple[int, int, int], Violation] = {}
         self._steps: Counter[tuple[int, int, int]] = Counter()
 
@@ -75,7 +77,7 @@ class SoftmaxOverQueries(EventRule, code="TC337", severity="error"):
 
     def _judge(self, mark: Event, attention: AttentionSoftmax) -> list[Violation]:
         self.triggered += 1
-        told = []
+        violations = []
         weights = filter(_is_wrong, attention.weights)
         wrong = {(len(w.shape), w.normalized, w.summed): w for w in weights}
         for key, found in wrong.items():
@@ -83,8 +85,8 @@ class SoftmaxOverQueries(EventRule, code="TC337", severity="error"):
                 self._first[key] = self._violation(mark, found)
             self._steps[key] += 1
             if self._steps[key] == _ENOUGH:
-                told.append(self._first[key])
-        return told
+                violations.append(self._first[key])
+        return violations
 
     def _violation(self, mark: Event, found: AttentionWeights) -> Violation:
         dims, text = len(found.shape), _text(found)
@@ -106,7 +108,7 @@ class SoftmaxOverQueries(EventRule, code="TC337", severity="error"):
             ),
             symptom=Symptom.UNMASKED,
             message=text,
-            expected="softmax over the dim that is summed over, the keys",
+            expected="softmax over the dim that is summed over (the keys)",
             observed=text,
             evidence=(mark,) if call is None else (call, mark),
         )
@@ -118,8 +120,8 @@ def _is_wrong(found: AttentionWeights) -> bool:
 
 
 def _text(found: AttentionWeights) -> str:
-    over = "that of the queries" if found.normalized == found.kept else "as of heads"
+    over = "the queries" if found.normalized == found.kept else "e.g. the heads"
     return (
-        f"softmax runs over dim {found.normalized} of {list(found.shape)}, {over}, and the product "
-        f"with the values sums over dim {found.summed}"
+        f"softmax runs over dim {found.normalized} of {list(found.shape)} ({over}), but the "
+        f"product with the values sums over dim {found.summed}"
     )

@@ -11,11 +11,11 @@ from traincheck.schema.findings import Violation
 
 
 class EventRule(BuiltInRule):
-    """Judges each event by itself, and remembers at most a little."""
+    """Judges each event on its own, with little or no state."""
 
     def observe(self, event: Event) -> Sequence[Violation]:
         return self.judge(event)
 
     @abstractmethod
     def judge(self, event: Event) -> Sequence[Violation]:
-        """Violations that an event proves."""
+        """Return the violations that an event proves."""

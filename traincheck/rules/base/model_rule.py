@@ -1,4 +1,4 @@
-"""Models as the trace tells of them, and monitors that judge one when it is found."""
+"""Models as recorded in a trace, and rules that judge a model when it is first recorded."""
 
 from __future__ import annotations
 
@@ -20,17 +20,23 @@ MODELS = needs_of(ModelStructure)
 NORMS = frozenset({"batch norm", "instance norm", "norm"})
 CONVOLUTION, LINEAR, EMBEDDING = "convolution", "linear", "embedding"
 _SHOWN = 4
-_INSTANCE = re.compile(r"#\d+")  # the second of a class is named Net#2
+_INSTANCE = re.compile(r"#\d+")  # the second instance of a class is named Net#2
 
 Facts = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """What a model is made of.
+    """The structure of a model.
 
-    dtypes, devices: elements by dtype of the parameters, by device. cuda: whether a GPU is there.
-    tokens: ids of special tokens. modules: path -> facts, in the order of registration.
+    Attributes:
+        event: the mark that describes the model.
+        name: of the model.
+        dtypes: number of parameter elements, by dtype.
+        devices: number of parameter elements, by device.
+        cuda: whether a GPU is available.
+        tokens: ids of special tokens.
+        modules: path -> facts, in the order of registration.
     """
 
     event: Event
@@ -46,14 +52,14 @@ class Model:
         return any(device.startswith("cuda") for device in self.devices)
 
     def of_family(self, *families: str) -> Iterator[tuple[str, Facts]]:
-        """Paths and facts of the layers of these kinds."""
+        """Paths and facts of the layers of these families."""
         return (
             (path, facts) for path, facts in self.modules.items() if facts.get("family") in families
         )
 
 
 def model_of(event: Event) -> Model | None:
-    """The model that the event tells of."""
+    """The model that the event describes; None for any other event."""
     found = observed(event, ModelStructure)
     if found is None:
         return None
@@ -69,36 +75,36 @@ def model_of(event: Event) -> Model | None:
 
 
 class ModelRule(BuiltInRule):
-    """Judges each model when it is found, or when its structure is another one.
+    """Judges each model when it is first recorded, and when its structure changes.
 
-    Of instances of one class, as folds and trials make them, the same is told once.
+    The same finding about instances of one class (e.g. folds and trials) is reported once.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._texts: set[str] = set()
 
     def observe(self, event: Event) -> Sequence[Violation]:
         model = model_of(event)
-        if model is None or model.name in self._told:
+        if model is None or model.name in self._reported:
             return ()
         found = self.judge(model)
         if found:
-            self._told.add(model.name)
+            self._reported.add(model.name)
         new = [one for one in found if _INSTANCE.sub("", one.observed) not in self._texts]
         self._texts.update(_INSTANCE.sub("", one.observed) for one in found)
         return new
 
     @abstractmethod
     def judge(self, model: Model) -> Sequence[Violation]:
-        """What is to be said about a model."""
+        """Return the violations of a model."""
 
 
 def about(
     info: CheckInfo, event: Event, modules: Sequence[str], *, expected: str, observed: str
 ) -> Violation:
-    """A violation that names these modules or variables; the first of them is its subject."""
+    """A violation about modules or variables; the first of them is its subject."""
     names = joined(modules, _SHOWN)
     return Violation(
         check_id=info.check_id,
@@ -111,6 +117,6 @@ def about(
         expected=expected,
         observed=f"{names}: {observed}",
         title=f"{info.title}: {names}",
-        # Marks of models are large, and say no more than the words here.
+        # Marks of models are large and add nothing to this text.
         evidence=() if isinstance(event, MarkEvent) else (event,),
     )

@@ -1,4 +1,4 @@
-"""A monitor that judges whole steps of all ranks."""
+"""Rules that judge complete steps of all ranks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from traincheck.schema.findings import Violation
 
 
 class RankRule(BuiltInRule):
-    """A monitor that judges whole steps of all ranks."""
+    """Judges complete steps of all ranks."""
 
     uses: ClassVar[Sequence[type[Fact]]] = (RankSteps,)
     observes: ClassVar[Needs] = Needs(kinds=frozenset({"step"}))
@@ -30,4 +30,4 @@ class RankRule(BuiltInRule):
 
     @abstractmethod
     def judge(self, step: RunStep) -> Sequence[Violation]:
-        """Violations that a step of all ranks proves."""
+        """Return the violations that a step of all ranks proves."""

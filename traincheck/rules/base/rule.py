@@ -1,4 +1,4 @@
-"""The base class of the rules that come with traincheck."""
+"""The base class of the built-in rules."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ _Rule = TypeVar("_Rule", bound="BuiltInRule")
 
 
 class BuiltInRule(ABC):
-    """A check of any training, and one run of that check.
+    """A built-in check, and one run of that check.
 
-    A rule names its code and severity once, in the class statement. Its docstring is its
-    documentation, its class attributes are the words of a finding, and the keyword arguments of its
+    A rule states its code and severity once, in the class statement. Its docstring is its
+    documentation, its class attributes are the texts of a finding, and the keyword arguments of its
     constructor are its options. `monitor` makes the instance that observes the events of one
-    process, or of all ranks where ``scope`` is "run".
+    process, or of all ranks if ``scope`` is "run".
 
     Attributes:
         needs: events, calls and states that it reads.
-        observes: events that it is given, where these are fewer than it needs.
-        aliases: names that it had before.
-        triggered: how often the situation occurred that it judges.
+        observes: events that it receives, if fewer than it needs.
+        aliases: former names.
+        triggered: how often the situation occurred that it checks.
     """
 
     info: CheckInfo
@@ -61,7 +61,7 @@ class BuiltInRule(ABC):
         )
 
     def __new__(cls: type[_Rule], **options: Any) -> _Rule:
-        """A rule that remembers its options."""
+        """Make a rule that remembers its options."""
         self = super().__new__(cls)
         self._options = options
         return self
@@ -70,15 +70,15 @@ class BuiltInRule(ABC):
         self.triggered = 0
 
     def monitor(self: _Rule) -> _Rule:
-        """A new run of this check, with the same options."""
+        """Start a new run of this check with the same options."""
         return type(self)(**self._options)
 
     @abstractmethod
     def observe(self, event: Event) -> Sequence[Violation]:
-        """Violations that an event proves, together with those before it."""
+        """Return the violations that an event proves, together with earlier events."""
 
     def finish(self) -> Sequence[Violation]:
-        """Violations that the end of the run proves; none unless a rule says otherwise."""
+        """Return the violations that the end of the run proves; none by default."""
         return ()
 
     def violation(
@@ -92,7 +92,7 @@ class BuiltInRule(ABC):
         observed: str,
         evidence: tuple[Event, ...] | None = None,
     ) -> Violation:
-        """A violation at the step, rank and stage of an event, which is also the evidence."""
+        """Make a violation at the step, rank and stage of an event, which is also the evidence."""
         return Violation(
             check_id=self.code,
             step=event.step,

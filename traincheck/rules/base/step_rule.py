@@ -1,4 +1,4 @@
-"""A monitor that judges whole steps of one process, and what it proves."""
+"""Rules that judge complete steps of one process, and their violations."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from traincheck.schema.findings import Subject, Symptom, Violation
 
 
 class StepRule(BuiltInRule):
-    """A monitor that judges whole steps by the state of training."""
+    """Judges complete steps of one process by the state of training."""
 
     uses: ClassVar[Sequence[type[Fact]]] = (TrainingState,)
     observes: ClassVar[Needs] = Needs(kinds=frozenset({"step"}))
@@ -31,7 +31,7 @@ class StepRule(BuiltInRule):
 
     @abstractmethod
     def judge(self, facts: StepFacts) -> Sequence[Violation]:
-        """Violations that a step proves; also told of steps that were not recorded."""
+        """Return the violations that a step proves; called for unrecorded steps too."""
 
 
 def proof(
@@ -45,9 +45,9 @@ def proof(
     evidence: Sequence[Event] = (),
     step: int | None = None,
 ) -> Violation:
-    """A violation at the step of ``facts``, or at an earlier one that it proves.
+    """A violation at the step of ``facts``, or at an earlier step.
 
-    what: code of the rule, the symptom, and perhaps the optimizer of several.
+    what: code of the rule, the symptom, and optionally the optimizer (if there are several).
     """
     return Violation(
         check_id=what[0],

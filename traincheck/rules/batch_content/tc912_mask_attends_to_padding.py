@@ -1,4 +1,4 @@
-"""An attention mask that does not leave out padding."""
+"""An attention mask that does not exclude padding."""
 
 from __future__ import annotations
 
@@ -11,35 +11,37 @@ from traincheck.schema.values import TensorSummary
 
 
 class MaskAttendsToPadding(BatchLeafRule, code="TC912", severity="info"):
-    """mask-attends-to-padding: an attention mask that does not leave out padding.
+    """mask-attends-to-padding: an attention mask does not exclude padding.
 
     What it checks:
-        Where rows of input_ids begin or end with two or more padding ids, the attention_mask of the
+        If rows of input_ids start or end with two or more padding ids, the attention_mask of the
         batch is zero there.
 
     Why it matters:
-        Tokens attend to padding. Outputs of a row then depend on how long the other rows of its
-        batch are. Some models are trained so on purpose, as image and text towers with fixed
-        lengths are: therefore this is advice.
+        Tokens attend to padding. The outputs of a row then depend on how long the other rows of its
+        batch are. Some models are trained like this on purpose (e.g. image and text towers with
+        fixed lengths), so this is only advice.
 
     Fires on:
-        A mask of ones beside padded rows, in three batches in a row; the padding id is the
-        pad_token_id of the model's configuration.
+        - A mask of ones beside padded rows, in three consecutive batches. The padding id is the
+          pad_token_id of the model's configuration.
 
     Stays quiet on:
-        Masks that leave padding out; batches without a mask; a padding id that is the end token or
-        the unknown one as well; models whose configuration names no padding id.
+        - Masks that exclude padding.
+        - Batches without a mask.
+        - A padding id that is also the end token or the unknown token.
+        - Models whose configuration has no padding id.
 
     Fix:
-        attention_mask = (input_ids != pad_token_id), or take the mask that the tokenizer gives.
+        Use attention_mask = (input_ids != pad_token_id), or the mask that the tokenizer returns.
 
     Source:
         https://huggingface.co/docs/transformers/main/en/pad_truncation
     """
 
-    title = "The attention mask of a batch attends to padding"
-    likely_cause = "The mask was made before the padding, or is made of ones."
-    fix = "Build the mask as (input_ids != pad_token_id), or take the one the tokenizer gives."
+    title = "The attention mask of a batch includes padding"
+    likely_cause = "The mask was made before padding, or consists of ones."
+    fix = "Build the mask as (input_ids != pad_token_id), or use the mask of the tokenizer."
     needs = BATCHES
 
     def judge(self, event: BatchEvent, path: str, tensor: TensorSummary) -> Sequence[Violation]:
@@ -53,5 +55,5 @@ class MaskAttendsToPadding(BatchLeafRule, code="TC912", severity="info"):
             event,
             path,
             expected="the attention mask is zero at padding",
-            observed=f"{rows} of {tensor.shape[0]} rows have padding that is attended to",
+            observed=f"{rows} of {tensor.shape[0]} rows have padding that the mask includes",
         )

@@ -11,7 +11,7 @@ from traincheck.schema.values import TensorSummary
 
 
 class MostlyPadding(BatchLeafRule, code="TC913", severity="info"):
-    """mostly-padding: batches that are mostly padding.
+    """mostly-padding: batches consist mostly of padding.
 
     What it checks:
         At most half of the positions of a batch of tokens are padding.
@@ -20,24 +20,25 @@ class MostlyPadding(BatchLeafRule, code="TC913", severity="info"):
         Padding costs as much to compute as text.
 
     Fires on:
-        An attention mask that leaves out more than half of the positions, three batches in a
-        row.
+        - An attention mask that excludes more than half of the positions, in three consecutive
+          batches.
 
     Stays quiet on:
-        Batches without a mask; single batches.
+        - Batches without a mask.
+        - Single batches.
 
     Fix:
-        Pad to the longest of the batch instead of a fixed length, group samples by length, or
-        pack them.
+        Pad to the longest sample of the batch instead of a fixed length, group samples by length,
+        or pack them.
 
     Source:
         https://huggingface.co/docs/transformers/main/en/pad_truncation
 
     Options:
-        share: of positions that may be padding, in [0, 1].
+        share: share of positions that may be padding, in [0, 1].
     """
 
-    title = "Batches are mostly padding"
+    title = "Batches consist mostly of padding"
     likely_cause = "Samples are padded to a fixed length."
     fix = "Pad to the longest sample of a batch, or group samples by length."
     needs = BATCHES

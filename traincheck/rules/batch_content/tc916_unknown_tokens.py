@@ -1,4 +1,4 @@
-"""Text that the vocabulary does not know."""
+"""Text outside the vocabulary."""
 
 from __future__ import annotations
 
@@ -11,35 +11,37 @@ from traincheck.schema.values import TensorSummary
 
 
 class UnknownTokens(BatchLeafRule, code="TC916", severity="info"):
-    """unknown-tokens: text that the vocabulary does not know.
+    """unknown-tokens: many tokens are outside the vocabulary.
 
     What it checks:
-        At most one in twenty tokens of a batch is the unknown one.
+        At most one in twenty tokens of a batch is the unknown token.
 
     Why it matters:
-        What is unknown is lost before the model sees it. A vocabulary of another language, of
-        another casing or of another tokenizer looks like this.
+        Unknown text is lost before the model sees it. A vocabulary of another language, casing or
+        tokenizer has this effect.
 
     Fires on:
-        More than 5 % of the input_ids that are no padding equal to the unk_token_id of the model's
-        configuration, in three batches in a row.
+        - More than 5 % of the non-padding input_ids are the unk_token_id of the model's
+          configuration, in three consecutive batches.
 
     Stays quiet on:
-        Rare unknown tokens; models whose configuration names no unknown token; single batches.
+        - Rare unknown tokens.
+        - Models whose configuration has no unknown token.
+        - Single batches.
 
     Fix:
-        Use the tokenizer that belongs to the model, and look at the text of some unknown tokens.
+        Use the tokenizer that belongs to the model, and inspect the text of some unknown tokens.
 
     Source:
         https://huggingface.co/docs/transformers/main/en/tokenizer_summary
 
     Options:
-        share: of tokens that may be unknown, in [0, 1].
+        share: share of tokens that may be unknown, in [0, 1].
     """
 
     title = "Many tokens of a batch are unknown"
-    likely_cause = "The text was cut into tokens with the vocabulary of something else."
-    fix = "Use the tokenizer that belongs to the model, and look at what is unknown to it."
+    likely_cause = "The text was tokenized with the wrong vocabulary."
+    fix = "Use the tokenizer that belongs to the model, and inspect the text of unknown tokens."
     needs = BATCHES
 
     def __init__(self, share: float = 0.05) -> None:

@@ -1,4 +1,4 @@
-"""Images that still have the values of bytes."""
+"""Images that are not scaled from byte values."""
 
 from __future__ import annotations
 
@@ -15,30 +15,32 @@ from traincheck.schema.torch_api import Families
 from traincheck.schema.values import TensorSummary, tensor_summary
 
 _BYTE = 255
-_ROW_DIMS = 2  # of a table
-_STEPS = 3  # in a row, as far as they are looked at
+_ROW_DIMS = 2  # dims of a table
+_STEPS = 3  # consecutive scanned steps
 _LAYERS = ("torch.nn.modules.conv.Conv2d.forward", "torch.nn.modules.linear.Linear.forward")
 
 
 class UnscaledImage(BatchLeafRule, code="TC918", severity="info"):
-    """unscaled-image: images that still have the values of bytes.
+    """unscaled-image: images still have byte values.
 
     What it checks:
-        Batches of floating-point images are not in 0..255, and not far below zero. Nor are images
-        that come as bytes when they reach the first layer.
+        - Batches of floating-point images are not in 0..255, and not far below zero.
+        - Images that arrive as bytes are scaled before they reach the first layer.
 
     Why it matters:
-        Weights are initialized for inputs of about one: the first steps are wild, norms and
-        decay are off.
+        Weights are initialized for inputs of about one. The first steps are unstable, and norms and
+        decay do not fit.
 
     Fires on:
-        Float images with values from 0 to 255 in three batches in a row; values all of which are
-        below -50. Images of bytes that the loop or the model casts to float without scaling, in
-        three steps in a row.
+        - Float images with values from 0 to 255 in three consecutive batches.
+        - Float images whose values are all below -50 in three consecutive batches.
+        - Byte images that the loop or the model casts to float without scaling, in three
+          consecutive steps.
 
     Stays quiet on:
-        Images in 0..1 or normalized; integers that the loop or the model scales before the first
-        convolution or linear layer; tensors that are no images (tables, targets, tokens).
+        - Images in 0..1 or normalized.
+        - Integers that the loop or the model scales before the first convolution or linear layer.
+        - Tensors that are not images (tables, targets, tokens).
 
     Fix:
         Divide by 255, or use a transform that scales.
@@ -47,7 +49,7 @@ class UnscaledImage(BatchLeafRule, code="TC918", severity="info"):
         https://docs.pytorch.org/vision/stable/transforms.html
 
     Options:
-        bright: values up to this, and down to its negative, are scaled.
+        bright: values up to this, and down to its negative, count as scaled.
     """
 
     title = "Images in a batch are not scaled"
@@ -58,8 +60,8 @@ class UnscaledImage(BatchLeafRule, code="TC918", severity="info"):
     def __init__(self, bright: float = 50.0) -> None:
         super().__init__()
         self._bright = bright
-        self._rows: set[int] = set()  # sizes of one image of those that come as bytes
-        self._steps: dict[str, set[int]] = {}  # module -> steps in which it was given bytes
+        self._rows: set[int] = set()  # elements of one image, for images that arrive as bytes
+        self._steps: dict[str, set[int]] = {}  # module -> steps in which it received bytes
 
     def observe(self, event: Event) -> Sequence[Violation]:
         if isinstance(event, CallEvent):
@@ -79,7 +81,7 @@ class UnscaledImage(BatchLeafRule, code="TC918", severity="info"):
         is_of_bytes = low >= 0 and self._bright < high <= _BYTE
         if (
             not is_of_bytes and high >= -self._bright
-        ):  # a mean of bytes that was taken away too often
+        ):  # otherwise, a mean of bytes was subtracted too often
             return ()
         return self.again(
             event,
@@ -106,7 +108,7 @@ class UnscaledImage(BatchLeafRule, code="TC918", severity="info"):
                 event,
                 [name],
                 expected="values near 0, about 1 wide",
-                observed=f"images of bytes are cast to {tensor.dtype} and still have values from "
+                observed=f"byte images are cast to {tensor.dtype} and still have values from "
                 f"{low:g} to {high:g}",
             )
         ]

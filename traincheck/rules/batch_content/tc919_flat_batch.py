@@ -12,32 +12,33 @@ from traincheck.schema.values import TensorSummary
 
 
 class FlatBatch(BatchLeafRule, code="TC919"):
-    """flat-batch: images without any content.
+    """flat-batch: images have no content.
 
     What it checks:
-        Batches of images hold more than one value.
+        Batches of images contain more than one value.
 
     Why it matters:
-        A broken decoder or transform gives black images, and the model learns the frequency of
-        the classes.
+        A broken decoder or transform returns black images, and the model learns only the frequency
+        of the classes.
 
     Fires on:
-        Three batches in a row in which every pixel of every image is the same.
+        - Three consecutive batches in which every pixel of every image has the same value.
 
     Stays quiet on:
-        Masks and other tensors that are no images; a single flat batch.
+        - Masks and other tensors that are not images.
+        - A single flat batch.
 
     Fix:
-        Look at what the dataset returns, before and after each transform.
+        Inspect the output of the dataset, before and after each transform.
 
     Source:
         https://github.com/pytorch/vision/issues/2194
 
     Options:
-        spread: between the least and the greatest value, relative to values above 1.
+        spread: least difference between the smallest and the largest value; relative above 1.
     """
 
-    title = "Images in a batch are all one value"
+    title = "Images in a batch have only one value"
     likely_cause = "A transform, a decoder or a cast destroys the images."
     fix = "Print minimum and maximum of a sample after each transform."
     needs = BATCHES
@@ -56,6 +57,6 @@ class FlatBatch(BatchLeafRule, code="TC919"):
         return self.again(
             event,
             path,
-            expected="images differ from place to place",
+            expected="images whose pixels differ",
             observed=f"every value is {low:g}",
         )

@@ -11,38 +11,40 @@ from traincheck.schema.values import TensorSummary
 
 _IMAGES = 4  # dims
 _CHANNELS = frozenset({1, 3, 4})
-_COLOURS, _LARGE = 3, 128  # of what may be an image although it is no square
+_COLOURS, _LARGE = 3, 128  # of an image that is not square
 
 
 class ChannelsLastBatch(BatchLeafRule, code="TC920", severity="info"):
-    """channels-last-batch: images whose channels come last.
+    """channels-last-batch: images have their channels in the last dim.
 
     What it checks:
         Batches of images have their channels in the second dim.
 
     Why it matters:
-        A convolution, or a model that flattens, takes rows for channels, if the sizes happen to
-        fit.
+        A convolution, or a model that flattens, reads rows as channels if the sizes happen to
+        match.
 
     Fires on:
-        Float tensors of the shape (batch, 224, 224, 3) in three batches in a row.
+        - Float tensors of shape (batch, 224, 224, 3) in three consecutive batches.
 
     Stays quiet on:
-        Channels in the second dim; small feature maps; tensors that are not square; integers,
-        which a processor converts.
+        - Channels in the second dim.
+        - Small feature maps.
+        - Tensors that are not square.
+        - Integers, which a processor converts.
 
     Fix:
-        permute(0, 3, 1, 2), once, where images are read.
+        Call permute(0, 3, 1, 2) once, when images are read.
 
     Source:
         https://docs.pytorch.org/docs/stable/generated/torch.nn.Conv2d.html
 
     Options:
-        smallest: images of fewer rows may be feature maps.
+        smallest: images with fewer rows may be feature maps.
     """
 
     title = "Images in a batch have their channels last"
-    likely_cause = "NumPy and PIL give height, width, channels."
+    likely_cause = "NumPy and PIL return (height, width, channels)."
     fix = "Permute to (batch, channels, height, width), unless the model does so itself."
     needs = BATCHES
 
@@ -58,7 +60,7 @@ class ChannelsLastBatch(BatchLeafRule, code="TC920", severity="info"):
         if channels not in _CHANNELS or min(height, width) < self._smallest:
             return ()
         is_photo = channels == _COLOURS and min(height, width) >= _LARGE
-        if height != width and not is_photo:  # (batch, channels, time, 1) is no image
+        if height != width and not is_photo:  # (batch, channels, time, 1) is not an image
             return ()
         return self.again(
             event,

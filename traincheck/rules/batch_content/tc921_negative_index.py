@@ -1,4 +1,4 @@
-"""Negative numbers among ids or labels."""
+"""Negative numbers in ids or labels."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ _IGNORED = frozenset({IGNORED_LABEL, -1})
 
 
 class NegativeIndex(BatchLeafRule, code="TC921", severity="info"):
-    """negative-index: negative numbers among ids or labels.
+    """negative-index: ids or labels contain negative numbers.
 
     What it checks:
-        Integers in a batch are not negative, but for the two values that mean: leave this out.
+        Integers in a batch are not negative, except for the two values that mean "ignore".
 
     Why it matters:
-        A negative index counts from the end, silently, wherever Python or gather() does the
-        indexing.
+        A negative index silently counts from the end wherever Python or gather() does the indexing.
 
     Fires on:
-        Labels or ids that go down to -7 in three batches in a row.
+        - Labels or ids that go down to -7 in three consecutive batches.
 
     Stays quiet on:
-        -100 and -1, the usual marks of what is to be ignored; floating-point targets.
+        - -100 and -1, the usual values for ignored positions.
+        - Floating-point targets.
 
     Fix:
-        Look for a shift (labels from 1 to n minus 2), an overflow, or a missing category code.
+        Find a shift (labels from 1 to n minus 2), an overflow, or a code for missing categories.
 
     Source:
         https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html
@@ -39,10 +39,10 @@ class NegativeIndex(BatchLeafRule, code="TC921", severity="info"):
 
     title = "Integers in a batch are negative"
     likely_cause = (
-        "The values have an offset, overflow a small integer type, or hold a code for missing "
+        "The values have an offset, overflow a small integer type, or contain a code for missing "
         "values."
     )
-    fix = "Map the values to 0..n-1, or to -100 where they are to be ignored."
+    fix = "Map the values to 0..n-1, or to -100 where they should be ignored."
     needs = BATCHES
 
     def judge(self, event: BatchEvent, path: str, tensor: TensorSummary) -> Sequence[Violation]:
@@ -55,6 +55,6 @@ class NegativeIndex(BatchLeafRule, code="TC921", severity="info"):
         return self.again(
             event,
             path,
-            expected="ids and labels of 0 or more (or -100, -1: left out)",
+            expected="ids and labels of 0 or more (or -100, -1: ignored)",
             observed=f"the smallest is {low:g}",
         )

@@ -1,4 +1,4 @@
-"""What was loaded from a checkpoint, and what was not, up to the next step. Judges nothing."""
+"""Parts of a checkpoint that were loaded, and parts that were not, up to the next step."""
 
 from __future__ import annotations
 
@@ -22,19 +22,22 @@ def _folder(path: str | None) -> str:
 
 
 class Resume:
-    """Follows one process.
+    """Follows the loads and saves of one process.
 
     Attributes:
-        file: the last checkpoint file that was read, since which the others are counted.
-        model: the load of a model that changed something since.
-        optimizer, scheduler: loads since. loaded: those of optimizers by id, None where not known.
-        again: optimizers that were loaded once more before they had stepped.
-        saved: paths that this run writes. is_earlier: the file was there before.
-        restored: whether an optimizer's state was ever loaded.
-        fresh: optimizers that have not stepped, as they were created.
-        stepped: steps of optimizers since the file was read, by id.
+        file: the checkpoint file that was read last; the other fields count from there.
+        model: the last load that changed a model since.
+        optimizer, scheduler: the last loads since.
+        loaded: loads of optimizers by id; the key is None for an unknown optimizer.
+        again: optimizers that were loaded twice before they had stepped.
+        saved: paths that this run writes.
+        is_earlier: the file existed before this run wrote it.
+        restored: whether the state of any optimizer was ever loaded.
+        fresh: creations of optimizers that have not stepped, by id.
+        stepped: first steps of optimizers since the file was read, by id.
+        first_steps: creations of optimizers that have made their first step since, by id.
         schedules: creations of schedulers, by id of their optimizer.
-        continued: optimizers whose schedule began at a given epoch, or had run before.
+        continued: optimizers whose schedule started at a given epoch, or had run before.
     """
 
     def __init__(self) -> None:
@@ -47,7 +50,7 @@ class Resume:
         self.saved: set[str] = set()
         self.is_earlier = False
         self.restored = False
-        self._is_advanced = False  # a scheduler was stepped
+        self._is_advanced = False  # whether a scheduler was stepped
         self._read: set[str] = set()
         self._apart: dict[str, tuple[CheckpointEvent, Mapping[str, Any]]] = {}  # by folder
         self.fresh: dict[str, OptimizerEvent] = {}
@@ -57,19 +60,20 @@ class Resume:
         self.continued: set[str] = set()
 
     def part(self, kind: str) -> Mapping[str, Any] | None:
-        """What the file holds of one kind, the first."""
+        """The first part of the file of this kind."""
         return next(iter(self.parts(kind)), None)
 
     def parts(self, kind: str) -> list[Mapping[str, Any]]:
-        """All that the file holds of one kind."""
+        """All parts of the file of this kind."""
         parts = {} if self.file is None else self.file.parts
         return [part for part in parts.values() if part.get("kind") == kind]
 
     def optimizer_state(self) -> tuple[CheckpointEvent, Mapping[str, Any]] | None:
-        """Where the state of an optimizer is, and what is told of it.
+        """The save that holds the state of an optimizer, and its record.
 
-        In the file that was read, or in one that this run writes beside it and has never read; the
-        latter not where the run has written the first before: no earlier run need have had both.
+        This is the file that was read, or another file of the same folder that this run writes and
+        has never read. The latter does not count if the run wrote the read file itself before: no
+        earlier run need have saved both.
         """
         part = self.part("optimizer")
         if self.file is not None and part is not None:
@@ -96,7 +100,7 @@ class Resume:
                 if event.parts.keys() == {"optimizer"} and isinstance(part, Mapping):
                     self._apart[_folder(event.path)] = event, part
         elif event.op == "load":
-            # A checkpoint may be read once for each part of it.
+            # A checkpoint may be read once for each of its parts.
             if self.file is None or event.path is None or event.path != self.file.path:
                 self.model = self.optimizer = self.scheduler = None
                 self.stepped, self.first_steps, self.loaded = {}, {}, {}
@@ -111,16 +115,16 @@ class Resume:
             self.optimizer = self.loaded[event.owner] = event
             self.restored = True
         elif "lr_scheduler" in (event.target or ""):
-            if self._is_advanced or brings_back(event):  # else it was given what it began with
+            if self._is_advanced or brings_back(event):  # otherwise it got its initial state
                 self.scheduler = event
         elif event.changed and event.matched is not None:
             self.model = event
 
     def _is_own(self, event: CheckpointEvent) -> bool:
-        """Whether an optimizer is given what it had, and not what the file that was read holds."""
+        """Whether an optimizer gets its own state, not that of the file that was read."""
         if brings_back(event) or event.owner in self.loaded:
             return False
-        part = self.part("optimizer")  # SGD without momentum has a state without entries
+        part = self.part("optimizer")  # the state of SGD without momentum has no entries
         return part is None or bool(part.get("entries")) or bool(event.entries)
 
     def _call(self, owner: str, event: CallEvent) -> None:

@@ -1,4 +1,4 @@
-"""A load that fits nothing, or most of which has other names. Judges single loads."""
+"""A load that matches no key, or whose keys mostly have other names. Judges single loads."""
 
 from __future__ import annotations
 
@@ -11,40 +11,43 @@ from traincheck.schema.events import CheckpointEvent, Event
 from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.words import counted
 
-_TOLD = 20  # names at most that are told of a load
-_FEWEST = 2  # layers whose names differ in the same way: a new head is one
+_TOLD = 20  # names recorded of a load, at most
+_FEWEST = 2  # layers whose names differ in the same way; one may be a new head
 
 
 class StateDictKeysMismatch(EventRule, code="TC601", severity="error", aliases=("nothing-loaded",)):
     """state-dict-keys-mismatch: load_state_dict(strict=False) loads nothing.
 
     What it checks:
-        Of the keys given to a model's load_state_dict, at least one is the name of a parameter or
-        buffer of that model, and what most of the model lacks is not there under another prefix.
+        - At least one key passed to a model's load_state_dict is the name of a parameter or buffer
+          of that model.
+        - Most of the missing keys are not present under another prefix.
 
     Why it matters:
-        With strict=False a wrong prefix is no error. Training goes on from random weights while
-        everyone believes it was fine-tuned or resumed.
+        With strict=False a wrong prefix is no error. Training continues from random weights that
+        look fine-tuned or resumed.
 
     Fires on:
-        State with a prefix such as module., model. or _orig_mod. given to a model without it. A
-        part that has another name in the state, backbone.conv1.weight for encoder.conv1.weight: if
-        so it is for several layers, and more values are missing than come back.
+        - A state with a prefix such as module., model. or _orig_mod. for a model without it.
+        - A part with another name in the state, e.g. backbone.conv1.weight for
+          encoder.conv1.weight. This needs several such layers, and more values missing than loaded.
 
     Stays quiet on:
-        States that fit in part, as when a head is new, only an encoder or only adapters are
-        loaded; empty states; loads that raise.
+        - States that match in part, e.g. with a new head, or when only an encoder or adapters are
+          loaded.
+        - Empty states.
+        - Loads that raise.
 
     Fix:
-        Strip the prefix from the keys, and look at the missing_keys that load_state_dict returns.
+        Strip the prefix from the keys, and check the missing_keys that load_state_dict returns.
 
     Source:
         https://github.com/torchgeo/torchgeo/issues/4036,
         https://github.com/stefanopini/simple-HRNet/issues/79
     """
 
-    title = "load_state_dict takes nothing from the state given to {subject}"
-    likely_cause = "No key fits{where}, and strict=False hides it: {observed}."
+    title = "load_state_dict takes nothing from the state passed to {subject}"
+    likely_cause = "No key matches{where}, and strict=False hides this: {observed}."
     fix = (
         "Strip the prefix (module., model., _orig_mod.) from the keys, and use strict=True or "
         "check the missing_keys that are returned."
@@ -68,7 +71,7 @@ class StateDictKeysMismatch(EventRule, code="TC601", severity="error", aliases=(
                 subject=Subject(module=event.target),
                 symptom=Symptom.NOT_RESTORED,
                 message=f"none of the {event.entries} keys given to {event.target}.load_state_dict "
-                f"fits: it was given {given}, and has {wanted}",
+                f"matches: it received {given}, but has {wanted}",
                 expected=f"keys such as {wanted}",
                 observed=f"keys such as {given}",
             )
@@ -84,15 +87,15 @@ class StateDictKeysMismatch(EventRule, code="TC601", severity="error", aliases=(
             stage=event.stage,
             subject=Subject(module=event.target),
             symptom=Symptom.NOT_RESTORED,
-            title="load_state_dict leaves most of {subject} as it was: names do not match",
+            title="load_state_dict leaves most of {subject} unchanged: names do not match",
             message=(
-                f"{missing} of {event.target} are missing from what load_state_dict is given, and "
-                f"stand there under other names: {given} for {wanted}"
+                f"{missing} of {event.target} are missing from the state passed to "
+                f"load_state_dict, which holds them under other names: {given} for {wanted}"
             ),
             expected=f"keys such as {wanted}",
             observed=f"keys such as {given}",
             likely_cause=(
-                "Names differ{where}, and strict=False hides it: {observed}, not {expected}."
+                "Names differ{where}, and strict=False hides this: {observed}, not {expected}."
             ),
             fix=(
                 f"Rename the keys ({given} to {wanted}), and use strict=True or check the "
@@ -103,7 +106,7 @@ class StateDictKeysMismatch(EventRule, code="TC601", severity="error", aliases=(
 
 
 class _Renamed(NamedTuple):
-    """A prefix of names that are missing, and the one under which their ends were given."""
+    """A prefix of missing names, and the prefix under which the state holds them."""
 
     wanted: str
     given: str
@@ -111,8 +114,8 @@ class _Renamed(NamedTuple):
 
 
 def _renamed(event: CheckpointEvent) -> _Renamed | None:
-    """What explains most of what is missing, if that is more than what came back."""
-    starts: dict[str, list[str]] = defaultdict(list)  # by end of the name: what is before it
+    """The renaming that explains most missing keys, if they are more than the loaded ones."""
+    starts: dict[str, list[str]] = defaultdict(list)  # end of a name -> prefixes
     for name in event.unexpected:
         for start, end in _splits(name):
             starts[end].append(start)
@@ -135,7 +138,7 @@ def _renamed(event: CheckpointEvent) -> _Renamed | None:
 
 
 def _splits(name: str) -> list[tuple[str, str]]:
-    """What stands before each end of a name that has a layer in it, with its dot, and the end."""
+    """Each split of a name into a prefix, with its dot, and an end that contains a layer."""
     parts = name.split(".")
     cuts = [".".join(parts[count:]) for count in range(len(parts) - 1)]
     return [(name.removesuffix(end), end) for end in cuts]

@@ -1,4 +1,4 @@
-"""Training is resumed with a new optimizer state. Needs proof that it is a resume."""
+"""Training resumes with a new optimizer state. Requires proof that it is a resume."""
 
 from __future__ import annotations
 
@@ -13,27 +13,31 @@ from traincheck.schema.findings import Subject, Symptom, Violation
 
 
 class OptimizerNotRestored(EventRule, code="TC602", severity="error"):
-    """optimizer-not-restored: the model is resumed from a checkpoint, the optimizer is not.
+    """optimizer-not-restored: the model is resumed from a checkpoint, but the optimizer is not.
 
     What it checks:
-        When a model was loaded from a file that also holds the state of an optimizer, training goes
-        on, and the run writes the same file: an optimizer's load_state_dict was called, too. The
-        same where the run writes the state of the optimizer into a file of its own beside it.
+        A resume that loads the model from a file with optimizer state also calls the optimizer's
+        load_state_dict. It counts as a resume if training continues and the run writes the same
+        file. The same holds if the run writes the optimizer state into a separate file beside it.
 
     Why it matters:
-        Momentum and second moments begin at zero. The first steps after every resume are too large
-        and in a wrong direction; with frequent restarts training never gets far.
+        Momentum and second moments start at zero. The first steps after every resume are too large
+        and in a wrong direction. With frequent restarts, training makes no progress.
 
     Fires on:
-        A resume that loads the model only; one that runs before the optimizer exists; an optimizer
-        that is made again, alike, after its state was loaded; one that is loaded twice, with the
-        state of another, which is loaded never.
+        - A resume that loads only the model.
+        - A resume that runs before the optimizer exists.
+        - An optimizer that is created again, with the same settings, after its state was loaded.
+        - An optimizer that is loaded twice, the second time with the state of another optimizer
+          that is never loaded.
 
     Stays quiet on:
-        Fine-tuning from a checkpoint of another run; an optimizer over other parameters or with
-        another learning rate; a rollback to the best model with the optimizer that has trained so
-        far; checkpoints without optimizer state; loading for evaluation; a file of initial weights
-        that the run itself has written.
+        - Fine-tuning from a checkpoint of another run.
+        - An optimizer with other parameters or another learning rate.
+        - A rollback to the best model with the optimizer that has trained so far.
+        - Checkpoints without optimizer state.
+        - Loading for evaluation.
+        - A file of initial weights that the run itself has written.
 
     Fix:
         Call optimizer.load_state_dict(checkpoint["optimizer"]) after the optimizer is built.
@@ -49,21 +53,21 @@ class OptimizerNotRestored(EventRule, code="TC602", severity="error"):
         "The checkpoint holds the state of an optimizer, but optimizer.load_state_dict() is "
         "never called, or was called before this optimizer was built{where}."
     )
-    fix = "Call optimizer.load_state_dict() with the saved state before training goes on."
+    fix = "Call optimizer.load_state_dict() with the saved state before training continues."
     fix_of_several = (
-        "Call load_state_dict() of {optimizer} with its saved state before training goes on."
+        "Call load_state_dict() of {optimizer} with its saved state before training continues."
     )
     needs = RESUME
 
     def __init__(self) -> None:
         super().__init__()
         self._resume = Resume()
-        self._is_told = False
+        self._is_reported = False
 
     def judge(self, event: Event) -> list[Violation]:
         resume = self._resume
         resume.observe(event)
-        if not isinstance(event, StepEvent) or self._is_told:
+        if not isinstance(event, StepEvent) or self._is_reported:
             return []
         found, file = resume.optimizer_state(), resume.file
         if found is None or file is None or resume.model is None or not resume.stepped:
@@ -79,10 +83,12 @@ class OptimizerNotRestored(EventRule, code="TC602", severity="error"):
             twice = None if owner in resume.loaded else _twice(resume)
             is_like = any(_is_like(created, one) for one in (parts if twice else [part]))
             if is_like and (replaced or twice or not resume.loaded):
-                self._is_told = True
+                self._is_reported = True
                 loads = (file, holder, replaced or twice or resume.model)
-                told = self._violation(owner, created, loads, resume.stepped[owner])
-                return [_of_several(told, owner, created) if len(resume.stepped) > 1 else told]
+                violation = self._violation(owner, created, loads, resume.stepped[owner])
+                return [
+                    _of_several(violation, owner, created) if len(resume.stepped) > 1 else violation
+                ]
         return []
 
     def _violation(
@@ -95,9 +101,7 @@ class OptimizerNotRestored(EventRule, code="TC602", severity="error"):
         file, holder, loaded = loads
         held = "which holds the state of an optimizer"
         if holder is not file:
-            held = (
-                f"and {holder.path}, which the run writes with it for its optimizer, was never read"
-            )
+            held = f"and {holder.path}, in which the run saves its optimizer state, was never read"
         cls = created.cls.rpartition(".")[2]
         return Violation(
             check_id=self.code,
@@ -110,25 +114,25 @@ class OptimizerNotRestored(EventRule, code="TC602", severity="error"):
                 f"{owner} ({cls}) steps with an empty state, although the model was "
                 f"loaded from {file.path}, {held}"
             ),
-            expected="optimizer.load_state_dict() before training goes on",
-            observed=f"{loaded.owner or loaded.target} was loaded, {owner} ({cls}) was not",
+            expected="optimizer.load_state_dict() before training continues",
+            observed=f"{loaded.owner or loaded.target} was loaded, but {owner} ({cls}) was not",
             evidence=(created, holder, loaded, step),
         )
 
 
 def _twice(resume: Resume) -> CheckpointEvent | None:
-    """A load of an optimizer that was loaded before, from a file with the states of several."""
+    """A second load of the same optimizer, from a file with the states of several."""
     known = sorted(owner for owner in resume.again if owner is not None)
     return resume.loaded[known[0]] if known and len(resume.parts("optimizer")) > 1 else None
 
 
 def _is_before(load: CheckpointEvent, created: OptimizerEvent) -> bool:
-    """Whether a state was loaded into an optimizer that is known, before another one was made."""
+    """Whether a state was loaded into a known optimizer before another one was created."""
     return load.owner is not None and load.time_ns < created.time_ns
 
 
 def _of_several(found: Violation, owner: str, created: OptimizerEvent) -> Violation:
-    """Of several optimizers others may have been restored."""
+    """Name the optimizer, because others may have been restored."""
     cause = (
         "The checkpoint holds its state, but load_state_dict() of {optimizer} is never called, or "
         "was called before it was built{where}: {observed}."
@@ -139,7 +143,7 @@ def _of_several(found: Violation, owner: str, created: OptimizerEvent) -> Violat
 
 
 def _is_like(created: OptimizerEvent, part: Mapping[str, Any]) -> bool:
-    """Whether an optimizer was built as the one that was saved."""
+    """Whether an optimizer was built like the saved one."""
     rates = [group.hyper.get("lr") for group in created.groups]
     count = sum(len(group.params) for group in created.groups)
     return count == part["params"] and (not part["lr"] or rates == part["lr"])

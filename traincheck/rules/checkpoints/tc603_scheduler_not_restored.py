@@ -1,4 +1,4 @@
-"""A schedule begins anew on resume. Needs proof that it is a resume."""
+"""A schedule restarts on resume. Requires proof that it is a resume."""
 
 from __future__ import annotations
 
@@ -9,23 +9,24 @@ from traincheck.schema.findings import Subject, Symptom, Violation
 
 
 class SchedulerNotRestored(EventRule, code="TC603", severity="error"):
-    """scheduler-not-restored: model and optimizer are resumed, the schedule begins anew.
+    """scheduler-not-restored: model and optimizer are resumed, but the schedule restarts.
 
     What it checks:
-        When model and optimizer were loaded from a file that also holds the state of a scheduler,
-        and training goes on with a new scheduler: its load_state_dict was called, or it was built
-        with last_epoch.
+        If model and optimizer are loaded from a file with scheduler state, a new scheduler does not
+        start from the beginning. Its load_state_dict is called, or it was built with last_epoch.
 
     Why it matters:
-        Warm-up and decay begin again at every resume, so the learning rate is not the planned one,
-        and its constructor overwrites the rate that the optimizer had restored.
+        Warm-up and decay restart at every resume, so the learning rate is not the planned one. The
+        constructor also overwrites the learning rate that the optimizer restored.
 
     Fires on:
-        A resume without scheduler.load_state_dict().
+        - A resume without scheduler.load_state_dict().
 
     Stays quiet on:
-        Schedulers built with last_epoch; checkpoints without the state of a scheduler; fine-tuning
-        that loads the model alone; a scheduler that has been running in the same process.
+        - Schedulers built with last_epoch.
+        - Checkpoints without scheduler state.
+        - Fine-tuning that loads only the model.
+        - A scheduler that has been running in the same process.
 
     Fix:
         Call scheduler.load_state_dict(checkpoint["scheduler"]) after the scheduler is built.
@@ -38,20 +39,20 @@ class SchedulerNotRestored(EventRule, code="TC603", severity="error"):
     title = "The learning-rate scheduler is not restored on resume"
     likely_cause = (
         "The checkpoint holds the state of a scheduler, but scheduler.load_state_dict() is "
-        "never called: the schedule{where} starts again."
+        "never called: the schedule{where} restarts."
     )
-    fix = "Call scheduler.load_state_dict() with the saved state before training goes on."
+    fix = "Call scheduler.load_state_dict() with the saved state before training continues."
     needs = RESUME
 
     def __init__(self) -> None:
         super().__init__()
         self._resume = Resume()
-        self._is_told = False
+        self._is_reported = False
 
     def judge(self, event: Event) -> list[Violation]:
         resume = self._resume
         resume.observe(event)
-        if not isinstance(event, StepEvent) or self._is_told:
+        if not isinstance(event, StepEvent) or self._is_reported:
             return []
         file, model = resume.file, resume.model
         if file is None or model is None or resume.optimizer is None:
@@ -62,7 +63,7 @@ class SchedulerNotRestored(EventRule, code="TC603", severity="error"):
             if owner in resume.stepped and owner not in resume.continued:
                 self.triggered += 1
                 if resume.scheduler is None:
-                    self._is_told = True
+                    self._is_reported = True
                     return [self._violation(call, event, file, model)]
         return []
 
@@ -78,10 +79,10 @@ class SchedulerNotRestored(EventRule, code="TC603", severity="error"):
             subject=Subject(api=call.api.replace(".__init__", ".load_state_dict")),
             symptom=Symptom.NOT_RESTORED,
             message=(
-                f"{cls} starts again, although model and optimizer were loaded from {file.path}, "
+                f"{cls} restarts, although model and optimizer were loaded from {file.path}, "
                 "which holds the state of a scheduler"
             ),
-            expected="scheduler.load_state_dict() before training goes on",
-            observed=f"{model.target} and its optimizer were loaded, {cls} was not",
+            expected="scheduler.load_state_dict() before training continues",
+            observed=f"{model.target} and its optimizer were loaded, but {cls} was not",
             evidence=(call, file, model),
         )

@@ -1,4 +1,4 @@
-"""A model is given back its own tensors instead of a copy. Judges single loads."""
+"""A model loads its own tensors instead of a copy. Judges single loads."""
 
 from __future__ import annotations
 
@@ -13,43 +13,46 @@ from traincheck.schema.words import joined
 
 
 class StateNotCopied(EventRule, code="TC604", severity="error"):
-    """state-not-copied: a model loads its own, live tensors, so that nothing changes.
+    """state-not-copied: a model loads its own live tensors, so nothing changes.
 
     What it checks:
-        A state given to load_state_dict after training has begun does not consist of the very
-        tensors of the model that loads it.
+        A state passed to load_state_dict after training has started does not consist of the tensors
+        of the model that loads it.
 
     Why it matters:
-        state_dict() returns references. A "best" state kept without a copy changes with every step,
-        so restoring it restores nothing: the last weights are evaluated and saved as the best. A
-        target network that loads its own state never follows the network that learns.
+        state_dict() returns references. A "best" state stored without a copy changes with every
+        step. Restoring it restores nothing: the last weights are evaluated and saved as the best. A
+        target network that loads its own state never follows the trained network.
 
     Fires on:
-        best = model.state_dict(), restored later by model.load_state_dict(best);
-        target.load_state_dict(target.state_dict()), where the state of another model is meant;
-        target = model without a copy, so that target.load_state_dict(model.state_dict()) loads what
-        is there. Which of them it is follows from whether the tensors were written to between
-        state_dict() and load_state_dict(), and whether an optimizer holds those of the model.
+        The rule distinguishes the cases by writes to the tensors between state_dict() and
+        load_state_dict(), and by whether an optimizer holds the model's tensors.
+
+        - best = model.state_dict(), restored later by model.load_state_dict(best).
+        - target.load_state_dict(target.state_dict()) instead of the state of another model.
+        - target = model without a copy, followed by target.load_state_dict(model.state_dict()).
 
     Stays quiet on:
-        States that were cloned, deep-copied or saved to a file; states of another model; loads
-        before the first step.
+        - States that were cloned, deep-copied or saved to a file.
+        - States of another model.
+        - Loads before the first step.
 
     Fix:
-        Keep copy.deepcopy(model.state_dict()); load the state of the model that is trained; make a
-        second model by copy.deepcopy(model).
+        - Store copy.deepcopy(model.state_dict()).
+        - Load the state of the trained model.
+        - Create a second model with copy.deepcopy(model).
 
     Source:
         https://pytorch.org/tutorials/beginner/saving_loading_models.html,
         https://github.com/thesouther/MARL/issues/8
     """
 
-    title = "{subject} is given back its own tensors: nothing is restored"
+    title = "{subject} loads its own tensors: nothing is restored"
     likely_cause = (
-        "load_state_dict(){where} is given the model's own tensors: a state that state_dict() "
-        "made without a copy, which follows every step, or that of the model itself."
+        "load_state_dict(){where} receives the model's own tensors: a state_dict() without a "
+        "copy, which changes with every step, or the current state of the model itself."
     )
-    fix = "Keep copy.deepcopy(model.state_dict()), or save it to a file."
+    fix = "Store copy.deepcopy(model.state_dict()), or save it to a file."
     needs = Needs(
         calls=frozenset({Families.OPTIMIZER_STEP}),
         kinds=frozenset({"checkpoint", "optimizer", "step"}),
@@ -76,7 +79,7 @@ class StateNotCopied(EventRule, code="TC604", severity="error"):
         return [self._cause(self._violation(event), event)]
 
     def _cause(self, violation: Violation, load: CheckpointEvent) -> Violation:
-        """Say why the state is the model's own."""
+        """Explain why the state is the model's own."""
         if load.is_stale is not False:
             return _kept(violation, load) if load.made else violation
         target = load.target or "the model"
@@ -90,50 +93,50 @@ class StateNotCopied(EventRule, code="TC604", severity="error"):
             event,
             subject=Subject(module=event.target),
             symptom=Symptom.NOT_RESTORED,
-            message=f"the state given to {event.target}.load_state_dict is made of the model's "
+            message=f"the state passed to {event.target}.load_state_dict consists of the model's "
             f"own tensors ({event.shared} of {event.entries}), so nothing is restored",
             expected="a copy of an earlier state, or the state of another model",
-            observed=f"{event.shared} tensors are the memory of {event.target} itself",
+            observed=f"{event.shared} tensors share the memory of {event.target} itself",
         )
 
 
 def _kept(violation: Violation, load: CheckpointEvent) -> Violation:
-    """The state was made in an earlier step, and has followed the model since."""
+    """The state was made in an earlier step and has changed with the model since."""
     line = str(load.made).rpartition("/")[2]
     return replace(
         violation,
         likely_cause=(
-            f"The state was kept by state_dict() ({line}) without a copy, so it followed every "
-            "step; load_state_dict(){where} restores what is there already."
+            f"The state was stored by state_dict() ({line}) without a copy, so it changed with "
+            "every step; load_state_dict(){where} loads the current weights."
         ),
     )
 
 
 def _same_object(violation: Violation, target: str) -> Violation:
-    """A trained model loads a state that was just made of it."""
+    """A trained model loads its own current state."""
     return replace(
         violation,
-        title="{subject} loads a state that was just taken from it: nothing changes",
+        title="{subject} loads its own current state: nothing changes",
         likely_cause=(
             "Both sides of load_state_dict(){where} are one model, which an optimizer trains: two "
             "names for one object (target = model), or the same name twice."
         ),
         fix=(
-            f"Make the second model another object, by copy.deepcopy() of {target}, and load "
-            "the state of the one into the other."
+            f"Make the second model another object with copy.deepcopy() of {target}, and load "
+            "the state of one into the other."
         ),
     )
 
 
 def _own_state(violation: Violation, target: str, trained: frozenset[str]) -> Violation:
-    """A model that no optimizer trains loads a state that was just made of it."""
-    others = joined(sorted(trained)) or "the model that is trained"
+    """A model that no optimizer trains loads its own current state."""
+    others = joined(sorted(trained)) or "the trained model"
     return replace(
         violation,
         title="{subject} loads its own state: nothing changes",
         likely_cause=(
-            f"load_state_dict(){{where}} gives {target} the state_dict() of {target} itself, so it "
-            f"stays as it was made; the optimizer trains {others}."
+            f"load_state_dict(){{where}} gives {target} the state_dict() of {target} itself, so "
+            f"it never changes; the optimizer trains {others}."
         ),
-        fix=f"Load the state of the model to be followed (of {others}) into {target}.",
+        fix=f"Load the state of the model to follow (of {others}) into {target}.",
     )

@@ -1,4 +1,4 @@
-"""A checkpoint leaves out parameters that the optimizer holds. Judges single saves."""
+"""A checkpoint omits parameters that the optimizer holds. Judges single saves."""
 
 from __future__ import annotations
 
@@ -12,42 +12,43 @@ from traincheck.schema.findings import Subject, Symptom, Violation
 
 
 class OptimizerSavedInPart(EventRule, code="TC605"):
-    """optimizer-saved-in-part: the saved state of an optimizer leaves parameters out.
+    """optimizer-saved-in-part: the saved state of an optimizer omits parameters.
 
     What it checks:
-        The optimizer state in a file that is saved lists as many parameters as an optimizer of the
-        run holds.
+        The optimizer state in a saved file lists as many parameters as an optimizer of the run
+        holds.
 
     Why it matters:
-        What is left out has no momentum after a resume, or the state cannot be loaded at all. It
-        shows only then, when the run that saved is gone.
+        Omitted parameters have no momentum after a resume, or the state cannot be loaded at all.
+        This shows only after the run that saved it has ended.
 
     Fires on:
-        An engine that keeps the parameters that required grad when it was made, while the optimizer
-        holds them all.
+        - An engine that stores the parameters that required grad at its creation, while the
+          optimizer holds all of them.
 
     Stays quiet on:
-        States as optimizer.state_dict() makes them; files of another program that are written
-        again; sharded optimizers, which hold a part of what is saved.
+        - States as returned by optimizer.state_dict().
+        - Files of another program that are written again.
+        - Sharded optimizers, which hold a part of the saved state.
 
     Fix:
-        Save optimizer.state_dict() as it is, and load the file once to see that it fits.
+        Save optimizer.state_dict() unchanged, and load the file once to verify that it matches.
 
     Source:
         https://github.com/deepspeedai/DeepSpeed/issues/6771
     """
 
-    title = "The saved state of the optimizer leaves parameters out"
+    title = "The saved state of the optimizer omits parameters"
     title_of_several = "A saved state has fewer parameters than any optimizer"
-    likely_cause = "What is saved{where} was made from a list that is not the optimizer's."
-    fix = "Save optimizer.state_dict() as it is."
-    fix_of_several = "Save the state_dict() of each optimizer as it is."
+    likely_cause = "The saved state{where} was built from a list that is not the optimizer's."
+    fix = "Save optimizer.state_dict() unchanged."
+    fix_of_several = "Save the state_dict() of each optimizer unchanged."
     needs = Needs(kinds=frozenset({"checkpoint", "optimizer", "step"}))
 
     def __init__(self) -> None:
         super().__init__()
         self._held: dict[str, tuple[int, OptimizerEvent]] = {}
-        self._is_told = False
+        self._is_reported = False
 
     def judge(self, event: Event) -> list[Violation]:
         if isinstance(event, OptimizerEvent):
@@ -64,9 +65,9 @@ class OptimizerSavedInPart(EventRule, code="TC605"):
             return []
         self.triggered += 1
         counts = [count for count, _ in self._held.values()]
-        if self._is_told or listed >= min(counts):
+        if self._is_reported or listed >= min(counts):
             return []
-        self._is_told = True
+        self._is_reported = True
         count, optimizer = min(self._held.values(), key=lambda held: held[0])
         name = optimizer.cls.rpartition(".")[2]
         return [
@@ -78,7 +79,7 @@ class OptimizerSavedInPart(EventRule, code="TC605"):
                 subject=Subject(api=optimizer.cls),
                 symptom=Symptom.NOT_RESTORED,
                 message=(
-                    f"{event.path or 'the file'} is given the state of {listed} parameters, but "
+                    f"{event.path or 'the file'} holds the state of {listed} parameters, but "
                     f"{name} holds {count}"
                 ),
                 expected=f"the {count} parameters of {name}",

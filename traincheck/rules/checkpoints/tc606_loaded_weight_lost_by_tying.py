@@ -1,4 +1,4 @@
-"""A weight that was loaded is given up for another one. Goes by identity and content."""
+"""A loaded weight is replaced by another one. Compares identity and content."""
 
 from __future__ import annotations
 
@@ -10,22 +10,24 @@ from traincheck.schema.torch_api import Families
 
 
 class LoadedWeightLostByTying(EventRule, code="TC606", aliases=("loaded-weight-given-up",)):
-    """loaded-weight-lost-by-tying: weights are tied after a load that had two of them.
+    """loaded-weight-lost-by-tying: weights are tied after a load with different values for them.
 
     What it checks:
-        Two parameters that a checkpoint gave different values do not become one parameter before
-        the first step.
+        Two parameters with different values in a checkpoint do not become one parameter before the
+        first step.
 
     Why it matters:
-        One of them was trained for this and is thrown away: the model begins with an output layer
-        that has nothing to do with its body, and nothing tells.
+        One of the trained weights is discarded. The model starts with an output layer that does not
+        belong to its body, without a message.
 
     Fires on:
-        head.weight = embedding.weight after load_state_dict() of a model in which they differ.
+        - head.weight = embedding.weight after load_state_dict() of a model in which they differ.
 
     Stays quiet on:
-        Checkpoints in which both are equal, or only one is there; weights that were tied before
-        the load; layers that are replaced after it; parameters on a GPU.
+        - Checkpoints in which both are equal, or only one is present.
+        - Weights that were tied before the load.
+        - Layers that are replaced after the load.
+        - Parameters on a GPU.
 
     Fix:
         Do not tie the weights (tie_word_embeddings=False), or load a checkpoint with tied weights.
@@ -34,9 +36,9 @@ class LoadedWeightLostByTying(EventRule, code="TC606", aliases=("loaded-weight-g
         https://github.com/huggingface/transformers/pull/42612
     """
 
-    title = "The loaded {variables} {was|were} given up for another weight"
+    title = "The loaded {variables} {was|were} replaced by another weight"
     likely_cause = "Weights are tied after load_state_dict(), which gave them different values."
-    fix = "Leave the weights untied, as the checkpoint has them."
+    fix = "Leave the weights untied, as in the checkpoint."
     needs = Needs(
         calls=frozenset({Families.OPTIMIZER_STEP}),
         states=frozenset({"parameter@new"}),
@@ -46,7 +48,7 @@ class LoadedWeightLostByTying(EventRule, code="TC606", aliases=("loaded-weight-g
     def __init__(self) -> None:
         super().__init__()
         self._loads: dict[str, CheckpointEvent] = {}  # root -> load of it
-        self._names: dict[tuple[str, int], StateEvent] = {}  # root and identity -> a name of it
+        self._names: dict[tuple[str, int], StateEvent] = {}  # (root, identity) -> its first name
 
     def judge(self, event: Event) -> list[Violation]:
         if isinstance(event, CheckpointEvent):
@@ -77,9 +79,9 @@ class LoadedWeightLostByTying(EventRule, code="TC606", aliases=("loaded-weight-g
                 event,
                 subject=Subject(variable=lost.name),
                 symptom=Symptom.NOT_RESTORED,
-                message=f"{kept.name} now stands for {lost.name}, loaded with other values",
-                expected=f"{lost.name} and {kept.name} as they were loaded, with different values",
-                observed="both names stand for one parameter",
+                message=f"{lost.name}, loaded with other values, is now the same as {kept.name}",
+                expected=f"{lost.name} and {kept.name} with different values, as loaded",
+                observed="both names refer to one parameter",
                 evidence=(load, lost),
             )
         ]

@@ -1,4 +1,4 @@
-"""A resume in the middle of an epoch skips batches of another order. Goes by indices."""
+"""A resume within an epoch skips batches of another order. Compares indices."""
 
 from __future__ import annotations
 
@@ -17,24 +17,27 @@ class DataOrderDiffersAfterResume(
     """data-order-differs-after-resume: a resumed epoch trains samples again.
 
     What it checks:
-        When training goes on from a file that was saved within an epoch, and leaves the first
-        batches of the new loader out, these are the batches that were trained on before.
+        A resume from a file saved within an epoch may skip the first batches of the new loader. The
+        skipped batches are those that were trained on before.
 
     Why it matters:
-        The order is drawn anew, so other batches than those are left out: in this epoch some
-        samples come twice and others never. After many restarts the model has seen a biased part.
+        The order is drawn again, so other batches are skipped. In this epoch some samples come
+        twice and others never. After many restarts the model has seen a biased part of the data.
 
     Fires on:
-        A shuffling loader whose generator is not restored, and a loop that skips as many batches as
-        were done; accelerate.skip_first_batches with a sampler that draws another order.
+        - A shuffling loader whose generator is not restored, and a loop that skips as many batches
+          as were done.
+        - accelerate.skip_first_batches with a sampler that draws another order.
 
     Stays quiet on:
-        Resumes at the beginning of an epoch; epochs that are begun again; orders that are restored;
-        samplers that draw with replacement.
+        - Resumes at the start of an epoch.
+        - Epochs that are restarted.
+        - Orders that are restored.
+        - Samplers that draw with replacement.
 
     Fix:
-        Save the state of the sampler's generator at the beginning of the epoch and restore it, or
-        seed it by the epoch.
+        Save the state of the sampler's generator at the start of the epoch and restore it, or seed
+        it with the epoch.
 
     Source:
         https://github.com/huggingface/accelerate/pull/4233,
@@ -46,7 +49,10 @@ class DataOrderDiffersAfterResume(
         "The generator of the sampler is not restored, so the order of the epoch was drawn "
         "again before its first batches were skipped."
     )
-    fix = "Restore the sampler's generator as it was when the epoch began, or seed it by epoch."
+    fix = (
+        "Restore the sampler's generator to its state at the start of the epoch, or seed it with "
+        "the epoch."
+    )
     needs = Needs(
         calls=frozenset({Families.BACKWARD}), kinds=frozenset({"batch", "checkpoint", "step"})
     )
@@ -55,7 +61,7 @@ class DataOrderDiffersAfterResume(
     def __init__(self) -> None:
         super().__init__()
         self._resumptions = Resumptions()
-        self._told: set[tuple[int, str, int]] = set()  # rank, stream and number of a load
+        self._reported: set[tuple[int, str, int]] = set()  # rank, stream and number of a load
 
     def observe(self, event: Event) -> list[Violation]:
         return [found for one in self._resumptions.observe(event) for found in self._judge(one)]
@@ -63,9 +69,9 @@ class DataOrderDiffersAfterResume(
     def _judge(self, one: Resumed) -> list[Violation]:
         self.triggered += 1
         load = (one.load.rank, one.load.stream, one.load.seq)
-        if not one.again or load in self._told:
+        if not one.again or load in self._reported:
             return []
-        self._told.add(load)
+        self._reported.add(load)
         return [self._violation(one)]
 
     def _violation(self, one: Resumed) -> Violation:
@@ -78,10 +84,10 @@ class DataOrderDiffersAfterResume(
             subject=Subject(variable=one.batch.loader),
             symptom=Symptom.REPEATED_DATA,
             message=(
-                f"{one.load.path} was saved after {one.done} batches of an epoch; after the resume "
-                f"{one.batch.loader} gives samples of those batches again"
+                f"{one.load.path} was saved after {one.done} batches of an epoch; after the "
+                f"resume, {one.batch.loader} returns samples of those batches again"
             ),
-            expected="the batches that are skipped are those that were trained on before",
+            expected="the skipped batches are those that were trained on before",
             observed=f"{samples} of this batch were trained on before in the same epoch",
             evidence=(one.batch, one.load),
         )

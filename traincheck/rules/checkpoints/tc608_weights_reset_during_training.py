@@ -1,4 +1,4 @@
-"""A model is set back to the weights that it was made with. Goes by fingerprints."""
+"""A model is reset to its initial weights. Compares fingerprints."""
 
 from __future__ import annotations
 
@@ -20,29 +20,34 @@ from traincheck.schema.observations.reading import observed
 from traincheck.schema.torch_api import Families
 
 _EVALUATIONS = 2
-_MADE = "it was made with"
+_MADE = "initial weights"
 
 
 class WeightsResetDuringTraining(EventRule, code="TC608", aliases=("training-undone",)):
-    """weights-reset-during-training: a trained model is evaluated or saved with its first weights.
+    """weights-reset-during-training: a trained model is evaluated or saved with initial weights.
 
     What it checks:
-        The weights with which a model is evaluated or saved once training has begun are not those
-        that it was made with, be they loaded or copied.
+        After training has started, a model is not evaluated or saved with its initial weights,
+        whether loaded or copied.
 
     Why it matters:
-        An average of weights (EMA) that is never updated is still the first weights. Copying it in
-        for evaluation and checkpoints reports and saves an untrained model, or undoes the epoch.
+        An average of weights (EMA) that is never updated still holds the initial weights. Copying
+        it in for evaluation and checkpoints reports and saves an untrained model, or undoes the
+        epoch.
 
     Fires on:
-        A load of exactly the first weights of the model after optimizer steps, an evaluation or
-        a save, and then more steps of the same optimizer. Two evaluations with exactly the first
-        weights, before each of which they had moved, when no load tells of it (copy_, .data).
+        - A load of exactly the initial weights after optimizer steps, then an evaluation or a save,
+          and then more steps of the same optimizer.
+        - Two evaluations with exactly the initial weights, which had changed before each, without a
+          recorded load (copy_, .data).
 
     Stays quiet on:
-        Folds and trials, which make a new optimizer; searches for a learning rate, which restore
-        the optimizer too; averages that moved; loads without evaluation; weights that never move;
-        parameters on a GPU.
+        - Folds and trials, which create a new optimizer.
+        - Learning-rate finders, which restore the optimizer too.
+        - Averages that changed.
+        - Loads without evaluation.
+        - Weights that never change.
+        - Parameters on a GPU.
 
     Fix:
         Update the average after every optimizer step.
@@ -51,10 +56,10 @@ class WeightsResetDuringTraining(EventRule, code="TC608", aliases=("training-und
         https://github.com/MultimediaTechLab/YOLO/issues/97
     """
 
-    title = "{subject} is set back to the weights it was made with"
+    title = "{subject} is reset to its initial weights"
     likely_cause = (
-        "What is copied in{where} was never updated, as an average of weights should be after "
-        "each step."
+        "The weights copied in{where} were never updated, e.g. an average that must be updated "
+        "after each step."
     )
     fix = "Update the average of weights after every optimizer step."
     needs = needs_of(EvalWeights) | Needs(
@@ -69,9 +74,9 @@ class WeightsResetDuringTraining(EventRule, code="TC608", aliases=("training-und
         self._stepped: set[str | None] = set()  # optimizers, before the load
         self._load: CheckpointEvent | None = None
         self._is_used = False
-        self._told: set[str | None] = set()
+        self._reported: set[str | None] = set()
         self._moved: set[str] = set()  # parameters, since the last evaluation with first weights
-        self._seen: dict[str, list[tuple[Event, int]]] = {}  # such evaluations of a model
+        self._seen: dict[str, list[tuple[Event, int]]] = {}  # such evaluations by model
 
     def judge(self, event: Event) -> list[Violation]:
         if isinstance(event, StateEvent):
@@ -99,7 +104,7 @@ class WeightsResetDuringTraining(EventRule, code="TC608", aliases=("training-und
             self._first.setdefault(event.name, event.summary.fingerprint)
 
     def _evaluated(self, event: Event, found: EvalWeights) -> None:
-        """A model is evaluated. By then a load has told of itself."""
+        """Add an evaluation of a model. A load before it has been recorded by now."""
         values, model = found.values, found.model
         if not values or self._load is not None:
             return
@@ -131,15 +136,15 @@ class WeightsResetDuringTraining(EventRule, code="TC608", aliases=("training-und
         self._stepped.add(event.owner)
         if not is_known:
             return []
-        if load is not None and self._is_used and load.target not in self._told:
-            self._told.add(load.target)
-            said = f"loads exactly the weights that {_MADE}, is evaluated or saved with them"
+        if load is not None and self._is_used and load.target not in self._reported:
+            self._reported.add(load.target)
+            said = f"loads exactly its {_MADE} and is evaluated or saved with them"
             return [self._violation(load, load.target, said, len(load.values))]
         for model, marks in self._seen.items():
-            if len(marks) >= _EVALUATIONS and model not in self._told:
-                self._told.add(model)
+            if len(marks) >= _EVALUATIONS and model not in self._reported:
+                self._reported.add(model)
                 first, count = marks[0]
-                said = f"is evaluated again and again with exactly the weights that {_MADE}"
+                said = f"is evaluated repeatedly with exactly its {_MADE}"
                 return [self._violation(first, model, said, count)]
         return []
 
@@ -148,8 +153,8 @@ class WeightsResetDuringTraining(EventRule, code="TC608", aliases=("training-und
             event,
             subject=Subject(module=model),
             symptom=Symptom.SILENT_WRITE,
-            message=f"after training, {model} {said}, and training goes on",
+            message=f"after training, {model} {said}, and training continues",
             expected="weights that training has changed",
-            observed=f"the {count} parameters as they were before the first step",
+            observed=f"the {count} parameters as before the first step",
             evidence=(event,) if isinstance(event, CheckpointEvent) else (),
         )

@@ -1,4 +1,4 @@
-"""Training is resumed with a new GradScaler. Needs proof that it is a resume."""
+"""Training resumes with a new GradScaler. Requires proof that it is a resume."""
 
 from __future__ import annotations
 
@@ -9,27 +9,26 @@ from traincheck.schema.events import CallEvent, CheckpointEvent, Event, StepEven
 from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.torch_api import Families
 
-_DEFAULT = 65536.0  # with which every scaler begins
+_DEFAULT = 65536.0  # initial scale of every scaler
 
 
 class ScalerNotRestored(EventRule, code="TC609"):
-    """scaler-not-restored: model and optimizer are resumed, the loss scale begins anew.
+    """scaler-not-restored: model and optimizer are resumed, but the loss scale restarts.
 
     What it checks:
-        When model and optimizer were loaded from a file that also holds the state of a GradScaler
-        with another scale than the default, scaler.load_state_dict was called before its first
-        step.
+        If model and optimizer are loaded from a file with GradScaler state whose scale is not the
+        default, scaler.load_state_dict is called before its first step.
 
     Why it matters:
         The scaler searches for a scale again. Until it has found one, steps are skipped while
-        schedules and averages go on, or small gradients vanish.
+        schedules and averages continue, or small gradients vanish.
 
     Fires on:
-        A resume that loads everything but the scaler.
+        - A resume that loads everything except the scaler.
 
     Stays quiet on:
-        Files without a scaler, or with one that still has the scale it began with; fine-tuning from
-        a file that this run does not write.
+        - Files without a scaler, or with one that still has its initial scale.
+        - Fine-tuning from a file that this run does not write.
 
     Fix:
         Call scaler.load_state_dict(checkpoint["scaler"]).
@@ -40,7 +39,7 @@ class ScalerNotRestored(EventRule, code="TC609"):
 
     title = "GradScaler is not restored on resume"
     likely_cause = "The checkpoint holds its state, but scaler.load_state_dict() is not called."
-    fix = "Call scaler.load_state_dict() with the saved state before training goes on."
+    fix = "Call scaler.load_state_dict() with the saved state before training continues."
     needs = RESUME | Needs(calls=frozenset({Families.SCALER_STEP}))
 
     def __init__(self) -> None:
@@ -48,7 +47,7 @@ class ScalerNotRestored(EventRule, code="TC609"):
         self._resume = Resume()
         self._scaler: CheckpointEvent | None = None
         self._used: CallEvent | None = None
-        self._is_told = False
+        self._is_reported = False
 
     def judge(self, event: Event) -> list[Violation]:
         self._resume.observe(event)
@@ -72,11 +71,11 @@ class ScalerNotRestored(EventRule, code="TC609"):
         if resume.model is None:
             return []
         self.triggered += 1
-        if self._is_told or self._scaler is not None or file.path not in resume.saved:
+        if self._is_reported or self._scaler is not None or file.path not in resume.saved:
             return []
         if part.get("scale") == _DEFAULT:
             return []
-        self._is_told = True
+        self._is_reported = True
         return [
             Violation(
                 check_id=self.code,
@@ -86,7 +85,7 @@ class ScalerNotRestored(EventRule, code="TC609"):
                 subject=Subject(api=Families.SCALER_STEP),
                 symptom=Symptom.NOT_RESTORED,
                 message=(
-                    "GradScaler starts again, although model and optimizer were loaded from "
+                    "GradScaler restarts, although model and optimizer were loaded from "
                     f"{file.path}, which holds its state"
                 ),
                 expected=f"scaler.load_state_dict(): the scale was {part.get('scale')}",

@@ -1,4 +1,4 @@
-"""A resume leaves the saved states of random generators in the file."""
+"""A resume does not restore the saved states of random generators."""
 
 from __future__ import annotations
 
@@ -11,22 +11,23 @@ from traincheck.schema.torch_api import Families
 
 
 class RandomStateNotRestored(EventRule, code="TC610", severity="info"):
-    """random-state-not-restored: states of generators are saved and never used.
+    """random-state-not-restored: states of random generators are saved but not restored.
 
     What it checks:
-        When model and optimizer were loaded from a file that also holds the state of a random
-        generator, torch.set_rng_state was called before training goes on.
+        If model and optimizer are loaded from a file with the state of a random generator,
+        torch.set_rng_state is called before training continues.
 
     Why it matters:
-        The resumed run draws other numbers than the one that was stopped, or the same as at its
-        beginning: orders and dropout masks come again, and results cannot be repeated.
+        The resumed run draws other numbers than the stopped run, or repeats those of its start.
+        Orders and dropout masks repeat, and results are not reproducible.
 
     Fires on:
-        A resume that loads everything but the generators.
+        - A resume that loads everything except the generators.
 
     Stays quiet on:
-        Files without such a state; fine-tuning from a file that this run does not write; states
-        of generators that are given back by their own set_state.
+        - Files without such a state.
+        - Fine-tuning from a file that this run does not write.
+        - States of generators that are restored by their own set_state.
 
     Fix:
         Call torch.set_rng_state(checkpoint["rng"]).
@@ -37,14 +38,14 @@ class RandomStateNotRestored(EventRule, code="TC610", severity="info"):
 
     title = "Random generators are not restored on resume"
     likely_cause = "The checkpoint holds their states, but torch.set_rng_state() is not called."
-    fix = "Call torch.set_rng_state() with the saved state before training goes on."
+    fix = "Call torch.set_rng_state() with the saved state before training continues."
     needs = RESUME | Needs(calls=frozenset({Families.SET_RNG_STATE}))
 
     def __init__(self) -> None:
         super().__init__()
         self._resume = Resume()
         self._is_set = False
-        self._is_told = False
+        self._is_reported = False
 
     def judge(self, event: Event) -> list[Violation]:
         resume = self._resume
@@ -65,9 +66,9 @@ class RandomStateNotRestored(EventRule, code="TC610", severity="info"):
         if resume.model is None or resume.optimizer is None:
             return []
         self.triggered += 1
-        if self._is_told or self._is_set or file.path not in resume.saved:
+        if self._is_reported or self._is_set or file.path not in resume.saved:
             return []
-        self._is_told = True
+        self._is_reported = True
         call = next(iter(resume.stepped.values()))
         return [
             Violation(
@@ -78,10 +79,10 @@ class RandomStateNotRestored(EventRule, code="TC610", severity="info"):
                 subject=Subject(api=Families.SET_RNG_STATE),
                 symptom=Symptom.ADVICE,
                 message=(
-                    f"model and optimizer were loaded from {file.path}, the states of random "
-                    "generators in it were not"
+                    f"model and optimizer were loaded from {file.path}, but its states of random "
+                    "generators were not"
                 ),
-                expected="torch.set_rng_state() before training goes on",
+                expected="torch.set_rng_state() before training continues",
                 observed="torch.set_rng_state() is not called",
                 evidence=(file,),
             )

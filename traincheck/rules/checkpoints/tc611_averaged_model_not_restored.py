@@ -1,4 +1,4 @@
-"""An average of weights is overwritten right after a resume. Goes by what it became."""
+"""An average of weights is overwritten right after a resume. Compares its content afterwards."""
 
 from __future__ import annotations
 
@@ -14,31 +14,37 @@ from traincheck.schema.observations.loaded_averages import LoadedAverage
 from traincheck.schema.observations.reading import observed
 
 _UPDATES = 3  # one that copies, and two that do not
-_MOST = 16  # loads at a time
+_MOST = 16  # loads stored at a time
 
 
 class AveragedModelNotRestored(EventRule, code="TC611", aliases=("average-forgotten",)):
     """averaged-model-not-restored: the first update after a resume overwrites the average.
 
     What it checks:
-        A model that no optimizer holds, loaded together with the trained model and its optimizer,
-        does not become exactly the trained model in the first step, to be averaged from then on.
+        A model that no optimizer holds is loaded together with the trained model and its optimizer.
+        The first step does not set it to exactly the trained model, with averaging from then on.
 
     Why it matters:
-        The number of updates was not saved with the average. Counting from 0 again, the warm-up of
-        its decay (or a running mean) replaces all that was averaged before by the weights of that
-        moment. The evaluated model gets worse with every resume, and nothing tells.
+        The number of updates was not saved with the average. Counting restarts at 0, so the warm-up
+        of its decay (or a running mean) replaces the whole average by the current weights. The
+        evaluated model gets worse with every resume, without a message.
 
     Fires on:
-        A load of other weights than those of the trained model, a first update that makes all
-        parameters equal to it, and updates in the next two steps that do not; named in the first.
+        - A load of weights that differ from the trained model. The first update makes all
+          parameters equal to it, and updates in the next two steps do not. The first of these steps
+          is reported.
 
     Stays quiet on:
-        Averages that go on averaging; target networks, which are copied again; averages equal to
-        the trained model when loaded, or unchanged by the load; models with a counter among their
-        buffers; averages that are not updated in each step; trained models that are written to by
-        hand after their step, as when the average is copied in for evaluation; starts without a
-        loaded optimizer; models on a GPU; sampled steps.
+        - Averages that continue averaging.
+        - Target networks, which are copied again.
+        - Averages that are equal to the trained model when loaded, or unchanged by the load.
+        - Models with a counter among their buffers.
+        - Averages that are not updated in each step.
+        - Trained models that are written by hand after their step, e.g. to copy the average in for
+          evaluation.
+        - Starts without a loaded optimizer.
+        - Models on a GPU.
+        - Sampled steps.
 
     Fix:
         Save the number of updates with the average: register_buffer("count", torch.zeros(())).
@@ -47,9 +53,9 @@ class AveragedModelNotRestored(EventRule, code="TC611", aliases=("average-forgot
         https://github.com/lightly-ai/lightly-train/pull/892
     """
 
-    title = "{subject} forgets what it averaged when training is resumed"
-    likely_cause = "The number of its updates is not saved: it begins at 0 after the load."
-    fix = "Save the number of updates with the average, as a buffer of it."
+    title = "{subject} loses its average when training is resumed"
+    likely_cause = "The number of its updates is not saved: it restarts at 0 after the load."
+    fix = "Save the number of updates with the average, as one of its buffers."
     needs = needs_of(LoadedAverage) | Needs(kinds=frozenset({"checkpoint", "step"}))
 
     def __init__(self) -> None:
@@ -99,7 +105,7 @@ class AveragedModelNotRestored(EventRule, code="TC611", aliases=("average-forgot
         return [self._violation(loaded.load, *loaded.copied)]
 
     def _is_resumed(self, load: CheckpointEvent, step: int, trained_model: str) -> bool:
-        """Whether the trained model was loaded too, with other values, and its optimizer."""
+        """Whether the trained model, with other values, and its optimizer were loaded too."""
         optimizer, of = self._optimizer, f"{trained_model}."
         if optimizer is None or None in (load.step, optimizer.step):
             return False
@@ -125,10 +131,10 @@ class AveragedModelNotRestored(EventRule, code="TC611", aliases=("average-forgot
             symptom=Symptom.NOT_RESTORED,
             message=(
                 f"{load.target} is loaded with an average of weights; its first update makes it "
-                f"exactly {of}, the next ones average again, as if it had never been updated: "
+                f"exactly {of}, and the next ones average as if it had never been updated: "
                 "its count of updates is not restored"
             ),
-            expected="an update that keeps most of what was loaded",
+            expected="an update that preserves most of the loaded average",
             observed=f"all {found.parameters} parameters are those of {of}",
             evidence=(load, copied),
         )
@@ -136,7 +142,7 @@ class AveragedModelNotRestored(EventRule, code="TC611", aliases=("average-forgot
 
 @dataclass(slots=True)
 class _Loaded:
-    """A model since its load. steps: those in which it changed; copied: the one that made it."""
+    """A model since its load. steps: those that changed it. copied: the mark of the copy."""
 
     load: CheckpointEvent
     steps: list[int] = field(default_factory=list)

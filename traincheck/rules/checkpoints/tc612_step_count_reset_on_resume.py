@@ -1,4 +1,4 @@
-"""A resumed run counts its epochs or steps from the beginning. Needs proof of a resume."""
+"""A resumed run counts its epochs or steps from the start. Requires proof of a resume."""
 
 from __future__ import annotations
 
@@ -21,49 +21,54 @@ _STEP = re.compile(
 
 
 class StepCountResetOnResume(EventRule, code="TC612", aliases=("count-begins-anew",)):
-    """step-count-reset-on-resume: a resumed run counts epochs or steps from the beginning.
+    """step-count-reset-on-resume: a resumed run counts epochs or steps from the start.
 
     What it checks:
-        When model and optimizer were loaded from a file that also holds the number of an epoch or
-        step, training goes on from there: the next file that it saves holds no lower number, and
-        the sampler is not told an epoch from long before.
+        If model and optimizer are loaded from a file with the number of an epoch or step, training
+        continues from there. The next saved file holds no lower number, and the sampler does not
+        receive a much earlier epoch.
 
     Why it matters:
-        What goes by the number begins anew at each restart: warm-up, decay and curricula, the order
-        of the samples, the names of checkpoints, which overwrite earlier ones, and the end.
+        Everything that depends on the number restarts with each resume: warm-up, decay and
+        curricula, the order of the samples, and the end of training. New checkpoints overwrite
+        earlier ones with the same name.
 
     Fires on:
-        A loop over range(epochs) after a resume; a step count that starts at 0;
-        sampler.set_epoch(0) in the first epoch after a resume at a later one.
+        - A loop over range(epochs) after a resume.
+        - A step count that starts at 0.
+        - sampler.set_epoch(0) in the first epoch after a resume at a later one.
 
     Stays quiet on:
-        Fine-tuning that loads the model alone; an optimizer other than the loaded one; files
-        without such a number; an epoch that is begun again; counts within an epoch beside the
-        number of the epoch; earlier checkpoints that are read again in the same run.
+        - Fine-tuning that loads only the model.
+        - An optimizer other than the loaded one.
+        - Files without such a number.
+        - An epoch that is restarted.
+        - Counts within an epoch beside the number of the epoch.
+        - Earlier checkpoints that are read again in the same run.
 
     Fix:
-        Begin the loop where the file says: for epoch in range(checkpoint["epoch"] + 1, epochs).
+        Start the loop at the saved number: for epoch in range(checkpoint["epoch"] + 1, epochs).
 
     Source:
         https://github.com/atomistic-machine-learning/schnetpack/issues/102,
         https://github.com/mlbench/mlbench-old/issues/50
     """
 
-    title = "A resumed run counts from the beginning"
+    title = "A resumed run counts from the start"
     likely_cause = (
-        "The checkpoint holds a number that training does not go on from: the loop{where} "
-        "starts again."
+        "The checkpoint holds a number from which training does not continue: the loop{where} "
+        "restarts."
     )
-    fix = "Begin the loop with the number of the checkpoint that was loaded."
+    fix = "Start the loop at the number of the loaded checkpoint."
     needs = RESUME | Needs(calls=frozenset({Families.BACKWARD}), kinds=frozenset({"batch"}))
 
     def __init__(self) -> None:
         super().__init__()
         self._resume = Resume()
         self._owners: set[str | None] = set()  # optimizers that were loaded
-        self._file: CheckpointEvent | None = None  # from which training is resumed, until judged
+        self._file: CheckpointEvent | None = None  # of the resume, until it is judged
         self._first: CallEvent | None = None  # step after the resume
-        self._told: BatchEvent | None = None  # first batch after it from a sampler with epochs
+        self._sampled: BatchEvent | None = None  # first batch after it from a sampler with epochs
         self._steps = self._backwards = 0  # since the resume
 
     def judge(self, event: Event) -> list[Violation]:
@@ -73,8 +78,8 @@ class StepCountResetOnResume(EventRule, code="TC612", aliases=("count-begins-ane
         if self._file is None:
             return []
         if isinstance(event, BatchEvent):
-            if self._first is None and self._told is None and _shuffles_by_epoch(event):
-                self._told = event
+            if self._first is None and self._sampled is None and _shuffles_by_epoch(event):
+                self._sampled = event
         elif isinstance(event, CallEvent):
             family = event.family or event.api
             self._backwards += family == Families.BACKWARD
@@ -92,7 +97,7 @@ class StepCountResetOnResume(EventRule, code="TC612", aliases=("count-begins-ane
                 self._owners.add(event.owner)
             file = resume.file
             if file is not None and file.numbers and resume.model and resume.optimizer:
-                self._file, self._first, self._told = file, None, None
+                self._file, self._first, self._sampled = file, None, None
                 self._steps = self._backwards = 0
         elif self._file is not None and self._first is not None:
             return self._saved(event, self._file, self._first)
@@ -106,20 +111,20 @@ class StepCountResetOnResume(EventRule, code="TC612", aliases=("count-begins-ane
         if self._first is not None:
             return []
         self._first = event
-        saved, told = _number(file.numbers, _EPOCH), self._told
-        if saved is None or told is None or told.sampler_epoch is None:
+        saved, sampled = _number(file.numbers, _EPOCH), self._sampled
+        if saved is None or sampled is None or sampled.sampler_epoch is None:
             return []
         self.triggered += 1
-        if told.sampler_epoch >= saved[1] - 1:  # counts may begin at 0 or 1
+        if sampled.sampler_epoch >= saved[1] - 1:  # counts may begin at 0 or 1
             return []
         self._file = None
-        said = f"the sampler of {told.loader} is told epoch {told.sampler_epoch}"
-        return [self._violation(event, file, saved, said, told)]
+        said = f"the sampler of {sampled.loader} receives epoch {sampled.sampler_epoch}"
+        return [self._violation(event, file, saved, said, sampled)]
 
     def _saved(
         self, event: CheckpointEvent, file: CheckpointEvent, first: CallEvent
     ) -> list[Violation]:
-        """A file that is saved after a step: it tells where the loop is."""
+        """Compare the numbers of a file that is saved after a step: they show the position."""
         for names in (_EPOCH, _STEP):
             before = _number(file.numbers, names)
             if before is None or before[0] not in event.numbers:
@@ -129,12 +134,12 @@ class StepCountResetOnResume(EventRule, code="TC612", aliases=("count-begins-ane
             key, now = before[0], event.numbers[before[0]]
             if now >= before[1] or (names is _STEP and not self._counts(now)):
                 return []
-            said = f'the next file that is saved holds "{key}": {now}'
+            said = f'the next saved file holds "{key}": {now}'
             return [self._violation(first, file, before, said, event)]
         return []
 
     def _counts(self, number: int) -> bool:
-        """Whether a number of steps was counted from the resume on, and not within an epoch."""
+        """Whether a number counts steps since the resume, not within an epoch."""
         return any(abs(number - since) <= 1 for since in (self._steps, self._backwards))
 
     def _violation(
@@ -156,9 +161,9 @@ class StepCountResetOnResume(EventRule, code="TC612", aliases=("count-begins-ane
             message=(
                 f'{file.path} holds "{key}": {number}, and model and optimizer were loaded '
                 "from it, "
-                f"but training counts from the beginning: {said}"
+                f"but training counts from the start: {said}"
             ),
-            expected=f"training goes on from {key} {number}",
+            expected=f"training continues from {key} {number}",
             observed=said,
             evidence=(file, first, proof),
         )
@@ -171,7 +176,7 @@ def _number(numbers: Mapping[str, int], names: re.Pattern[str]) -> tuple[str, in
 
 
 def _shuffles_by_epoch(event: BatchEvent) -> bool:
-    """Whether the order of a loader depends on the epoch that its sampler is told."""
+    """Whether the order of a loader depends on the epoch of its sampler."""
     if event.sampler_epoch is None or event.sampler != _DISTRIBUTED:
         return False
     return any(later < former for former, later in pairwise(event.indices))

@@ -1,4 +1,4 @@
-"""Weights are initialized after they were loaded. Goes by identity and content."""
+"""Weights are initialized after they were loaded. Compares identity and content."""
 
 from __future__ import annotations
 
@@ -20,27 +20,28 @@ class InitializedAfterLoad(EventRule, code="TC613", severity="error"):
     """initialized-after-load: a model is initialized again after its weights were loaded.
 
     What it checks:
-        No function of torch.nn.init fills the weights of a model between load_state_dict() and the
-        first step.
+        torch.nn.init does not fill the weights of a model between load_state_dict() and the first
+        step.
 
     Why it matters:
-        What was loaded is gone, and training begins from scratch with the learning rate of a
-        fine-tuning. The load was told to be complete, and the loss falls.
+        The loaded weights are lost. Training starts from scratch with the learning rate of a
+        fine-tuning. The load reported success, and the loss falls.
 
     Fires on:
-        A load after which four fifths of the loaded weights, and two at least, are initialized and
-        have other values when the first step ends.
+        - A load after which four fifths of the loaded weights (at least two) are initialized and
+          have other values when the first step ends.
 
     Stays quiet on:
-        A new head, or other small parts that are initialized after the load; weights that are
-        loaded, or copied, once more; an initialization before the load, or after a first step;
-        parameters on a GPU.
+        - A new head, or other small parts that are initialized after the load.
+        - Weights that are loaded or copied once more.
+        - An initialization before the load, or after a first step.
+        - Parameters on a GPU.
 
     Fix:
         Initialize first, then load.
 
     Options:
-        share: so much of the loaded weights is all of them.
+        share: share of the loaded weights, in [0, 1], that counts as all of them.
 
     Source:
         https://github.com/open-mmlab/mmengine/pull/555
@@ -59,8 +60,8 @@ class InitializedAfterLoad(EventRule, code="TC613", severity="error"):
         super().__init__()
         self.share = share
         self._loads: dict[str, CheckpointEvent] = {}  # by target
-        self._filled: dict[int, CallEvent] = {}  # by identity; the last time
-        self._looks: dict[str, StateEvent] = {}  # the first at each loaded weight since then
+        self._filled: dict[int, CallEvent] = {}  # last initialization by identity
+        self._looks: dict[str, StateEvent] = {}  # first record of each loaded weight since then
         self._is_over = False
 
     def judge(self, event: Event) -> list[Violation]:
@@ -87,7 +88,7 @@ class InitializedAfterLoad(EventRule, code="TC613", severity="error"):
 
     def _call(self, event: CallEvent) -> None:
         if event.api not in _INITS:
-            self._is_over = True  # the step ends soon, with what state was seen late
+            self._is_over = True  # the step ends soon, after the late records of states
             return
         result = event.result if isinstance(event.result, dict) else {}
         identity = result.get("identity")
@@ -123,7 +124,7 @@ class InitializedAfterLoad(EventRule, code="TC613", severity="error"):
                 subject=Subject(module=load.target, variable=lost[0].name),
                 symptom=Symptom.NOT_RESTORED,
                 message=f"{call.api} fills {lost[0].name} after the load",
-                expected="the values that were loaded, at the first step",
+                expected="the loaded values at the first step",
                 observed=f"{call.api} fills {len(lost)} of {len(weights)} loaded weights",
                 evidence=(load, call, lost[0]),
             )

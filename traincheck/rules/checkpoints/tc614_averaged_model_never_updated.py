@@ -1,4 +1,4 @@
-"""An average of weights is evaluated again and again, and never updated."""
+"""An average of weights is evaluated repeatedly and never updated."""
 
 from __future__ import annotations
 
@@ -12,27 +12,29 @@ from traincheck.schema.findings import Subject, Symptom, Violation
 
 _ROUNDS = 3
 _STEPS = 50  # between the first and the last of them
-# Classes that average: AveragedModel of torch, ModelEmaV2 of timm, EMA of ema_pytorch ...
+# Classes of averages: AveragedModel of torch, ModelEmaV2 of timm, EMA of ema_pytorch ...
 _AVERAGE = re.compile(r"(Averaged?Model|(Moving|Running)Average|EMA|Ema(?![a-z])|SWA)\w*\Z")
 
 
 class AveragedModelNeverUpdated(EventRule, code="TC614", aliases=("average-never-updated",)):
-    """averaged-model-never-updated: an average of weights is evaluated and stays as it was made.
+    """averaged-model-never-updated: an average of weights is evaluated but keeps initial weights.
 
     What it checks:
         A model whose class averages weights changes between its evaluations.
 
     Why it matters:
-        Without update_parameters() (update() elsewhere) the average is a copy of the weights that
-        training began with. It is evaluated, saved as the best model, and never was trained.
+        Without update_parameters() (update() in other libraries), the average is a copy of the
+        initial weights. It is evaluated and saved as the best model, but was never trained.
 
     Fires on:
-        The third evaluation, fifty training steps or more after the first, of a model whose class
-        is called AveragedModel, EMA, ModelEma, SWA or the like, with the same weights in all.
+        - The third evaluation, fifty training steps or more after the first, with the same weights
+          in all. The class of the model is named e.g. AveragedModel, EMA, ModelEma or SWA.
 
     Stays quiet on:
-        Averages that change at all; that are evaluated in training only, or before it; models that
-        an optimizer holds; copies of other classes, of which nobody knows what they are for.
+        - Averages that change at all.
+        - Averages that are evaluated in training only, or before it.
+        - Models that an optimizer holds.
+        - Copies of other classes, whose purpose is unknown.
 
     Fix:
         Call update_parameters(model) of the average after optimizer.step().
@@ -41,9 +43,10 @@ class AveragedModelNeverUpdated(EventRule, code="TC614", aliases=("average-never
         https://docs.pytorch.org/docs/stable/optim.html#weight-averaging-swa-and-ema
     """
 
-    title = "{subject} is evaluated as an average, and never updated"
+    title = "{subject} is evaluated as an average but never updated"
     likely_cause = (
-        "update_parameters() of the average (update() elsewhere) is not called: {observed}."
+        "update_parameters() of the average (update() in other libraries) is not called: "
+        "{observed}."
     )
     fix = "Call update_parameters(model) of the average after optimizer.step()."
     needs = AUXILIARY
@@ -51,21 +54,21 @@ class AveragedModelNeverUpdated(EventRule, code="TC614", aliases=("average-never
     def __init__(self) -> None:
         super().__init__()
         self._models: defaultdict[int, AuxiliaryModels] = defaultdict(AuxiliaryModels)
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def judge(self, event: Event) -> list[Violation]:
         call = auxiliary_call(event)
         if call is None or not event.step:
             return []
-        root = re.split("[.#]", call.model)[0]  # which has the name of its class
+        root = re.split("[.#]", call.model)[0]  # named after its class
         if not (_AVERAGE.search(call.model_class) or _AVERAGE.search(root)):
             return []
         self.triggered += 1
         model = self._models[event.rank].look(call, event.step)
         is_long = model.looks >= _ROUNDS and event.step - (model.first or 0) >= _STEPS
-        if not is_long or model.has_moved or model.name in self._told:
+        if not is_long or model.has_moved or model.name in self._reported:
             return []
-        self._told.add(model.name)
+        self._reported.add(model.name)
         return [self._violation(event, model.name, model.looks)]
 
     def _violation(self, event: Event, model: str, rounds: int) -> Violation:
@@ -76,8 +79,8 @@ class AveragedModelNeverUpdated(EventRule, code="TC614", aliases=("average-never
             stage="eval",
             subject=Subject(module=model),
             symptom=Symptom.STATE_UNCHANGED,
-            message=f"{model} averages weights, and was evaluated {rounds} times with the same",
-            expected=f"{model} changes between its evaluations, as the trained model does",
+            message=f"{model} averages weights, but {rounds} evaluations used the same weights",
+            expected=f"{model} changes between its evaluations, like the trained model",
             observed=f"the same weights in {rounds} evaluations",
             evidence=(event,),
         )

@@ -1,1 +1,1 @@
-"""Rules about how models and optimizers are configured."""
+"""Rules about the configuration of models and optimizers."""

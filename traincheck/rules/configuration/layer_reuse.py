@@ -1,4 +1,4 @@
-"""Modules that are called several times in one forward. Which ones count, a rule says."""
+"""Modules that are called several times in one forward. Rules select the kinds of modules."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ Calls = Mapping[str, Counter[int | None]]  # module -> span around it -> calls
 
 
 class ReusedModuleRule(BuiltInRule):
-    """Counts the calls of each module from one training forward of a model to the next.
+    """Counts the calls of each module between two training forwards of a model.
 
-    Not those of a network that is called as a whole on several inputs, as losses over pairs do, nor
-    of a layer that is also given something else, with another number of rows.
+    Two cases do not count: a network that is called as a whole on several inputs (e.g. for a loss
+    over pairs), and a layer that also receives inputs with another number of rows.
 
     Attributes:
-        in_a_row: forwards in which a module was called again before it is reported.
-        has_others: other modules lie between two places of these; called again right after itself
-            one is in a loop over parts of its input.
+        in_a_row: consecutive forwards with repeated calls before a module is reported.
+        has_others: whether other modules must lie between two uses; a module called again right
+            after itself is in a loop over parts of its input.
     """
 
     in_a_row: ClassVar[int] = 2
@@ -40,8 +40,8 @@ class ReusedModuleRule(BuiltInRule):
         self._counted: set[str] = set()
         self._reused: Counter[str] = Counter()
         self._repeating: set[str] = set()
-        self._last: dict[int | None, str] = {}  # span around -> module that was called last in it
-        self._rows: defaultdict[str, set[int]] = defaultdict(set)  # in what a module was given
+        self._last: dict[int | None, str] = {}  # enclosing span -> module that was called last
+        self._rows: defaultdict[str, set[int]] = defaultdict(set)  # batch sizes of module inputs
         self._looped: set[str] = set()  # called again right after itself: over chunks of an input
 
     def observe(self, event: Event) -> Sequence[Violation]:
@@ -52,7 +52,7 @@ class ReusedModuleRule(BuiltInRule):
         if not isinstance(event, CallEvent):
             return ()
         if Families.BACKWARD in (event.family, event.api):
-            self._clear()  # what was computed again for it
+            self._clear()  # calls of a recomputation
         elif event.root:
             return self._close(event)
         elif event.module is not None:
@@ -64,7 +64,7 @@ class ReusedModuleRule(BuiltInRule):
 
     @abstractmethod
     def counts(self, event: CallEvent) -> bool:
-        """Whether a call shows that its module is one that counts."""
+        """Whether a call shows that its module counts."""
 
     def _enter(self, event: CallEvent, module: str) -> None:
         self._calls[module][event.parent] += 1
@@ -111,7 +111,7 @@ class ReusedModuleRule(BuiltInRule):
 
 
 def _inside(calls: Calls) -> dict[str, set[int]]:
-    """How often what is inside a module was called, by its path."""
+    """The numbers of calls of the modules inside each module, by its path."""
     found: dict[str, set[int]] = defaultdict(set)
     for module, spans in calls.items():
         above = module.rpartition(".")[0]
@@ -124,17 +124,17 @@ def _inside(calls: Calls) -> dict[str, set[int]]:
 def _unit(
     module: str, calls: Calls, inside: Mapping[str, set[int]], repeating: Collection[str]
 ) -> str | None:
-    """What is used at several places: a layer, or the element of a list that it is part of.
+    """The reused unit: a layer, or the list element that contains it.
 
-    None for a layer in a loop over time, and for one of a network that was called several times.
+    None for a layer in a loop over time, and for a layer of a network called several times.
 
     Args:
         module: a layer that was called several times.
         calls: of all modules.
-        inside: how often modules were called that are inside others.
+        inside: numbers of calls of the modules inside each module.
         repeating: modules that hold one child under several names.
     """
-    if max(calls[module].values()) > 1:  # within one call of what is around it
+    if max(calls[module].values()) > 1:  # within one call of its parent
         is_twice = max(calls[module].values()) == _TWICE
         return module if is_twice or module.rpartition(".")[0] in repeating else None
     unit = module

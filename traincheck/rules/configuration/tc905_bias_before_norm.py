@@ -1,4 +1,4 @@
-"""A bias that the norm behind it takes away again."""
+"""A bias that the following norm cancels."""
 
 from __future__ import annotations
 
@@ -13,33 +13,35 @@ _CENTRED = frozenset({"batch norm", "instance norm"})
 
 
 class BiasBeforeNorm(ModelRule, code="TC905", severity="info"):
-    """bias-before-norm: a bias that the norm behind it takes away again.
+    """bias-before-norm: the norm after a layer cancels its bias.
 
     What it checks:
-        A linear or convolution layer directly before a batch or instance norm of its size has
-        no bias.
+        A linear or convolution layer directly before a batch or instance norm of its size has no
+        bias.
 
     Why it matters:
-        The norm subtracts the mean, and with it the bias: memory and time for nothing, and
-        weight decay on noise.
+        The norm subtracts the mean and with it the bias. The bias wastes memory and time, and
+        weight decay acts on noise.
 
     Fires on:
-        Conv2d(bias=True) registered right before a BatchNorm2d of as many channels, in a
-        Sequential or a class.
+        - Conv2d(bias=True) registered right before a BatchNorm2d with the same number of channels,
+          in a Sequential or a class.
 
     Stays quiet on:
-        Layers without bias; other layers in between; layer norms and group norms; norms of
-        another size.
+        - Layers without bias.
+        - Other layers in between.
+        - Layer norms and group norms.
+        - Norms of another size.
 
     Fix:
-        bias=False in the layer before the norm.
+        Set bias=False in the layer before the norm.
 
     Source:
         https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
     """
 
-    title = "Biases have no effect in front of a norm"
-    likely_cause = "Layers before a norm were built with their default bias=True."
+    title = "Biases have no effect before a norm"
+    likely_cause = "Layers before a norm were built with the default bias=True."
     fix = "Build these layers with bias=False."
     needs = MODELS
 
@@ -61,7 +63,7 @@ class BiasBeforeNorm(ModelRule, code="TC905", severity="info"):
                 self.info,
                 model.event,
                 idle,
-                expected="no bias in front of a norm that subtracts the mean",
+                expected="no bias before a norm that subtracts the mean",
                 observed="the bias has no effect",
             )
         ]

@@ -1,4 +1,4 @@
-"""Adam whose weight decay is not decoupled."""
+"""Adam with coupled weight decay."""
 
 from __future__ import annotations
 
@@ -14,42 +14,45 @@ _ADAM = "torch.optim.adam.Adam"
 
 
 class AdamWithDecay(BuiltInRule, code="TC906", severity="info"):
-    """adam-with-decay: Adam whose weight decay is not decoupled.
+    """adam-with-decay: Adam uses weight decay that is not decoupled.
 
     What it checks:
-        Adam is not given a weight_decay that it adds to the gradient.
+        Adam has no weight_decay that it adds to the gradient.
 
     Why it matters:
-        The decay goes through Adam's scaling: weights with large gradients hardly decay. AdamW
-        decays all alike.
+        The decay passes through Adam's scaling, so weights with large gradients hardly decay. AdamW
+        decays all weights alike.
 
     Fires on:
-        Adam(parameters, weight_decay=0.01).
+        - Adam(parameters, weight_decay=0.01).
 
     Stays quiet on:
-        AdamW; Adam with decoupled_weight_decay=True; a decay of zero; other optimizers.
+        - AdamW.
+        - Adam with decoupled_weight_decay=True.
+        - A decay of zero.
+        - Other optimizers.
 
     Fix:
-        torch.optim.AdamW.
+        Use torch.optim.AdamW.
 
     Source:
         https://arxiv.org/abs/1711.05101
     """
 
-    title = "Adam is given weight decay"
+    title = "Adam uses coupled weight decay"
     likely_cause = "The decay was written for AdamW or SGD."
     fix = "Use torch.optim.AdamW, and tune the decay again."
     needs = Needs(kinds=frozenset({"optimizer"}))
 
     def __init__(self) -> None:
         super().__init__()
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def observe(self, event: Event) -> Sequence[Violation]:
         if not isinstance(event, OptimizerEvent) or event.cls != _ADAM:
             return ()
-        made = event.where or event.id  # one line may make many: models that are trained in turn
-        if made in self._told:
+        made = event.where or event.id  # one line may create many, e.g. for one model after another
+        if made in self._reported:
             return ()
         self.triggered += 1
         coupled = [
@@ -59,7 +62,7 @@ class AdamWithDecay(BuiltInRule, code="TC906", severity="info"):
         ]
         if not coupled:
             return ()
-        self._told |= {made, event.id}
+        self._reported |= {made, event.id}
         return [
             about(
                 self.info,

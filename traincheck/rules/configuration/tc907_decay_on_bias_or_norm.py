@@ -1,4 +1,4 @@
-"""Weight decay of biases and norms."""
+"""Weight decay on biases and norms."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ from traincheck.rules.configuration.weight_decay import DECAY, DecayRule
 
 
 class DecayOnBiasOrNorm(DecayRule, code="TC907", severity="info"):
-    """decay-on-bias-or-norm: weight decay of biases and norms.
+    """decay-on-bias-or-norm: weight decay is applied to biases or norms.
 
     What it checks:
-        Parameter groups with weight decay hold no biases and no parameters of norms.
+        Parameter groups with weight decay contain no biases and no parameters of norms.
 
     Why it matters:
-        Decay pulls scales and offsets to zero, where they do not regularize: it only costs
-        accuracy.
+        Decay pulls scales and offsets to zero. This does not regularize and only costs accuracy.
 
     Fires on:
-        AdamW(model.parameters()) with its default weight_decay over a model with biases or
-        norms; one finding for each optimizer.
+        - AdamW(model.parameters()) with its default weight_decay over a model with biases or norms.
+          There is one finding for each optimizer.
 
     Stays quiet on:
-        Groups without decay; optimizers over weights alone.
+        - Groups without decay.
+        - Optimizers over weights alone.
 
     Fix:
-        Two parameter groups: decay for weights, weight_decay=0 for biases and norms.
+        Use two parameter groups: decay for weights, weight_decay=0 for biases and norms.
 
     Source:
         https://arxiv.org/abs/1812.01187
     """
 
-    title = "Biases or norms decay"
-    likely_cause = "Biases and norms are given the weight decay that weights are given."
+    title = "Weight decay is applied to biases or norms"
+    likely_cause = "Biases and norms are in a parameter group with the weight decay of weights."
     fix = "Put biases and the parameters of norms into a group with weight_decay=0."
     needs = DECAY
 

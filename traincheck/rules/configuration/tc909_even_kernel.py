@@ -1,4 +1,4 @@
-"""Convolution kernels without a middle."""
+"""Convolution kernels without a center."""
 
 from __future__ import annotations
 
@@ -9,25 +9,27 @@ from traincheck.schema.findings import Violation
 
 
 class EvenKernel(ModelRule, code="TC909", severity="info"):
-    """even-kernel: convolution kernels without a middle.
+    """even-kernel: convolution kernels have no center.
 
     What it checks:
         Kernels of convolutions have odd sizes, unless they cut patches.
 
     Why it matters:
-        An even kernel cannot be padded alike on both sides: features shift by half a pixel from
+        An even kernel cannot be padded equally on both sides. Features shift by half a pixel from
         layer to layer.
 
     Fires on:
-        Conv2d(kernel_size=4, stride=1).
+        - Conv2d(kernel_size=4, stride=1).
 
     Stays quiet on:
-        Odd kernels; even ones that move by more than one, as in patch embeddings and in the
-        discriminator of a DCGAN; transposed convolutions, and those with groups, such as the
-        causal ones of Mamba.
+        - Odd kernels.
+        - Even kernels with a stride above one, as in patch embeddings and the discriminator of a
+          DCGAN.
+        - Transposed convolutions.
+        - Convolutions with groups, such as the causal ones of Mamba.
 
     Fix:
-        Use 3, 5 or 7, or pad one side on purpose.
+        Use a size of 3, 5 or 7, or pad one side on purpose.
 
     Source:
         https://papers.nips.cc/paper/2019/hash/2afe4567e1bf64d32a5527244d104cea-Abstract.html
@@ -43,8 +45,8 @@ class EvenKernel(ModelRule, code="TC909", severity="info"):
         for path, facts in model.of_family(CONVOLUTION):
             self.triggered += 1
             kernel, stride = facts.get("kernel_size", ()), facts.get("stride", ())
-            # Where a kernel moves by more than one there is no middle to keep, and a convolution of
-            # each channel by itself mixes positions in time, one side of them cut off.
+            # With a stride above one there is no center to preserve. A depthwise convolution
+            # mixes positions in time and crops one side of them.
             is_by_channel = facts.get("groups", 1) > 1
             shifts = any(size % 2 == 0 and by == 1 for size, by in zip(kernel, stride))
             if shifts and not is_by_channel:
@@ -57,6 +59,6 @@ class EvenKernel(ModelRule, code="TC909", severity="info"):
                 model.event,
                 odd_one_out,
                 expected="kernels have odd sizes",
-                observed="an even kernel has no middle",
+                observed="an even kernel has no center",
             )
         ]

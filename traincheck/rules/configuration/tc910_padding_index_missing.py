@@ -1,4 +1,4 @@
-"""A token embedding that does not know which id is padding."""
+"""A token embedding without the padding id of the configuration."""
 
 from __future__ import annotations
 
@@ -9,35 +9,37 @@ from traincheck.schema.findings import Violation
 
 
 class PaddingIndexMissing(ModelRule, code="TC910", severity="info"):
-    """padding-index-missing: a token embedding that does not know which id is padding.
+    """padding-index-missing: a token embedding has no padding_idx.
 
     What it checks:
-        An embedding of the whole vocabulary has a padding_idx when the configuration names a
-        padding id.
+        An embedding of the whole vocabulary has a padding_idx if the configuration has a padding
+        id.
 
     Why it matters:
-        Gradients of padding are computed and applied: slow, and the padding vector drifts.
+        Gradients of padding are computed and applied. This is slow, and the padding vector drifts.
 
     Fires on:
-        Embedding(vocab_size, dim) in a model whose config.pad_token_id is set.
+        - Embedding(vocab_size, dim) in a model whose config.pad_token_id is set.
 
     Stays quiet on:
-        Embeddings with a padding_idx; small ones (under 100 rows); position embeddings; models
-        whose configuration names no padding id.
+        - Embeddings with a padding_idx.
+        - Small embeddings (under 100 rows).
+        - Position embeddings.
+        - Models whose configuration has no padding id.
 
     Fix:
-        nn.Embedding(..., padding_idx=config.pad_token_id).
+        Use nn.Embedding(..., padding_idx=config.pad_token_id).
 
     Source:
         https://docs.pytorch.org/docs/stable/generated/torch.nn.Embedding.html
 
     Options:
-        rows: embeddings of fewer are no vocabularies.
+        rows: an embedding with fewer rows is not a vocabulary.
     """
 
     title = "A token embedding has no padding index"
-    likely_cause = "padding_idx was not given."
-    fix = "Give the embedding padding_idx=pad_token_id."
+    likely_cause = "padding_idx was not set."
+    fix = "Build the embedding with padding_idx=pad_token_id."
     needs = MODELS
 
     def __init__(self, rows: int = 100) -> None:

@@ -1,4 +1,4 @@
-"""Two opinions about which id is padding."""
+"""Embedding and configuration disagree about the padding id."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ from traincheck.schema.findings import Violation
 
 
 class PaddingIndexDiffers(ModelRule, code="TC911"):
-    """padding-index-differs: two opinions about which id is padding.
+    """padding-index-differs: embedding and configuration disagree about the padding id.
 
     What it checks:
-        The padding_idx of a token embedding is the pad_token_id of the model's configuration.
+        The padding_idx of a token embedding equals the pad_token_id of the model's configuration.
 
     Why it matters:
-        The row of a real token gets no gradient and stays as it was made, while padding is
+        The row of a real token gets no gradient and keeps its initial value, while padding is
         learned.
 
     Fires on:
-        Embedding(vocab_size, dim, padding_idx=0) in a model whose config.pad_token_id is 1.
+        - Embedding(vocab_size, dim, padding_idx=0) in a model whose config.pad_token_id is 1.
 
     Stays quiet on:
-        Equal ids; embeddings without padding_idx; embeddings of other sizes than the
-        vocabulary, such as positions.
+        - Equal ids.
+        - Embeddings without padding_idx.
+        - Embeddings whose size is not that of the vocabulary, such as positions.
 
     Fix:
         Use one id: padding_idx=config.pad_token_id.
@@ -32,10 +33,11 @@ class PaddingIndexDiffers(ModelRule, code="TC911"):
         https://docs.pytorch.org/docs/stable/generated/torch.nn.Embedding.html
     """
 
-    title = "Embedding and configuration name different padding ids"
+    title = "Embedding and configuration have different padding ids"
     likely_cause = "The tokenizer or the configuration changed after the embedding was written."
     fix = (
-        "Give the embedding padding_idx=config.pad_token_id; retrain the row that got no gradient."
+        "Build the embedding with padding_idx=config.pad_token_id, and retrain the row that got "
+        "no gradient."
     )
     needs = MODELS
 

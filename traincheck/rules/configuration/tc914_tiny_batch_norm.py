@@ -1,4 +1,4 @@
-"""Batch statistics of a handful of samples."""
+"""Batch norm statistics of a handful of samples."""
 
 from __future__ import annotations
 
@@ -17,34 +17,36 @@ _IN_A_ROW = 3
 
 
 class TinyBatchNorm(BuiltInRule, code="TC914", severity="info"):
-    """tiny-batch-norm: batch statistics of a handful of samples.
+    """tiny-batch-norm: batch norm computes statistics of a handful of samples.
 
     What it checks:
-        Batch norms in training mode see at least 8 samples at a time.
+        Batch norms in training mode receive at least 8 samples at a time.
 
     Why it matters:
-        Mean and variance of a few samples are noise: training is unstable, and evaluation
-        differs from it.
+        Mean and variance of a few samples are noise. Training is unstable, and evaluation differs
+        from it.
 
     Fires on:
-        BatchNorm over batches of 4 in training mode, three times in a row.
+        - BatchNorm over batches of 4 in training mode, three times in a row.
 
     Stays quiet on:
-        Evaluation mode; other norms; inputs with many positions (images of 8 x 8 and more count
-        each position); a last, smaller batch.
+        - Evaluation mode.
+        - Other norms.
+        - Inputs with many positions (images of 8 x 8 and more count each position).
+        - A last, smaller batch.
 
     Fix:
-        Larger batches, SyncBatchNorm over ranks, or GroupNorm.
+        Use larger batches, SyncBatchNorm over ranks, or GroupNorm.
 
     Source:
         https://arxiv.org/abs/1803.08494
 
     Options:
-        samples: the least number that is enough.
+        samples: smallest sufficient number of samples.
     """
 
-    title = "Batch norm sees very small batches"
-    likely_cause = "The batch of one device is small."
+    title = "Batch norm receives very small batches"
+    likely_cause = "The batch on one device is small."
     fix = "Use larger batches, SyncBatchNorm, or GroupNorm."
     needs = Needs(calls=frozenset({_API}))
 

@@ -1,4 +1,4 @@
-"""One batch norm that serves several places of a model."""
+"""One batch norm that is used at several places of a model."""
 
 from __future__ import annotations
 
@@ -14,25 +14,27 @@ _IN_A_ROW = 2
 
 
 class BatchNormReused(ReusedModuleRule, code="TC915", severity="info"):
-    """batch-norm-reused: one batch norm that serves several places of a model.
+    """batch-norm-reused: one batch norm is used at several places of a model.
 
     What it checks:
         A batch norm in training mode is called once in a forward of the model.
 
     Why it matters:
-        Its running statistics mix two distributions, and fit neither in evaluation.
+        Its running statistics mix two distributions and match neither in evaluation.
 
     Fires on:
-        A block with a batch norm that is applied twice in one forward, in two training steps in
-        a row.
+        - A block with a batch norm that is applied twice in one forward, in two consecutive
+          training steps.
 
     Stays quiet on:
-        Several forwards in a step (accumulation, GAN); a network that is called as a whole on
-        several inputs (siamese branches); layers in a loop over time; evaluation mode;
-        recomputation in gradient checkpointing.
+        - Several forwards in a step (accumulation, GAN).
+        - A network that is called as a whole on several inputs (siamese branches).
+        - Layers in a loop over time.
+        - Evaluation mode.
+        - Recomputation in gradient checkpointing.
 
     Fix:
-        One batch norm for each place.
+        Build one batch norm for each place.
 
     Source:
         https://github.com/pytorch/pytorch/issues/7289

@@ -1,4 +1,4 @@
-"""An embedding and an output layer of one shape that share nothing."""
+"""An embedding and an output layer of the same shape that do not share a weight."""
 
 from __future__ import annotations
 
@@ -9,37 +9,38 @@ from traincheck.schema.findings import Violation
 
 
 class UntiedEmbedding(ModelRule, code="TC917", severity="info"):
-    """untied-embedding: an embedding and an output layer of one shape that share nothing.
+    """untied-embedding: an embedding and an output layer of the same shape do not share a weight.
 
     What it checks:
-        A token embedding of over 1000 rows and a linear layer of the transposed shape are one
+        A token embedding of over 1000 rows and a linear layer of the transposed shape share one
         matrix.
 
     Why it matters:
-        Sharing saves the largest matrix of a small language model and often helps.
+        Sharing saves the largest matrix of a small language model and often improves it.
 
     Fires on:
-        Embedding(50000, 512) beside Linear(512, 50000) with a weight of its own.
+        - Embedding(50000, 512) beside Linear(512, 50000) with a separate weight.
 
     Stays quiet on:
-        Tied weights; small vocabularies; configurations that say whether to tie
-        (tie_word_embeddings).
+        - Tied weights.
+        - Small vocabularies.
+        - Configurations that set tie_word_embeddings.
 
     Fix:
-        head.weight = embedding.weight, before the optimizer is built.
+        Set head.weight = embedding.weight before the optimizer is built.
 
     Source:
         https://aclanthology.org/E17-2025/
 
     Options:
-        rows: embeddings of so many or fewer are too small to be worth it.
+        rows: an embedding with at most this many rows is too small to matter.
     """
 
     title = "An embedding and an output layer of the same shape are not tied"
     likely_cause = "The weights were not tied."
     fix = (
-        "head.weight = embedding.weight before the optimizer is built, unless both are meant "
-        "to differ."
+        "Set head.weight = embedding.weight before the optimizer is built, unless they should "
+        "differ."
     )
     needs = MODELS
 
@@ -49,7 +50,7 @@ class UntiedEmbedding(ModelRule, code="TC917", severity="info"):
 
     def judge(self, model: Model) -> Sequence[Violation]:
         if "tie_word_embeddings" in model.tokens:
-            return ()  # somebody decided
+            return ()  # the configuration decides
         heads = {
             (facts.get("out_features"), facts.get("in_features")): path
             for path, facts in model.of_family(LINEAR)
@@ -66,7 +67,7 @@ class UntiedEmbedding(ModelRule, code="TC917", severity="info"):
                         model.event,
                         [path, heads[size]],
                         expected="one matrix for both",
-                        observed="two matrices of one shape",
+                        observed="two matrices of the same shape",
                     )
                 ]
         return ()

@@ -1,4 +1,4 @@
-"""One layer that serves several places of a model. Counts calls, like TC915."""
+"""One layer that is used at several places of a model. Counts calls, like TC915."""
 
 from __future__ import annotations
 
@@ -16,27 +16,29 @@ _WITH_WEIGHTS = tuple(
 
 
 class LayerReused(ReusedModuleRule, code="TC922", severity="info"):
-    """layer-reused: one layer with weights that serves several places of a model.
+    """layer-reused: one layer with weights is used at several places of a model.
 
     What it checks:
         A linear, convolutional or attention layer is called once in a forward of the model.
 
     Why it matters:
-        Shared weights may be meant. Where a list of layers was built by [layer] * n, or one name
+        Shared weights may be intended. If a list of layers was built by [layer] * n, or one name
         was written twice, the model is smaller than it looks.
 
     Fires on:
-        A layer, or an element of a list of modules, that is applied twice within each forward, in
-        three training steps in a row.
+        - A layer, or an element of a list of modules, that is applied twice within each forward, in
+          three consecutive training steps.
 
     Stays quiet on:
-        Several forwards of the model in a step (accumulation, GAN); a network that is called as a
-        whole on several inputs (losses over pairs); layers in a loop over time; embeddings,
-        recurrent layers and norms; batch norms, which are TC915's; recomputation in gradient
-        checkpointing; evaluation.
+        - Several forwards of the model in a step (accumulation, GAN).
+        - A network that is called as a whole on several inputs (losses over pairs).
+        - Layers in a loop over time.
+        - Embeddings, recurrent layers and norms (TC915 checks batch norms).
+        - Recomputation in gradient checkpointing.
+        - Evaluation.
 
     Fix:
-        Build one layer for each place; ignore this where sharing is meant.
+        Build one layer for each place. Ignore this if sharing is intended.
 
     Source:
         https://github.com/pytorch/pytorch/issues/7289
@@ -44,7 +46,7 @@ class LayerReused(ReusedModuleRule, code="TC922", severity="info"):
 
     title = "A layer is used at several places of one forward"
     likely_cause = "The same layer object is called more than once."
-    fix = "Build one layer for each place, unless the weights are to be shared."
+    fix = "Build one layer for each place, unless the weights should be shared."
     needs = LEAVES | MODELS | Needs(calls=frozenset({Families.BACKWARD}))
     in_a_row = _IN_A_ROW
 

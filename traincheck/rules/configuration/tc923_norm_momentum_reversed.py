@@ -1,4 +1,4 @@
-"""Batch norms forget all but the last batch."""
+"""Batch norms whose running statistics are those of the last batch."""
 
 from __future__ import annotations
 
@@ -17,44 +17,45 @@ _PROOF = 2  # steps that train it
 
 
 class NormMomentumReversed(EventRule, code="TC923"):
-    """norm-momentum-reversed: batch norms keep the statistics of the last batch only.
+    """norm-momentum-reversed: running statistics of batch norms reflect only the last batch.
 
     What it checks:
         The momentum of BatchNorm is far below 1, or None.
 
     Why it matters:
-        In torch it is the weight of the new batch, elsewhere (TensorFlow, papers) that of what was
-        known before: 0.99 there is 0.01 here. With 0.99 the running statistics are those of the
-        last batch, and evaluation depends on which samples it happened to hold.
+        In torch, momentum is the weight of the new batch. In TensorFlow and many papers it is the
+        weight of the old statistics: 0.99 there is 0.01 here. With 0.99 the running statistics are
+        those of the last batch, and evaluation depends on its samples.
 
     Fires on:
-        Two steps of training with a BatchNorm in training mode that tracks statistics with a
-        momentum of 0.9 or more. Also where a library made it so: some ports of MobileNet and
-        EfficientNet took the number as it was.
+        - Two training steps with a BatchNorm in training mode that tracks statistics with a
+          momentum of 0.9 or more. This includes norms created by a library: some ports of MobileNet
+          and EfficientNet copied the number unchanged.
 
     Stays quiet on:
-        momentum=None, which takes the plain mean; exactly 1, which is set to take the statistics of
-        one batch anew; layers that track no statistics, or are in evaluation mode; models that are
-        not trained.
+        - momentum=None, which takes the plain mean.
+        - Exactly 1, which is used to set the statistics from one batch.
+        - Layers that track no statistics, or are in evaluation mode.
+        - Models that are not trained.
 
     Fix:
-        momentum=1 - momentum: 0.01 for what is 0.99 elsewhere. In a model of a library, set the
-        momentum of its norms before training.
+        Use 1 - momentum: 0.01 instead of 0.99. For a model of a library, set the momentum of its
+        norms before training.
 
     Options:
-        least: momentum that is too large, and all above but 1.
+        least: momentum from which on all values below 1 are too large.
 
     Source:
         https://github.com/pytorch/vision/issues/8250
     """
 
-    title = "Batch norms forget all but the last batch"
+    title = "Running statistics of batch norms are those of the last batch"
     likely_cause = (
-        "The momentum follows the convention of TensorFlow; in torch it is the weight of the "
+        "The momentum follows the convention of TensorFlow. In torch it is the weight of the "
         "new batch."
     )
     fix = (
-        "Use 1 - momentum: 0.01 for what is 0.99 in TensorFlow or a paper. In a model of a "
+        "Use 1 - momentum, e.g. 0.01 instead of 0.99 from TensorFlow or a paper. For a model of a "
         "library, set the momentum of its norms before training."
     )
     needs = Needs(calls=within_modules(_API) | {Families.MODULE}, kinds=frozenset({"mark", "step"}))
@@ -63,15 +64,15 @@ class NormMomentumReversed(EventRule, code="TC923"):
         super().__init__()
         self.least = least
         self.info, self._least = self.info, self.least
-        self._made: dict[str, float] = {}  # momentum by path, of models
+        self._made: dict[str, float] = {}  # momentum by path, from descriptions of models
         self._has_calls = False
         self._called: dict[str, tuple[float, CallEvent]] = {}  # momentum by path, in this step
-        self._roots: dict[str, CallEvent] = {}  # models that were trained in this step
-        self._rows: dict[str, tuple[int, CallEvent]] = {}  # steps by path, and the first call
+        self._roots: dict[str, CallEvent] = {}  # models trained in this step
+        self._rows: dict[str, tuple[int, CallEvent]] = {}  # path -> number of steps, first call
         self._is_over = False
 
-    # Recorded calls of batch norm decide, because modes and momenta may change at any time. Without
-    # them, as in compiled models, the description of the trained model does.
+    # Recorded calls of batch norm decide, because modes and momenta can change at any time. Without
+    # them, e.g. in compiled models, the description of the trained model decides.
     def judge(self, event: Event) -> list[Violation]:
         if isinstance(event, StepEvent):
             found, self._called, self._roots = self._found(), {}, {}
@@ -105,7 +106,7 @@ class NormMomentumReversed(EventRule, code="TC923"):
             self._roots.setdefault(call.module, call)
 
     def _found(self) -> dict[str, tuple[float, CallEvent]]:
-        """Norms that were trained in a step with a large momentum."""
+        """Norms trained in this step with a large momentum."""
         if self._has_calls:
             return self._called
         return {

@@ -1,4 +1,4 @@
-"""Monitors of what decays in an optimizer. What should not is theirs to say."""
+"""A base class of rules about weight decay. Subclasses select the parameters."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from traincheck.schema.events import Event, OptimizerEvent, StateEvent, StepEven
 from traincheck.schema.findings import Subject, Violation
 from traincheck.schema.values import number
 
-_LEAST = 1e-6  # less moves no weight in a training that ends
+_LEAST = 1e-6  # a smaller decay has no effect within a training
 DECAY = MODELS | Needs(states=frozenset({"parameter@new"}), kinds=frozenset({"optimizer", "step"}))
 
 
 class DecayRule(BuiltInRule):
-    """Compares what decays with what the models are made of, when a step is over."""
+    """Compares decaying parameters with the structure of the models at the end of a step."""
 
     def __init__(self) -> None:
         super().__init__()
         self._models: dict[str, Model] = {}
         self._waiting: list[OptimizerEvent] = []
-        self._told: set[str] = set()  # lines that make optimizers, ids of others
-        self._frozen: set[str] = set()  # optimizers pass over what has no gradient
+        self._reported: set[str] = set()  # lines that create optimizers, or optimizer ids
+        self._frozen: set[str] = set()  # optimizers skip parameters without a gradient
 
     def observe(self, event: Event) -> Sequence[Violation]:
         model = model_of(event)
@@ -43,10 +43,10 @@ class DecayRule(BuiltInRule):
 
     @abstractmethod
     def should_not_decay(self, name: str, family: str | None) -> bool:
-        """Whether a parameter of this full name in a layer of this kind should not decay."""
+        """Whether a parameter with this full name, in a layer of this family, should not decay."""
 
     def _judge(self, event: OptimizerEvent) -> Sequence[Violation]:
-        if not event.cls.startswith("torch.optim."):  # one of the user's own may leave them out
+        if not event.cls.startswith("torch.optim."):  # custom optimizers may exclude them
             return ()
         decaying = [
             name
@@ -55,14 +55,14 @@ class DecayRule(BuiltInRule):
             for name in group.params
             if name not in self._frozen
         ]
-        place = event.where or event.id  # trials and folds make theirs in one line
-        if not decaying or place in self._told:
+        place = event.where or event.id  # trials and folds create theirs in one line
+        if not decaying or place in self._reported:
             return ()
         self.triggered += 1
         found = sorted(filter(self._is_wrong, decaying))
         if not found:
             return ()
-        self._told.add(place)
+        self._reported.add(place)
         violation = about(
             self.info,
             event,

@@ -1,4 +1,4 @@
-"""States of torch's generator on all ranks, side by side for each step. Judges nothing."""
+"""States of torch's generator on all ranks, compared step by step."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _MOST_OPEN = 256
 
 @dataclass(slots=True)
 class Page:
-    """What one rank did in a step. content: of its batches."""
+    """One rank in a step. content: fingerprints of the samples in its batches."""
 
     content: tuple[str, ...] = ()
     state: RngEvent | None = None
 
 
 class RandomStateRule(BuiltInRule):
-    """Compares the steps that all ranks have ended. is_over: nothing more is to be said."""
+    """Compares the steps that all ranks have ended. is_over: whether the check has finished."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class RandomStateRule(BuiltInRule):
 
     @abstractmethod
     def compare(self, event: StepEvent, pages: Mapping[int, Page]) -> list[Violation]:
-        """What a step says that all ranks have ended; pages: by rank."""
+        """Return the violations of a step that all ranks have ended; pages: by rank."""
 
     def _end(self, event: StepEvent) -> list[Violation]:
         page = self._open.pop(event.rank, Page())

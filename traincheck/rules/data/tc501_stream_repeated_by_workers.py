@@ -1,4 +1,4 @@
-"""Every worker of a DataLoader yields the whole of an iterable dataset."""
+"""Every worker of a DataLoader yields all samples of an iterable dataset."""
 
 from __future__ import annotations
 
@@ -10,33 +10,35 @@ from traincheck.rules.shared.loaders import BATCHES, DATA_LOADER, STREAM, conten
 from traincheck.schema.events import BatchEvent, Event
 from traincheck.schema.findings import Subject, Symptom, Violation
 
-_MAX_SAMPLES = 100_000  # of an epoch that are counted
-_MIN_SAMPLES = 8  # different ones, before their counts say anything
-_SHARE = 0.9  # of samples that all workers give
+_MAX_SAMPLES = 100_000  # counted in an epoch
+_MIN_SAMPLES = 8  # distinct samples, before their counts are evidence
+_SHARE = 0.9  # of the samples: came from all workers
 
 
 class StreamRepeatedByWorkers(BuiltInRule, code="TC501", severity="error"):
     """stream-repeated-by-workers: each sample of an IterableDataset comes once per worker.
 
     What it checks:
-        Batches of an iterable dataset that is read by several workers are not the same from worker
-        to worker, and its samples do not come from every worker within an epoch.
+        If several workers read an iterable dataset, their batches differ, and samples do not come
+        from every worker within an epoch.
 
     Why it matters:
         An epoch is several epochs long, successive batches are copies of each other, and metrics
-        count each sample several times. Nothing fails.
+        count each sample several times. No error is raised.
 
     Fires on:
-        An __iter__ that does not ask get_worker_info() which part is its own.
+        - An __iter__ that does not use get_worker_info() to select its part.
 
     Stays quiet on:
-        Datasets with indices, whatever their sampler draws: replacement, weights, oversampling;
-        streams read by one worker; streams that are split; data that are the same in every batch;
-        rows that occur more than once by themselves.
+        - Map-style datasets with any sampler (replacement, weights, oversampling).
+        - Streams read by one worker.
+        - Streams that are split.
+        - Data that is the same in every batch.
+        - Rows that occur more than once in the data.
 
     Fix:
-        Let each worker yield its own part: in __iter__, ask torch.utils.data.get_worker_info() and
-        take every num_workers-th sample from id on.
+        Let each worker yield its own part. In __iter__, call torch.utils.data.get_worker_info() and
+        take every num_workers-th sample, starting at id.
 
     Source:
         https://github.com/huggingface/datasets/issues/3423, https://github.com/huggingface/nanoVLM/pull/203
@@ -45,18 +47,18 @@ class StreamRepeatedByWorkers(BuiltInRule, code="TC501", severity="error"):
     title = "Each worker of {variables} yields all samples of the dataset"
     likely_cause = (
         "The IterableDataset of {variables} does not split its samples among the workers in "
-        "__iter__, so that each of them yields every sample."
+        "__iter__, so each worker yields every sample."
     )
     fix = (
         "In __iter__, take worker = torch.utils.data.get_worker_info() and yield only every "
-        "worker.num_workers-th sample, beginning with number worker.id."
+        "worker.num_workers-th sample, starting with sample worker.id."
     )
     needs = BATCHES
 
     def __init__(self) -> None:
         super().__init__()
         self._epochs: dict[str, _Epoch] = {}
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def observe(self, event: Event) -> list[Violation]:
         if not isinstance(event, BatchEvent) or event.sampler != STREAM or event.workers < 2:  # noqa: PLR2004
@@ -69,8 +71,8 @@ class StreamRepeatedByWorkers(BuiltInRule, code="TC501", severity="error"):
             self.triggered += 1
         self._enter(epoch, event)
         is_proof = epoch.is_varied and not epoch.own and epoch.copies >= 2 * (event.workers - 1)
-        if is_proof and epoch.copied is not None and loader not in self._told:
-            said = f"batches of {event.workers} workers are the same, each of {epoch.copies} times"
+        if is_proof and epoch.copied is not None and loader not in self._reported:
+            said = f"batches of {event.workers} workers are equal in all {epoch.copies} comparisons"
             found += [self._violation(epoch.copied, said)]
         return found
 
@@ -99,11 +101,11 @@ class StreamRepeatedByWorkers(BuiltInRule, code="TC501", severity="error"):
                 epoch.makers[sample] = Counter((worker,))
 
     def _count(self, loader: str, epoch: _Epoch) -> list[Violation]:
-        """Once a pass is over: workers may shuffle, then only counts show what they did."""
-        if loader in self._told or epoch.again is None or len(epoch.makers) < _MIN_SAMPLES:
+        """Count samples after a pass: if workers shuffle, only counts show the repetition."""
+        if loader in self._reported or epoch.again is None or len(epoch.makers) < _MIN_SAMPLES:
             return []
         workers = epoch.again.workers
-        # Rows that come more than once by themselves come unequally often from each
+        # Rows that are repeated in the data come unequally often from each worker
         copied = sum(
             len(makers) == workers and len(set(makers.values())) == 1
             for makers in epoch.makers.values()
@@ -114,7 +116,7 @@ class StreamRepeatedByWorkers(BuiltInRule, code="TC501", severity="error"):
         return [self._violation(epoch.again, said)]
 
     def _violation(self, event: BatchEvent, observed: str) -> Violation:
-        self._told.add(event.loader)
+        self._reported.add(event.loader)
         return self.violation(
             event,
             subject=Subject(api=DATA_LOADER, variable=event.loader),
@@ -132,8 +134,8 @@ class StreamRepeatedByWorkers(BuiltInRule, code="TC501", severity="error"):
 class _Epoch:
     """One pass over a stream.
 
-    copied: first batch that equals that of the worker before; copies, own: how many do and do not.
-    again: first batch with a sample that another worker had given; makers: how often each worker
+    copied: first batch equal to that of the worker before. copies, own: batches that are and are
+    not. again: first batch with a sample that another worker gave. makers: how often each worker
     gave each sample.
     """
 

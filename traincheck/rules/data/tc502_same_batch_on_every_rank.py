@@ -1,4 +1,4 @@
-"""Ranks that train one model together are all given the same batches."""
+"""Ranks that train one model together all receive the same batches."""
 
 from __future__ import annotations
 
@@ -13,41 +13,43 @@ from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.torch_api import DDP_FORWARD, DDP_INIT
 from traincheck.schema.values import tensor_summary
 
-_PROOF = 2  # different batches that all ranks share
+_PROOF = 2  # different batches shared by all ranks
 _OPEN = 64  # batches that wait for the other ranks
 
 _Place = tuple[str, int, int]  # loader, epoch, index; or model, step, call in it
 _Given = BatchEvent | CallEvent
 _DRAWN_CAUSE = (
-    "No loader shares the data out: every rank draws the batches of {variables} itself, with the "
-    "same seed, so that from step {step} on all have the same."
+    "No loader shards the data: every rank draws the batches of {variables} itself with the "
+    "same seed. From step {step} on, all ranks have the same batches."
 )
-_DRAWN_FIX = "Seed what the loop draws batches with differently on each rank, as with seed + rank."
+_DRAWN_FIX = "Seed the generator that draws the batches differently on each rank, e.g. seed + rank."
 
 
 class SameBatchOnEveryRank(BuiltInRule, code="TC502", severity="error"):
-    """same-batch-on-every-rank: data-parallel ranks do not share the data out.
+    """same-batch-on-every-rank: data is not sharded between data-parallel ranks.
 
     What it checks:
-        Where a model is wrapped by DistributedDataParallel, the n-th training batch is not the same
-        on all ranks; nor, in a loop without a DataLoader, what the model is given.
+        If DistributedDataParallel wraps a model, the n-th training batch is not the same on all
+        ranks. In a loop without a DataLoader, the same holds for the model inputs.
 
     Why it matters:
         All ranks compute the same gradient. The run costs as much as with all ranks and learns as
         with one.
 
     Fires on:
-        A DataLoader without DistributedSampler, with the same seed or without shuffling, on every
-        rank: two different batches that all ranks have in common. Batches that each rank draws by
-        itself, with the same seed.
+        - A DataLoader without DistributedSampler on every rank, with the same seed or without
+          shuffling: all ranks share two different batches.
+        - Batches that each rank draws itself, with the same seed.
 
     Stays quiet on:
-        Evaluation; ranks that share batches in groups (tensor or pipeline parallel); runs without
-        DistributedDataParallel; one batch that is given again and again.
+        - Evaluation.
+        - Groups of ranks that share batches (tensor or pipeline parallel).
+        - Runs without DistributedDataParallel.
+        - A single batch that is repeated.
 
     Fix:
-        Give the loader sampler=DistributedSampler(dataset) and call its set_epoch(epoch). Where the
-        loop draws batches by itself, seed what it draws with with seed + rank.
+        Pass sampler=DistributedSampler(dataset) to the loader and call its set_epoch(epoch). If the
+        loop draws batches itself, seed its generator with seed + rank.
 
     Source:
         https://github.com/pytorch/pytorch/issues/31771, https://docs.pytorch.org/docs/stable/data.html
@@ -55,7 +57,7 @@ class SameBatchOnEveryRank(BuiltInRule, code="TC502", severity="error"):
 
     title = "All ranks train on the same batches of {variables}"
     likely_cause = (
-        "{variables} {has|have} no DistributedSampler, so that from step {step} on every rank "
+        "{variables} {has|have} no DistributedSampler. From step {step} on, every rank "
         "draws the same samples in the same order."
     )
     fix = "Build the training loader with sampler=DistributedSampler(dataset)."
@@ -68,7 +70,7 @@ class SameBatchOnEveryRank(BuiltInRule, code="TC502", severity="error"):
         self._open: dict[_Place, dict[int, _Given]] = {}
         self._shared: dict[str, dict[tuple[str, ...], _Given]] = {}  # by loader, or model
         self._differs: set[str] = set()
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._training = TrainingLoaders()
         self._has_loader = False
         self._calls: Counter[tuple[int, str]] = Counter()  # of models, in this step of a rank
@@ -120,11 +122,11 @@ class SameBatchOnEveryRank(BuiltInRule, code="TC502", severity="error"):
     def _conclude(self) -> list[Violation]:
         found = []
         for source, batches in self._shared.items():
-            if source in self._told or source in self._differs or len(batches) < _PROOF:
+            if source in self._reported or source in self._differs or len(batches) < _PROOF:
                 continue
             feeds = any((rank, source) in self._training for rank in self._ranks)
             if feeds or not self._has_loader:
-                self._told.add(source)
+                self._reported.add(source)
                 found.append(self._violation(list(batches.values())))
         return found
 
@@ -133,7 +135,7 @@ class SameBatchOnEveryRank(BuiltInRule, code="TC502", severity="error"):
         is_drawn = isinstance(first, CallEvent)
         if isinstance(first, CallEvent):
             source, api = first.module, first.api
-            given = f"{source} is given the same batches on all of them"
+            given = f"{source} receives the same batches on all of them"
         else:
             source, api = first.loader, DATA_LOADER
             sampler = (first.sampler or "none").rpartition(".")[2]
@@ -155,7 +157,7 @@ class SameBatchOnEveryRank(BuiltInRule, code="TC502", severity="error"):
 
 
 def _content(event: _Given) -> tuple[str, ...]:
-    """Fingerprints of what is given; empty where any is missing that would tell batches apart."""
+    """Fingerprints of a batch or model input; empty if one of a large tensor is missing."""
     if isinstance(event, BatchEvent):
         return content_of(event)
     tensors = [t for t in map(tensor_summary, event.args.values()) if t is not None]

@@ -1,4 +1,4 @@
-"""Samples are shuffled, but into the same order in every epoch."""
+"""Samples are shuffled into the same order in every epoch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from traincheck.schema.events import BatchEvent, CallEvent, Event, OptimizerEven
 from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.torch_api import Families
 
-_MAX_INDICES = 4096  # of the first epoch that are kept
+_MAX_INDICES = 4096  # stored of the first epoch
 _PROOF = 6.0  # the order repeats by chance once in 10**6
 
 
@@ -21,24 +21,27 @@ class ShuffledOrderRepeats(BuiltInRule, code="TC503"):
     """shuffled-order-repeats: every epoch has the same shuffled order.
 
     What it checks:
-        A training loader whose sampler shuffles does not draw its samples in the order of an
+        A training loader with a shuffling sampler does not draw its samples in the order of an
         earlier epoch.
 
     Why it matters:
-        The same samples meet in the same batches for the whole of training, as if nothing were
-        shuffled after the first epoch.
+        The same samples share a batch for the whole training, as if shuffling stopped after the
+        first epoch.
 
     Fires on:
-        DistributedSampler.set_epoch() never called; a generator or a global seed that is set anew
-        at the start of each epoch.
+        - DistributedSampler.set_epoch() is never called.
+        - A generator or a global seed is reset at the start of each epoch.
 
     Stays quiet on:
-        Loaders that do not shuffle; evaluation; a single epoch; so few samples that an order may
-        come twice; a second training with a new optimizer; a look into the loader, as
-        ``next(iter(loader))`` before an epoch, that nothing is trained on.
+        - Loaders that do not shuffle.
+        - Evaluation.
+        - A single epoch.
+        - So few samples that an order can repeat by chance.
+        - A second training with a new optimizer.
+        - A batch that is fetched before an epoch and not trained on, e.g. ``next(iter(loader))``.
 
     Fix:
-        Call sampler.set_epoch(epoch) before each epoch; seed once, before the first.
+        Call sampler.set_epoch(epoch) before each epoch. Seed once, before the first epoch.
 
     Source:
         https://github.com/pytorch/pytorch/issues/31771, https://github.com/huggingface/transformers/issues/4398
@@ -46,7 +49,7 @@ class ShuffledOrderRepeats(BuiltInRule, code="TC503"):
 
     title = "Epochs of {variables} repeat the same shuffled order"
     likely_cause = (
-        "The generator that {variables} shuffles with is seeded with the same number before "
+        "The generator with which {variables} shuffles is seeded with the same number before "
         "each epoch: by a seed call inside the epoch loop, or by a new generator."
     )
     fix = "Seed once before the first epoch, or with a number that depends on the epoch."
@@ -55,9 +58,9 @@ class ShuffledOrderRepeats(BuiltInRule, code="TC503"):
     def __init__(self) -> None:
         super().__init__()
         self._loaders: dict[str, _Orders] = {}
-        self._last: dict[int, str] = {}  # of each rank, the loader that gave the last batch
+        self._last: dict[int, str] = {}  # rank -> loader of its last batch
         self._repeated: dict[str, BatchEvent] = {}
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._training = TrainingLoaders()
 
     def observe(self, event: Event) -> list[Violation]:
@@ -82,7 +85,7 @@ class ShuffledOrderRepeats(BuiltInRule, code="TC503"):
         is_new = orders is not None and event.epoch != orders.epoch
         if orders is None or (is_new and orders.is_first and not orders.is_trained_on):
             if event.index:
-                return  # we came in the middle of an epoch
+                return  # the recording starts in the middle of an epoch
             orders = self._loaders[event.loader] = _Orders(event.epoch)
         elif is_new:
             self.triggered += 1
@@ -103,7 +106,7 @@ class ShuffledOrderRepeats(BuiltInRule, code="TC503"):
                 self._repeated.setdefault(event.loader, orders.start)
 
     def _trained(self, loader: str) -> None:
-        """An epoch counts from its first backward on: before, somebody may only look."""
+        """Mark the epoch as trained on: before its first backward, the batch may only be viewed."""
         orders = self._loaders.get(loader)
         if orders is None:
             return
@@ -114,8 +117,8 @@ class ShuffledOrderRepeats(BuiltInRule, code="TC503"):
     def _conclude(self, rank: int) -> list[Violation]:
         found = []
         for loader, event in self._repeated.items():
-            if loader not in self._told and (rank, loader) in self._training:
-                self._told.add(loader)
+            if loader not in self._reported and (rank, loader) in self._training:
+                self._reported.add(loader)
                 found.append(self._violation(event))
         return found
 
@@ -125,7 +128,7 @@ class ShuffledOrderRepeats(BuiltInRule, code="TC503"):
         cause = fix = ""
         if is_distributed:
             cause = (
-                "set_epoch() of the DistributedSampler of {variables} is never called, so that it "
+                "set_epoch() of the DistributedSampler of {variables} is never called, so it "
                 "shuffles every epoch with the same seed."
             )
             fix = "Call loader.sampler.set_epoch(epoch) at the start of every epoch."
@@ -137,11 +140,11 @@ class ShuffledOrderRepeats(BuiltInRule, code="TC503"):
             subject=Subject(api=DATA_LOADER, variable=event.loader),
             symptom=Symptom.REPEATED_DATA,
             message=(
-                f"{event.loader} ({sampler}) draws its samples in epoch {event.epoch} in the same "
-                "order as in the first"
+                f"{event.loader} ({sampler}) draws the samples of epoch {event.epoch} in the same "
+                "order as in the first epoch"
             ),
             expected="each epoch has its own order",
-            observed=f"epoch {event.epoch} begins with samples {list(event.indices[:4])} once more",
+            observed=f"epoch {event.epoch} starts with samples {list(event.indices[:4])} again",
             evidence=(event,),
             likely_cause=cause,
             fix=fix,
@@ -150,7 +153,7 @@ class ShuffledOrderRepeats(BuiltInRule, code="TC503"):
 
 @dataclass(slots=True)
 class _Orders:
-    """The order of the first epoch trained on, and how far the current one agrees with it."""
+    """The order of the first trained epoch, and how far the current epoch agrees with it."""
 
     epoch: int
     first: list[int] = field(default_factory=list)
@@ -158,12 +161,12 @@ class _Orders:
     place: int = 0
     agrees: bool = True
     start: BatchEvent | None = None
-    is_trained_on: bool = False  # backward() came in the current epoch
-    repeated: BatchEvent | None = None  # the start of the current epoch, once that is proven
+    is_trained_on: bool = False  # backward() ran in the current epoch
+    repeated: BatchEvent | None = None  # the start of the current epoch, once it is a proven repeat
 
 
 def _is_proof(order: Sequence[int], count: int) -> bool:
-    """Whether no shuffling would begin twice like this, and it is shuffled at all."""
+    """Whether the order is shuffled and its start too unlikely to occur twice."""
     begin = order[:count]
     if count > len(order) or list(begin) == sorted(begin):
         return False

@@ -1,4 +1,4 @@
-"""Random augmentation is the same in several workers of a DataLoader."""
+"""Random augmentation is the same in several DataLoader workers."""
 
 from __future__ import annotations
 
@@ -15,20 +15,24 @@ class WorkersRepeatRandomDraws(
     """workers-repeat-random-draws: workers use random generators in the same state.
 
     What it checks:
-        Generators that a training dataset draws from begin in a different state in each worker: the
-        global ones of Python, NumPy and torch, and those that the dataset or its transforms own.
+        Generators from which a training dataset draws start in a different state in each worker.
+        These are the global generators of Python, NumPy and torch, and those owned by the dataset
+        or its transforms.
 
     Why it matters:
-        Every worker applies the same sequence of random crops, flips or choices, so there is only
-        a fraction of the augmentation that was meant.
+        Every worker applies the same sequence of random crops, flips or choices. Only a fraction of
+        the intended augmentation takes place.
 
     Fires on:
-        A numpy.random.Generator, random.Random or torch.Generator kept in the dataset, of which
-        each worker gets a copy; a worker_init_fn that seeds each worker with the same number.
+        - A numpy.random.Generator, random.Random or torch.Generator stored in the dataset, of which
+          each worker gets a copy.
+        - A worker_init_fn that seeds each worker with the same number.
 
     Stays quiet on:
-        Generators that nothing is drawn from in workers; datasets seeded by worker_init_fn or by
-        index; iterable datasets, whose workers may need one common order; evaluation.
+        - Generators that workers do not draw from.
+        - Datasets seeded by worker_init_fn or by index.
+        - Iterable datasets, whose workers may need a common order.
+        - Evaluation.
 
     Fix:
         Seed by worker: worker_init_fn=lambda i: dataset.reseed(torch.initial_seed() % 2**32).
@@ -39,11 +43,11 @@ class WorkersRepeatRandomDraws(
 
     title = "Workers of {variables} draw the same random numbers"
     likely_cause = (
-        "{observed}: each worker of {variables} is a copy of the dataset with the generator in "
-        "the state in which it was when the workers were started."
+        "{observed}. Each worker of {variables} is a copy of the dataset, with the generator in "
+        "the state in which it was when the workers started."
     )
     fix = (
-        "Seed the dataset's own generator in worker_init_fn from torch.initial_seed(), or make "
+        "Seed the dataset's own generator in worker_init_fn from torch.initial_seed(), or create "
         "it from get_worker_info().seed at first use."
     )
     scope = "run"
@@ -53,7 +57,7 @@ class WorkersRepeatRandomDraws(
         super().__init__()
         self._book = WorkerBook()
         self._seen: dict[tuple[int, str, int], dict[tuple[str, str, str], Worker]] = {}
-        self._told: set[tuple[int, str, str]] = set()
+        self._reported: set[tuple[int, str, str]] = set()
 
     def observe(self, event: Event) -> list[Violation]:
         found = []
@@ -65,14 +69,21 @@ class WorkersRepeatRandomDraws(
             self.triggered += 1
             for name, states in worker.drawn.items():
                 other = seen.setdefault((name, *states), worker)
-                told = (worker.rank, worker.loader, name)
-                if other is not worker and other.number != worker.number and told not in self._told:
-                    self._told.add(told)
+                source = (worker.rank, worker.loader, name)
+                if (
+                    other is not worker
+                    and other.number != worker.number
+                    and source not in self._reported
+                ):
+                    self._reported.add(source)
                     found.append(self._violation(name, other, worker))
         return found
 
     def _violation(self, generator: str, first: Worker, second: Worker) -> Violation:
-        observed = f"workers {first.number} and {second.number} start {described(generator)} alike"
+        observed = (
+            f"workers {first.number} and {second.number} start with the same state of "
+            f"{described(generator)}"
+        )
         return Violation(
             check_id=self.code,
             step=self._book.step(second),

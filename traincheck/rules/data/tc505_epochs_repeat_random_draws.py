@@ -10,23 +10,27 @@ from traincheck.schema.findings import Subject, Symptom, Violation
 
 
 class EpochsRepeatRandomDraws(BuiltInRule, code="TC505", aliases=("epochs-draw-the-same",)):
-    """epochs-repeat-random-draws: workers begin each epoch with the same random numbers.
+    """epochs-repeat-random-draws: workers start each epoch with the same random numbers.
 
     What it checks:
-        Generators that a training dataset draws from in workers begin each epoch in another state.
+        Generators from which a training dataset draws in workers start each epoch in another state.
 
     Why it matters:
-        Augmentation is drawn once and repeated in every epoch: the model sees one fixed, distorted
+        Augmentation is drawn once and repeated in every epoch. The model sees one fixed, distorted
         copy of the data.
 
     Fires on:
-        A worker_init_fn that seeds with the worker's number alone; a global seed that is set anew
-        before each epoch; a generator kept in the dataset of the main process, of which each epoch
-        gets a fresh copy.
+        - A worker_init_fn that seeds with the worker id alone.
+        - A global seed that is reset before each epoch.
+        - A generator stored in the dataset of the main process, of which each epoch gets a fresh
+          copy.
 
     Stays quiet on:
-        Seeds that depend on torch.initial_seed() or the epoch; persistent workers; generators that
-        nothing is drawn from; evaluation; what TC504 says already.
+        - Seeds that depend on torch.initial_seed() or the epoch.
+        - Persistent workers.
+        - Generators that are not drawn from.
+        - Evaluation.
+        - Cases that TC504 reports.
 
     Fix:
         Use torch.initial_seed(), which differs between epochs, wherever workers are seeded.
@@ -37,10 +41,10 @@ class EpochsRepeatRandomDraws(BuiltInRule, code="TC505", aliases=("epochs-draw-t
 
     title = "Random augmentation by {variables} repeats from epoch to epoch"
     likely_cause = (
-        "{observed}: the workers of {variables} are seeded with numbers that do not depend on "
+        "{observed}. The workers of {variables} are seeded with numbers that do not depend on "
         "the epoch."
     )
-    fix = "Seed workers from torch.initial_seed(), and do not set the global seed in each epoch."
+    fix = "Seed workers from torch.initial_seed(), and do not reset the global seed in each epoch."
     scope = "run"
     needs = WORKERS
 
@@ -48,7 +52,7 @@ class EpochsRepeatRandomDraws(BuiltInRule, code="TC505", aliases=("epochs-draw-t
         super().__init__()
         self._book = WorkerBook()
         self._last: dict[tuple[int, str, int], Worker] = {}
-        self._told: set[tuple[int, str]] = set()
+        self._reported: set[tuple[int, str]] = set()
 
     def observe(self, event: Event) -> list[Violation]:
         found = []
@@ -64,13 +68,13 @@ class EpochsRepeatRandomDraws(BuiltInRule, code="TC505", aliases=("epochs-draw-t
                 for name, states in worker.drawn.items()
                 if before.drawn.get(name) == states and not self._is_shared(name, worker)
             ]
-            if same and key[:2] not in self._told:
-                self._told.add(key[:2])
+            if same and key[:2] not in self._reported:
+                self._reported.add(key[:2])
                 found.append(self._violation(same[0], before, worker))
         return found
 
     def _is_shared(self, name: str, worker: Worker) -> bool:
-        """Whether another worker draws the same: that is another rule's finding."""
+        """Whether another worker draws the same numbers, which TC504 reports."""
         return any(
             other.drawn.get(name) == worker.drawn[name]
             for (rank, loader, number), other in self._last.items()
@@ -79,8 +83,8 @@ class EpochsRepeatRandomDraws(BuiltInRule, code="TC505", aliases=("epochs-draw-t
 
     def _violation(self, generator: str, before: Worker, worker: Worker) -> Violation:
         observed = (
-            f"worker {worker.number} starts {described(generator)} alike in epochs {before.epoch} "
-            f"and {worker.epoch}"
+            f"worker {worker.number} starts with the same state of {described(generator)} in "
+            f"epochs {before.epoch} and {worker.epoch}"
         )
         return Violation(
             check_id=self.code,

@@ -1,4 +1,4 @@
-"""A training loader that does not shuffle gives one class after the other."""
+"""A training loader that does not shuffle returns one class after the other."""
 
 from __future__ import annotations
 
@@ -17,34 +17,37 @@ _BATCHES = 4
 
 
 class LabelsInOrder(BuiltInRule, code="TC506"):
-    """labels-in-order: classes come one after the other, for lack of shuffling.
+    """labels-in-order: classes come one after the other because nothing is shuffled.
 
     What it checks:
-        Where a training loader does not shuffle, the labels of its batches are not sorted.
+        If a training loader does not shuffle, the labels of its batches are not sorted.
 
     Why it matters:
-        For many steps in a row the model sees one class only, and forgets the ones before.
+        For many consecutive steps the model sees only one class and forgets the earlier ones.
 
     Fires on:
-        shuffle=False over data that are stored class by class: three classes have come, each batch
-        goes on where the one before ended, and most batches hold a single class; or, after four
-        batches, a class and the next.
+        - shuffle=False over data that is stored class by class. Three classes have come, each batch
+          continues where the previous one ended, and most batches hold a single class. After four
+          batches, a class and the next one also count as a single class.
 
     Stays quiet on:
-        Loaders that shuffle; labels in any other order; evaluation; batches of fewer than four
-        samples; targets that are not whole numbers.
+        - Loaders that shuffle.
+        - Labels in any other order.
+        - Evaluation.
+        - Batches of fewer than four samples.
+        - Targets that are not integers.
 
     Fix:
-        Give the training loader shuffle=True.
+        Pass shuffle=True to the training loader.
 
     Source:
         https://discuss.pytorch.org/t/obtaining-abnormal-changes-in-loss-and-accuracy/84911
 
     Options:
-        classes: so many must have come in order before it fires.
+        classes: number of classes that must come in order before the rule fires.
     """
 
-    title = "Training data of {variables} come sorted by class"
+    title = "Training data of {variables} is sorted by class"
     likely_cause = (
         "{variables} {does|do} not shuffle (shuffle=False), and {its|their} dataset is stored "
         "class by class."
@@ -56,7 +59,7 @@ class LabelsInOrder(BuiltInRule, code="TC506"):
         super().__init__()
         self._classes = classes
         self._runs: dict[tuple[str, str], _Run | None] = {}
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._training = TrainingLoaders()
 
     def observe(self, event: Event) -> list[Violation]:
@@ -90,10 +93,10 @@ class LabelsInOrder(BuiltInRule, code="TC506"):
     def _conclude(self, rank: int) -> list[Violation]:
         found = []
         for (loader, path), run in self._runs.items():
-            if run is None or loader in self._told or (rank, loader) not in self._training:
+            if run is None or loader in self._reported or (rank, loader) not in self._training:
                 continue
             if len(run.classes) >= self._classes and run.is_sorted:
-                self._told.add(loader)
+                self._reported.add(loader)
                 found.append(self._violation(run, path))
         return found
 
@@ -107,13 +110,13 @@ class LabelsInOrder(BuiltInRule, code="TC506"):
             subject=Subject(api=DATA_LOADER, variable=event.loader),
             symptom=Symptom.REPEATED_DATA,
             message=(
-                f"labels ({path}) of {event.loader} come in rising order, most batches hold "
+                f"labels ({path}) of {event.loader} come in ascending order; most batches hold "
                 "one class"
             ),
             expected="batches hold samples of all classes",
             observed=(
-                f"{run.narrow} of the first {run.batches} batches hold one class, or it and "
-                "the next; "
+                f"{run.narrow} of the first {run.batches} batches hold one class, or one class "
+                "and the next; "
                 f"{len(run.classes)} classes came one after the other"
             ),
             evidence=(event,),
@@ -122,17 +125,17 @@ class LabelsInOrder(BuiltInRule, code="TC506"):
 
 @dataclass(slots=True)
 class _Run:
-    """Labels of one leaf so far, as long as they are in order."""
+    """Labels of one tensor so far, while they are in order."""
 
     first: BatchEvent
     last: float
     classes: set[float] = field(default_factory=set)
     batches: int = 0
     single: int = 0
-    narrow: int = 0  # a class, or one and the next
+    narrow: int = 0  # batches with one class, or one and the next
 
     @property
     def is_sorted(self) -> bool:
-        """Of few batches, two classes each may be chance."""
+        """Whether most batches are sorted; two classes in few batches may be chance."""
         is_narrow = self.batches >= _BATCHES and 2 * self.narrow > self.batches
         return is_narrow or 2 * self.single > self.batches

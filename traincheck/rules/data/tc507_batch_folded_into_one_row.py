@@ -12,25 +12,26 @@ _MIN_BATCH = 3
 
 
 class BatchFoldedIntoOneRow(BuiltInRule, code="TC507"):
-    """batch-folded-into-one-row: several samples were drawn, one row came.
+    """batch-folded-into-one-row: several samples were drawn, but the batch has one row.
 
     What it checks:
-        Where a loader draws several samples for a batch, collation does not make one row of them
-        that holds all of one tensor, and the first sample only of another.
+        If a loader draws several samples for a batch, collation does not put all of them into one
+        row. (One tensor then holds all samples, another only the first.)
 
     Why it matters:
-        The model sees one sample in place of many; the others are lost or mistaken for parts of it.
+        The model sees one sample instead of many. The others are lost or treated as parts of it.
 
     Fires on:
-        A batch in which one tensor has shape (1, samples drawn, ...) and another (1, something
-        else).
+        - A batch in which one tensor has shape (1, samples drawn, ...) and another has shape (1,
+          other size).
 
     Stays quiet on:
-        Samples that are packed into one row of tokens; batches of one or two samples; any batch
-        with more than one row.
+        - Samples that are packed into one row of tokens.
+        - Batches of one or two samples.
+        - Any batch with more than one row.
 
     Fix:
-        Let collate_fn give one row per sample: lists of samples, not a list in a list.
+        Let collate_fn return one row per sample: a list of samples, not a list inside a list.
 
     Source:
         https://github.com/huggingface/transformers/issues/34204
@@ -38,14 +39,14 @@ class BatchFoldedIntoOneRow(BuiltInRule, code="TC507"):
 
     title = "Collation folds all samples of {variables} into one row"
     likely_cause = (
-        "collate_fn of {variables} nests the samples of a batch once too deep: {observed}."
+        "collate_fn of {variables} nests the samples of a batch one level too deep: {observed}."
     )
     fix = "Let collate_fn return one row per sample for each tensor."
     needs = BATCHES
 
     def __init__(self) -> None:
         super().__init__()
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def observe(self, event: Event) -> list[Violation]:
         if not isinstance(event, BatchEvent) or event.drawn < _MIN_BATCH:
@@ -59,9 +60,9 @@ class BatchFoldedIntoOneRow(BuiltInRule, code="TC507"):
         folded = [p for p, shape in shapes.items() if shape[:2] == (1, event.drawn)]
         others = [p for p in shapes if p not in folded]
         is_one_row = all(shape[0] == 1 for shape in shapes.values())
-        if not (folded and others and is_one_row) or event.loader in self._told:
+        if not (folded and others and is_one_row) or event.loader in self._reported:
             return []
-        self._told.add(event.loader)
+        self._reported.add(event.loader)
         return [self._violation(event, folded[0], others[0], shapes)]
 
     def _violation(
@@ -73,7 +74,7 @@ class BatchFoldedIntoOneRow(BuiltInRule, code="TC507"):
             subject=Subject(api=DATA_LOADER, variable=event.loader),
             symptom=Symptom.LOSS_INPUT,
             message=(
-                f"{event.loader} draws {event.drawn} samples, and its batch has one row; {observed}"
+                f"{event.loader} draws {event.drawn} samples, but its batch has one row; {observed}"
             ),
             expected=f"{event.drawn} rows in each tensor",
             observed=observed,

@@ -1,4 +1,4 @@
-"""Only the training loader is ever evaluated."""
+"""Only the training loader is evaluated."""
 
 from __future__ import annotations
 
@@ -13,37 +13,38 @@ from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.torch_api import Families
 from traincheck.schema.values import is_tensor
 
-_ENOUGH = 2  # batches that were evaluated
+_ENOUGH = 2  # evaluated batches
 
 
 class EvaluatedOnTrainingData(BuiltInRule, code="TC508", severity="info"):
-    """evaluated-on-training-data: evaluation reads the loader that training reads.
+    """evaluated-on-training-data: evaluation uses the training loader.
 
     What it checks:
-        Where batches are evaluated without gradients, some of them come from a loader that is not
-        also trained on.
+        If batches are evaluated without gradients, some of them come from a loader that is not used
+        for training.
 
     Why it matters:
-        A metric on training data rises with memorization, and says nothing about other data.
+        A metric on training data rises with memorization and is no evidence for other data.
 
     Fires on:
-        A run that evaluates batches, all of them from the loader it trains on.
+        - A run that evaluates batches, all of them from its training loader.
 
     Stays quiet on:
-        A second loader for evaluation, whatever else is evaluated; runs without evaluation; a
-        teacher or target network that sees the training batch first; tensors that are evaluated
-        without a loader.
+        - A second loader for evaluation, whatever else is evaluated.
+        - Runs without evaluation.
+        - A teacher or target network that sees the training batch first.
+        - Tensors that are evaluated without a loader.
 
     Fix:
-        Evaluate on a loader over data that are held out.
+        Evaluate on a loader over held-out data.
 
     Source:
         https://scikit-learn.org/stable/common_pitfalls.html
     """
 
-    title = "Evaluation reads {variables}, which training reads too"
-    likely_cause = "The evaluation loop iterates over {variables}, the loader of training."
-    fix = "Evaluate on a loader over data that are held out."
+    title = "Evaluation reads {variables}, which training also reads"
+    likely_cause = "The evaluation loop iterates over {variables}, the training loader."
+    fix = "Evaluate on a loader over held-out data."
     needs = BATCHES | Needs(calls=frozenset({Families.MODULE}))
 
     def __init__(self) -> None:
@@ -79,10 +80,10 @@ class EvaluatedOnTrainingData(BuiltInRule, code="TC508", severity="info"):
         ]
 
     def _close(self) -> None:
-        """The batch is done with: what was it for?
+        """Classify the finished batch as trained or evaluated.
 
-        One that is evaluated, and then comes an update, is the last of an evaluation: the batch to
-        train on was fetched before.
+        A batch that is evaluated and then followed by an update is the last of an evaluation: the
+        batch to train on was fetched before.
         """
         batch = self._batch
         if batch is not None and self._is_trained:
@@ -103,15 +104,15 @@ class EvaluatedOnTrainingData(BuiltInRule, code="TC508", severity="info"):
             stage="eval",
             subject=Subject(api=DATA_LOADER, variable=batch.loader),
             symptom=Symptom.ADVICE,
-            message=f"all batches that are evaluated come from {batch.loader}, which is trained on",
+            message=f"all evaluated batches come from {batch.loader}, which is used for training",
             expected="another loader for evaluation",
-            observed=f"batches of {batch.loader} are trained on and evaluated",
+            observed=f"batches of {batch.loader} are used for training and evaluation",
             evidence=(batch,),
         )
 
 
 def _is_forward(event: CallEvent) -> bool:
-    """Whether a model ran with gradients on: the modules of torchvision's transforms do not."""
+    """Whether a model ran with gradients on; torchvision's transform modules do not count."""
     if not (event.root and event.grad_enabled):
         return False
     flags = list(_flags(event.result))
@@ -119,7 +120,7 @@ def _is_forward(event: CallEvent) -> bool:
 
 
 def _flags(result: Any) -> Iterator[bool]:
-    """Of each tensor in a result, whether it requires grad."""
+    """For each tensor in a result, whether it requires grad."""
     if is_tensor(result):
         yield bool(result.get("requires_grad"))
     elif isinstance(result, list):

@@ -1,4 +1,4 @@
-"""The same seed again and again in the loop. Asks for proof that draws repeat."""
+"""The loop sets the same seed repeatedly. Requires proof that draws repeat."""
 
 from __future__ import annotations
 
@@ -10,34 +10,38 @@ from traincheck.schema.torch_api import Families
 
 
 class ReseededDuringTraining(EventRule, code="TC510", aliases=("seeded-again",)):
-    """reseeded-during-training: training seeds torch with the same number and draws the same again.
+    """reseeded-during-training: training reseeds torch with the same number and repeats its draws.
 
     What it checks:
-        A step that seeds torch's generator with a number that an earlier step used does not leave
-        it in the state in which that step left it, unless nothing was drawn.
+        A step may seed torch's generator with the number of an earlier step only if it draws
+        nothing, or ends with another generator state than that step.
 
     Why it matters:
         Dropout masks, augmentations, noise and the order of a shuffled loader repeat. The model
-        sees a fraction of the variety that the code seems to ask for.
+        sees a fraction of the variety that the code suggests.
 
     Fires on:
-        torch.manual_seed(seed) inside the loop or at the head of each epoch, with one number.
+        - torch.manual_seed(seed) with one number inside the loop or at the start of each epoch.
 
     Stays quiet on:
-        Seeding once; another seed for every epoch or step; fork_rng() around a seed; seeds set
-        during evaluation; training that draws nothing; several trainings in one program, each
-        seeded with the same number, whether their optimizers are made then or were before.
+        - Seeding once.
+        - A different seed for every epoch or step.
+        - fork_rng() around a seed.
+        - Seeds set during evaluation.
+        - Training that draws no random numbers.
+        - Several trainings in one program with the same seed, whether their optimizers are created
+          then or earlier.
 
     Fix:
-        Seed once before training, or with a number that contains the epoch.
+        Seed once before training, or with a number that depends on the epoch.
 
     Source:
         https://github.com/Lightning-AI/pytorch-lightning/issues/20412
     """
 
     title = "Training seeds torch again with the same number"
-    likely_cause = "torch.manual_seed() with a constant stands inside the loop: {observed}."
-    fix = "Seed once before the loop, or use a seed that contains the epoch or step."
+    likely_cause = "torch.manual_seed() with a constant is called inside the loop: {observed}."
+    fix = "Seed once before the loop, or use a seed that depends on the epoch or step."
     needs = Needs(
         calls=frozenset({Families.OPTIMIZER_STEP}), kinds=frozenset({"optimizer", "rng", "step"})
     )
@@ -47,10 +51,10 @@ class ReseededDuringTraining(EventRule, code="TC510", aliases=("seeded-again",))
         self._seeded: RngEvent | None = None
         self._left: RngEvent | None = None
         self._owners: set[str] = set()  # optimizers that stepped in this step
-        # Seed, state at the end and optimizers -> step
+        # (seed, state at the end, optimizers) -> step
         self._seen: dict[tuple[int, str, frozenset[str]], int] = {}
-        self._found: Violation | None = None  # told if no other training begins in the next step
-        self._is_told = False
+        self._found: Violation | None = None  # reported unless another training starts next step
+        self._is_reported = False
 
     def judge(self, event: Event) -> list[Violation]:
         if isinstance(event, RngEvent) and event.source == "torch":
@@ -62,7 +66,7 @@ class ReseededDuringTraining(EventRule, code="TC510", aliases=("seeded-again",))
             self._owners.add(str(event.owner))
         elif isinstance(event, OptimizerEvent):
             if event.change == "created":
-                self._seen.clear()  # another training, which is to draw as the one before
+                self._seen.clear()  # another training, which should draw like the one before
                 self._found = None
         elif isinstance(event, StepEvent):
             return self._end(event)
@@ -73,10 +77,10 @@ class ReseededDuringTraining(EventRule, code="TC510", aliases=("seeded-again",))
         seeded, left, owners = self._seeded, self._left, frozenset(self._owners)
         self._seeded = self._left = None
         self._owners.clear()
-        if self._is_told:
+        if self._is_reported:
             return []
         if found is not None:
-            self._is_told = True
+            self._is_reported = True
             return [found]
         if seeded is not None and left is not None and event.recorded:
             self._found = self._step(seeded, left, event, owners)

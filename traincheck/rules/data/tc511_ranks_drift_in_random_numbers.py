@@ -1,4 +1,4 @@
-"""Ranks that work on the same data begin to draw different random numbers."""
+"""Ranks that process the same data start to draw different random numbers."""
 
 from __future__ import annotations
 
@@ -11,28 +11,30 @@ from traincheck.schema.findings import Subject, Symptom, Violation
 
 
 class RanksDriftInRandomNumbers(RandomStateRule, code="TC511"):
-    """ranks-drift-in-random-numbers: one rank of a tensor-parallel group draws more.
+    """ranks-drift-in-random-numbers: one rank of a tensor-parallel group draws more numbers.
 
     What it checks:
-        Ranks that are given the same batches, and whose generators of torch had equal states at
-        the ends of several steps in which they drew, keep them equal.
+        Ranks with the same batches keep equal states of torch's generator, once these were equal at
+        the ends of several steps in which they drew.
 
     Why it matters:
-        Tensor-parallel ranks hold replicated activations. With generators that are apart, dropout
-        masks of what should be equal differ, and so do the weights soon after.
+        Tensor-parallel ranks hold replicated activations. If their generators differ, dropout masks
+        of equal activations differ, and soon the weights do too.
 
     Fires on:
-        A rank that alone draws a seed for its loader, or takes a branch that draws.
+        - A rank that alone draws a seed for its loader, or takes a branch that draws.
 
     Stays quiet on:
-        Data parallelism, where ranks have batches of their own; generators that were never equal,
-        or that nothing is drawn from; data that comes from no DataLoader.
+        - Data parallelism, where ranks have different batches.
+        - Generators that were never equal, or that are not drawn from.
+        - Data that does not come from a DataLoader.
 
     Fix:
-        Draw on all ranks or with a generator of its own; fork the state around what only one does.
+        Draw on all ranks, or from a separate generator. Fork the state around code that only one
+        rank runs.
 
     Options:
-        steps: steps at whose ends states must have been equal.
+        steps: number of steps at whose ends states must have been equal.
 
     Source:
         https://github.com/NVIDIA/Megatron-LM/pull/206
@@ -40,7 +42,7 @@ class RanksDriftInRandomNumbers(RandomStateRule, code="TC511"):
 
     title = "Random generators of ranks that share their data are no longer equal"
     likely_cause = "One rank has drawn more numbers than the others: {observed}."
-    fix = "Draw on all ranks, or from another generator where only one rank draws."
+    fix = "Draw on all ranks, or from another generator if only one rank draws."
     needs = Needs(kinds=frozenset({"batch", "rng", "step"}))
     scope = "run"
 
@@ -56,7 +58,7 @@ class RanksDriftInRandomNumbers(RandomStateRule, code="TC511"):
             return []
         states = [page.state for _, page in sorted(pages.items())]
         if len(contents) > 1 or None in states:
-            self.is_over = True  # they share the data out
+            self.is_over = True  # the data is sharded
             return []
         digests = [state.fingerprint for state in states if state is not None]
         self.triggered += 1
@@ -67,7 +69,7 @@ class RanksDriftInRandomNumbers(RandomStateRule, code="TC511"):
         self.is_over = True
         if self._equal <= self.steps:
             return []
-        told = ", ".join(
+        observed = ", ".join(
             f"rank {rank}: {str(digest).rpartition(':')[2][:8]}"
             for rank, digest in zip(sorted(pages), digests)
         )
@@ -79,9 +81,9 @@ class RanksDriftInRandomNumbers(RandomStateRule, code="TC511"):
                 stage="train",
                 subject=Subject(api="torch.random"),
                 symptom=Symptom.OUT_OF_STEP,
-                message="ranks that are given the same batches no longer draw the same numbers",
+                message="ranks with the same batches no longer draw the same random numbers",
                 expected="equal states of torch's generator on all ranks, as before",
-                observed=told,
+                observed=observed,
                 evidence=tuple(state for state in states if state is not None)[:2],
             )
         ]

@@ -1,4 +1,4 @@
-"""Ranks that train one model draw the same samples, each in an order of its own."""
+"""Ranks that train one model draw the same samples, each in a different order."""
 
 from __future__ import annotations
 
@@ -12,36 +12,41 @@ from traincheck.schema.events import BatchEvent, CallEvent, Event, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.torch_api import DDP_INIT
 
-_PROOF, _BATCHES = 32, 3  # samples that two ranks have in common, in so many batches
-_RATIO = 8  # so many times those that come again on one rank, as copies within the data would
-_MOST = 8192  # samples of an epoch and rank that are remembered
+_PROOF, _BATCHES = 32, 3  # samples shared by two ranks, in at least so many batches
+_RATIO = 8  # shared samples for each repeat on one rank; duplicates in the data repeat on both
+_MOST = 8192  # samples stored for an epoch and rank
 _DISTRIBUTED = "torch.utils.data.distributed.DistributedSampler"
 
 
 class RanksShareSamples(BuiltInRule, code="TC512"):
-    """ranks-share-samples: each rank goes through the samples of others.
+    """ranks-share-samples: each rank trains on samples of other ranks.
 
     What it checks:
-        Where a model is wrapped by DistributedDataParallel, a sample that one rank trained on in an
-        epoch does not come on another rank in another batch of the same epoch.
+        If DistributedDataParallel wraps a model, a sample that one rank trained on does not come on
+        another rank in another batch of the same epoch.
 
     Why it matters:
-        An epoch sees some samples several times and leaves others out, or costs as much as several
-        epochs. What is counted in epochs is wrong.
+        An epoch sees some samples several times and skips others, or costs as much as several
+        epochs. Counts of epochs are wrong.
 
     Fires on:
-        A shuffling DataLoader without DistributedSampler on every rank; a DistributedSampler with
-        another seed on each rank; data that each rank shuffles before it is shared out: 32 samples
-        in 3 batches that two ranks have in common.
+        All of these need 32 samples in 3 batches that two ranks have in common.
+
+        - A shuffling DataLoader without DistributedSampler on every rank.
+        - A DistributedSampler with another seed on each rank.
+        - Data that each rank shuffles before it is sharded.
 
     Stays quiet on:
-        The samples that fill the last batches up; sampling with replacement; copies within the
-        data, which come again on one rank just as often; ranks that share each batch (tensor
-        parallel, TC502); random augmentation, after which samples cannot be told; evaluation.
+        - Samples that pad the last batches.
+        - Sampling with replacement.
+        - Duplicates in the data, which also repeat on one rank just as often.
+        - Ranks that share each batch (tensor parallel, TC502).
+        - Random augmentation, after which samples cannot be identified.
+        - Evaluation.
 
     Fix:
-        Give the loader sampler=DistributedSampler(dataset) with the same seed and the same dataset
-        on all ranks, and call its set_epoch(epoch).
+        Pass sampler=DistributedSampler(dataset) to the loader, with the same seed and dataset on
+        all ranks, and call its set_epoch(epoch).
 
     Source:
         https://github.com/Lightning-AI/pytorch-lightning/pull/17713,
@@ -51,7 +56,7 @@ class RanksShareSamples(BuiltInRule, code="TC512"):
     title = "Ranks train on the same samples of {variables}"
     likely_cause = (
         "{variables} {has|have} no DistributedSampler: every rank shuffles all of the data "
-        "for itself."
+        "separately."
     )
     fix = "Build the training loader with sampler=DistributedSampler(dataset)."
     scope = "run"
@@ -61,7 +66,7 @@ class RanksShareSamples(BuiltInRule, code="TC512"):
         super().__init__()
         self._ranks: set[int] = set()  # that wrap a model
         self._epochs: dict[str, _Epoch] = {}
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._training = TrainingLoaders()
 
     def observe(self, event: Event) -> list[Violation]:
@@ -96,14 +101,14 @@ class RanksShareSamples(BuiltInRule, code="TC512"):
                 self._compare(epoch, event, sample)
 
     def _compare(self, epoch: _Epoch, event: BatchEvent, sample: str) -> None:
-        """Whether another rank had the sample, elsewhere."""
+        """Record whether another rank had the sample at another place."""
         own = epoch.ranks[event.rank]
         place, index = own.seen[sample]
         for rank, other in epoch.ranks.items():
             found = other.seen.get(sample) if rank != event.rank else None
             if found is None or found[0] == place:
                 continue
-            # In the order of the data, copies within it may come on different ranks.
+            # In dataset order, duplicates in the data may come on different ranks.
             if (own.is_shuffled and other.is_shuffled) or index == found[1]:
                 pair = (min(rank, event.rank), max(rank, event.rank))
                 shared = epoch.shared.setdefault(pair, _Shared())
@@ -115,14 +120,14 @@ class RanksShareSamples(BuiltInRule, code="TC512"):
         found = []
         for loader, epoch in self._epochs.items():
             for (rank, other), shared in epoch.shared.items():
-                if loader in self._told or shared.first is None:
+                if loader in self._reported or shared.first is None:
                     continue
                 again = epoch.ranks[rank].again + epoch.ranks[other].again
                 if shared.count < _PROOF or len(shared.places) < _BATCHES:
                     continue
                 is_training = any((r, loader) in self._training for r in (rank, other))
                 if again * _RATIO <= shared.count and is_training:
-                    self._told.add(loader)
+                    self._reported.add(loader)
                     found.append(self._violation(shared.first, (rank, other), shared))
         return found
 
@@ -132,9 +137,11 @@ class RanksShareSamples(BuiltInRule, code="TC512"):
         if is_distributed:
             cause = (
                 "The DistributedSampler of {variables} has another seed on each rank, or the data "
-                "another order, so that what each rank takes is not what the others leave."
+                "another order, so the parts of the ranks overlap."
             )
-            fix = "Give all ranks the same seed for DistributedSampler, and data in the same order."
+            fix = (
+                "Use the same seed for DistributedSampler on all ranks, and data in the same order."
+            )
         sampler = (first.sampler or "none").rpartition(".")[2]
         return Violation(
             check_id=self.code,
@@ -157,16 +164,16 @@ class RanksShareSamples(BuiltInRule, code="TC512"):
 
 @dataclass(slots=True)
 class _Draws:
-    """Of one rank in an epoch. seen: sample -> place of its batch, and its index if known."""
+    """One rank in an epoch. seen: sample -> place of its batch, and its index if known."""
 
     seen: dict[str, tuple[int, int | None]] = field(default_factory=dict)
-    again: int = 0  # that came twice on this rank
+    again: int = 0  # samples that came twice on this rank
     is_shuffled: bool = False
 
 
 @dataclass(slots=True)
 class _Shared:
-    """Between two ranks."""
+    """Samples shared by two ranks."""
 
     count: int = 0
     places: set[int] = field(default_factory=set)

@@ -1,4 +1,4 @@
-"""All samples of a batch are one and the same, though others were drawn."""
+"""All samples of a batch are equal although different ones were drawn."""
 
 from __future__ import annotations
 
@@ -14,30 +14,34 @@ from traincheck.schema.events import BatchEvent, Event
 from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.values import TensorSummary, tensor_summary
 
-_ROWS, _SIZE = 8, 16  # samples of a batch, and numbers of a sample, from which they are compared
+_ROWS, _SIZE = 8, 16  # fewest samples of a batch, and numbers of a sample, to compare them
 _IN_A_ROW = 3
 
 
 class IdenticalSamples(EventRule, code="TC513", aliases=("samples-alike",)):
-    """identical-samples: a dataset gives the same sample for different indices.
+    """identical-samples: a dataset returns the same sample for different indices.
 
     What it checks:
-        The samples of a batch differ where their indices and labels do.
+        The samples of a batch differ if their indices and labels differ.
 
     Why it matters:
         The model sees one input with many labels, and can only learn how frequent each label is.
 
     Fires on:
-        A __getitem__ that fills and returns one buffer, so that the last sample stands in all rows;
-        one that uses another index than it is given: three batches in a row, of 8 samples or more.
+        All of these need three consecutive batches of 8 samples or more.
+
+        - A __getitem__ that fills and returns one shared buffer, so all rows hold the last sample.
+        - A __getitem__ that uses another index than its argument.
 
     Stays quiet on:
-        Batches whose labels are alike too, as of a sample that is repeated on purpose; indices that
-        the sampler repeats; inputs that are constant beside others (grids, masks, cameras); small
-        samples; streams.
+        - Batches whose labels are also equal, e.g. of a sample that is repeated on purpose.
+        - Indices that the sampler repeats.
+        - Constant inputs beside others (grids, masks, cameras).
+        - Small samples.
+        - Streams.
 
     Fix:
-        Return a new tensor for each index: copy what the buffer holds.
+        Return a new tensor for each index: copy the content of the buffer.
 
     Source:
         https://docs.pytorch.org/docs/stable/generated/torch.from_numpy.html (memory is shared)
@@ -45,10 +49,10 @@ class IdenticalSamples(EventRule, code="TC513", aliases=("samples-alike",)):
 
     title = "All samples in a batch of {variables} are the same"
     likely_cause = (
-        "__getitem__ of the dataset does not return the sample of its index: it hands out one "
-        "buffer again and again, or reads at a fixed place."
+        "__getitem__ of the dataset does not return the sample of its index: it returns one "
+        "shared buffer, or reads at a fixed position."
     )
-    fix = "Return a copy of what belongs to the index."
+    fix = "Return a copy of the sample that belongs to the index."
     needs = Needs(kinds=frozenset({"batch"}), stats=frozenset({"batch"}))
 
     def __init__(self) -> None:
@@ -97,7 +101,7 @@ class IdenticalSamples(EventRule, code="TC513", aliases=("samples-alike",)):
                 "holds "
                 "the same sample in all rows"
             ),
-            expected="each index gives its own sample",
+            expected="each index returns its own sample",
             observed=f"all {tensor.shape[0]} rows of {path} are equal",
         )
 
@@ -111,15 +115,15 @@ class _Streak:
 def _is_odd(
     path: str, tensor: TensorSummary, leaves: Mapping[str, TensorSummary], *, is_other: bool
 ) -> bool:
-    """Whether rows should differ: then nothing else in the batch may be what it is all about.
+    """Whether equal rows are a fault: no other tensor of the batch can be the actual input.
 
-    is_other: whether it holds something else than in the batch before.
+    is_other: whether the tensor differs from that of the batch before.
     """
     if number(tensor, "alike") != 1 or math.prod(tensor.shape[1:]) < _SIZE:
         return False
     if number(tensor, "min") == number(tensor, "max"):
         return False
-    # One that is the same in all rows, too, may stand in the same memory
+    # A tensor with equal rows may share the buffer
     others = [o for name, o in leaves.items() if name != path and number(o, "alike") != 1]
     if not all(_is_label(other) for other in others):
         return False

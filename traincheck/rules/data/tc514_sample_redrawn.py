@@ -1,4 +1,4 @@
-"""Within an epoch, samples are drawn again before others were drawn at all."""
+"""Within an epoch, samples are drawn again before all others were drawn."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from traincheck.rules.shared.loaders import BATCHES, DATA_LOADER, TrainingLoader
 from traincheck.schema.events import BatchEvent, Event, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
 
-_PROOF = 8  # samples that come again, before as many that had not come
-_MOST = 1 << 16  # indices of an epoch that are remembered
+_PROOF = 8  # repeated samples, and new samples after them
+_MOST = 1 << 16  # indices stored for an epoch
 _SAMPLERS = frozenset(
     {
         "torch.utils.data.sampler.RandomSampler",
@@ -21,23 +21,27 @@ _SAMPLERS = frozenset(
 
 
 class SampleRedrawn(BuiltInRule, code="TC514", severity="info", aliases=("drawn-again",)):
-    """sample-redrawn: samples come several times within an epoch, and others do not.
+    """sample-redrawn: some samples come several times within an epoch, and others never.
 
     What it checks:
-        A RandomSampler, SubsetRandomSampler or list of indices draws no sample of a training epoch
-        again before all others were drawn.
+        A RandomSampler, SubsetRandomSampler or list of indices does not draw a sample of a training
+        epoch again before all others were drawn.
 
     Why it matters:
-        With replacement, an epoch of n draws leaves out a third of n samples. Indices that are in a
-        list twice weigh twice, and can stand on both sides of a split.
+        With replacement, an epoch of n draws misses a third of n samples. Duplicate indices in a
+        list count twice, and can be on both sides of a split.
 
     Fires on:
-        RandomSampler(replacement=True); indices from numpy.random.choice without replace=False: 8
-        samples that come again, and 8 new ones after them.
+        Both cases need 8 repeated samples and 8 new ones after them.
+
+        - RandomSampler(replacement=True).
+        - Indices from numpy.random.choice without replace=False.
 
     Stays quiet on:
-        WeightedRandomSampler and samplers of one's own, which mean it; epochs longer than the data,
-        which begin again when all was drawn; samples that fill the last batch up; evaluation.
+        - WeightedRandomSampler and custom samplers, which repeat on purpose.
+        - Epochs longer than the data, which start over when all samples were drawn.
+        - Samples that pad the last batch.
+        - Evaluation.
 
     Fix:
         Use shuffle=True, or choose indices with replace=False.
@@ -47,16 +51,14 @@ class SampleRedrawn(BuiltInRule, code="TC514", severity="info", aliases=("drawn-
     """
 
     title = "Within an epoch of {variables} some samples come several times, and others never"
-    likely_cause = (
-        "The sampler draws with replacement, or the indices that it was given hold some twice."
-    )
-    fix = "Draw without replacement (shuffle=True), if this is not meant."
+    likely_cause = "The sampler draws with replacement, or its list of indices contains duplicates."
+    fix = "Draw without replacement (shuffle=True), unless this is intended."
     needs = BATCHES
 
     def __init__(self) -> None:
         super().__init__()
         self._epochs: dict[tuple[int, str], _Epoch] = {}
-        self._told: set[tuple[int, str]] = set()
+        self._reported: set[tuple[int, str]] = set()
         self._training = TrainingLoaders()
 
     def observe(self, event: Event) -> list[Violation]:
@@ -87,10 +89,10 @@ class SampleRedrawn(BuiltInRule, code="TC514", severity="info", aliases=("drawn-
     def _conclude(self) -> list[Violation]:
         found = []
         for key, epoch in self._epochs.items():
-            if key in self._told or epoch.first is None or epoch.after < _PROOF:
+            if key in self._reported or epoch.first is None or epoch.after < _PROOF:
                 continue
             if key in self._training:
-                self._told.add(key)
+                self._reported.add(key)
                 found.append(self._violation(epoch.first, epoch))
         return found
 
@@ -110,7 +112,7 @@ class SampleRedrawn(BuiltInRule, code="TC514", severity="info", aliases=("drawn-
             ),
             expected="each sample comes once in an epoch",
             observed=(
-                f"{epoch.again} draws of samples that had come, and {epoch.after} new ones later"
+                f"{epoch.again} draws of earlier samples, and {epoch.after} new samples later"
             ),
             evidence=(event,),
         )
@@ -121,5 +123,5 @@ class _Epoch:
     number: int
     seen: set[int] = field(default_factory=set)
     again: int = 0
-    after: int = 0  # samples that were new when others had come again
+    after: int = 0  # new samples after enough others were repeated
     first: BatchEvent | None = None

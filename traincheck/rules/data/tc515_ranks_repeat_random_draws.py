@@ -1,4 +1,4 @@
-"""Data-parallel ranks draw the same random numbers for data of their own."""
+"""Data-parallel ranks draw the same random numbers for different data."""
 
 from __future__ import annotations
 
@@ -17,27 +17,29 @@ class RanksRepeatRandomDraws(
     """ranks-repeat-random-draws: all ranks use the same dropout masks and noise.
 
     What it checks:
-        Data-parallel ranks that are given batches of their own, and draw random numbers in each
-        step, do not draw the same.
+        Data-parallel ranks with different batches that draw random numbers in each step do not draw
+        the same numbers.
 
     Why it matters:
-        Masks of dropout, noise and augmentation are the same for the n-th sample of each rank, so
-        the gradient averages over fewer draws than it could.
+        Dropout masks, noise and augmentation are the same for the n-th sample of each rank. The
+        gradient averages over fewer draws than it could.
 
     Fires on:
-        One seed on all ranks and a model with dropout on the CPU: four steps in which all ranks
-        draw, and at whose ends torch's generators are equal.
+        - One seed on all ranks and a model with dropout on the CPU. In four steps, all ranks draw
+          and end with equal states of torch's generator.
 
     Stays quiet on:
-        Ranks that share their batches (tensor parallel, TC511); steps that draw nothing; generators
-        that are apart; runs without DistributedDataParallel; generators of a GPU, which are not
-        looked at.
+        - Ranks that share their batches (tensor parallel, TC511).
+        - Steps that draw no numbers.
+        - Generators in different states.
+        - Runs without DistributedDataParallel.
+        - Generators of a GPU, which are not recorded.
 
     Fix:
-        Once the model is built, seed with a number that depends on the rank: seed + rank.
+        After building the model, seed with a number that depends on the rank: seed + rank.
 
     Options:
-        steps: steps at whose ends states must have been equal.
+        steps: number of steps at whose ends states must have been equal.
 
     Source:
         https://docs.pytorch.org/docs/stable/notes/randomness.html
@@ -45,7 +47,7 @@ class RanksRepeatRandomDraws(
 
     title = "All data-parallel ranks draw the same random numbers"
     likely_cause = "All ranks are seeded with the same number."
-    fix = "Seed with seed + rank once the model is built, which must be the same on all ranks."
+    fix = "Build the model with the same seed on all ranks, then seed with seed + rank."
     needs = Needs(calls=frozenset({DDP_INIT}), kinds=frozenset({"batch", "rng", "step"}))
     scope = "run"
 
@@ -70,7 +72,7 @@ class RanksRepeatRandomDraws(
             return []
         digests = {state.fingerprint if state is not None else None for state in states}
         if len(set(contents)) < len(contents) or None in digests or len(digests) > 1:
-            self.is_over = True  # they share batches, or draw numbers of their own
+            self.is_over = True  # they share batches, or draw different numbers
             return []
         self.triggered += 1
         digest = digests.pop()

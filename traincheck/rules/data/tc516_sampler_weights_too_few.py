@@ -1,4 +1,4 @@
-"""A weighted sampler has fewer weights than there are samples."""
+"""A weighted sampler has fewer weights than the dataset has samples."""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ class SamplerWeightsTooFew(EventRule, code="TC516", severity="error", aliases=("
     """sampler-weights-too-few: a weighted sampler draws only the first few samples of a dataset.
 
     What it checks:
-        WeightedRandomSampler was given a weight for each sample of the dataset.
+        WeightedRandomSampler has a weight for each sample of the dataset.
 
     Why it matters:
-        It draws indices below the number of its weights. Given one weight for each of ten classes,
-        it draws the first ten samples for ever; the loss falls as the model learns them by heart.
+        It draws indices below the number of its weights. With one weight for each of ten classes,
+        it only ever draws the first ten samples. The loss falls as the model memorizes them.
 
     Fires on:
-        WeightedRandomSampler(1 / class_counts, len(dataset)).
+        - WeightedRandomSampler(1 / class_counts, len(dataset)).
 
     Stays quiet on:
-        A weight for each sample; other samplers; datasets whose length is not known.
+        - A weight for each sample.
+        - Other samplers.
+        - Datasets of unknown length.
 
     Fix:
         Look up the weight of each sample's class: weights[labels].
@@ -33,10 +35,10 @@ class SamplerWeightsTooFew(EventRule, code="TC516", severity="error", aliases=("
 
     title = "Only the first samples of a dataset are drawn by {variables}"
     likely_cause = (
-        "WeightedRandomSampler was given a weight for each class where it takes one for each "
+        "WeightedRandomSampler received one weight for each class instead of one for each "
         "sample: {observed}."
     )
-    fix = "Give it the weight of each sample's class: WeightedRandomSampler(weights[labels], n)."
+    fix = "Pass the weight of each sample's class: WeightedRandomSampler(weights[labels], n)."
     needs = BATCHES
 
     def __init__(self) -> None:

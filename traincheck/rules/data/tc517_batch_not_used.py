@@ -1,4 +1,4 @@
-"""New batches are fetched, and training goes on with an old one. Compares no contents."""
+"""New batches are fetched, but training continues with an old one. Compares no contents."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from traincheck.schema.events import BatchEvent, CallEvent, Event, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.torch_api import LOSS_MODULES, TARGETED, Families
 
-_PROOF = 4  # looks in a row at which the same tensor came again
-_MOST = 4096  # tensors of batches that are remembered
+_PROOF = 4  # consecutive scans that repeat the same tensor
+_MOST = 4096  # tensors of batches that are stored
 
 _Place = tuple[str, str]  # of a call, and the name of its argument
 _Origin = tuple[str, str]  # a loader, and the path of a tensor in its batches
@@ -22,37 +22,40 @@ class BatchNotUsed(EventRule, code="TC517", severity="error"):
     """batch-not-used: the loop trains on a batch that it fetched long ago.
 
     What it checks:
-        What a model and its loss are given changes while the loader gives new batches.
+        The inputs of a model and its loss change while the loader returns new batches.
 
     Why it matters:
-        A variable left over from another loop, or a line that was to overfit one batch, is used in
-        place of the new batch. The loss falls, faster than usual, and the data is never seen. With
-        old labels for new inputs the model learns nothing.
+        The loop uses a variable left over from another loop, or a line written to overfit one
+        batch, instead of the new batch. The loss falls faster than usual, and the data is never
+        seen. With old labels for new inputs the model learns nothing.
 
     Fires on:
-        At four looks in a row, which are at the first steps and then at each tenth: a model or a
-        loss that is given the very tensor of an earlier batch again, while the same place of the
-        new batch, or all of it, is given to nobody.
+        - Four consecutive scans (at the first steps, then every tenth) in which a model or loss
+          receives a tensor of an earlier batch again. The corresponding tensor of the new batch, or
+          the whole batch, is unused.
 
     Stays quiet on:
-        Inputs and targets that a program makes itself; an old batch beside the new one, as one that
-        is kept to compare with; training without a loader, or on the only batch that a loader has;
-        evaluation. Tensors in another shape or dtype than they came in, on a device, of fewer than
-        16 elements or more than a million, of one value, or 0 to n, are not compared.
+        - Inputs and targets that the program creates itself.
+        - An old batch beside the new one, e.g. one that is stored for comparison.
+        - Training without a loader, or on the only batch of a loader.
+        - Evaluation.
+        - Tensors on a device, or whose shape or dtype changed since the batch.
+        - Tensors of fewer than 16 elements or more than a million.
+        - Tensors of one value, or of 0 to n.
 
     Fix:
-        Give the model the batch of this iteration.
+        Pass the batch of this iteration to the model.
 
     Source:
         http://karpathy.github.io/2019/04/25/recipe/ (overfitting one batch on purpose, first)
     """
 
-    title = "{subject} is given an old batch again and again"
+    title = "{subject} receives an old batch in every step"
     likely_cause = (
-        "In place of the batch of the iteration the loop uses a variable that another loop has "
-        "left, or a batch that was fetched before."
+        "Instead of the batch of the iteration, the loop uses a variable left over from another "
+        "loop, or a batch that was fetched before."
     )
-    fix = "Give the model and the loss what the loader has just given."
+    fix = "Pass the batch that the loader just returned to the model and the loss."
     needs = Needs(
         calls=TARGETED | {Families.MODULE},
         kinds=frozenset({"batch", "step"}),
@@ -61,10 +64,10 @@ class BatchNotUsed(EventRule, code="TC517", severity="error"):
 
     def __init__(self) -> None:
         super().__init__()
-        self._now = _Look()
-        self._last = _Look()
+        self._now = _Scan()
+        self._last = _Scan()
         self._came: dict[str, tuple[_Origin, int]] = {}  # fingerprint -> origin and batch
-        self._several: dict[_Origin, bool] = {}  # whether it gave more than one tensor
+        self._several: dict[_Origin, bool] = {}  # whether it had more than one tensor
         self._rows: dict[_Place, _Row] = {}
         self._is_over = False
 
@@ -102,9 +105,9 @@ class BatchNotUsed(EventRule, code="TC517", severity="error"):
             self._now.calls.setdefault(place, event)
 
     def _step(self) -> list[Violation]:
-        now, self._now = self._now, _Look()
+        now, self._now = self._now, _Scan()
         if not now.leaves or not now.given:
-            return []  # nothing was fetched, or nothing looked at
+            return []  # nothing was fetched, or nothing scanned
         last, self._last = self._last, now
         fresh = now.fresh()
         if not last.leaves or fresh <= last.fresh():
@@ -120,8 +123,8 @@ class BatchNotUsed(EventRule, code="TC517", severity="error"):
         }
         return self._count(now, last, again)
 
-    def _is_left_out(self, place: _Place, now: _Look, last: _Look) -> bool:
-        """Whether what is new in the place of the old tensors, or all of it, is given to nobody."""
+    def _is_left_out(self, place: _Place, now: _Scan, last: _Scan) -> bool:
+        """Whether the new tensors at the place of the old ones, or all new tensors, are unused."""
         given = now.all_given()
         for key in now.given[place]:
             origin, _ = self._came[key]
@@ -131,10 +134,10 @@ class BatchNotUsed(EventRule, code="TC517", severity="error"):
                 return False
         return True
 
-    def _count(self, now: _Look, last: _Look, again: set[_Place]) -> list[Violation]:
+    def _count(self, now: _Scan, last: _Scan, again: set[_Place]) -> list[Violation]:
         before, self._rows = self._rows, {}
         for place in sorted(again, key=lambda place: (not _is_input(place), place)):
-            was_old = now.given[place].isdisjoint(last.fresh())  # at the look before, too
+            was_old = now.given[place].isdisjoint(last.fresh())  # in the previous scan too
             row = before.get(place) or _Row((last if was_old else now).calls[place])
             row.count += 1
             self._rows[place] = row
@@ -151,36 +154,36 @@ class BatchNotUsed(EventRule, code="TC517", severity="error"):
             call,
             subject=Subject(api=call.api, module=call.module),
             symptom=Symptom.REPEATED_DATA,
-            message=f"{what} of {where} is the same tensor in each step, while new batches come",
+            message=f"{what} of {where} is the same tensor in each step while new batches arrive",
             expected=f"{what} comes from the batch of the step",
             observed=(
-                f"{what}, {path} of batch {index} of {loader}, was the same at {_PROOF + 1} looks "
-                "in a "
-                "row, and each time there was a new batch"
+                f"{what}, {path} of batch {index} of {loader}, was the same in {_PROOF + 1} "
+                "consecutive "
+                "scans, and each time there was a new batch"
             ),
         )
 
 
 @dataclass(slots=True)
-class _Look:
-    """What was seen in one step: tensors of batches by where they came from, and what was given."""
+class _Scan:
+    """One step: tensors of batches by origin, and the inputs of models and losses."""
 
     leaves: dict[_Origin, set[str]] = field(default_factory=dict)
     given: dict[_Place, set[str]] = field(default_factory=dict)
     calls: dict[_Place, CallEvent] = field(default_factory=dict)
 
     def fresh(self) -> set[str]:
-        """All that the batches of this step hold."""
+        """All tensors in the batches of this step."""
         return set().union(*self.leaves.values())
 
     def all_given(self) -> set[str]:
-        """All that models and losses were given."""
+        """All tensors that models and losses received."""
         return set().union(*self.given.values())
 
 
 @dataclass(slots=True)
 class _Row:
-    """Looks in a row at which a place was given the same."""
+    """Consecutive scans in which a place received the same tensor."""
 
     call: CallEvent
     count: int = 0
@@ -191,5 +194,5 @@ def _is_input(place: _Place) -> bool:
 
 
 def _is_loss(event: CallEvent) -> bool:
-    """Whether a module of torch that is a loss was called: its function tells what it was given."""
+    """Whether it is a loss module of torch; the call of its function shows the target."""
     return event.api.startswith(LOSS_MODULES)

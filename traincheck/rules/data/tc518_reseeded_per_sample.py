@@ -1,4 +1,4 @@
-"""A generator is seeded with one number for each sample that is trained on."""
+"""A generator is seeded with one number for each training sample."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event, RngEvent, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
 
-_PER_STEP, _STEPS = 3, 3  # seeds with one number in a step; such steps in a row
+_PER_STEP, _STEPS = 3, 3  # seeds with one number in a step; consecutive such steps
 _PER_WORKER = 8
-_MOST_WORKERS = 64  # that are waited for
+_MOST_WORKERS = 64  # that are watched
 _NAMES = {"numpy": "numpy.random.seed", "python": "random.seed", "torch": "torch.manual_seed"}
 
 _Seed = tuple[str, int]  # source and number
@@ -24,34 +24,36 @@ class ReseededPerSample(BuiltInRule, code="TC518", aliases=("seeded-for-each-sam
     """reseeded-per-sample: each sample is drawn with the same random numbers.
 
     What it checks:
-        While training data is fetched, no generator is seeded with one number over and over.
+        While training data is fetched, no generator is seeded with the same number repeatedly.
 
     Why it matters:
-        What is drawn after the seed is the same for all samples: one augmentation, one noise, one
-        negative sample. Nothing varies, and nothing tells.
+        The random numbers after the seed are the same for all samples: one augmentation, one noise,
+        one negative sample. The data does not vary, and no error is raised.
 
     Fires on:
-        numpy.random.seed(0) or random.seed(0), as in __getitem__ or collate_fn: three times or more
-        in each of three training steps in a row; eight times in a worker of a loader that feeds
-        training, where torch.manual_seed counts too.
+        - numpy.random.seed(0) or random.seed(0), e.g. in __getitem__ or collate_fn: three times or
+          more in each of three consecutive training steps.
+        - The same eight times in a worker of a training loader, where torch.manual_seed counts too.
 
     Stays quiet on:
-        Seeding once; seeds that contain the index of the sample or a number that was drawn (as to
-        repeat a transform on image and mask); seeds in evaluation, and in its loaders' workers;
-        generators of their own.
+        - Seeding once.
+        - Seeds that depend on the index of the sample or on a random number, e.g. to repeat a
+          transform on image and mask.
+        - Seeds in evaluation, and in the workers of evaluation loaders.
+        - Separate generator objects.
 
     Fix:
-        Seed once before training, or with a number that contains epoch and index.
+        Seed once before training, or with a number that depends on epoch and index.
 
     Source:
         https://tanelp.github.io/posts/a-bug-that-plagues-thousands-of-open-source-ml-projects/
     """
 
-    title = "A generator is seeded for each sample, with one number"
-    likely_cause = "A seed with a constant stands in __getitem__ or collate_fn: {observed}."
-    fix = "Seed once before training, or with a number that contains epoch and index."
+    title = "A generator is seeded for each sample with the same number"
+    likely_cause = "A constant seed is set in __getitem__ or collate_fn: {observed}."
+    fix = "Seed once before training, or with a number that depends on epoch and index."
     needs = WORKERS | Needs(kinds=frozenset({"rng"}))
-    scope = "run"  # workers are processes of their own
+    scope = "run"  # workers are separate processes
 
     def __init__(self) -> None:
         super().__init__()
@@ -60,7 +62,7 @@ class ReseededPerSample(BuiltInRule, code="TC518", aliases=("seeded-for-each-sam
         self._of_streams: defaultdict[str, Counter[_Seed]] = defaultdict(Counter)
         self._workers: dict[str, Worker] = {}  # of loaders that feed training
         self._last: dict[_Seed, RngEvent] = {}
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def observe(self, event: Event) -> list[Violation]:
         ready = list(self._book.observe(event))
@@ -78,7 +80,7 @@ class ReseededPerSample(BuiltInRule, code="TC518", aliases=("seeded-for-each-sam
         self._last[key] = event
         if event.step is None:
             self._of_streams[event.stream][key] += 1
-        elif event.source in ("numpy", "python"):  # of torch, TC510 knows what came of it
+        elif event.source in ("numpy", "python"):  # TC510 reports torch, from its states
             self._loops[event.rank].counted[key] += 1
 
     def _step(self, event: StepEvent) -> list[Violation]:
@@ -94,7 +96,9 @@ class ReseededPerSample(BuiltInRule, code="TC518", aliases=("seeded-for-each-sam
             found
             for key, steps in sorted(loop.streaks.items())
             if steps == _STEPS
-            for found in self._tell(key, event, f"{counted[key]} times in a step, step after step")
+            for found in self._report(
+                key, event, f"{counted[key]} times in a step, in consecutive steps"
+            )
         ]
 
     def _judge_workers(self, event: StepEvent) -> list[Violation]:
@@ -104,15 +108,15 @@ class ReseededPerSample(BuiltInRule, code="TC518", aliases=("seeded-for-each-sam
                 self.triggered += 1
                 if count >= _PER_WORKER:
                     often = f"{count} times in worker {worker.number} of {worker.loader}"
-                    found += self._tell(key, event, often)
+                    found += self._report(key, event, often)
         self._workers = dict(list(self._workers.items())[-_MOST_WORKERS:])
         return found
 
-    def _tell(self, key: _Seed, event: StepEvent, often: str) -> list[Violation]:
+    def _report(self, key: _Seed, event: StepEvent, often: str) -> list[Violation]:
         source, number = key
-        if source in self._told:
+        if source in self._reported:
             return []
-        self._told.add(source)
+        self._reported.add(source)
         name = _NAMES.get(source, source)
         return [
             Violation(
@@ -122,18 +126,18 @@ class ReseededPerSample(BuiltInRule, code="TC518", aliases=("seeded-for-each-sam
                 stage="train",
                 subject=Subject(api=name),
                 symptom=Symptom.REPEATED_DATA,
-                message=f"{name}({number}) is called again and again while {DATA_LOADER} fetches",
+                message=f"{name}({number}) is called repeatedly while {DATA_LOADER} fetches data",
                 expected="random numbers that differ from sample to sample",
-                observed=f"seeded with {number} {often}",
+                observed=f"seeded with {number}, {often}",
                 evidence=(self._last[key],),
-                title=f"{name} is called for each sample, with one number",
+                title=f"{name} is called for each sample with the same number",
             )
         ]
 
 
 @dataclass(slots=True)
 class _Loop:
-    """One rank's. counted: seeds in this step. streaks: steps in a row with many of one."""
+    """One rank. counted: seeds in this step. streaks: consecutive steps with many equal seeds."""
 
     counted: Counter[_Seed] = field(default_factory=Counter)
     streaks: dict[_Seed, int] = field(default_factory=dict)

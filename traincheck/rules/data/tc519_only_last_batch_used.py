@@ -1,4 +1,4 @@
-"""The loop over the loader does nothing, and training comes after it."""
+"""The loop over the loader is empty, and training comes after it."""
 
 from __future__ import annotations
 
@@ -17,27 +17,29 @@ _FEW = 3  # batches of a pass
 
 
 class OnlyLastBatchUsed(EventRule, code="TC519", severity="error"):
-    """only-last-batch-used: of each pass over a loader only the last batch is trained on.
+    """only-last-batch-used: only the last batch of each pass over a loader is trained on.
 
     What it checks:
-        Where all batches of a loader are fetched in one step, what the model or its loss is given
-        is not the last one alone.
+        If all batches of a loader are fetched in one step, the model or its loss does not receive
+        the last one alone.
 
     Why it matters:
-        The model sees a handful of samples of each epoch, while every epoch takes its time. The
-        loss falls, for another batch is the last one each time.
+        The model sees a handful of samples of each epoch, while every epoch takes its full time.
+        The loss falls because the last batch is a different one each time.
 
     Fires on:
-        Three steps at which inputs are looked at, or the two of a short run, that each fetch a
-        whole pass of three batches or more, and give only what the last one holds to a model or a
-        loss: a loop whose body was moved out of it by its indentation.
+        - Three scanned steps, or both of a short run, that each fetch a whole pass of three batches
+          or more. A model or loss receives only data of the last batch. The usual cause is a loop
+          body that was dedented out of the loop.
 
     Stays quiet on:
-        Batches that are joined, or of which others are used, too; passes that are left early;
-        evaluation; batches that the program changes before it uses them.
+        - Batches that are joined, or of which others are used too.
+        - Passes that end early.
+        - Evaluation.
+        - Batches that the program changes before it uses them.
 
     Fix:
-        Indent forward, backward and step, so that they belong to the loop over the loader.
+        Indent forward, backward and step so that they are inside the loop over the loader.
 
     Source:
         https://docs.pytorch.org/tutorials/beginner/basics/optimization_tutorial.html (the loop)
@@ -45,9 +47,9 @@ class OnlyLastBatchUsed(EventRule, code="TC519", severity="error"):
 
     title = "Only the last batch of each pass over {variables} is trained on"
     likely_cause = (
-        "The lines that train stand behind the loop over {variables}, not in it: {observed}."
+        "The training code is after the loop over {variables}, not inside it: {observed}."
     )
-    fix = "Indent forward, backward and step, so that they belong to the loop over the loader."
+    fix = "Indent forward, backward and step so that they are inside the loop over the loader."
     needs = Needs(
         calls=TARGETED | {Families.MODULE, Families.BACKWARD},
         kinds=frozenset({"batch", "step"}),
@@ -58,7 +60,7 @@ class OnlyLastBatchUsed(EventRule, code="TC519", severity="error"):
         super().__init__()
         self._fetched: dict[str, _Fetched] = {}  # by loader
         self._given: set[str] = set()
-        self._backward: CallEvent | None = None  # the one that names a line
+        self._backward: CallEvent | None = None  # its source line is the evidence
         self._found: dict[str, list[Violation]] = {}
 
     def judge(self, event: Event) -> list[Violation]:
@@ -86,8 +88,8 @@ class OnlyLastBatchUsed(EventRule, code="TC519", severity="error"):
         fetched, self._fetched = self._fetched, {}
         given, self._given = self._given, set()
         if not given:
-            return []  # nothing was looked at
-        told: list[Violation] = []
+            return []  # nothing was scanned
+        violations: list[Violation] = []
         for loader, batches in fetched.items():
             last = {key for _, key in identified(batches.last.leaves)} - batches.earlier
             is_pass = batches.is_pass and event.recorded
@@ -98,13 +100,13 @@ class OnlyLastBatchUsed(EventRule, code="TC519", severity="error"):
             found = self._found.setdefault(loader, [])
             found.append(self._violation(batches, self._backward, event))
             if len(found) == _CONFIRMED:
-                told += found
+                violations += found
             elif len(found) > _CONFIRMED:
-                told.append(found.pop())
-        return told
+                violations.append(found.pop())
+        return violations
 
     def finish(self) -> list[Violation]:
-        """A run that ends soon: two are all there is."""
+        """Report short runs too: two steps may be all there is."""
         few = [found for found in self._found.values() if len(found) < _CONFIRMED]
         return [v for found in few if len(found) >= _CONFIRMED_AT_END for v in found]
 
@@ -117,16 +119,16 @@ class OnlyLastBatchUsed(EventRule, code="TC519", severity="error"):
             stage="train",
             subject=Subject(api=DATA_LOADER, variable=loader),
             symptom=Symptom.REPEATED_DATA,
-            message=f"{count} batches of {loader} are fetched, and only the last one is used",
-            expected="each batch is given to the model",
-            observed=f"in one step all {count} batches are fetched, and the last one alone is used",
+            message=f"{count} batches of {loader} are fetched, but only the last one is used",
+            expected="each batch is passed to the model",
+            observed=f"one step fetches all {count} batches and uses only the last one",
             evidence=(*([call] if call is not None else []), batches.last),
         )
 
 
 @dataclass(slots=True)
 class _Fetched:
-    """Batches of one loader in a step. earlier: what all but the last of them hold."""
+    """Batches of one loader in a step. earlier: tensors of all but the last batch."""
 
     first: BatchEvent
     last: BatchEvent
@@ -140,5 +142,5 @@ class _Fetched:
 
     @property
     def is_pass(self) -> bool:
-        """Whether it began with a pass, and went on without a gap."""
+        """Whether it started with a pass, and continued without a gap."""
         return self.first.index == 0 and self.last.index == self.count - 1 >= _FEW - 1

@@ -1,4 +1,4 @@
-"""Random generators of DataLoader workers side by side: which of them draw the same. No verdict."""
+"""Random generators of DataLoader workers, and which of them draw the same numbers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MAX_EPOCHS = 64
 
 
 class Worker(NamedTuple):
-    """What one worker told. drawn: generator -> states before and after its first batch."""
+    """The record of one worker. drawn: generator -> states before and after its first batch."""
 
     rank: int
     loader: str
@@ -27,7 +27,7 @@ class Worker(NamedTuple):
 
 
 class WorkerBook:
-    """Workers of training loaders, handed out once it is known that the loader feeds training."""
+    """Workers of training loaders, returned once it is known that the loader feeds training."""
 
     def __init__(self) -> None:
         self._training = TrainingLoaders()
@@ -35,7 +35,7 @@ class WorkerBook:
         self._first: dict[tuple[int, str, int], int | None] = {}  # step of an epoch's first batch
 
     def observe(self, event: Event) -> Iterator[Worker]:
-        """Enter an event; workers whose turn it is to be judged, at the end of a step."""
+        """Add an event; yield the workers that can be judged, at the end of a step."""
         self._training.observe(event)
         if (worker := _worker(event)) is not None:
             self._waiting.append(worker)
@@ -71,7 +71,7 @@ def _worker(event: Event) -> Worker | None:
 
 
 def described(generator: str) -> str:
-    """A generator in words."""
+    """The name of a generator in a message."""
     globals_ = {
         "python": "the global generator of Python's random",
         "numpy": "the global generator of NumPy",

@@ -1,1 +1,1 @@
-"""Rules about wasted hardware."""
+"""Rules about inefficient use of hardware."""

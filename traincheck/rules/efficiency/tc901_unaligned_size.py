@@ -19,14 +19,15 @@ class UnalignedSize(ModelRule, code="TC901", severity="info"):
         layers are multiples of 8.
 
     Why it matters:
-        Matrix units work on tiles; other sizes are padded, or leave them unused.
+        Matrix units work on tiles. Other sizes are padded, or do not use them.
 
     Fires on:
-        An inner layer of 100 units in a bfloat16 model on CUDA.
+        - An inner layer of 100 units in a bfloat16 model on CUDA.
 
     Stays quiet on:
-        Models on a CPU or in full precision; the first and the last layer, whose sizes the data
-        give; aligned sizes.
+        - Models on a CPU or in full precision.
+        - The first and the last layer, whose sizes depend on the data.
+        - Aligned sizes.
 
     Fix:
         Round hidden sizes and the size of the vocabulary up to a multiple of 8 (of 16 for 8-bit
@@ -36,11 +37,11 @@ class UnalignedSize(ModelRule, code="TC901", severity="info"):
         https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/
 
     Options:
-        multiple: what sizes are to be a multiple of; 16 for 8-bit integers.
+        multiple: sizes must be multiples of it; 16 for 8-bit integers.
     """
 
-    title = "Sizes of inner layers are not what tensor cores work on"
-    likely_cause = "Sizes were chosen without regard to the tiles of the hardware."
+    title = "Sizes of inner layers do not match the tiles of tensor cores"
+    likely_cause = "The sizes were chosen without regard to the tiles of the hardware."
     fix = "Round hidden sizes up to a multiple of 8."
     needs = MODELS
 
@@ -55,7 +56,7 @@ class UnalignedSize(ModelRule, code="TC901", severity="info"):
         layers = list(model.of_family(LINEAR, CONVOLUTION))
         odd = [
             path
-            for path, facts in layers[1:-1]  # what comes in and what goes out is given by the data
+            for path, facts in layers[1:-1]  # the data determines the input and output sizes
             if any(facts.get(key, 0) % self._multiple for key in _SIZES)
         ]
         if not odd:

@@ -1,4 +1,4 @@
-"""Training on a GPU in float32 throughout."""
+"""Training on a GPU entirely in float32."""
 
 from __future__ import annotations
 
@@ -15,33 +15,36 @@ _STEPS = 3
 
 
 class FullPrecisionOnGpu(BuiltInRule, code="TC903", severity="info"):
-    """full-precision-on-gpu: training on a GPU in float32 throughout.
+    """full-precision-on-gpu: training on a GPU uses only float32.
 
     What it checks:
-        A model on a GPU, of whose parameters more than nine in ten elements are float32, is
-        trained under autocast.
+        If more than nine in ten parameter elements of a model on a GPU are float32, it is trained
+        under autocast.
 
     Why it matters:
         Half precision is two to four times as fast on current GPUs, and takes half the memory
         for activations.
 
     Fires on:
-        Three training steps of a float32 model on CUDA without autocast.
+        - Three training steps of a float32 model on CUDA without autocast.
 
     Stays quiet on:
-        Models on a CPU; autocast; parameters in half precision; models that are only evaluated.
+        - Models on a CPU.
+        - Autocast.
+        - Parameters in half precision.
+        - Models that are only evaluated.
 
     Fix:
-        with torch.autocast("cuda", dtype=torch.bfloat16) around the forward and the loss.
+        Use torch.autocast("cuda", dtype=torch.bfloat16) around the forward and the loss.
 
     Source:
         https://docs.pytorch.org/docs/stable/amp.html
 
     Options:
-        share: of the elements of all parameters in float32, above which it is told, in [0, 1].
+        share: share of float32 among all parameter elements above which the rule fires, in [0, 1].
     """
 
-    title = "Training on a GPU in float32 throughout"
+    title = "Training on a GPU uses only float32"
     likely_cause = "Neither autocast nor a half-precision model is used."
     fix = "Run forward and loss under torch.autocast('cuda', dtype=torch.bfloat16)."
     needs = MODELS | Needs(calls=frozenset({Families.MODULE}), kinds=frozenset({"step"}))

@@ -1,4 +1,4 @@
-"""A model that is not, or not wholly, on the GPU that is there."""
+"""A model that is not entirely on the available GPU."""
 
 from __future__ import annotations
 
@@ -9,23 +9,26 @@ from traincheck.schema.findings import Violation
 
 
 class ModelOffTheGpu(ModelRule, code="TC904", severity="info"):
-    """model-off-the-gpu: a model that is not, or not wholly, on the GPU that is there.
+    """model-off-the-gpu: a model is not entirely on the available GPU.
 
     What it checks:
-        Where torch can use a GPU, a model's parameters and buffers are on it, all of them.
+        If torch can use a GPU, all parameters and buffers of a model are on it.
 
     Why it matters:
-        A forgotten .cuda() trains at a fraction of the speed; a model in two places copies at
-        each call.
+        A forgotten .cuda() trains at a fraction of the speed. A model on two devices copies at each
+        call.
 
     Fires on:
-        A model on the CPU of a machine with a GPU; a model with parameters on both.
+        - A model on the CPU of a machine with a GPU.
+        - A model with parameters on both.
 
     Stays quiet on:
-        Machines without a GPU; a torch built without CUDA; models wholly on the GPU.
+        - Machines without a GPU.
+        - A torch built without CUDA.
+        - Models entirely on the GPU.
 
     Fix:
-        model.to(device) before the optimizer is built.
+        Call model.to(device) before the optimizer is built.
 
     Source:
         https://docs.pytorch.org/docs/stable/notes/cuda.html
@@ -34,8 +37,8 @@ class ModelOffTheGpu(ModelRule, code="TC904", severity="info"):
     title = "A model is not on the GPU"
     likely_cause = "The model, or a part that was added later, was not moved."
     fix = (
-        "Call model.to(device) before the optimizer is built; register tensors as buffers so "
-        "that they move along."
+        "Call model.to(device) before the optimizer is built, and register tensors as buffers so "
+        "that they move with the model."
     )
     needs = MODELS
 
@@ -45,9 +48,9 @@ class ModelOffTheGpu(ModelRule, code="TC904", severity="info"):
         self.triggered += 1
         on_cpu = model.devices.get("cpu", 0)
         if model.is_on_cuda and on_cpu:
-            seen = f"{on_cpu} elements on cpu, the others on a GPU"
+            seen = f"{on_cpu} elements are on cpu, the others on a GPU"
         elif on_cpu and model.cuda:
-            seen = "all on cpu, beside a GPU"
+            seen = "all elements are on cpu although a GPU is available"
         else:
             return ()
         return [

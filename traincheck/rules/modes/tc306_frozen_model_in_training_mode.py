@@ -21,8 +21,8 @@ class FrozenModelInTrainingMode(StepRule, code="TC306"):
 
     Why it matters:
         With dropout, the output of a teacher, reference model or feature extractor is random. With
-        batch normalization, it depends on the rest of the batch, and running statistics drift
-        away from those it was trained with.
+        batch normalization, it depends on the rest of the batch, and running statistics drift away
+        from those it was trained with.
 
     Fires on:
         - Eight scans at steps in which an optimizer updates another model. Meanwhile a model that

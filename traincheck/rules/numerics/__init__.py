@@ -1,1 +1,1 @@
-"""Rules about sizes of values, gradients and updates."""
+"""Rules about the size of values, gradients and updates."""

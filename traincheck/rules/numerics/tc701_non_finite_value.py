@@ -1,4 +1,4 @@
-"""NaN or infinity reaches the parameters. Names where it was seen first."""
+"""NaN or infinity reaches the parameters. Names the place where it was first recorded."""
 
 from __future__ import annotations
 
@@ -14,32 +14,34 @@ from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.torch_api import Families
 from traincheck.schema.values import tensor_summary
 
-_LOSSES = 3  # steps in a row with a loss that is not finite
+_LOSSES = 3  # consecutive steps with a loss that is not finite
 _BY_HAND = "{observed}; the program's own update applied it."
-_CONFIRMED = 2  # steps with broken gradients, where the parameters are not looked at after each
+_CONFIRMED = 2  # steps with non-finite gradients, if parameters are not scanned after each
 
 
 class NonFiniteValue(BuiltInRule, code="TC701", severity="error"):
     """non-finite-value: NaN or infinity reaches the parameters.
 
     What it checks:
-        After an update, parameters are finite. Where they are not, the batch, the results of
-        modules, the loss and the gradients of that step tell where it began.
+        Parameters are finite after each update. If not, the batch, the module outputs, the loss and
+        the gradients of that step show the origin.
 
     Why it matters:
-        One NaN in a parameter makes every later result NaN, and many programs go on for hours.
+        One NaN in a parameter makes every later result NaN, and many programs continue for hours.
 
     Fires on:
-        NaN or infinity in a parameter after an update; gradients that are not finite at two updates
-        in a row whose parameters were not recorded; a loss that is not finite at three.
+        - NaN or infinity in a parameter after an update.
+        - Non-finite gradients at two consecutive updates whose parameters were not recorded.
+        - A non-finite loss at three consecutive steps.
 
     Stays quiet on:
-        Steps that GradScaler or the program skips because of such a gradient; gradients that are
-        repaired before the step; infinities in masks, missing values in a batch, or a loss that is
-        not finite now and then, as long as the parameters remain whole.
+        - Steps that GradScaler or the program skips because of such a gradient.
+        - Gradients that are repaired before the step.
+        - Infinities in masks, missing values in a batch, or an occasional non-finite loss, while
+          the parameters stay finite.
 
     Fix:
-        Clean the data, lower the learning rate, keep logarithms and divisions away from zero.
+        Clean the data, lower the learning rate, and guard logarithms and divisions against zero.
 
     Source:
         https://github.com/cvignac/SMP/issues/3,
@@ -49,8 +51,8 @@ class NonFiniteValue(BuiltInRule, code="TC701", severity="error"):
     title = "NaN or infinity from step {step} on"
     likely_cause = "{observed}; the optimizer step{where} applied it."
     fix = (
-        "Begin with the first place that is named: clean the data, lower the learning rate, or "
-        "keep logarithms, roots and divisions away from zero; "
+        "Start with the first place that is named: clean the data, lower the learning rate, or "
+        "guard logarithms, roots and divisions against zero. "
         "torch.autograd.set_detect_anomaly(True) finds the operation."
     )
     needs = (
@@ -66,22 +68,22 @@ class NonFiniteValue(BuiltInRule, code="TC701", severity="error"):
 
     def __init__(self) -> None:
         super().__init__()
-        self._broken_parameters: dict[str, _Place] = {}  # by name, of the steps before
+        self._broken_parameters: dict[str, _Place] = {}  # in earlier steps, by name
         self._places: dict[str, _Place] = {}  # first of each kind in this step
-        self._gradients: dict[str, StateEvent] = {}  # broken now, by name
-        self._seen: set[str] = set()  # parameters whose numbers were taken in this step
-        self._after: list[_Place] = []  # parameters that broke in this step
+        self._gradients: dict[str, StateEvent] = {}  # not finite now, by name
+        self._seen: set[str] = set()  # parameters whose statistics were recorded in this step
+        self._after: list[_Place] = []  # parameters that became non-finite in this step
         self._streak = 0
         self._first: tuple[int | None, _Place] | None = None
         self._losses = 0
-        self._lost: tuple[int | None, _Place] | None = None  # first loss in a row
+        self._lost: tuple[int | None, _Place] | None = None  # first of consecutive losses
         self._stepped: CallEvent | None = None
         self._has_stepped = False  # an optimizer, ever
         self._backward: CallEvent | None = None  # the last of this step
-        self._is_told = False
+        self._is_reported = False
 
     def observe(self, event: Event) -> Sequence[Violation]:
-        if self._is_told:
+        if self._is_reported:
             return ()
         if isinstance(event, StateEvent):
             self._state(event)
@@ -130,7 +132,7 @@ class NonFiniteValue(BuiltInRule, code="TC701", severity="error"):
         family = event.family or event.api
         if family == Families.MODULE:
             summary = tensor_summary(event.result)
-            # Without an optimizer, a forward behind the update is of the same step
+            # Without an optimizer, a forward after the update is of the same step
             is_due = event.grad_enabled and (self._has_stepped or self._backward is None)
             if is_due and summary is not None and is_broken(summary.stats):
                 words = f"{_many(summary.stats)} in the result of {event.module or event.api}"
@@ -191,7 +193,7 @@ class NonFiniteValue(BuiltInRule, code="TC701", severity="error"):
         return _Place(f"NaN or infinity in the gradient of {name}", Subject(variable=name), look)
 
     def _begin(self) -> _Place | None:
-        """What was broken first: in the order in which a step computes."""
+        """The first non-finite place, in the order in which a step computes."""
         if self._first is not None:
             return self._first[1]
         if self._broken_parameters:
@@ -204,7 +206,7 @@ class NonFiniteValue(BuiltInRule, code="TC701", severity="error"):
     def _violation(
         self, step: int | None, event: StepEvent, place: _Place, shown: str
     ) -> Violation:
-        self._is_told = True
+        self._is_reported = True
         subject = place.subject if place.subject != Subject() else Subject(api=Families.BACKWARD)
         observed = place.words if place.words == shown else f"{place.words}, then {shown}"
         return Violation(
@@ -223,7 +225,7 @@ class NonFiniteValue(BuiltInRule, code="TC701", severity="error"):
 
 
 class _Place(NamedTuple):
-    """What is not finite, in words, and what it is about."""
+    """A non-finite value: its description, subject and event."""
 
     words: str
     subject: Subject

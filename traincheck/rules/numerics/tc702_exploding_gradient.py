@@ -1,4 +1,4 @@
-"""Gradients grow far beyond all that this run has seen. Looks before clipping."""
+"""Gradients grow far beyond the history of this run. Measured before clipping."""
 
 from __future__ import annotations
 
@@ -15,38 +15,41 @@ from traincheck.schema.findings import Subject, Symptom, Violation
 
 _ENOUGH = 4  # steps that make a history
 _OVER_MOST = 10.0  # times the largest norm of the history
-_WITHIN = 3  # steps, of which two must stand out: one may be a batch
-_GROWTH, _GROWING = 3.0, 4  # times as large as the step before, for so many steps in a row
+_WITHIN = 3  # steps, of which two must stand out: a single one may be due to its batch
+_GROWTH, _GROWING = 3.0, 4  # times the previous step, for so many consecutive steps
 
 
 class ExplodingGradient(StepRule, code="TC702"):
     """exploding-gradient: the norm of the gradient leaves the range of its own history.
 
     What it checks:
-        The norm of all gradients that an optimizer applies stays near those of the steps before.
-        It is taken right after backward(): clipping does not hide it, and a constant scale of the
-        loss makes no difference.
+        The norm of all gradients that an optimizer applies stays near the norms of the previous
+        steps. It is measured right after backward(), so clipping does not hide it. A constant scale
+        of the loss makes no difference.
 
     Why it matters:
-        Updates of this size throw the parameters far away; often NaN is next. Clipping keeps the
-        size in bounds, but the direction is that of the few samples that exploded.
+        Updates of this size move the parameters far away, and NaN often follows. Clipping bounds
+        the size, but the direction is that of the few samples that exploded.
 
     Fires on:
-        Two of three steps whose norm is more than 100 times the median of the steps before, more
-        than 10 times the largest of them, and above 100; or a norm that is three times that of the
-        step before, four steps in a row, up to 1000 and more.
+        - Two of three steps whose norm is above 100, more than 100 times the median of the steps
+          before, and more than 10 times the largest of them.
+        - A norm that is three times that of the previous step in four consecutive steps and reaches
+          more than 1000.
 
     Stays quiet on:
-        Single outliers; runs with large norms from the start, as a loss that is summed gives; small
-        norms that become normal, as rewards that come late give; steps that were not recorded;
-        gradients that are not finite (TC701).
+        - Single outliers.
+        - Runs with large norms from the start, e.g. with a summed loss.
+        - Small norms that become normal, e.g. with late rewards.
+        - Unrecorded steps.
+        - Gradients that are not finite (TC701).
 
     Fix:
-        Lower the learning rate or warm it up, clip gradients, normalize inputs, and look at the
+        Lower the learning rate or warm it up, clip gradients, normalize inputs, and inspect the
         batch of the step that is named.
 
     Options:
-        ratio: times the median of the history.
+        ratio: factor over the median of the history.
         floor: norms up to this are never too large.
         threshold: any norm above this is too large, whatever the history; 0 for none.
 
@@ -58,7 +61,7 @@ class ExplodingGradient(StepRule, code="TC702"):
     title = "Gradients explode at step {step}"
     likely_cause = (
         "{observed}. The learning rate is too high, the inputs are not normalized, or a batch "
-        "holds extreme values."
+        "contains extreme values."
     )
     fix = "Lower the learning rate or warm it up, clip gradients, and normalize the inputs."
     needs: Needs = NORMS
@@ -130,10 +133,10 @@ class ExplodingGradient(StepRule, code="TC702"):
             step=step,
             subject=Subject(variable=name),
             message=(
-                f"the gradient that {holder.label} applies leaves the range of its history, most "
-                f"of all that of {name}"
+                f"the norm of the gradients that {holder.label} applies leaves the range of its "
+                f"history, above all the gradient of {name}"
             ),
-            expected="the norm of the gradient stays near that of the steps before",
+            expected="a gradient norm near those of the previous steps",
             observed=shown,
         )
 
@@ -142,7 +145,7 @@ class ExplodingGradient(StepRule, code="TC702"):
 class _Series:
     """Norms of one optimizer.
 
-    flagged: number and step of those that stood out. grown: steps of steep growth in a row.
+    flagged: (number, step) of norms that stood out. grown: consecutive steps of steep growth.
     """
 
     history: History = field(default_factory=History)

@@ -1,4 +1,4 @@
-"""Hardly any gradient reaches some weights, while others of the same model learn."""
+"""Hardly any gradient reaches some weights while others of the same model learn."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ from traincheck.rules.shared.numbers import MATRIX, NORMS, applied_norms
 from traincheck.schema.claims import Needs
 from traincheck.schema.findings import Subject, Symptom, Violation
 
-_FEWEST = 4  # weights of a model that can be compared
-_DEEP = 6  # weights among which depth shows
-_ORDERED = 0.8  # share of neighbours of which the earlier has the smaller gradient
-_GROWN = 10.0  # times what it was at first: what grows like this comes by itself
-_FACTOR = re.compile(r"\.lora_(?:embedding_)?A(?:\.|\Z)")  # of a product with one that begins at 0
+_FEWEST = 4  # comparable weights of a model
+_DEEP = 6  # weights, from which an effect of depth is visible
+_ORDERED = 0.8  # share of neighbor pairs of which the earlier has the smaller gradient
+_GROWN = 10.0  # times the first size; a gradient that grows like this recovers on its own
+_FACTOR = re.compile(
+    r"\.lora_(?:embedding_)?A(?:\.|\Z)"
+)  # multiplied with a factor that is 0 first
 
 
 class VanishingGradient(StepRule, code="TC703"):
@@ -31,29 +33,32 @@ class VanishingGradient(StepRule, code="TC703"):
         magnitude.
 
     Why it matters:
-        Weights whose gradient is that small stay where they began: the model trains its last
+        Weights with such small gradients keep their initial values. The model trains its last
         layers on the output of random ones.
 
     Fires on:
-        Ten steps in a row in which the gradient of a weight (root mean square of its elements) is
-        more than 1e8 times smaller than the largest of the model, and does not grow; 1e5 times
-        where gradients shrink from layer to layer, in six weights or more.
+        - Ten consecutive steps in which the gradient of a weight is more than 1e8 times smaller
+          than the largest of the model and does not grow. The size is the root mean square of the
+          elements.
+        - The same with 1e5 times, if gradients shrink from layer to layer in six weights or more.
 
     Stays quiet on:
-        Weights whose gradient was exactly zero at first, as behind a layer that begins with zeros:
-        it is as small as that layer still is; the first factors of LoRA, also when they were
-        loaded; gradients that come by themselves, as behind a small scale that is learned; biases
-        and scales, in front of a normalization; models of fewer than four weights, of 16
-        elements or more; embeddings.
+        - Weights whose first gradient was exactly zero, e.g. before a layer that is initialized
+          with zeros: it stays as small as that layer.
+        - The first factors of LoRA, also when loaded.
+        - Gradients that recover on their own, e.g. before a small learned scale.
+        - Biases and scales, e.g. before a normalization.
+        - Models of fewer than four weights with 16 elements or more.
+        - Embeddings.
 
     Fix:
-        Use ReLU-like activations instead of sigmoids, add normalization or residual connections,
-        and an initialization that keeps the scale (torch.nn.init.kaiming_normal_).
+        Use ReLU-like activations instead of sigmoids. Add normalization or residual connections,
+        and an initialization that preserves the scale (torch.nn.init.kaiming_normal_).
 
     Options:
-        ratio: smallest share of the largest gradient that is enough.
-        ratio_by_depth: the same, where gradients shrink from layer to layer.
-        steps: steps in a row.
+        ratio: smallest sufficient share of the largest gradient.
+        ratio_by_depth: the same, if gradients shrink from layer to layer.
+        steps: consecutive steps.
 
     Source:
         https://docs.aws.amazon.com/sagemaker/latest/dg/debugger-built-in-rules.html
@@ -61,12 +66,12 @@ class VanishingGradient(StepRule, code="TC703"):
 
     title = "The gradient vanishes before it reaches {variables}"
     likely_cause = (
-        "{observed}. Saturating activations or an initialization that shrinks the signal, in "
-        "many layers one after another."
+        "{observed}. Saturating activations, or an initialization that shrinks the signal, in "
+        "many consecutive layers."
     )
     fix = (
         "Use ReLU-like activations, normalization or residual connections, and an "
-        "initialization that keeps the scale."
+        "initialization that preserves the scale."
     )
     needs: Needs = NORMS
 
@@ -76,7 +81,7 @@ class VanishingGradient(StepRule, code="TC703"):
         self.ratio_by_depth = ratio_by_depth
         self.steps = steps
         self._streaks: dict[int, _Streak] = {}
-        self._began_zero: dict[int, bool] = {}  # by parameter, whether its first gradient was
+        self._began_zero: dict[int, bool] = {}  # parameter -> whether its first gradient was zero
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         if not facts.is_complete:
@@ -132,7 +137,7 @@ class VanishingGradient(StepRule, code="TC703"):
             facts,
             step=streak.first,
             subject=Subject(variable=name),
-            message=f"the gradient of {name} has vanished beside those of the other weights",
+            message=f"the gradient of {name} is tiny compared with those of the other weights",
             expected="gradients of weights that differ by a few orders of magnitude",
             observed=f"{streak.share:.1e} of the largest gradient of the model",
             evidence=(facts.gradients[identity],),
@@ -141,7 +146,7 @@ class VanishingGradient(StepRule, code="TC703"):
 
 @dataclass(slots=True)
 class _Streak:
-    """Steps in a row. share: of the largest gradient, at the first of them."""
+    """Consecutive steps. share: of the largest gradient, at the first of them."""
 
     count: int
     first: int | None
@@ -149,7 +154,7 @@ class _Streak:
 
 
 def _shrink_by_depth(sizes: list[float]) -> bool:
-    """Whether gradients get smaller from the last weight to the first."""
+    """Whether gradients shrink from the last weight to the first."""
     pairs = list(itertools.pairwise(sizes))
     ordered = sum(before < after for before, after in pairs)
     return len(sizes) >= _DEEP and ordered >= _ORDERED * len(pairs)

@@ -1,4 +1,4 @@
-"""Every gradient that an optimizer applies is exactly zero, though the loss is not."""
+"""Every gradient that an optimizer applies is exactly zero although the loss is not."""
 
 from __future__ import annotations
 
@@ -11,35 +11,38 @@ from traincheck.schema.claims import Needs
 from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.torch_api import Families
 
-_UNKNOWN = 4  # times as many steps where the loss cannot be read
+_UNKNOWN = 4  # times as many steps if the loss is unknown
 
 
 class GradientAllZero(StepRule, code="TC704"):
-    """gradient-all-zero: the loss is flat, so that nothing can be learned from it.
+    """gradient-all-zero: the loss is flat, so the model cannot learn from it.
 
     What it checks:
-        While the loss is not zero, backward() gives some parameter of an optimizer a gradient that
-        is not zero.
+        While the loss is not zero, backward() gives at least one parameter of an optimizer a
+        nonzero gradient.
 
     Why it matters:
-        All calls are there and all gradients exist, but the steps change nothing. The loss still
+        All calls are made and all gradients exist, but the steps change nothing. The loss still
         varies from batch to batch, which looks like slow learning.
 
     Fires on:
-        Five optimizer steps in a row whose gradients are all exactly zero after backward(), with
-        a loss that is not; twenty where the loss cannot be read.
+        - Five consecutive optimizer steps with a nonzero loss, whose gradients are all exactly zero
+          after backward().
+        - Twenty such steps if the loss is unknown.
 
     Stays quiet on:
-        A loss of zero, as a margin that is kept gives; some parameters without gradient beside
-        others with one, as in LoRA, mixtures of experts and embeddings; steps before backward()
-        (TC203); steps that were not recorded.
+        - A loss of zero, e.g. a satisfied margin.
+        - Parameters with a zero gradient beside others with a nonzero one, as in LoRA, mixtures of
+          experts and embeddings.
+        - Steps before backward() (TC203).
+        - Unrecorded steps.
 
     Fix:
-        Look for what is flat between parameters and loss: rounding, argmax, a comparison, clamping,
-        or units that are all dead.
+        Find the flat operation between parameters and loss: rounding, argmax, a comparison,
+        clamping, or units that are all dead.
 
     Options:
-        steps: steps in a row.
+        steps: consecutive steps.
 
     Source:
         https://discuss.pytorch.org/t/torch-round-gradient/28628/4,
@@ -48,10 +51,10 @@ class GradientAllZero(StepRule, code="TC704"):
 
     title = "All gradients are zero while the loss is not"
     likely_cause = (
-        "{observed}. Something between the parameters and the loss is flat: rounding, argmax, "
+        "{observed}. An operation between the parameters and the loss is flat: rounding, argmax, "
         "a comparison, clamping, or units that are all dead."
     )
-    fix = "Replace what is flat, or clamp less; check the activations of the last layers."
+    fix = "Replace the flat operation, or clamp less; check the activations of the last layers."
     needs: Needs = DISCOVERY | GRADIENTS
 
     def __init__(self, steps: int = 5) -> None:
@@ -90,11 +93,11 @@ class GradientAllZero(StepRule, code="TC704"):
                 step=streak.first,
                 subject=Subject(api=Families.BACKWARD),
                 message=(
-                    f"backward() gives {holder.label} gradients that are exactly zero, step after "
-                    "step"
+                    f"backward() gives {holder.label} gradients that are exactly zero, in "
+                    "consecutive steps"
                 ),
-                expected="a gradient that is not zero, as long as the loss is not",
-                observed=f"{loss}all gradients were zero in {streak.count} steps in a row",
+                expected="a nonzero gradient while the loss is not zero",
+                observed=f"{loss}all gradients were zero in {streak.count} consecutive steps",
                 evidence=[m.call for m in facts.moments if m.family == Families.BACKWARD][:1],
             )
         ]

@@ -1,4 +1,4 @@
-"""Units of an activation that pass nothing on, whatever the sample."""
+"""Activation units that are zero for every sample."""
 
 from __future__ import annotations
 
@@ -9,42 +9,45 @@ from traincheck.rules.shared.activations import ACTIVATIONS, ActivationRule, Loo
 from traincheck.schema.claims import Needs
 from traincheck.schema.findings import Symptom, Violation
 
-_SAMPLES = 32  # a look at fewer says nothing
-_SAMPLES_OF_ALL = 128  # over all looks
-_RARE = 0.1  # of units that are on: below it the others may just be as rare
-_LEAKING = 0.95  # share of units, where a slope is left on the other side
+_SAMPLES = 32  # with fewer, a record is no evidence
+_SAMPLES_OF_ALL = 128  # over all records
+_RARE = 0.1  # share of active outputs of the other units: below it, these may be just as rare
+_LEAKING = 0.95  # share of units, if the other side has a slope
 _HARD = frozenset({"relu", "relu6", "threshold"})
 
 
 class DeadUnits(ActivationRule, code="TC705"):
-    """dead-units: most units of an activation are off for every sample.
+    """dead-units: most units of an activation are zero for every sample.
 
     What it checks:
-        In the steps in which activations are looked at (the first four, then each tenth), most
-        units of each ReLU or one of its relatives are on for some sample of the batch. Both the
-        modules and the functions.
+        Most units of each ReLU or similar activation (module or function) are active for some
+        sample of the batch. Steps are scanned: the first four, then every tenth.
 
     Why it matters:
-        A unit that is off for all samples has no gradient and cannot come back. A layer of such
-        units blocks the signal, and the model learns with what is left of it.
+        A unit that is zero for all samples has no gradient and cannot recover. A layer of such
+        units blocks the signal, and the model learns only with the remaining units.
 
     Fires on:
-        70 % of the units off over whole batches in three looked-at steps in a row, while the
-        others are on often; or all of them. With a slope on the other side (LeakyReLU, PReLU,
-        RReLU) or a smooth one (GELU, SiLU, ELU ...): 95 %.
+        - 70 % of the units zero over whole batches at three consecutive scanned steps, while the
+          others are often active.
+        - All units zero at three consecutive scanned steps.
+        - With a slope on the other side (LeakyReLU, PReLU, RReLU) or a smooth function (GELU, SiLU,
+          ELU ...): 95 % of the units.
 
     Stays quiet on:
-        Zeros as such: many units that are rarely on are sparse, not dead; so few units that chance
-        may turn as many off, as 3 of 4 in the bottleneck of a squeeze-and-excitation block; batches
-        of fewer than 32 samples (positions of images count); evaluation.
+        - Sparse activations: many units that are rarely active are not dead.
+        - So few units that chance may turn as many off, e.g. 3 of 4 in the bottleneck of a
+          squeeze-and-excitation block.
+        - Batches of fewer than 32 samples (positions of images count).
+        - Evaluation.
 
     Fix:
-        Lower the learning rate, use the default initialization and biases that are not negative;
-        LeakyReLU or GELU lets units come back.
+        Lower the learning rate, and use the default initialization and biases that are not
+        negative. LeakyReLU or GELU lets units recover.
 
     Options:
-        share: of units that are off, in [0, 1].
-        looks: looked-at steps in a row.
+        share: share of dead units, in [0, 1].
+        looks: consecutive scanned steps.
 
     Source:
         https://arxiv.org/abs/1903.06733,
@@ -54,11 +57,11 @@ class DeadUnits(ActivationRule, code="TC705"):
     title = "Most units of {subject} are dead"
     likely_cause = (
         "{observed}. A step with too high a learning rate, an initialization with large "
-        "weights or negative biases, or inputs that are not normalized push them there."
+        "weights or negative biases, or inputs that are not normalized made them zero."
     )
     fix = (
-        "Lower the learning rate, use the default initialization, normalize the inputs; "
-        "LeakyReLU or GELU lets units come back."
+        "Lower the learning rate, use the default initialization, and normalize the inputs. "
+        "LeakyReLU or GELU lets units recover."
     )
     needs: Needs = ACTIVATIONS
 
@@ -77,9 +80,9 @@ class DeadUnits(ActivationRule, code="TC705"):
             return ()
         streak = self._streaks.setdefault(look.place, Streak())
         streak.add(look)
-        if streak.is_told or streak.steps < self.looks or streak.samples < _SAMPLES_OF_ALL:
+        if streak.is_reported or streak.steps < self.looks or streak.samples < _SAMPLES_OF_ALL:
             return ()
-        streak.is_told = True
+        streak.is_reported = True
         return [self._violation(look, dead, streak)]
 
     def _is_bad(self, look: Look, dead: float) -> bool:
@@ -91,7 +94,7 @@ class DeadUnits(ActivationRule, code="TC705"):
         return dead >= self.share and on >= _RARE
 
     def _violation(self, look: Look, dead: float, streak: Streak) -> Violation:
-        seen = f"{dead:.0%} of the units off for all {look.samples} samples of a batch"
+        seen = f"{dead:.0%} of the units are zero for all {look.samples} samples of a batch"
         return Violation(
             check_id=self.code,
             step=streak.first,
@@ -99,8 +102,8 @@ class DeadUnits(ActivationRule, code="TC705"):
             stage="train",
             subject=look.place.subject,
             symptom=Symptom.DEAD_UNITS,
-            message=f"most units of {look.place.label} pass nothing on",
-            expected="most units are on for some sample of a batch",
+            message=f"most units of {look.place.label} are zero for every sample",
+            expected="most units are active for some sample of a batch",
             observed=f"{look.place.label}: {seen}, at {streak.steps} steps",
             evidence=(look.event,),
         )

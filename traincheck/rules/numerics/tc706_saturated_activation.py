@@ -1,4 +1,4 @@
-"""A hidden tanh or sigmoid that sits at its limits, where it has no slope."""
+"""A hidden tanh or sigmoid whose outputs are at its limits, where it has no slope."""
 
 from __future__ import annotations
 
@@ -10,37 +10,39 @@ from traincheck.rules.shared.activations import ACTIVATIONS, ActivationRule, Loo
 from traincheck.schema.claims import Needs
 from traincheck.schema.findings import Symptom, Violation
 
-_ELEMENTS = 256  # a look at fewer says nothing
+_ELEMENTS = 256  # with fewer, a record is no evidence
 _KINDS = frozenset({"tanh", "sigmoid"})
 
 
 class SaturatedActivation(ActivationRule, code="TC706"):
-    """saturated-activation: nearly all results of a hidden tanh or sigmoid are at a limit.
+    """saturated-activation: nearly all outputs of a hidden tanh or sigmoid are at a limit.
 
     What it checks:
-        In the steps in which activations are looked at (the first four, then each tenth), the
-        results of a hidden tanh or sigmoid lie between its limits.
+        At the scanned steps (the first four, then every tenth), the outputs of a hidden tanh or
+        sigmoid are between its limits.
 
     Why it matters:
-        At its limits a tanh or sigmoid is flat: hardly any gradient passes, and what is before it
-        does not learn.
+        At its limits a tanh or sigmoid is flat. Hardly any gradient passes, and the layers before
+        it do not learn.
 
     Fires on:
-        95 % of the results within 0.5 % of a limit, in three looked-at steps in a row from the
-        beginning of the run on.
+        - 95 % of the outputs within 0.5 % of a limit, at three consecutive scanned steps from the
+          start of the run.
 
     Stays quiet on:
-        The output of a model (probabilities become certain, pixels black and white), gates that
-        close as training goes on, functions that are made to clip (hardtanh), fewer than 256
-        results, or 10 units, evaluation.
+        - The output of a model (probabilities become certain, pixels black and white).
+        - Gates that close as training continues.
+        - Functions that are made to clip (hardtanh).
+        - Fewer than 256 outputs, or 10 units.
+        - Evaluation.
 
     Fix:
-        Normalize the inputs, use an initialization that keeps the scale
+        Normalize the inputs. Use an initialization that preserves the scale
         (torch.nn.init.xavier_uniform_), or a ReLU.
 
     Options:
-        share: of results at a limit, in [0, 1].
-        looks: looked-at steps in a row.
+        share: share of outputs at a limit, in [0, 1].
+        looks: consecutive scanned steps.
 
     Source:
         https://docs.aws.amazon.com/sagemaker/latest/dg/debugger-built-in-rules.html
@@ -48,10 +50,10 @@ class SaturatedActivation(ActivationRule, code="TC706"):
 
     title = "The activation {subject} is saturated"
     likely_cause = (
-        "{observed}. What comes in is far too large: inputs that are not normalized, or an "
+        "{observed}. Its inputs are far too large: inputs that are not normalized, or an "
         "initialization with large weights."
     )
-    fix = "Normalize the inputs and use an initialization that keeps the scale, or a ReLU."
+    fix = "Normalize the inputs and use an initialization that preserves the scale, or a ReLU."
     needs: Needs = ACTIVATIONS
 
     def __init__(self, share: float = 0.95, looks: int = 3) -> None:
@@ -67,16 +69,16 @@ class SaturatedActivation(ActivationRule, code="TC706"):
         if prod(look.summary.shape) < _ELEMENTS or look.units < FEWEST_UNITS:
             return ()
         streak = self._streaks.setdefault(look.place, Streak())
-        if streak.is_told:
+        if streak.is_reported:
             return ()
         if share < self.share:
-            streak.is_told = True  # it was good once: what comes later may be meant
+            streak.is_reported = True  # it was good once: later saturation may be intended
             return ()
         streak.add(look)
         if streak.steps < self.looks:
             return ()
-        streak.is_told = True
-        seen = f"{share:.0%} of its results at a limit, at {streak.steps} steps"
+        streak.is_reported = True
+        seen = f"{share:.0%} of its outputs at a limit, at {streak.steps} steps"
         return [
             Violation(
                 check_id=self.code,
@@ -85,8 +87,8 @@ class SaturatedActivation(ActivationRule, code="TC706"):
                 stage="train",
                 subject=look.place.subject,
                 symptom=Symptom.DEAD_UNITS,
-                message=f"{look.place.label} is at its limits, where nothing passes back",
-                expected="results of a hidden activation lie between its limits",
+                message=f"{look.place.label} is at its limits, where its gradient vanishes",
+                expected="outputs of a hidden activation are between its limits",
                 observed=f"{look.place.label}: {seen}",
                 evidence=(look.event,),
             )

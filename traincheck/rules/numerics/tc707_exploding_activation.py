@@ -1,4 +1,4 @@
-"""Results of an activation grow far beyond what they were."""
+"""Outputs of an activation grow far beyond their history."""
 
 from __future__ import annotations
 
@@ -9,38 +9,41 @@ from traincheck.rules.shared.numbers import History
 from traincheck.schema.claims import Needs
 from traincheck.schema.findings import Symptom, Violation
 
-_ENOUGH = 2  # looks that make a history
+_ENOUGH = 2  # records that make a history
 _CONFIRMED = 2  # steps
 
 
 class ExplodingActivation(ActivationRule, code="TC707"):
-    """exploding-activation: results of an activation leave the range of their own history.
+    """exploding-activation: outputs of an activation leave the range of their own history.
 
     What it checks:
-        The largest result of each activation stays near what it was at the first steps.
+        The largest output of each activation stays near that of the first steps.
 
     Why it matters:
-        The model runs away: the loss jumps, gradients explode, and NaN is next.
+        The model diverges: the loss jumps, gradients explode, and NaN follows.
 
     Fires on:
-        A largest result of more than 1000 times the median of the looks before, and above 10000,
-        at two looked-at steps in a row (the first four, then each tenth).
+        - A largest output above 10000 and more than 1000 times the median of the earlier records,
+          at two consecutive scanned steps. Scanned are the first four steps, then every tenth.
 
     Stays quiet on:
-        Large results from the start on, single outliers, activations with limits, evaluation.
+        - Large outputs from the start.
+        - Single outliers.
+        - Activations with limits.
+        - Evaluation.
 
     Fix:
         Lower the learning rate or warm it up, and normalize inputs and layers.
 
     Options:
-        ratio: times the median of the history.
-        floor: results up to this are never too large.
+        ratio: factor over the median of the history.
+        floor: outputs up to this are never too large.
 
     Source:
         https://docs.aws.amazon.com/sagemaker/latest/dg/debugger-built-in-rules.html
     """
 
-    title = "The results of {subject} explode"
+    title = "The outputs of {subject} explode"
     likely_cause = "{observed}. The learning rate is too high for this model."
     fix = "Lower the learning rate or warm it up, and normalize inputs and layers."
     needs: Needs = ACTIVATIONS
@@ -65,9 +68,9 @@ class ExplodingActivation(ActivationRule, code="TC707"):
             return ()
         streak = self._streaks.setdefault(look.place, Streak())
         streak.add(look)
-        if streak.is_told or streak.steps < _CONFIRMED:
+        if streak.is_reported or streak.steps < _CONFIRMED:
             return ()
-        streak.is_told = True
+        streak.is_reported = True
         return [
             Violation(
                 check_id=self.code,
@@ -76,8 +79,8 @@ class ExplodingActivation(ActivationRule, code="TC707"):
                 stage="train",
                 subject=look.place.subject,
                 symptom=Symptom.GRADIENT_SIZE,
-                message=f"the results of {look.place.label} leave the range of their history",
-                expected="the largest result stays near what it was",
+                message=f"the outputs of {look.place.label} leave the range of their history",
+                expected="the largest output stays near its history",
                 observed=f"{look.place.label}: up to {largest:.3g}, usually {usual:.3g}",
                 evidence=(look.event,),
             )

@@ -1,4 +1,4 @@
-"""A model begins with weights from which it cannot learn. Looks at the first step only."""
+"""A model starts with weights from which it cannot learn. Checks the first step only."""
 
 from __future__ import annotations
 
@@ -16,49 +16,54 @@ from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.torch_api import Families
 from traincheck.schema.words import joined
 
-_FEWEST = 2  # weights: of a single one a constant start is as good as any
+_FEWEST = 2  # weights: for a single one, a constant start is as good as any
 _MOST_OF_ALL = 0.5  # share of the weights that are constant
-_USUAL_GAIN = 1.5  # of one layer with an activation behind it
-_NORMALIZING = "Norm"  # in the class name of a module that takes the scale out again
+_USUAL_GAIN = 1.5  # of one layer followed by an activation
+_NORMALIZING = "Norm"  # in the class name of a module that normalizes the scale
 
 
 class PoorInitialization(BuiltInRule, code="TC708"):
-    """poor-initialization: weights begin constant, or so large that the signal explodes.
+    """poor-initialization: weights start constant, or so large that the signal explodes.
 
     What it checks:
-        When training begins, the weights of linear and convolutional layers differ from each other,
-        and their scale fits the number of their inputs.
+        When training starts, the elements of each linear and convolutional weight differ from each
+        other, and their scale matches the number of inputs.
 
     Why it matters:
-        Units that begin alike get the same gradient and remain one unit for ever. Weights that are
-        too large give a loss of hundreds at the first step, saturate activations, and kill units.
+        Units with equal initial weights get the same gradient and stay equal forever. Weights that
+        are too large give a loss of hundreds at the first step, saturate activations, and kill
+        units.
 
     Fires on:
-        More than half of the weights of a model with all elements equal, two at least; or two and
-        more weights whose gains (root mean square times root of the inputs) exceed 5, together more
-        than 50 times what the layers would keep, in a model without normalization.
+        - More than half of the weights of a model, at least two, with all elements equal.
+        - Two or more weights with a gain above 5 (root mean square times root of the inputs) in a
+          model without normalization. Together they exceed 50 times the gain that preserves the
+          signal.
 
     Stays quiet on:
-        Biases of zero and scales of one; single layers that begin with zeros (LoRA, the last layer
-        of a residual branch, a head); embeddings; models of one layer; weights that are loaded
-        afterwards; sizes in models with normalization.
+        - Biases of zero and scales of one.
+        - Single layers initialized with zeros (LoRA, the last layer of a residual branch, a head).
+        - Embeddings.
+        - Models of one layer.
+        - Weights that are loaded afterwards.
+        - Large weights in models with normalization.
 
     Fix:
-        Keep the initialization that torch gives, or use torch.nn.init.kaiming_normal_ for layers
-        with ReLU and xavier_uniform_ for tanh.
+        Use the default initialization of torch, or torch.nn.init.kaiming_normal_ for layers with
+        ReLU and xavier_uniform_ for tanh.
 
     Options:
-        gain: of one weight, above which it is large.
-        product: of all large ones, relative to what the layers would keep.
+        gain: gain of one weight above which it is large.
+        product: product of all large gains, relative to gains that preserve the signal.
 
     Source:
         https://docs.aws.amazon.com/sagemaker/latest/dg/debugger-built-in-rules.html
     """
 
-    title = "Nothing can be learned with the initial values of {variables}"
-    likely_cause = "{observed} when training begins."
+    title = "The initial values of {variables} prevent learning"
+    likely_cause = "{observed} when training starts."
     fix = (
-        "Keep the initialization that torch gives, or use torch.nn.init.kaiming_normal_ "
+        "Use the default initialization of torch, or torch.nn.init.kaiming_normal_ "
         "(xavier_uniform_ with tanh)."
     )
     needs = Needs(
@@ -84,11 +89,11 @@ class PoorInitialization(BuiltInRule, code="TC708"):
             self._state(event)
         elif isinstance(event, CheckpointEvent):
             if event.op == "load_state_dict" and brings_back(event):
-                self._models.clear()  # what was found is not what is trained
+                self._models.clear()  # the recorded weights are not the trained ones
         elif isinstance(event, CallEvent):
             self._is_over = True
             for name, after in self._changed.items():
-                if after != event.span:  # not by this step: what was found is not what is trained
+                if after != event.span:  # not by this step: the recorded weight is not trained
                     self._models[_root(name)].pop(name, None)
             return [v for weights in self._models.values() for v in self._judge(weights, event)]
         return ()
@@ -125,7 +130,7 @@ class PoorInitialization(BuiltInRule, code="TC708"):
         trained = [name for name, w in constant.items() if w.event.requires_grad]
         if trained and len(constant) > max(1, _MOST_OF_ALL * len(weights)):
             values = sorted({f"{w.value:.4g}" for w in constant.values()})
-            observed = f"{joined(sorted(trained))} hold nothing but {', '.join(values[:3])}"
+            observed = f"{joined(sorted(trained))} contain only {', '.join(values[:3])}"
             return [self._violation(trained, constant, observed, step)]
         large = {name: w for name, w in weights.items() if w.gain > self.gain}
         if len(large) < _FEWEST or self._normalized & {_root(name) for name in large}:
@@ -153,8 +158,8 @@ class PoorInitialization(BuiltInRule, code="TC708"):
             stage="init",
             subject=Subject(variable=names[0]),
             symptom=Symptom.INITIALIZATION,
-            message=f"the weights begin where nothing can be learned: {observed}",
-            expected="weights that differ, of a scale that fits the number of inputs",
+            message=f"the initial weights prevent learning: {observed}",
+            expected="weights that differ, with a scale that matches the number of inputs",
             observed=observed,
             evidence=(weights[names[0]].event,),
         )
@@ -162,7 +167,7 @@ class PoorInitialization(BuiltInRule, code="TC708"):
 
 @dataclass(slots=True)
 class _Weight:
-    """A weight as it was found. value: of all elements, None if they differ."""
+    """A weight when first recorded. value: of all elements, None if they differ."""
 
     event: StateEvent
     value: float | None

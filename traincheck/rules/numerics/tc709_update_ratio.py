@@ -1,4 +1,4 @@
-"""Optimizer steps that change a weight by as much as the weight itself."""
+"""Optimizer steps as large as the weight that they change."""
 
 from __future__ import annotations
 
@@ -17,37 +17,37 @@ from traincheck.schema.torch_api import Families
 
 
 class UpdateRatio(StepRule, code="TC709"):
-    """update-ratio: an optimizer changes weights by a large part of their size at each step.
+    """update-ratio: each optimizer step changes weights by a large part of their size.
 
     What it checks:
-        From one step to the next, the norm of each weight changes by a fraction of itself. (The
-        update is at least as large as this change.)
+        From one step to the next, the norm of each weight changes by a small fraction. (The update
+        is at least as large as this change.)
 
     Why it matters:
-        Steps of the size of the weights themselves throw away what was learned before. A thousandth
-        is usual.
+        Steps as large as the weights discard everything learned before. A thousandth is usual.
 
     Fires on:
-        A weight whose norm changes by more than half in each of three steps in a row.
+        - A weight whose norm changes by more than half in each of three consecutive steps.
 
     Stays quiet on:
-        Weights that begin with zeros, or as good as (LayerScale), as long as they grow ever less;
-        steps in which the rate is raised by a sixth or more, as in a range test; biases and
-        scales, also of shape (C, 1, 1), tensors of fewer than 16 elements, steps whose
-        norms were not taken (large models: all but the first four steps and each tenth).
+        - Weights that start at or near zero (LayerScale), while their growth decreases.
+        - Steps in which the learning rate rises by a sixth or more, e.g. in a range test.
+        - Biases and scales, also of shape (C, 1, 1).
+        - Tensors of fewer than 16 elements.
+        - Steps without recorded norms (for large models: all but the first four and every tenth).
 
     Fix:
         Lower the learning rate by a factor of ten, or warm it up.
 
     Options:
         ratio: share of the norm.
-        steps: steps in a row.
+        steps: consecutive steps.
 
     Source:
         https://docs.aws.amazon.com/sagemaker/latest/dg/debugger-built-in-rules.html
     """
 
-    title = "Optimizer steps are as large as what they change: {variables}"
+    title = "Optimizer steps are as large as the weights they change: {variables}"
     likely_cause = "{observed}. The learning rate is far too high{where}."
     fix = "Lower the learning rate by a factor of ten, or warm it up."
     needs = DISCOVERY | Needs(
@@ -62,8 +62,8 @@ class UpdateRatio(StepRule, code="TC709"):
         self.steps = steps
         self._sizes: dict[int, _Size] = {}
         self._rates: Mapping[str, Sequence[Any]] = {}
-        self._is_rising = False  # a learning rate did in this step, or before it
-        self._is_searched = False  # by so much that it is being looked for
+        self._is_rising = False  # a learning rate rose in this step, or before it
+        self._is_searched = False  # it rose enough for a learning-rate search
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         step, updates = facts.event.step, facts.updates()
@@ -81,7 +81,7 @@ class UpdateRatio(StepRule, code="TC709"):
             elif _is_matrix(parameter.shape):
                 found += self._compare(identity, norm, step, facts, updates)
                 if look.change in ("new", "replaced"):
-                    self._sizes[identity].step = step - 1  # as it was before the step
+                    self._sizes[identity].step = step - 1  # its value before the step
         return found
 
     def _compare(
@@ -101,7 +101,7 @@ class UpdateRatio(StepRule, code="TC709"):
         change = abs(norm - known.norm) / known.norm
         if change <= self.ratio:
             return []
-        # From zero by steps of one size: 100 %, 50 %, 33 %; by larger ones while the rate warms up
+        # From zero with steps of one size: 100 %, 50 %, 33 %; larger while the rate warms up
         if change < known.growth or (known.growth and self._is_rising):
             size.growth = change
             return []
@@ -119,22 +119,22 @@ class UpdateRatio(StepRule, code="TC709"):
                 step=size.first,
                 subject=Subject(variable=name),
                 message=f"each optimizer step changes {name} by as much as the weights themselves",
-                expected="steps that are small beside the weights",
+                expected="steps that are small relative to the weights",
                 observed=f"the norm of {name} changed by {change:.0%}, to {norm:.3g}",
                 evidence=(updates[-1].call,),
             )
         ]
 
 
-_LEAP = 1.15  # a range test of a hundred steps from 1e-7 to 10 takes a fifth more each time
-_NOTHING = 1.01e-4  # root mean square of weights that begin as good as zero
+_LEAP = 1.15  # a range test of a hundred steps from 1e-7 to 10 adds a fifth each time
+_NOTHING = 1.01e-4  # root mean square of weights that start near zero
 
 
 @dataclass(slots=True)
 class _Size:
-    """Norm of a weight after a step. count: large changes in a row, since step ``first``.
+    """Norm of a weight after a step. count: consecutive large changes since step ``first``.
 
-    growth: of a weight that began as good as zero, the last change; 0 once it does not become less.
+    growth: last change of a weight that started near zero; 0 once it stops decreasing.
     """
 
     norm: float
@@ -152,5 +152,5 @@ def _rises(
 
 
 def _is_matrix(shape: Sequence[int]) -> bool:
-    """Whether there are rows and columns: a scale for each channel may have the shape (C, 1, 1)."""
+    """Whether there are rows and columns: a scale for each channel may have shape (C, 1, 1)."""
     return sum(size > 1 for size in shape) >= MATRIX and not has_few(shape)

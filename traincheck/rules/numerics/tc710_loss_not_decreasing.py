@@ -1,4 +1,4 @@
-"""The loss is no better after hundreds of steps. Advice only: a loss may mean anything."""
+"""The loss has not improved after hundreds of steps. Advice only: a loss can mean anything."""
 
 from __future__ import annotations
 
@@ -13,28 +13,30 @@ from traincheck.schema.claims import Needs
 from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.torch_api import Families
 
-_PART = 4  # the first and the last of so many parts of the window are compared
+_PART = 4  # compare the first and the last of so many parts of the window
 
 
 class LossNotDecreasing(StepRule, code="TC710", severity="info"):
-    """loss-not-decreasing: training goes on and the loss does not get better.
+    """loss-not-decreasing: training continues but the loss does not improve.
 
     What it checks:
         Over the first 400 optimizer steps, the median of the loss falls.
 
     Why it matters:
-        A model that learns shows it within some hundred steps. If it does not, labels, learning
-        rate or the path of the gradient are worth a look before the run goes on for days.
+        A model that learns shows it within some hundred steps. If not, check labels, learning rate
+        and the path of the gradient before the run continues for days.
 
     Fires on:
-        A median loss of the last 100 of 400 steps that is no lower than that of the first 100.
+        - A median loss of the last 100 of 400 steps that is no lower than that of the first 100.
 
     Stays quiet on:
-        More than one optimizer (GAN, actor and critic), a loss that cannot be read or is scaled by
-        GradScaler, a loss that changes sign, shorter runs.
+        - More than one optimizer (GAN, actor and critic).
+        - A loss that is unknown or scaled by GradScaler.
+        - A loss that changes sign.
+        - Shorter runs.
 
     Fix:
-        Try to overfit a single batch; check labels, the learning rate and what the loss is given.
+        Try to overfit a single batch. Check labels, the learning rate and the inputs of the loss.
 
     Options:
         window: optimizer steps.
@@ -45,8 +47,8 @@ class LossNotDecreasing(StepRule, code="TC710", severity="info"):
 
     title = "The loss has not decreased since step {step}"
     likely_cause = (
-        "{observed}: labels that do not belong to their samples, a learning rate that is too "
-        "high or too low, or parameters that the gradient does not reach."
+        "{observed}: labels do not belong to their samples, the learning rate is too "
+        "high or too low, or the gradient does not reach the parameters."
     )
     fix = "Try to overfit a single batch; check the labels and the learning rate."
     needs: Needs = DISCOVERY | Needs(
@@ -95,6 +97,6 @@ class LossNotDecreasing(StepRule, code="TC710", severity="info"):
                 subject=Subject(api=Families.BACKWARD),
                 message=f"the loss is no better after {self.window} optimizer steps",
                 expected="a median loss that falls",
-                observed=f"a median loss of {before:.4g} at first, and of {after:.4g} at last",
+                observed=f"a median loss of {before:.4g} at first and {after:.4g} at last",
             )
         ]

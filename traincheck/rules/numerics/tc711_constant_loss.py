@@ -11,29 +11,31 @@ from traincheck.schema.torch_api import Families
 
 
 class ConstantLoss(StepRule, code="TC711"):
-    """constant-loss: the loss does not change at all, from the first step on.
+    """constant-loss: the loss does not change at all from the first step on.
 
     What it checks:
-        The loss differs between steps: by what is learned, or at least by the batch.
+        The loss differs between steps, through learning or at least through the batch.
 
     Why it matters:
-        A loss that does not even depend on the batch does not depend on the model: its output is
-        constant (dead units, clamping), or what is compared is not what it computes.
+        A loss that does not depend on the batch does not depend on the model either. The output of
+        the model is constant (dead units, clamping), or the loss does not compare it.
 
     Fires on:
-        The same loss that is not zero, to the last bit, in the first 20 steps in which the
-        optimizer stepped with a learning rate above zero.
+        - The same nonzero loss, to the last bit, in the first 20 steps in which the optimizer
+          stepped with a learning rate above zero.
 
     Stays quiet on:
-        A loss of zero; one that becomes constant later, as when training has converged; a learning
-        rate of zero (warm-up); a loss that cannot be read.
+        - A loss of zero.
+        - A loss that becomes constant later, e.g. after convergence.
+        - A learning rate of zero (warm-up).
+        - A loss that is unknown.
 
     Fix:
-        Look at the output of the model for two batches: if it is the same, at its activations; if
-        it is not, at the loss.
+        Compare the outputs of the model for two batches. If they are equal, check its activations.
+        If not, check the loss.
 
     Options:
-        steps: from the first on.
+        steps: number of steps from the first on.
 
     Source:
         https://docs.aws.amazon.com/sagemaker/latest/dg/debugger-built-in-rules.html
@@ -42,9 +44,9 @@ class ConstantLoss(StepRule, code="TC711"):
     title = "The loss is the same at every step"
     likely_cause = (
         "{observed}: the output of the model is constant (dead units, clamping), or the loss "
-        "does not look at it."
+        "does not depend on it."
     )
-    fix = "Compare the model's outputs for two batches, then what the loss is given."
+    fix = "Compare the model's outputs for two batches, then the inputs of the loss."
     needs: Needs = DISCOVERY | Needs(
         calls=frozenset({Families.BACKWARD, Families.OPTIMIZER_STEP}),
         states=frozenset({"parameter@hand"}),
@@ -82,7 +84,7 @@ class ConstantLoss(StepRule, code="TC711"):
                 facts,
                 step=self._first,
                 subject=Subject(api=Families.BACKWARD),
-                message="the loss does not change from step to step, not even with the batch",
+                message="the loss does not change between steps, not even with the batch",
                 expected="a loss that differs between batches",
                 observed=f"a loss of {values[-1]!r} in each of {self._count} steps",
                 evidence=[m.call for m in facts.moments if m.family == Families.BACKWARD][:1],

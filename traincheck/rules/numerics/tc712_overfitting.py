@@ -1,4 +1,4 @@
-"""The loss of evaluation rises while that of training falls. Advice only."""
+"""The evaluation loss rises while the training loss falls. Advice only."""
 
 from __future__ import annotations
 
@@ -19,34 +19,35 @@ _FEWEST = 6  # evaluations
 
 
 class Overfitting(BuiltInRule, code="TC712", severity="info"):
-    """overfitting: evaluation gets worse, evaluation after evaluation, as training improves.
+    """overfitting: evaluation gets worse each time while training improves.
 
     What it checks:
         The mean loss of the evaluations follows that of the training between them.
 
     Why it matters:
-        From its best evaluation on, the model only learns its training data by heart.
+        After its best evaluation, the model only memorizes its training data.
 
     Fires on:
-        Four evaluations in a row that are each worse than the one before, the last by more than
-        10 % worse than the best, while the training loss fell each time. From the sixth on.
+        - Four consecutive evaluations (from the sixth on), each worse than the one before, while
+          the training loss fell each time. The last is worse than the best by more than 10 %.
 
     Stays quiet on:
-        Evaluations that go up and down; other losses in evaluation than in training; a loss that
-        cannot be read.
+        - Evaluations that fluctuate.
+        - Other losses in evaluation than in training.
+        - A loss that is unknown.
 
     Fix:
-        Stop at the best evaluation; use more data, augmentation, weight decay or dropout.
+        Stop at the best evaluation. Use more data, augmentation, weight decay or dropout.
 
     Options:
-        worse: evaluations in a row.
+        worse: consecutive evaluations.
         margin: share of the best evaluation's loss.
 
     Source:
         https://docs.aws.amazon.com/sagemaker/latest/dg/debugger-built-in-rules.html
     """
 
-    title = "The model overfits: evaluation has become worse since step {step}"
+    title = "The model overfits: evaluation has got worse since step {step}"
     likely_cause = "{observed}."
     fix = "Stop at the best evaluation; more data, augmentation, weight decay or dropout help."
     needs = Needs(calls=_LOSSES, kinds=frozenset({"step"}))
@@ -56,10 +57,10 @@ class Overfitting(BuiltInRule, code="TC712", severity="info"):
         self.worse = worse
         self.margin = margin
         self._series: dict[str, _Series] = {}
-        self._is_told = False
+        self._is_reported = False
 
     def observe(self, event: Event) -> Sequence[Violation]:
-        if self._is_told or isinstance(event, StepEvent) or not isinstance(event, CallEvent):
+        if self._is_reported or isinstance(event, StepEvent) or not isinstance(event, CallEvent):
             return ()
         value = value_of(event.result)
         if value is None or not math.isfinite(value):
@@ -89,7 +90,7 @@ class Overfitting(BuiltInRule, code="TC712", severity="info"):
         falls = all(after[1] < before[1] for before, after in pairs)
         if not (rises and falls and past[-1][2] > (1 + self.margin) * best[2]):
             return ()
-        self._is_told = True
+        self._is_reported = True
         return [
             Violation(
                 check_id=self.code,
@@ -98,11 +99,11 @@ class Overfitting(BuiltInRule, code="TC712", severity="info"):
                 stage="eval",
                 subject=Subject(api=event.api),
                 symptom=Symptom.NOT_LEARNING,
-                message="evaluation becomes worse while the training loss falls",
-                expected="a loss in evaluation that follows that in training",
+                message="evaluation gets worse while the training loss falls",
+                expected="an evaluation loss that follows the training loss",
                 observed=(
-                    f"the loss in evaluation rose from {best[2]:.4g} to {past[-1][2]:.4g} since "
-                    f"step {best[0]}, that in training fell to {past[-1][1]:.4g}"
+                    f"the evaluation loss rose from {best[2]:.4g} to {past[-1][2]:.4g} since "
+                    f"step {best[0]}, while the training loss fell to {past[-1][1]:.4g}"
                 ),
                 evidence=(event,),
             )
@@ -125,7 +126,7 @@ class _Mean:
 
 @dataclass(slots=True)
 class _Series:
-    """Of one loss function: training since the last evaluation, and the evaluation under way."""
+    """One loss function: training since the last evaluation, and the current evaluation."""
 
     train: _Mean = field(default_factory=_Mean)
     evaluation: _Mean = field(default_factory=_Mean)

@@ -1,4 +1,4 @@
-"""Nearly all labels of the batches are one and the same. Advice only."""
+"""Nearly all labels of the batches are equal. Advice only."""
 
 from __future__ import annotations
 
@@ -16,26 +16,28 @@ class ClassImbalance(BuiltInRule, code="TC713", severity="info"):
     """class-imbalance: one class makes up nearly all of the training labels.
 
     What it checks:
-        Among the whole-number labels of a batch (one a sample), no value is nearly all of them.
+        Among the integer labels of a batch (one per sample), no value makes up nearly all of them.
 
     Why it matters:
-        A model that always says that class is right nearly always, and learns little else.
+        A model that always predicts that class is nearly always right, and learns little else.
 
     Fires on:
-        A most frequent value of more than 90 % on average over 50 training batches, where other
-        values occur too.
+        - A most frequent value of more than 90 % on average over 50 training batches, in which
+          other values occur too.
 
     Stays quiet on:
-        A column that never changes, labels with many dims, batches of fewer than 8 samples, and
-        evaluation.
+        - A column that never changes.
+        - Labels with several dims.
+        - Batches of fewer than 8 samples.
+        - Evaluation.
 
     Fix:
-        Weigh the classes in the loss, or draw them evenly (WeightedRandomSampler); look at the
+        Weight the classes in the loss, or draw them evenly (WeightedRandomSampler). Measure the
         recall of each class instead of the accuracy.
 
     Options:
-        share: of the most frequent value, in [0, 1].
-        batches: over which its mean is taken.
+        share: share of the most frequent value, in [0, 1].
+        batches: number of batches over which its mean is taken.
 
     Source:
         https://docs.aws.amazon.com/sagemaker/latest/dg/debugger-built-in-rules.html
@@ -43,7 +45,7 @@ class ClassImbalance(BuiltInRule, code="TC713", severity="info"):
 
     title = "Nearly all labels in {variables} are of one class"
     likely_cause = "{observed}."
-    fix = "Weigh the classes in the loss, or draw them evenly with WeightedRandomSampler."
+    fix = "Weight the classes in the loss, or draw them evenly with WeightedRandomSampler."
     needs = Needs(kinds=frozenset({"batch"}), stats=frozenset({"batch"}))
 
     def __init__(self, share: float = 0.9, batches: int = 50) -> None:

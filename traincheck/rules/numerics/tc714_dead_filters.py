@@ -1,4 +1,4 @@
-"""Some filters of a convolution are zero when it is found. Advice only: it may be pruned."""
+"""Some filters of a convolution are zero when first recorded. Advice only: it may be pruned."""
 
 from __future__ import annotations
 
@@ -13,36 +13,37 @@ from traincheck.schema.findings import Subject, Symptom, Violation
 
 
 class DeadFilters(BuiltInRule, code="TC714", severity="info"):
-    """dead-filters: filters of a layer are zero, and others of it are not.
+    """dead-filters: some filters of a layer are zero and others are not.
 
     What it checks:
-        When a layer is found, none of its filters (rows of a linear layer) has a norm below 1e-6.
+        When a layer is first recorded, none of its filters (rows of a linear layer) has a norm
+        below 1e-6.
 
     Why it matters:
-        Such a filter computes nothing; behind a ReLU it never will. Pruning does this on purpose,
-        a broken initialization or a checkpoint that did not fit does it by accident.
+        Such a filter computes nothing, and before a ReLU it never will. Pruning does this on
+        purpose. A broken initialization or a mismatched checkpoint does it by accident.
 
     Fires on:
-        A weight of a linear, convolutional or transposed convolutional layer of which some rows or
-        filters are zero, but not all.
+        - A weight of a linear, convolutional or transposed convolutional layer in which some rows
+          or filters are zero, but not all.
 
     Stays quiet on:
-        Layers that begin with nothing but zeros (LoRA, the last layer of a residual branch);
-        embeddings, whose padding row is zero, and output layers that share their weight with one;
-        layers of one filter.
+        - Layers initialized with zeros only (LoRA, the last layer of a residual branch).
+        - Embeddings, whose padding row is zero, and output layers that share their weight.
+        - Layers of one filter.
 
     Fix:
         Initialize the filters that are named, or remove them if they were pruned.
 
     Options:
-        share: of the filters, above which it is told, in [0, 1].
+        share: share of zero filters above which the rule fires, in [0, 1].
 
     Source:
         https://docs.aws.amazon.com/sagemaker/latest/dg/debugger-built-in-rules.html
     """
 
     title = "Some filters of {variables} are zero"
-    likely_cause = "{observed}: pruned, or never initialized."
+    likely_cause = "{observed}: they were pruned, or never initialized."
     fix = "Initialize these filters, or remove them if they were pruned."
     needs = Needs(states=frozenset({"parameter@new"}), stats=frozenset({"parameter"}))
 
@@ -78,5 +79,5 @@ class DeadFilters(BuiltInRule, code="TC714", severity="info"):
         return ()
 
     def finish(self) -> Sequence[Violation]:
-        """Now all names of each weight are known."""
+        """Report now that all names of each weight are known."""
         return [v for identity, v in self._found.items() if identity not in self._embedded]

@@ -1,4 +1,4 @@
-"""A parameter whose gradient is exactly zero, step after step. Advice only."""
+"""A parameter whose gradient is exactly zero in consecutive steps. Advice only."""
 
 from __future__ import annotations
 
@@ -12,29 +12,33 @@ from traincheck.schema.findings import Subject, Symptom, Violation
 
 
 class ParameterGradientZero(StepRule, code="TC715", severity="info"):
-    """parameter-gradient-zero: backward() reaches a parameter, but with nothing but zeros.
+    """parameter-gradient-zero: backward() gives a parameter a gradient of zeros only.
 
     What it checks:
-        The gradients of the parameters that an optimizer holds are not exactly zero for many steps,
-        while others of it have some that are not.
+        The gradient of a parameter is not exactly zero for many steps while others of the same
+        optimizer have a nonzero gradient.
 
     Why it matters:
-        Such a parameter does not learn: the units behind it are dead, its output is multiplied by
-        zero, or it serves a branch that is never taken.
+        Such a parameter does not learn. The units after it are dead, its output is multiplied by
+        zero, or it belongs to a branch that is never taken.
 
     Fires on:
-        Ten optimizer steps in a row at which the gradient of a parameter is there and all zero.
+        - Ten consecutive optimizer steps at which the gradient of a parameter exists and is all
+          zero.
 
     Stays quiet on:
-        A single step, as the A of LoRA has while B is zero; gradients that are None; embeddings,
-        whose rows are used now and then; biases, which a loss of differences cancels; scales in
-        modules of torch; models of which all gradients are zero (TC704).
+        - A single step, e.g. for the A of LoRA while B is zero.
+        - Gradients that are None.
+        - Embeddings, whose rows are used now and then.
+        - Biases that cancel out in a loss of differences.
+        - Scales in modules of torch.
+        - Models in which all gradients are zero (TC704).
 
     Fix:
-        Look at what is behind the parameter: activations that are off, masks, weights of zero.
+        Check the computation after the parameter: inactive activations, masks, weights of zero.
 
     Options:
-        steps: steps in a row.
+        steps: consecutive steps.
 
     Source:
         https://docs.aws.amazon.com/sagemaker/latest/dg/debugger-built-in-rules.html
@@ -42,12 +46,12 @@ class ParameterGradientZero(StepRule, code="TC715", severity="info"):
 
     title = "The gradient of {variables} is zero at every step"
     likely_cause = (
-        "{observed}: what is behind it is off, clamped, multiplied by zero, or in a branch "
-        "that is never taken."
+        "{observed}: the computation after it is inactive, clamped, multiplied by zero, or in a "
+        "branch that is never taken."
     )
     fix = (
-        "Print what the module of {variables} returns in forward, find the mask, clamp, factor "
-        "of zero or branch behind it, and remove it; or set requires_grad=False."
+        "Print the output of the module of {variables}. Find the mask, clamp, zero factor or "
+        "branch after it and remove it, or set requires_grad=False."
     )
     needs: Needs = DISCOVERY | GRADIENTS
 
@@ -74,7 +78,7 @@ class ParameterGradientZero(StepRule, code="TC715", severity="info"):
         return found
 
     def _by_hand(self, facts: StepFacts) -> list[Violation]:
-        """The program updates parameters itself."""
+        """Judge a step in which the program updates parameters itself."""
         self.triggered += 1
         looks = [(i, look.summary) for i, look in facts.gradients.items()]
         for identity in facts.reached & self._streaks.keys():
@@ -99,16 +103,16 @@ class ParameterGradientZero(StepRule, code="TC715", severity="info"):
                 facts,
                 step=streak.first,
                 subject=Subject(variable=name),
-                message=f"the gradient of {name} is exactly zero, step after step",
-                expected="a gradient that is not zero now and then",
-                observed=f"zero in {streak.count} steps in a row",
+                message=f"the gradient of {name} is exactly zero in consecutive steps",
+                expected="a gradient that is nonzero at least now and then",
+                observed=f"zero in {streak.count} consecutive steps",
                 evidence=() if look is None else (look,),
             )
         ]
 
 
 def _is_judged(parameter: Parameter, look: StateEvent | None) -> bool:
-    """A weight, or another parameter of a module of the user's own that is no bias."""
+    """Whether it is a weight, or another parameter of a user-defined module except biases."""
     kind = "" if look is None else look.module_class or ""
     is_own = bool(kind) and not kind.startswith("torch.")
     return len(parameter.shape) >= MATRIX or (is_own and "bias" not in parameter.name.lower())

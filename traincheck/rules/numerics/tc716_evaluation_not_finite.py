@@ -1,4 +1,4 @@
-"""Evaluation after evaluation gives no number, while training does. Looks at losses."""
+"""Consecutive evaluations have a non-finite loss while training does not."""
 
 from __future__ import annotations
 
@@ -12,33 +12,36 @@ from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.torch_api import TARGETED, losses
 from traincheck.schema.trace_terms import EVAL_STAGE
 
-# Without ctc_loss: it is infinite where the target is longer than what is heard
+# Without ctc_loss: it is infinite if the target is longer than the input
 _LOSSES = TARGETED | losses("distribution")
 _IN_A_ROW = 2  # evaluations
 
 
 class EvaluationNotFinite(EventRule, code="TC716"):
-    """evaluation-not-finite: the losses of evaluations are NaN or infinite, time and again.
+    """evaluation-not-finite: the losses of consecutive evaluations are NaN or infinite.
 
     What it checks:
-        Of two evaluations in a row, with training between them whose losses are finite, at least
-        one gives finite losses only.
+        Of two consecutive evaluations with finite training losses between them, at least one has
+        finite losses only.
 
     Why it matters:
-        What is compared to choose a model, to stop early or to lower a rate is no number: every
-        comparison with it is false, so the first model is the best one for ever, or none is.
+        Model selection, early stopping and learning-rate schedules compare this loss. Every
+        comparison with NaN is false, so the first model stays the best one forever, or none is.
 
     Fires on:
-        An attention mask that is inverted, so that rows have nothing to attend to; batches of an
-        evaluation without a valid label; a division by a count that is zero in it.
+        - An inverted attention mask, so that rows have nothing to attend to.
+        - Evaluation batches without a valid label.
+        - A division by a count that is zero in evaluation.
 
     Stays quiet on:
-        One such evaluation; losses of training (TC701); ctc_loss, which may be infinite; losses
-        that are not reduced to one number.
+        - A single such evaluation.
+        - Losses of training (TC701).
+        - ctc_loss, which may be infinite.
+        - Losses that are not reduced to one number.
 
     Fix:
-        Look at what the evaluation gives the model that training does not: its masks, labels, and
-        the last, shorter batch.
+        Compare the inputs of evaluation with those of training: masks, labels, and the last,
+        shorter batch.
 
     Source:
         https://github.com/pytorch/pytorch/issues/41508,
@@ -47,11 +50,11 @@ class EvaluationNotFinite(EventRule, code="TC716"):
 
     title = "The loss is NaN or infinite in evaluation"
     likely_cause = (
-        "What the evaluation gives the model or {subject}{where} leaves nothing to compute "
-        "with: a mask that hides all, a batch without a valid label, a count of zero."
+        "The inputs of the model or of {subject}{where} in evaluation leave nothing to compute: "
+        "a mask that hides everything, a batch without a valid label, or a count of zero."
     )
     fix = (
-        "Compare what evaluation gives the model with what training gives it: masks, "
+        "Compare the model's inputs in evaluation with those in training: masks, "
         "labels, and the last batch, which may be shorter."
     )
     needs = loss_needs(*sorted(_LOSSES), numbers=False)
@@ -62,7 +65,7 @@ class EvaluationNotFinite(EventRule, code="TC716"):
         self._has_evaluated = False
         self._first: CallEvent | None = None
         self._count = 0
-        self._is_told = False
+        self._is_reported = False
 
     def judge(self, event: Event) -> list[Violation]:
         if isinstance(event, CallEvent):
@@ -91,9 +94,9 @@ class EvaluationNotFinite(EventRule, code="TC716"):
             return []
         self._first = broken if self._count == 0 else self._first
         self._count += 1
-        if self._count < _IN_A_ROW or self._is_told or self._first is None:
+        if self._count < _IN_A_ROW or self._is_reported or self._first is None:
             return []
-        self._is_told = True
+        self._is_reported = True
         return [self._violation(self._first, broken)]
 
     def _violation(self, first: CallEvent, last: CallEvent) -> Violation:
@@ -102,8 +105,8 @@ class EvaluationNotFinite(EventRule, code="TC716"):
             first,
             subject=Subject(api=first.api),
             symptom=Symptom.NON_FINITE,
-            message=f"{name} gives no number in two evaluations in a row, and does in training",
+            message=f"{name} is not finite in two consecutive evaluations, but is in training",
             expected="finite losses in evaluations, as in training",
-            observed=f"{name} gives NaN or infinity",
+            observed=f"{name} returns NaN or infinity",
             evidence=(first, last),
         )

@@ -1,4 +1,4 @@
-"""Batches of an evaluation differ, their losses do not, to the last bit."""
+"""Batches of an evaluation differ, but their losses are equal to the last bit."""
 
 from __future__ import annotations
 
@@ -19,36 +19,42 @@ from traincheck.schema.trace_terms import EVAL_STAGE
 from traincheck.schema.values import TensorSummary, Value, is_tensor, tensor_summary, tensors_in
 
 _IN_A_ROW = 3  # batches of one evaluation
-_TABLE = 2  # dims of what holds samples; numbers of samples and labels have one
-_LOOKS = 64  # of training, the latest
-_MOST = 16  # losses of one batch that are compared
-_ALIKE = 1e-4  # rows whose sums differ by less are the same row
-_FULL = ("float32", "float64")  # in half precision losses are equal now and then
+_TABLE = 2  # dims of a tensor that holds samples; counts of samples and labels have one
+_LOOKS = 64  # latest records of training
+_MOST = 16  # compared losses of one batch
+_ALIKE = 1e-4  # relative; rows whose sums differ by less count as the same row
+_FULL = ("float32", "float64")  # in half precision losses can be equal by chance
 
 
 class EvaluationLossConstant(EventRule, code="TC717", aliases=("evaluation-loss-fixed",)):
     """evaluation-loss-constant: evaluation has the same loss for each of its batches.
 
     What it checks:
-        The losses of an evaluation differ from batch to batch, as the batches do.
+        The losses of an evaluation differ from batch to batch, like the batches.
 
     Why it matters:
-        A loss that is the same to the last bit is that of the same samples: the loop evaluates a
-        variable that the training loop has left, not the batches that it fetches. What is taken for
-        the loss of validation is that of one training batch, and chooses the wrong model.
+        A loss that is equal to the last bit comes from the same samples. The loop evaluates a
+        variable left over from the training loop, not the batches that it fetches. The validation
+        loss is that of one training batch, and selects the wrong model.
 
     Fires on:
-        Three different batches in a row of one evaluation, each followed by the same losses of a
-        model's outputs, while the losses of training differ.
+        - Three different consecutive batches of one evaluation, each followed by the same losses of
+          a model's outputs, while the losses of training differ.
 
     Stays quiet on:
-        Losses of zero; the same batch again; outputs whose rows are equal, as of a head that begins
-        with zeros; outputs at a limit, as of a clamp, and whole numbers; targets of one value;
-        losses of something else than the model's outputs; batches of which another loss differs;
-        half precision. Losses of more than 65536 numbers are looked at in some steps only.
+        - Losses of zero.
+        - The same batch again.
+        - Outputs whose rows are equal, e.g. of a head initialized with zeros.
+        - Outputs at a limit, e.g. of a clamp, and whole numbers.
+        - Targets of one value.
+        - Losses that are not computed from the model's outputs.
+        - Batches with another loss that differs.
+        - Half precision.
+        - Steps that are not scanned: losses of more than 65536 numbers are recorded in some steps
+          only.
 
     Fix:
-        Give the model and the loss the batch of the evaluation loop.
+        Pass the batch of the evaluation loop to the model and the loss.
 
     Source:
         https://karpathy.github.io/2019/04/25/recipe/ (look at what goes into the network)
@@ -56,10 +62,10 @@ class EvaluationLossConstant(EventRule, code="TC717", aliases=("evaluation-loss-
 
     title = "The loss is the same for each batch of the evaluation"
     likely_cause = (
-        "The batch that is fetched is not what is evaluated: a variable of the training loop "
-        "is used in its place."
+        "The evaluated batch is not the fetched one: the loop uses a variable of the training "
+        "loop instead."
     )
-    fix = "Give the model and the loss the variables of the evaluation loop."
+    fix = "Pass the variables of the evaluation loop to the model and the loss."
     needs = loss_needs(*TARGETED) | Needs(
         calls=frozenset({Families.MODULE}), kinds=frozenset({"batch"}), stats=frozenset({"batch"})
     )
@@ -67,9 +73,9 @@ class EvaluationLossConstant(EventRule, code="TC717", aliases=("evaluation-loss-
     def __init__(self) -> None:
         super().__init__()
         self._window: _Window | None = None
-        self._row: list[_Window] = []  # of different batches and equal losses
-        self._trained: dict[str, set[float]] = {}  # two losses of training, by function
-        self._extremes: deque[tuple[float, float]] = deque(maxlen=_LOOKS)  # of their inputs
+        self._row: list[_Window] = []  # different batches with equal losses
+        self._trained: dict[str, set[float]] = {}  # two training losses, by function
+        self._extremes: deque[tuple[float, float]] = deque(maxlen=_LOOKS)  # of training outputs
         self._is_over = False
 
     def judge(self, event: Event) -> list[Violation]:
@@ -86,7 +92,7 @@ class EvaluationLossConstant(EventRule, code="TC717", aliases=("evaluation-loss-
         return self._end()
 
     def _end(self) -> list[Violation]:
-        """The evaluation, if it was one, is over."""
+        """End the current evaluation, if any."""
         found, self._window = self._close(), None
         self._row.clear()
         return found
@@ -112,7 +118,7 @@ class EvaluationLossConstant(EventRule, code="TC717", aliases=("evaluation-loss-
             self._extremes.append(low_high)
 
     def _close(self) -> list[Violation]:
-        """A batch is done with. Does it continue the row?"""
+        """Finish a batch and check whether it continues the row."""
         window, row = self._window, self._row
         if self._is_over or window is None or not window.losses or not window.is_plain:
             row.clear()
@@ -130,7 +136,7 @@ class EvaluationLossConstant(EventRule, code="TC717", aliases=("evaluation-loss-
         return [self._violation(row, telling[0])]
 
     def _is_telling(self, loss: _Loss, window: _Window) -> bool:
-        """Whether it is one of outputs of a model that would differ for other samples."""
+        """Whether the loss is of model outputs that would differ for other samples."""
         stats, low, high = loss.stats, loss.stats["min"], loss.stats["max"]
         sums = stats.get("row_sum_min", low), stats.get("row_sum_max", high)
         spread = _ALIKE * max(map(abs, (low, high, *sums)))
@@ -145,7 +151,7 @@ class EvaluationLossConstant(EventRule, code="TC717", aliases=("evaluation-loss-
         )
 
     def _is_limit(self, extreme: float) -> bool:
-        """Whether losses of training met it, too, as the limit of a clamp or a sigmoid."""
+        """Whether training outputs had this extreme too, e.g. the limit of a clamp or sigmoid."""
         return sum(extreme in low_high for low_high in self._extremes) > 1
 
     def _violation(self, row: list[_Window], place: int) -> Violation:
@@ -156,13 +162,13 @@ class EvaluationLossConstant(EventRule, code="TC717", aliases=("evaluation-loss-
             symptom=Symptom.REPEATED_DATA,
             message=f"the loss is the same for different batches of {row[-1].batch.loader}",
             expected="losses that differ from batch to batch, as in training",
-            observed=f"a loss of {loss.value!r} for {len(row)} different batches in a row",
+            observed=f"a loss of {loss.value!r} for {len(row)} different consecutive batches",
             evidence=(call, row[-1].calls[place]),
         )
 
 
 class _Loss(NamedTuple):
-    """A loss of an evaluation. size, stats: of its input."""
+    """A loss of an evaluation. size, stats: size and statistics of its input."""
 
     api: str
     value: float
@@ -172,7 +178,7 @@ class _Loss(NamedTuple):
 
 @dataclass(slots=True)
 class _Window:
-    """What follows a batch. sizes: of what models gave. is_plain: each loss could be read."""
+    """Calls after a batch. sizes: of model outputs. is_plain: whether each loss is known."""
 
     batch: BatchEvent
     losses: list[_Loss] = field(default_factory=list)
@@ -182,7 +188,7 @@ class _Window:
 
 
 def _add(window: _Window, call: CallEvent) -> None:
-    """Enter a loss of an evaluation; if not all is known of it, the batch is not compared."""
+    """Add a loss of an evaluation; if it is partly unknown, the batch is not compared."""
     result, value = tensor_summary(call.result), value_of(call.result)
     outputs, target = given(call, "input"), _extremes_of(given(call, "target"))
     is_known = (
@@ -202,7 +208,7 @@ def _add(window: _Window, call: CallEvent) -> None:
 
 
 def _sizes(result: Value) -> Iterator[int]:
-    """How many elements the tensors of a result have."""
+    """The number of elements of each tensor in a result."""
     if is_tensor(result):
         yield math.prod(result["shape"])
     elif isinstance(result, (list, dict)):
@@ -217,7 +223,7 @@ def _extremes_of(tensor: TensorSummary | None) -> tuple[float, float] | None:
 
 
 def _differ(one: BatchEvent, other: BatchEvent) -> bool:
-    """Whether a tensor that holds samples differs, in two batches of one pass over a loader."""
+    """Whether a tensor of samples differs between two batches of one pass over a loader."""
     if (one.loader, one.epoch) != (other.loader, other.epoch):
         return False
     others = tensors_in(other.leaves)

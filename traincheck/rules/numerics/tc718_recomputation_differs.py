@@ -1,4 +1,4 @@
-"""TC718: a checkpointed segment computes other values in the backward pass than in the forward."""
+"""A checkpointed segment computes other values in the backward pass than in the forward."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from traincheck.schema.observations.base import needs_of
 from traincheck.schema.observations.reading import observed
 from traincheck.schema.observations.recomputation import DifferingSegment, Recomputation
 
-_STEPS = 2  # in which a segment differs
+_STEPS = 2  # steps in which a segment differs
 _API = "torch.utils.checkpoint.checkpoint"
 
 
@@ -20,36 +20,45 @@ class RecomputationDiffers(EventRule, code="TC718"):
 
     What it checks:
         The second pass through a segment of torch.utils.checkpoint, in the backward pass, computes
-        what the first pass has computed.
+        the same values as the first pass.
 
     Why it matters:
-        The loss comes from the first pass, the gradients from the second. With another dropout
-        mask, or another state, they are gradients of a different function. The shapes are the same,
-        so nothing fails, and the model trains worse than without checkpointing.
+        The loss comes from the first pass, the gradients from the second. With another dropout mask
+        or another state, they are gradients of a different function. The shapes are the same, so no
+        error is raised, and the model trains worse than without checkpointing.
 
     Fires on:
-        Two steps in which more than 2 % of the compared elements of a segment differ by more than
-        rounding: dropout with preserve_rng_state=False; random numbers of NumPy, Python or a
-        torch.Generator, whose states are not restored; a counter, cache or buffer that the first
-        pass has changed; an input that is written to before the backward pass.
+        Each case needs two steps in which more than 2 % of the compared elements of a segment
+        differ by more than rounding.
+
+        - Dropout with preserve_rng_state=False.
+        - Random numbers of NumPy, Python or a torch.Generator, whose states are not restored.
+        - A counter, cache or buffer that the first pass changed.
+        - An input that is written to before the backward pass.
 
     Stays quiet on:
-        Differences of rounding, as of kernels that are not deterministic or are others without
-        grad; segments that are not recomputed; what comes after the last tensor that is needed,
-        where the second pass stops early; memory that both passes read, as running statistics of
-        batch norms, which both passes update; selective checkpointing (context_fn); compiled
-        models; segments after the first 16 of a step; steps between those that are compared.
+        - Rounding differences, e.g. of kernels that are not deterministic, or that differ without
+          grad.
+        - Segments that are not recomputed.
+        - Values after the last tensor that is needed, where the second pass stops early.
+        - Memory that both passes read, e.g. running statistics of batch norms, which both passes
+          update.
+        - Selective checkpointing (context_fn).
+        - Compiled models.
+        - Segments after the first 16 of a step.
+        - Steps that are not compared.
 
     Fix:
-        Leave preserve_rng_state=True, and draw random numbers from torch's global generators. Keep
-        what a segment reads the same until the backward pass: do not count or cache in it.
+        Leave preserve_rng_state=True, and draw random numbers from torch's global generators. Do
+        not change anything that a segment reads before the backward pass: no counters or caches
+        inside it.
 
     Source:
         https://docs.pytorch.org/docs/stable/checkpoint.html
     """
 
     title = "A checkpointed segment is recomputed with other values"
-    likely_cause = "{observed}: gradients are not those of the loss."
+    likely_cause = "{observed}, so the gradients are not those of the loss."
     fix = (
         "Leave preserve_rng_state=True, draw random numbers from torch's global generators, and "
         "let the segment change nothing that it reads."

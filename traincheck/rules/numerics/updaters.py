@@ -1,4 +1,4 @@
-"""Who updates parameters in a step: optimizers, or the program itself."""
+"""The owners of updates in a step: optimizers, or the program itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model runs under autocast, and its matrix products stay in float32."""
+"""A model runs under autocast, but its matrix products stay in float32."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PRODUCTS = frozenset(
     | {f"{_F}conv_transpose{d}d" for d in (1, 2, 3)}
     | {"torch.matmul", "torch.mm", "torch.bmm"}
 )
-_FEW = 2  # a single product may be kept in float32 on purpose
+_FEW = 2  # a single product may be in float32 on purpose
 
 
 class AutocastWithoutEffect(BuiltInRule, code="TC801"):
@@ -23,19 +23,23 @@ class AutocastWithoutEffect(BuiltInRule, code="TC801"):
 
     What it checks:
         Within a training call of a model under autocast, at least one linear layer, convolution or
-        matrix product gives the dtype of autocast.
+        matrix product returns the autocast dtype.
 
     Why it matters:
-        The run is as slow and as large as in float32, and its numbers are not those of a run in
-        mixed precision.
+        The run is as slow and uses as much memory as in float32. Its numbers are not those of a
+        mixed-precision run.
 
     Fires on:
-        Operations that are dispatched past autocast, or inside regions that switch it off; autocast
-        for another device than the model is on. All products of the model must be concerned.
+        All products of the model must be affected.
+
+        - Operations that are dispatched past autocast, or inside regions that disable it.
+        - Autocast for another device than that of the model.
 
     Stays quiet on:
-        Parts that are kept in float32 on purpose, beside others that are not; models without
-        recorded products; float64; evaluation.
+        - Parts in float32 on purpose, beside others that are not.
+        - Models without recorded products.
+        - float64.
+        - Evaluation.
 
     Fix:
         Check the device type of autocast, and remove autocast(enabled=False) around the layers.
@@ -46,10 +50,10 @@ class AutocastWithoutEffect(BuiltInRule, code="TC801"):
 
     title = "Autocast has no effect in {subject}"
     likely_cause = (
-        "Autocast is on around {subject}, but {observed}: its operations are run past "
-        "autocast, in a region that switches it off, or on another device."
+        "Autocast is on around {subject}, but {observed}: its operations run past "
+        "autocast, in a region that disables it, or on another device."
     )
-    fix = "Check autocast's device type, and what switches it off inside the model."
+    fix = "Check the device type of autocast, and regions inside the model that disable it."
     needs = Needs(calls=PRODUCTS | {Families.MODULE}, kinds=frozenset({"step"}))
 
     def __init__(self) -> None:

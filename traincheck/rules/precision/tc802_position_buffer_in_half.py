@@ -9,7 +9,7 @@ from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event, StateEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
 
-# Frequencies of rotary embeddings by their usual names, and tables of positions or time steps.
+# Usual names of rotary frequencies, and of tables of positions or time steps.
 _POSITIONS = re.compile(
     r"(^|[._])(inv_?freqs?|original_inv_freq|rope_freqs?|rotary_freqs?|position_?ids|positions"
     r"|timesteps?|timescales?)$"
@@ -18,25 +18,27 @@ _HALF = ("bfloat16", "float16")
 
 
 class PositionBufferInHalf(BuiltInRule, code="TC802"):
-    """position-buffer-in-half: a buffer of positions or frequencies has too few digits.
+    """position-buffer-in-half: a buffer of positions or frequencies has too little precision.
 
     What it checks:
-        Buffers that by their name hold rotary frequencies, positions or time steps are not in
-        bfloat16 or float16.
+        Buffers named like rotary frequencies, positions or time steps are not in bfloat16 or
+        float16.
 
     Why it matters:
-        bfloat16 has eight significant bits: positions beyond 256 coincide, and rounded frequencies
-        turn the angles of late positions by whole radians. Nothing fails.
+        bfloat16 has eight significant bits. Positions beyond 256 coincide, and rounded frequencies
+        shift the angles of late positions by whole radians. No error is raised.
 
     Fires on:
-        model.to(torch.bfloat16) or .half() on a model with such a buffer.
+        - model.to(torch.bfloat16) or .half() on a model with such a buffer.
 
     Stays quiet on:
-        Buffers in float32; whole numbers; other buffers in half precision; models loaded with their
-        buffers left in float32.
+        - Buffers in float32.
+        - Integers.
+        - Other buffers in half precision.
+        - Models loaded with their buffers left in float32.
 
     Fix:
-        Cast the parameters only, or make these buffers float32 again after the cast.
+        Cast only the parameters, or restore these buffers to float32 after the cast.
 
     Source:
         https://github.com/huggingface/transformers/issues/25681, https://github.com/EleutherAI/gpt-neox/issues/1003
@@ -44,13 +46,10 @@ class PositionBufferInHalf(BuiltInRule, code="TC802"):
 
     title = "{variables} {is|are} in half precision"
     likely_cause = (
-        "The model was cast as a whole (.to(torch.bfloat16) or .half()), and {variables} with "
-        "it: positions or frequencies are rounded."
+        "The whole model was cast (.to(torch.bfloat16) or .half()), including {variables}: "
+        "positions or frequencies are rounded."
     )
-    fix = (
-        "Load or cast parameters only, or restore {variables} to float32 after the cast, "
-        "computed again."
-    )
+    fix = "Load or cast only the parameters, or recompute {variables} in float32 after the cast."
     needs = Needs(states=frozenset({"buffer@new"}), kinds=frozenset({"step"}))
 
     def observe(self, event: Event) -> list[Violation]:

@@ -11,27 +11,28 @@ from traincheck.schema.events import CallEvent, Event, OptimizerEvent, StateEven
 from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.torch_api import Families
 
-_LEAST = 2.0**-25  # what float16 rounds to zero
+_LEAST = 2.0**-25  # float16 rounds this to zero
 
 
 class EpsUnderflows(BuiltInRule, code="TC803", severity="error", aliases=("eps-vanishes",)):
     """eps-underflows: eps of Adam is zero in float16.
 
     What it checks:
-        An optimizer that divides by the root of a running mean plus eps has an eps that float16 can
-        hold, when its parameters are in float16.
+        An optimizer over float16 parameters has an eps that float16 can represent. This applies to
+        optimizers that divide by the root of a running mean plus eps.
 
     Why it matters:
-        The usual 1e-8 is zero in float16. Where gradients are small or zero, the update divides
-        zero by zero, and parameters become NaN.
+        The usual 1e-8 is zero in float16. If gradients are small or zero, the update divides zero
+        by zero, and parameters become NaN.
 
     Fires on:
-        Adam, AdamW, RMSprop and the like over float16 parameters, stepping with an eps that rounds
-        to zero.
+        - Adam, AdamW, RMSprop and similar optimizers over float16 parameters that step with an eps
+          that rounds to zero.
 
     Stays quiet on:
-        float32 and bfloat16 parameters, also under autocast; fused optimizers, which compute in
-        float32; a larger eps.
+        - float32 and bfloat16 parameters, also under autocast.
+        - Fused optimizers, which compute in float32.
+        - A larger eps.
 
     Fix:
         Keep parameters in float32 and use autocast, or set eps=1e-4.
@@ -42,8 +43,8 @@ class EpsUnderflows(BuiltInRule, code="TC803", severity="error", aliases=("eps-v
 
     title = "eps of {subject} is zero in float16"
     likely_cause = (
-        "{variables} {is|are} in float16, where eps is rounded to zero: {observed}. The update "
-        "divides by zero where gradients are small."
+        "{variables} {is|are} in float16, in which eps is rounded to zero: {observed}. The update "
+        "divides by zero when gradients are small."
     )
     fix = "Keep parameters in float32 under autocast, or raise eps to 1e-4."
     needs = DISCOVERY | Needs(calls=frozenset({Families.OPTIMIZER_STEP}))
@@ -52,7 +53,7 @@ class EpsUnderflows(BuiltInRule, code="TC803", severity="error", aliases=("eps-v
         super().__init__()
         self._half: dict[int, str] = {}  # float16 parameters by identity
         self._optimizers: dict[str, OptimizerEvent] = {}
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def observe(self, event: Event) -> Sequence[Violation]:
         if isinstance(event, StateEvent):
@@ -68,7 +69,7 @@ class EpsUnderflows(BuiltInRule, code="TC803", severity="error", aliases=("eps-v
         return ()
 
     def _judge(self, call: CallEvent, optimizer: OptimizerEvent) -> list[Violation]:
-        if optimizer.id in self._told or call.family != Families.OPTIMIZER_STEP:
+        if optimizer.id in self._reported or call.family != Families.OPTIMIZER_STEP:
             return []
         found = []
         for group in optimizer.groups:
@@ -80,7 +81,7 @@ class EpsUnderflows(BuiltInRule, code="TC803", severity="error", aliases=("eps-v
                 named = [self._half[i] for i in group.ids if i in self._half]
                 found += [self._violation(call, optimizer, name, eps) for name in named]
         if found:
-            self._told.add(optimizer.id)
+            self._reported.add(optimizer.id)
         return found
 
     def _violation(
@@ -95,7 +96,7 @@ class EpsUnderflows(BuiltInRule, code="TC803", severity="error", aliases=("eps-v
             subject=Subject(api=call.api, variable=name),
             symptom=Symptom.PRECISION,
             message=f"{optimizer.id} ({cls}) updates {name} in float16, in which its eps is zero",
-            expected="an eps that float16 can hold, from 6e-8 on",
+            expected="an eps that float16 can represent (6e-8 or more)",
             observed=f"eps={eps:g}",
             evidence=(optimizer, call),
         )

@@ -1,4 +1,4 @@
-"""Training under autocast to float16 without scaling the loss."""
+"""Training under autocast to float16 without loss scaling."""
 
 from __future__ import annotations
 
@@ -14,19 +14,21 @@ _SCALER = frozenset(
 
 
 class LossNotScaled(BuiltInRule, code="TC804"):
-    """loss-not-scaled: gradients in float16 are not kept from vanishing.
+    """loss-not-scaled: gradients in float16 are not protected from underflow.
 
     What it checks:
-        Where a model is trained under autocast to float16, the loss goes through a GradScaler.
+        If a model is trained under autocast to float16, the loss goes through a GradScaler.
 
     Why it matters:
         Gradients below 6e-8 are zero in float16. Layers far from the loss stop learning first.
 
     Fires on:
-        Two steps under autocast to float16 without any call of a GradScaler.
+        - Two steps under autocast to float16 without any call of a GradScaler.
 
     Stays quiet on:
-        bfloat16, whose range is that of float32; any use of a GradScaler; evaluation.
+        - bfloat16, whose range is that of float32.
+        - Any use of a GradScaler.
+        - Evaluation.
 
     Fix:
         Use torch.amp.GradScaler, or autocast to bfloat16.
@@ -37,7 +39,7 @@ class LossNotScaled(BuiltInRule, code="TC804"):
 
     title = "{subject} is trained in float16 without a GradScaler"
     likely_cause = (
-        "Autocast gives float16, but the loss is not scaled before backward(), so that small "
+        "Autocast uses float16, but the loss is not scaled before backward(), so small "
         "gradients are rounded to zero."
     )
     fix = "Scale the loss with torch.amp.GradScaler, or use dtype=torch.bfloat16."
@@ -80,7 +82,7 @@ class LossNotScaled(BuiltInRule, code="TC804"):
                 stage="train",
                 subject=Subject(module=first.module),
                 symptom=Symptom.PRECISION,
-                message=f"{first.module} is trained under autocast to float16, its loss unscaled",
+                message=f"{first.module} is trained in float16 autocast with an unscaled loss",
                 expected="a GradScaler between loss and backward()",
                 observed="no call of a GradScaler",
                 evidence=(first, root, step),

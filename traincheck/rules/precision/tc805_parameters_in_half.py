@@ -1,4 +1,4 @@
-"""Parameters are kept and updated in half precision."""
+"""Parameters are stored and updated in half precision."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from traincheck.rules.base.rule import BuiltInRule
 from traincheck.schema.events import Event, OptimizerEvent, StateEvent, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
 
-_HALF = "bfloat16"  # of float16, TC803 speaks
+_HALF = "bfloat16"  # TC803 checks float16
 _NAMED = 8
 
 
@@ -19,13 +19,14 @@ class ParametersInHalf(BuiltInRule, code="TC805", severity="info"):
 
     Why it matters:
         An update smaller than 1/256 of a bfloat16 weight is lost entirely. With usual learning
-        rates that is most of them, late in training.
+        rates, most updates late in training are that small.
 
     Fires on:
-        A model cast to bfloat16 whose parameters are given to the optimizer.
+        - A model cast to bfloat16 whose parameters are passed to the optimizer.
 
     Stays quiet on:
-        Parameters in float32, also under autocast; frozen parameters in half precision.
+        - Parameters in float32, also under autocast.
+        - Frozen parameters in half precision.
 
     Fix:
         Keep parameters in float32 and use autocast, or an optimizer with float32 copies.
@@ -43,7 +44,7 @@ class ParametersInHalf(BuiltInRule, code="TC805", severity="info"):
         super().__init__()
         self._half: dict[int, StateEvent] = {}
         self._held: set[int] = set()
-        self._told: set[int] = set()
+        self._reported: set[int] = set()
 
     def observe(self, event: Event) -> list[Violation]:
         if isinstance(event, OptimizerEvent):
@@ -56,8 +57,8 @@ class ParametersInHalf(BuiltInRule, code="TC805", severity="info"):
                     self._half.pop(event.identity, None)
         elif isinstance(event, StepEvent) and event.counters.get("optimizer_step", 0):
             self.triggered += 1
-            found = sorted(self._held & self._half.keys() - self._told)
-            self._told.update(found)
+            found = sorted(self._held & self._half.keys() - self._reported)
+            self._reported.update(found)
             return [self._violation(self._half[identity], event) for identity in found[:_NAMED]]
         return []
 

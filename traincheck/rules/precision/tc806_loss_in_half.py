@@ -12,20 +12,23 @@ _HALF = ("bfloat16", "float16")
 
 
 class LossInHalf(BuiltInRule, code="TC806", severity="info"):
-    """loss-in-half: a loss is summed up in half precision.
+    """loss-in-half: a loss is accumulated in half precision.
 
     What it checks:
         Losses are computed in float32.
 
     Why it matters:
-        A mean over many elements, or a logarithm of a small probability, has two or three digits in
-        half precision. The loss moves in steps, and small differences between samples vanish.
+        A mean over many elements, or the logarithm of a small probability, has two or three digits
+        in half precision. The loss changes in visible steps, and small differences between samples
+        vanish.
 
     Fires on:
-        A loss whose input is bfloat16 or float16, outside of autocast.
+        - A loss whose input is bfloat16 or float16, outside of autocast.
 
     Stays quiet on:
-        Autocast, which computes losses in float32; float32 inputs; losses without gradients.
+        - Autocast, which computes losses in float32.
+        - float32 inputs.
+        - Losses without gradients.
 
     Fix:
         Cast before the loss: loss(logits.float(), target).
@@ -41,7 +44,7 @@ class LossInHalf(BuiltInRule, code="TC806", severity="info"):
 
     def __init__(self) -> None:
         super().__init__()
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def observe(self, event: Event) -> list[Violation]:
         call = as_loss(event, _LOSSES)
@@ -49,9 +52,9 @@ class LossInHalf(BuiltInRule, code="TC806", severity="info"):
         if call is None or tensor is None:
             return []
         self.triggered += 1
-        if tensor.dtype not in _HALF or call.autocast is not None or call.api in self._told:
+        if tensor.dtype not in _HALF or call.autocast is not None or call.api in self._reported:
             return []
-        self._told.add(call.api)
+        self._reported.add(call.api)
         return [
             self.violation(
                 call,

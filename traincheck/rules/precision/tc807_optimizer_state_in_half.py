@@ -1,4 +1,4 @@
-"""Moments of an optimizer have fewer digits than the weights. Judges single saves."""
+"""Moments of an optimizer have less precision than the weights. Judges single saves and loads."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ _HALF = frozenset({"float16", "bfloat16"})
 
 
 class OptimizerStateInHalf(EventRule, code="TC807", severity="info"):
-    """optimizer-state-in-half: moments are kept in half precision, weights are not.
+    """optimizer-state-in-half: moments are stored in half precision and weights are not.
 
     What it checks:
         The optimizer state in a checkpoint has the precision of the parameters of the model.
 
     Why it matters:
-        Second moments are squares of gradients: in float16 most of them are zero, in bfloat16 an
-        average with beta2 = 0.999 hardly ever moves. Updates become too large or stand still.
+        Second moments are squares of gradients. In float16 most of them are zero. In bfloat16 an
+        average with beta2 = 0.999 hardly ever changes. Updates become too large or stop.
 
     Fires on:
-        State that was converted with the model (state_dict cast to half to save space), saved or
-        loaded beside float32 weights.
+        - State that was converted with the model (state_dict cast to half to save space), saved or
+          loaded beside float32 weights.
 
     Stays quiet on:
-        Weights in half precision themselves (TC805); states of integers, as 8-bit optimizers keep.
+        - Weights that are also in half precision (TC805).
+        - Integer states, e.g. of 8-bit optimizers.
 
     Fix:
         Save and load optimizer.state_dict() without a conversion.
@@ -38,19 +39,19 @@ class OptimizerStateInHalf(EventRule, code="TC807", severity="info"):
 
     title = "The state of the optimizer is in half precision"
     likely_cause = "The saved state was converted{where}, but the weights were not."
-    fix = "Keep moments in float32: save and load the optimizer's state as it is."
+    fix = "Store moments in float32: save and load the optimizer's state without a conversion."
     needs = Needs(states=frozenset({"parameter@new"}), kinds=frozenset({"checkpoint", "step"}))
 
     def __init__(self) -> None:
         super().__init__()
         self._dtypes: set[str] = set()
-        self._is_told = False
+        self._is_reported = False
 
     def judge(self, event: Event) -> list[Violation]:
         if isinstance(event, StateEvent):
             if event.role == "parameter" and event.summary is not None:
                 self._dtypes.add(event.summary.dtype)
-        elif isinstance(event, CheckpointEvent) and not self._is_told and self._dtypes:
+        elif isinstance(event, CheckpointEvent) and not self._is_reported and self._dtypes:
             return self._file(event)
         return []
 
@@ -63,14 +64,14 @@ class OptimizerStateInHalf(EventRule, code="TC807", severity="info"):
             half = sorted(found & _HALF)
             if not half or not self._dtypes.isdisjoint(_HALF):
                 continue
-            self._is_told = True
+            self._is_reported = True
             return [
                 self.violation(
                     event,
                     subject=Subject(api="torch.optim.Optimizer.state_dict"),
                     symptom=Symptom.ADVICE,
-                    message=f"the optimizer state in {event.path or 'the file'} is {half[0]}, the "
-                    f"weights are {min(self._dtypes)}",
+                    message=f"the optimizer state in {event.path or 'the file'} is {half[0]}, but "
+                    f"the weights are {min(self._dtypes)}",
                     expected=f"moments in {min(self._dtypes)}",
                     observed=f"moments in {', '.join(half)}",
                 )

@@ -1,4 +1,4 @@
-"""Monitors of what ranks do together, call by call."""
+"""Rules that compare collectives between ranks, call by call."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from traincheck.schema.findings import Subject, Symptom, Violation
 
 
 class Mismatch(Enum):
-    """How two calls differ that should be one, one rule each."""
+    """How two calls differ that must match; one rule for each member."""
 
     ORDER = "collective"
     SHAPE = "shape"
 
 
 class CollectiveRule(BuiltInRule):
-    """Judges calls that several ranks have made, until one is wrong: what follows is out of step.
+    """Judges calls made by several ranks until the first mismatch; later calls are out of step.
 
-    triggered: of how many calls two ranks could be compared.
+    triggered: the number of calls that could be compared between two ranks.
     """
 
     uses: ClassVar[Sequence[type[Fact]]] = (Collectives,)
@@ -47,11 +47,11 @@ class CollectiveRule(BuiltInRule):
 
     @abstractmethod
     def judge(self, meeting: Meeting) -> Sequence[Violation]:
-        """Violations that a call proves, as two ranks have made it."""
+        """Return the violations of a call, as two ranks made it."""
 
 
 class EnteredCallRule(CollectiveRule):
-    """Compares the calls that ranks enter: operations and their tensors, or shapes."""
+    """Compares the calls that ranks enter: their operations and tensors, or their shapes."""
 
     mismatch: ClassVar[Mismatch]
     needs = Needs(kinds=frozenset({"collective", "mark", "step"}))
@@ -66,7 +66,7 @@ class EnteredCallRule(CollectiveRule):
         return [self._violation(first, other)] if what is self.mismatch else ()
 
     def _violation(self, first: CollectiveEvent, other: CollectiveEvent) -> Violation:
-        observed = f"rank {first.rank}: {_told(first)}; rank {other.rank}: {_told(other)}"
+        observed = f"rank {first.rank}: {_described(first)}; rank {other.rank}: {_described(other)}"
         steps = [step for step in (first.step, other.step) if step is not None]
         return Violation(
             check_id=self.code,
@@ -76,17 +76,17 @@ class EnteredCallRule(CollectiveRule):
             subject=Subject(api=f"torch.distributed.{other.op}", variable=other.variable),
             symptom=Symptom.OUT_OF_STEP,
             message=(
-                f"ranks {first.rank} and {other.rank} meet in call {first.number} of group "
-                f"{first.group} with another {self.mismatch.value}: {observed}"
+                f"ranks {first.rank} and {other.rank} disagree about the {self.mismatch.value} in "
+                f"call {first.number} of group {first.group}: {observed}"
             ),
-            expected="every rank makes the same collectives in the same order, with equal shapes",
+            expected="every rank makes the same collectives in the same order with equal shapes",
             observed=observed,
             evidence=(first, other),
         )
 
 
 def _difference(pair: Pair) -> Mismatch | None:
-    """How two calls differ that should be one."""
+    """How two calls differ that must match; None if they match."""
     first, other, _ = pair
     if first.op != other.op:
         return Mismatch.ORDER
@@ -97,14 +97,14 @@ def _difference(pair: Pair) -> Mismatch | None:
 
 
 def _are_others(name: str, other: str) -> bool:
-    """Whether these are two variables; a rank may hold the model of others as a part of its own."""
+    """Whether the variables differ; a rank may hold the model of others as a submodule."""
     (root, _, path), (its_root, _, its_path) = name.partition("."), other.partition(".")
     if root == its_root:
         return path != its_path
     return not (f".{path}".endswith(f".{its_path}") or f".{its_path}".endswith(f".{path}"))
 
 
-def _told(event: CollectiveEvent) -> str:
+def _described(event: CollectiveEvent) -> str:
     about = "" if event.variable is None else f" of {event.variable}"
     shape = "" if event.shape is None else f" {event.dtype}{list(event.shape)}"
     return f"{event.op}{about}{shape}"

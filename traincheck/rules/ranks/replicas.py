@@ -1,7 +1,7 @@
-"""Why parameters that DistributedDataParallel should keep equal differ between ranks.
+"""Causes for parameters that differ between ranks although DistributedDataParallel is used.
 
-Shared by the rules that name a cause and the one that tells the rest, so that each parameter is
-told of once.
+Shared by the rules for single causes and the rule for all other cases, so that each parameter is
+reported once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Reason(Enum):
     """Reasons why ranks differ, one rule each."""
 
     OUTSIDE = "outside"  # not a parameter that the wrapper was built with
-    BYPASSED = "bypassed"  # the wrapper is not called
+    BYPASSED = "bypassed"  # the wrapper was not called
     UNSYNCHRONIZED = "unsynchronized"  # the last micro-batch runs under no_sync()
     RATES = "rates"  # ranks use different learning rates
 
@@ -29,7 +29,7 @@ class Reason(Enum):
 class Cause(NamedTuple):
     """A reason with its evidence.
 
-    message: half a sentence with the name of the parameter.
+    message: a clause with the placeholder ``{name}`` of the parameter.
     """
 
     reason: Reason
@@ -42,7 +42,7 @@ class Cause(NamedTuple):
 
 
 def cause_of(name: str, step: RunStep) -> Cause | None:
-    """The cause that shows in this step; None when ``name`` is not wrapped or nothing shows."""
+    """The cause visible in this step; None if ``name`` is not wrapped or no cause is visible."""
     if step.wrap_of(name) is None:
         return None
     for number, page in step.pages.items():
@@ -106,11 +106,11 @@ def _unarmed(page: RankStep, wrap: Wrap, rank: int) -> Cause | None:
             rank=rank,
             module=call.module,
             message=(
-                f"{call.module} is called with gradients and its DistributedDataParallel wrapper "
-                "is not, so nothing exchanges the gradient of {name}"
+                f"{call.module} is called with gradients, but its DistributedDataParallel wrapper "
+                "is not, so the gradient of {name} is not exchanged"
             ),
             expected="a training step calls the wrapper",
-            observed=f"only {call.module} is called, past the wrapper",
+            observed=f"only {call.module} is called, not the wrapper",
             evidence=(wrap.event, call),
         )
     forward = _last_forward(page, wrap)
@@ -120,7 +120,7 @@ def _unarmed(page: RankStep, wrap: Wrap, rank: int) -> Cause | None:
             rank=rank,
             module=wrap.module,
             message=(
-                f"the last forward of {wrap.module} before the optimizer steps is one without "
+                f"the last forward of {wrap.module} before the optimizer steps runs without "
                 "synchronization (no_sync), so each rank applies its own gradient to {name}"
             ),
             expected="the last micro-batch before a step is synchronized",
@@ -162,7 +162,7 @@ class CauseRule(RankRule):
 
     def __init__(self) -> None:
         super().__init__()
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def judge(self, step: RunStep) -> list[Violation]:
         if not step.is_complete or not all(rank.wraps for rank in step.ranks.values()):
@@ -170,9 +170,9 @@ class CauseRule(RankRule):
         self.triggered += 1
         found = []
         for name in step.different():
-            cause = None if name in self._told else cause_of(name, step)
+            cause = None if name in self._reported else cause_of(name, step)
             if cause is not None and cause.reason is self.reason:
-                self._told.add(name)
+                self._reported.add(name)
                 found.append(self._violation(name, cause, step))
         return found
 
@@ -184,7 +184,7 @@ class CauseRule(RankRule):
             stage="train",
             subject=Subject(variable=name, module=cause.module),
             symptom=Symptom.NOT_SYNCHRONIZED,
-            message=f"{cause.message.format(name=name)}; ranks differ there after the step",
+            message=f"{cause.message.format(name=name)}; the ranks differ there after the step",
             expected=cause.expected,
             observed=cause.observed,
             evidence=cause.evidence,

@@ -1,4 +1,4 @@
-"""A parameter that all ranks should share is not the same on them. Compares content only."""
+"""A parameter that all ranks should share differs between them. Compares content only."""
 
 from __future__ import annotations
 
@@ -20,32 +20,39 @@ class ReplicasDiffer(RankRule, code="TC401", severity="error"):
     """replicas-differ: a replicated parameter differs between ranks after the step.
 
     What it checks:
-        At the end of every step, each parameter that changed has the same bits on all ranks, if it
-        is meant to: it belongs to a model in DistributedDataParallel, or, in a run whose ranks
-        exchange tensors, it was equal on all ranks after three steps in a row, or, if its gradient
-        is reduced in this step, after one or from the start. Parameters are compared by name and
-        step, with exact fingerprints.
+        At the end of every step, each changed parameter that is meant to be replicated has the same
+        bits on all ranks. Parameters are compared by name and step, with exact fingerprints. A
+        parameter counts as replicated in these cases:
+
+        - It belongs to a model in DistributedDataParallel.
+        - The ranks exchange tensors, and it was equal on all ranks after three steps in a row. If
+          its gradient is reduced in this step, one such step, or equality from the start, is
+          enough.
 
     Why it matters:
-        Each rank trains a model of its own. The loss looks normal, the gradient norm too; what is
-        saved is the model of one rank, trained on a part of the data.
+        Each rank trains a separate model. The loss and the gradient norm look normal. The saved
+        model is that of one rank, trained on a part of the data.
 
     Fires on:
-        A model that was converted after DDP was built; a rank that skips a step or clips for
-        itself; an all-reduce that is missing or loses data; layer norms whose gradients are not
-        reduced in tensor parallelism.
+        - A model that was converted after DDP was built.
+        - A rank that skips a step, or clips separately.
+        - An all-reduce that is missing or loses data.
+        - Layer norms whose gradients are not reduced in tensor parallelism.
 
     Stays quiet on:
-        Buffers (running statistics differ on healthy runs); sharded parameters (FSDP, DTensor) and
-        those without elements; ranks that train models of their own; local SGD, whose ranks agree
-        after an average only, or by chance after the first step, also with an optimizer of its own
-        after a phase in which ranks agreed; `Join`, with which a rank may be
-        out of inputs before the others; parameters that differ from the start (TC414);
-        ranks that ended early; what TC403, TC404 and TC405 tell, as they know the cause.
+        - Buffers (running statistics differ on healthy runs).
+        - Sharded parameters (FSDP, DTensor) and empty parameters.
+        - Ranks that train separate models.
+        - Local SGD, whose ranks agree only after an average, or by chance after the first step.
+          This includes a local phase with a new optimizer after a phase in which ranks agreed.
+        - `Join`, with which a rank may run out of inputs before the others.
+        - Parameters that differ from the start (TC414).
+        - Ranks that ended early.
+        - Findings of TC403, TC404 and TC405, which know the cause.
 
     Fix:
-        Let the gradients of every micro-batch that ends in a step pass through the wrapper, and do
-        nothing to parameters on one rank only.
+        Pass the gradients of every micro-batch that ends in a step through the wrapper. Do not
+        change parameters on one rank only.
 
     Source:
         https://github.com/pytorch/pytorch/issues/104336, https://github.com/microsoft/DeepSpeed/pull/1801,
@@ -54,22 +61,22 @@ class ReplicasDiffer(RankRule, code="TC401", severity="error"):
 
     title = "Ranks no longer agree on {variables}"
     likely_cause = (
-        "Gradients or updates of {variables} are no longer exchanged between ranks from step "
-        "{step} on: the wrapped model was converted or changed, one rank does something by "
-        "itself, or a collective is missing or lost data."
+        "Gradients or updates of {variables} are not exchanged between ranks from step "
+        "{step} on. The wrapped model was converted or changed, one rank acts alone, "
+        "or a collective is missing or lost data."
     )
     fix = (
-        "Do nothing to parameters or gradients on one rank only; with DistributedDataParallel, "
-        "wrap the model last, and call the wrapper and not the model inside it."
+        "Do not change parameters or gradients on one rank only. With DistributedDataParallel, "
+        "wrap the model last, and call the wrapper, not the model inside it."
     )
     needs = REPLICAS | Needs(calls=frozenset({Families.BACKWARD}))
     scope = "run"
 
     def __init__(self) -> None:
         super().__init__()
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._agreed: Counter[str] = Counter()  # steps in a row that left them equal on all ranks
-        self._shared: set[str] = set()  # equal after so many steps that it is meant
+        self._shared: set[str] = set()  # equal in enough steps that it is intended
         self._updated: set[str] = set()  # optimizers that have stepped
         self._exchanged = False
 
@@ -81,8 +88,8 @@ class ReplicasDiffer(RankRule, code="TC401", severity="error"):
         agree = step.agree()
         different = step.different()
         wrapped = {name for name in different if step.wrap_of(name) is not None}
-        # The rules about causes tell of those.
-        self._told |= {name for name in wrapped if cause_of(name, step) is not None}
+        # The rules about single causes report these.
+        self._reported |= {name for name in wrapped if cause_of(name, step) is not None}
         by_evidence: set[str] = set()
         if self._exchanged and not any(r.is_sharded or r.is_local for r in step.ranks.values()):
             equal = agree | self._shared
@@ -95,12 +102,12 @@ class ReplicasDiffer(RankRule, code="TC401", severity="error"):
                 self._agreed.pop(name, None)
             self._agreed.update(agree)
             self._shared |= {name for name in agree if self._agreed[name] >= _AGREED}
-        found = sorted((wrapped | by_evidence) - self._told)
-        self._told.update(found)
+        found = sorted((wrapped | by_evidence) - self._reported)
+        self._reported.update(found)
         return [self._violation(name, different[name], step) for name in found]
 
     def _begin_phase(self, step: RunStep) -> None:
-        """What another optimizer updates now is known to be shared once it agrees again."""
+        """Treat parameters of a new optimizer as shared only after they agree again."""
         owners = {str(call.owner) for page in step.pages.values() for call in page.updates()}
         new = owners - self._updated if self._updated else ()
         self._updated |= owners
@@ -114,8 +121,10 @@ class ReplicasDiffer(RankRule, code="TC401", severity="error"):
         digests = {rank: _digest(look) for rank, look in looks.items()}
         odd = next(rank for rank in sorted(looks) if digests[rank] != digests[first])
         wrap = step.wrap_of(name)
-        why = "which DistributedDataParallel keeps equal" if wrap else "which they share"
-        backward = step.pages[odd].family(Families.BACKWARD)[-1:]  # its line is in the loop
+        why = "which DistributedDataParallel keeps equal" if wrap else "which the ranks share"
+        backward = step.pages[odd].family(Families.BACKWARD)[
+            -1:
+        ]  # its line is in the training loop
         made = () if wrap is None else (wrap.event,)
         evidence: tuple[Event, ...] = (looks[first], looks[odd], *backward, *made)
         return Violation(
@@ -127,14 +136,14 @@ class ReplicasDiffer(RankRule, code="TC401", severity="error"):
             symptom=Symptom.RANKS_DIFFER,
             message=f"rank {odd} has other values than rank {first} in {name}, {why}",
             expected="the same content on every rank after the step",
-            observed="contents "
+            observed="content "
             + ", ".join(f"rank {rank}: {digests[rank][-8:]}" for rank in sorted(looks)[:4]),
             evidence=evidence,
         )
 
 
 def _averaged(step: RunStep) -> set[str]:
-    """Parameters that, or whose gradients, every rank reduces in this step."""
+    """Parameters that every rank reduces in this step, or whose gradients it reduces."""
     found = (
         {c.variable for c in page.collectives if c.op == "all_reduce" and c.variable is not None}
         for page in step.pages.values()
@@ -148,9 +157,9 @@ def _digest(look: StateEvent) -> str:
 
 
 def _is_norm(name: str, step: RunStep, equal: set[str]) -> bool:
-    """Whether a normalization layer differs between ranks, and what stands beside it does not.
+    """Whether a normalization layer differs between ranks while its neighbors are equal.
 
-    Such layers are not split among ranks, unless the whole part they belong to is (experts).
+    Such layers are not split among ranks, unless their whole parent is (experts).
     """
     if not all("Norm" in (r.parameter(name).module_class or "") for r in step.ranks.values()):
         return False

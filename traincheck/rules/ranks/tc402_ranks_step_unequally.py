@@ -1,4 +1,4 @@
-"""One rank steps more or less often than the others. Counts calls, compares no content."""
+"""One rank steps more or less often than the others. Counts calls, does not compare content."""
 
 from __future__ import annotations
 
@@ -17,22 +17,25 @@ class RanksStepUnequally(RankRule, code="TC402", severity="error"):
 
     What it checks:
         In every step of a model in DistributedDataParallel, all ranks make the same number of
-        optimizer steps and of forwards that arm the exchange of gradients.
+        optimizer steps and of forwards with gradient exchange.
 
     Why it matters:
-        The exchange pairs what ranks do in order. A rank that skips a step goes on with older
-        parameters and gives gradients that belong to another batch.
+        The exchange pairs the calls of ranks in order. A rank that skips a step goes on with older
+        parameters and contributes gradients of another batch.
 
     Fires on:
-        A rank that skips an optimizer step or a batch by itself, for instance because its loss is
-        not finite or its batch is empty.
+        - A rank that skips an optimizer step or a batch alone, e.g. because its loss is not finite
+          or its batch is empty.
 
     Stays quiet on:
-        Steps that GradScaler skips on all ranks; accumulation of unequal numbers of micro-batches
-        under no_sync(); a rank that ends earlier; ranks that train models of their own.
+        - Steps that GradScaler skips on all ranks.
+        - Accumulation of unequal numbers of micro-batches under no_sync().
+        - A rank that ends earlier.
+        - Ranks that train separate models.
 
     Fix:
-        Decide on all ranks together: reduce the condition with all_reduce before acting on it.
+        Make the decision on all ranks together: reduce the condition with all_reduce before using
+        it.
 
     Source:
         https://github.com/NVIDIA-NeMo/Automodel/pull/2468
@@ -40,11 +43,11 @@ class RanksStepUnequally(RankRule, code="TC402", severity="error"):
 
     title = "Ranks do not step equally often"
     likely_cause = (
-        "A condition that depends on the rank or on its data lets one rank skip "
+        "A condition that depends on the rank or its data makes one rank skip "
         "optimizer.step() or a batch: {observed}."
     )
     fix = (
-        "Let all ranks decide alike: all_reduce the condition and skip the step on all of "
+        "Make all ranks decide alike: all_reduce the condition and skip the step on all of "
         "them or on none."
     )
     needs = REPLICAS
@@ -103,7 +106,7 @@ class RanksStepUnequally(RankRule, code="TC402", severity="error"):
             subject=Subject(api=api),
             symptom=Symptom.OUT_OF_STEP,
             message=f"ranks do not call {api} equally often: {observed}",
-            expected="as many optimizer steps and backward passes on every rank",
+            expected="the same number of optimizer steps and backward passes on every rank",
             observed=observed,
             evidence=tuple(calls),
         )

@@ -1,4 +1,4 @@
-"""The last micro-batch before a step was not to be synchronized. Goes by DDP's own flag."""
+"""The last micro-batch before a step was not synchronized. Reads DDP's own flag."""
 
 from __future__ import annotations
 
@@ -9,23 +9,25 @@ class StepWithoutSync(CauseRule, code="TC404", severity="error"):
     """step-without-sync: an optimizer steps on gradients that no_sync() kept local.
 
     What it checks:
-        In a step whose parameters differ between ranks afterwards: the last forward of the wrapper
-        before optimizer.step() ran with require_backward_grad_sync, that is outside no_sync().
+        In a step after which parameters differ between ranks, the last forward of the wrapper
+        before optimizer.step() ran outside no_sync() (with require_backward_grad_sync).
 
     Why it matters:
-        Gradients of the window were never, or only in part, averaged over ranks. Every rank applies
-        its own.
+        The gradients of the window were not, or only in part, averaged over ranks. Every rank
+        applies its own.
 
     Fires on:
-        no_sync() chosen by i % k where (i + 1) % k is meant; a flag that is set around backward()
-        only, while DDP decides in forward; no_sync() around the whole loop.
+        - no_sync() chosen by i % k instead of (i + 1) % k.
+        - A flag set only around backward(), while DDP decides in forward.
+        - no_sync() around the whole loop.
 
     Stays quiet on:
-        Accumulation whose last micro-batch is synchronized; local SGD and PostLocalSGD; gradients
-        that the script reduces by hand.
+        - Accumulation whose last micro-batch is synchronized.
+        - Local SGD and PostLocalSGD.
+        - Gradients that the script reduces by hand.
 
     Fix:
-        Leave no_sync() for forward and backward of the last micro-batch before each step.
+        Leave no_sync() for the forward and backward of the last micro-batch before each step.
 
     Source:
         https://github.com/modelscope/FunASR/pull/3472,

@@ -1,4 +1,4 @@
-"""Ranks do not make the same collectives in the same order. Shapes are TC411's."""
+"""Ranks do not make the same collectives in the same order. TC411 checks shapes."""
 
 from __future__ import annotations
 
@@ -6,22 +6,25 @@ from traincheck.rules.ranks.collectives import EnteredCallRule, Mismatch
 
 
 class CollectivesOutOfOrder(EnteredCallRule, code="TC410", severity="error"):
-    """collectives-out-of-order: ranks meet in different collectives.
+    """collectives-out-of-order: ranks enter different collectives.
 
     What it checks:
-        The k-th collective that each rank makes in a process group is the same operation, and about
-        the same parameter where its tensor is a parameter or a gradient.
+        The k-th collective that each rank makes in a process group is the same operation. If its
+        tensor is a parameter or a gradient, it is the same parameter.
 
     Why it matters:
-        Collectives are paired by order alone. Where shapes happen to agree, tensors of different
-        meaning are mixed without a message; where they do not, the job hangs.
+        Collectives are paired by order alone. If the shapes happen to agree, unrelated tensors are
+        mixed without a message. If they differ, the job hangs.
 
     Fires on:
-        A collective that only some ranks reach; all-reduces that are issued in another order on one
-        rank, for instance by iterating over a set.
+        - A collective that only some ranks reach.
+        - All-reduces issued in another order on one rank, e.g. by iterating over a set.
 
     Stays quiet on:
-        send and recv; subgroups; a rank that ended earlier; runs whose steps are sampled.
+        - send and recv.
+        - Subgroups.
+        - A rank that ended earlier.
+        - Runs whose steps are sampled.
 
     Fix:
         Issue collectives unconditionally, in an order that does not depend on the rank.
@@ -30,9 +33,9 @@ class CollectivesOutOfOrder(EnteredCallRule, code="TC410", severity="error"):
         https://github.com/deepspeedai/DeepSpeed/issues/6714
     """
 
-    title = "Ranks meet in different collectives"
+    title = "Ranks enter different collectives"
     likely_cause = (
-        "A condition or an order that depends on the rank decides which collective comes "
+        "A condition or order that depends on the rank determines which collective comes "
         "next: {observed}."
     )
     fix = "Issue the same collectives in the same order on every rank of the group."

@@ -13,16 +13,18 @@ class CollectiveShapesDiffer(EnteredCallRule, code="TC411", severity="error"):
         all of them.
 
     Why it matters:
-        Backends do not compare sizes. The rank with the smaller tensor may go on with a wrong
+        Backends do not compare sizes. The rank with the smaller tensor may continue with a wrong
         result, or the job hangs without a message.
 
     Fires on:
-        A capacity or length that each rank computes from its own data, then uses in an all_to_all
-        or all_reduce.
+        - A capacity or length that each rank computes from its own data and then uses in an
+          all_to_all or all_reduce.
 
     Stays quiet on:
-        all_to_all with sizes of its parts, lists of tensors and objects, whose sizes may differ;
-        send and recv; subgroups; runs whose steps are sampled.
+        - all_to_all with split sizes, lists of tensors, and objects, whose sizes may differ.
+        - send and recv.
+        - Subgroups.
+        - Runs whose steps are sampled.
 
     Fix:
         Agree on the size first: all_reduce it with MAX and pad to it.

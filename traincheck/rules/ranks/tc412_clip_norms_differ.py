@@ -1,4 +1,4 @@
-"""Each rank of a sharded model clips by a norm of its own. Compares results of clipping."""
+"""Each rank of a sharded model clips by a different norm. Compares the results of clipping."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ class ClipNormsDiffer(RankRule, code="TC412", severity="error"):
         returns the same norm on every rank.
 
     Why it matters:
-        The function sees the rank's own shard only. Each rank scales its gradients by another
-        factor, so the update is in a direction that nobody computed.
+        The function sees only the shard of its rank. Each rank scales its gradients by another
+        factor, so the direction of the update is wrong.
 
     Fires on:
-        torch.nn.utils.clip_grad_norm_(model.parameters(), ...) with FSDP.
+        - torch.nn.utils.clip_grad_norm_(model.parameters(), ...) with FSDP.
 
     Stays quiet on:
-        model.clip_grad_norm_() of FSDP, which reduces the norm first; DTensor parameters of
-        fully_shard; models that are not sharded.
+        - model.clip_grad_norm_() of FSDP, which reduces the norm first.
+        - DTensor parameters of fully_shard.
+        - Models that are not sharded.
 
     Fix:
         Call model.clip_grad_norm_(max_norm) of the FullyShardedDataParallel object.
@@ -51,11 +52,11 @@ class ClipNormsDiffer(RankRule, code="TC412", severity="error"):
 
     def __init__(self) -> None:
         super().__init__()
-        self._is_told = False
+        self._is_reported = False
 
     def judge(self, step: RunStep) -> list[Violation]:
         sharded = all(rank.is_sharded for rank in step.ranks.values())
-        if self._is_told or not sharded or not step.is_complete:
+        if self._is_reported or not sharded or not step.is_complete:
             return []
         calls = {n: page.family(Families.CLIP_NORM) for n, page in step.pages.items()}
         first = step.first_rank
@@ -68,7 +69,7 @@ class ClipNormsDiffer(RankRule, code="TC412", severity="error"):
                     return []
                 self.triggered += rank == first
                 if mine != theirs:
-                    self._is_told = True
+                    self._is_reported = True
                     return [self._violation(step, call, calls[rank][index], rank)]
         return []
 

@@ -1,4 +1,4 @@
-"""A collective does not deliver what it must. Compares fingerprints, call by call."""
+"""A collective delivers a wrong result. Compares fingerprints, call by call."""
 
 from __future__ import annotations
 
@@ -12,33 +12,36 @@ from traincheck.schema.findings import Subject, Symptom, Violation
 class CollectiveResultDiffers(
     CollectiveRule, code="TC413", severity="error", aliases=("received-differs",)
 ):
-    """collective-result-differs: what arrives on a rank is not what was sent.
+    """collective-result-differs: a rank does not receive the data that was sent.
 
     What it checks:
-        recv gets what send was given; after all_reduce, broadcast and all_gather_into_tensor all
-        ranks hold the same tensor.
+        - recv returns the tensor that was passed to send.
+        - After all_reduce, broadcast and all_gather_into_tensor, all ranks hold the same tensor.
 
     Why it matters:
-        Links, drivers and peer-to-peer copies that lose data raise no error. Results become
-        nonsense now and then, and replicas drift apart.
+        Links, drivers and peer-to-peer copies that lose data raise no error. Results are wrong now
+        and then, and replicas drift apart.
 
     Fires on:
-        A tensor that arrives in part, as zeros, or late.
+        - A tensor that arrives in part, as zeros, or late.
 
     Stays quiet on:
-        Asynchronous calls, whose results are not there yet; send and recv with tags; ranks that
-        enter different collectives (TC410, TC411); tensors on a GPU; runs whose steps are sampled.
+        - Asynchronous calls, whose results are not ready.
+        - send and recv with tags.
+        - Ranks that enter different collectives (TC410, TC411).
+        - Tensors on a GPU.
+        - Runs whose steps are sampled.
 
     Fix:
-        Test the links (NCCL_P2P_DISABLE=1 tells whether peer-to-peer copies are at fault), drivers
-        and firmware; wait for asynchronous work before its result is used.
+        Test the links, drivers and firmware. NCCL_P2P_DISABLE=1 shows whether peer-to-peer copies
+        are the cause. Wait for asynchronous work before using its result.
 
     Source:
         https://github.com/baichuan-inc/Baichuan2/issues/86,
         https://github.com/pytorch/pytorch/issues/84803
     """
 
-    title = "{subject} does not deliver what was sent"
+    title = "{subject} does not deliver the data that was sent"
     likely_cause = "A link between the devices of two ranks loses data: {observed}."
     fix = "Test the links between devices; with NCCL, try NCCL_P2P_DISABLE=1."
     needs = Needs(
@@ -61,10 +64,10 @@ class CollectiveResultDiffers(
                 receiver,
                 subject=Subject(api=f"torch.distributed.{receiver.op}", variable=receiver.variable),
                 symptom=Symptom.RANKS_DIFFER,
-                message=f"after {receiver.op}, rank {receiver.rank} does not hold what "
+                message=f"after {receiver.op}, rank {receiver.rank} does not hold the data that "
                 f"{_others(receiver)}",
                 expected="the same content on both ends",
-                observed=f"contents rank {first.rank}: {_short(contents[0])}, "
+                observed=f"content on rank {first.rank}: {_short(contents[0])}, "
                 f"rank {other.rank}: {_short(contents[1])}",
                 evidence=(first, other),
             )

@@ -1,4 +1,4 @@
-"""Ranks average gradients of models that were never the same. Compares content only."""
+"""Ranks average gradients of models that never were equal. Compares content only."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from traincheck.schema.events import CollectiveEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.torch_api import Families
 
-_PROOF = 2  # some programs broadcast weights behind their first step
+_PROOF = 2  # some programs broadcast weights after their first step
 
 
 class RanksInitializedDifferently(
@@ -20,48 +20,50 @@ class RanksInitializedDifferently(
     """ranks-initialized-differently: ranks exchange gradients of different weights.
 
     What it checks:
-        Where every rank reduces the gradient of a parameter by hand, between backward and the
-        update, the parameter had the same bits on all ranks when it was first seen, or has them
-        after one of the first two such steps.
+        If every rank reduces the gradient of a parameter by hand between backward and the update,
+        the parameter has the same bits on all ranks. Either it was equal when first recorded, or it
+        is equal after one of the first two such steps.
 
     Why it matters:
-        Each rank adds the average of all gradients to weights of its own. The gradients are those
-        of other models than the one they change; the loss falls slowly, and the ranks stay as far
+        Each rank adds the average of all gradients to different weights. The gradients belong to
+        other models than the one they change. The loss falls slowly, and the ranks stay as far
         apart as they began.
 
     Fires on:
-        A model that every rank initializes by itself, with no broadcast before training.
+        - A model that every rank initializes separately, without a broadcast before training.
 
     Stays quiet on:
-        DistributedDataParallel, which broadcasts when it is built; weights that are broadcast
-        before the second step; weights that are averaged after the update; collectives of a part of
-        the ranks (tensor parallelism); weights whose gradients nobody reduces.
+        - DistributedDataParallel, which broadcasts when it is built.
+        - Weights that are broadcast before the second step.
+        - Weights that are averaged after the update.
+        - Collectives of some ranks only (tensor parallelism).
+        - Weights whose gradients are not reduced.
 
     Fix:
         Broadcast parameters and buffers from rank 0 before the first step, or seed all ranks alike
-        before the model is built.
+        before building the model.
 
     Source:
         https://horovod.readthedocs.io/en/stable/pytorch.html,
         https://docs.pytorch.org/docs/stable/notes/ddp.html
     """
 
-    title = "Ranks average gradients of {variables}, which they never made equal"
+    title = "Ranks average gradients of {variables}, which never had equal values"
     likely_cause = (
-        "Every rank has begun with its own values of {variables}: nothing made them equal "
+        "Every rank started with its own values of {variables}. They were not made equal "
         "before step {step}."
     )
     fix = (
         "Call torch.distributed.broadcast(parameter.data, src=0) for all parameters and "
-        "buffers before the first step, or use DistributedDataParallel, which does."
+        "buffers before the first step, or use DistributedDataParallel, which does this."
     )
     needs = REPLICAS | Needs(calls=frozenset({Families.BACKWARD}))
     scope = "run"
 
     def __init__(self) -> None:
         super().__init__()
-        self._settled: set[str] = set()  # told, or once equal
-        self._apart: dict[str, Streak] = {}  # steps that left them apart
+        self._settled: set[str] = set()  # reported, or equal once
+        self._apart: dict[str, Streak] = {}  # steps after which they differed
 
     def judge(self, step: RunStep) -> list[Violation]:
         if not step.is_complete or any(r.is_sharded or r.is_local for r in step.ranks.values()):
@@ -89,9 +91,9 @@ class RanksInitializedDifferently(
             stage="train",
             subject=Subject(variable=name),
             symptom=Symptom.RANKS_DIFFER,
-            message=f"all ranks reduce the gradient of {name}, but began with other values in it",
+            message=f"all ranks reduce the gradient of {name}, but its initial values differ",
             expected="the same content on every rank before the first step",
-            observed=f"rank {rank} and rank {step.first_rank} began with other values",
+            observed=f"rank {rank} and rank {step.first_rank} started with different values",
             evidence=(looks[0], looks[-1], _collective(name, step, rank)),
         )
 

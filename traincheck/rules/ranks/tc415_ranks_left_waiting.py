@@ -1,4 +1,4 @@
-"""A rank died, hung or skipped a collective, and the others wait for it."""
+"""A rank died, hung or skipped a collective, and others wait for it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from traincheck.rules.base.rule import BuiltInRule
 from traincheck.rules.ranks.waiting import Member, Wait, missing_in, place_of, waits
-from traincheck.rules.ranks.waiting_text import told
+from traincheck.rules.ranks.waiting_text import described
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, CollectiveEvent, Event, MarkEvent, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -26,34 +26,37 @@ class RanksLeftWaiting(BuiltInRule, code="TC415", severity="error"):
 
     What it checks:
         Every rank of a process group enters the collectives that the other ranks enter. The check
-        looks for calls that were entered and did not return: when the job ends with a failure, and
-        while it runs, when ranks record nothing for `--stall-timeout` seconds. The exchange of
-        gradients of DistributedDataParallel counts as a collective: it takes place inside backward.
+        searches for calls that were entered and did not return. It runs when the job ends with a
+        failure, and when ranks record nothing for `--stall-timeout` seconds. The gradient exchange
+        of DistributedDataParallel counts as a collective, and happens inside backward.
 
     Why it matters:
-        The ranks that wait give no message, or an error about a lost connection after many
-        minutes. The cause is on another rank.
+        The waiting ranks give no message, or after many minutes an error about a lost connection.
+        The cause is on another rank.
 
     Fires on:
-        A rank that raises, is killed, ends early or sleeps while others wait for it; a collective
-        that one rank skips; a job that dies in a collective.
+        - A rank that raises, is killed, ends early or sleeps while others wait for it.
+        - A collective that one rank skips.
+        - A job that dies in a collective.
 
     Stays quiet on:
-        A slow rank, e.g. one that evaluates or writes a checkpoint for long: what a live run shows
-        after the timeout is withdrawn when the rank goes on, and `--halt` does not act on it. Ranks
-        that end earlier while no collective is pending; a job that ends with status 0; a job that
-        the user interrupts; calls in steps that were not recorded.
+        - A slow rank, e.g. one that evaluates or writes a checkpoint for a long time. A live
+          finding after the timeout is withdrawn when the rank continues, and `--halt` ignores it.
+        - Ranks that end earlier while no collective is pending.
+        - A job that ends with status 0.
+        - A job that the user interrupts.
+        - Calls in unrecorded steps.
 
     Fix:
-        Correct the rank that is named. Issue collectives on all ranks or on none.
+        Fix the rank that is named. Issue collectives on all ranks or on none.
 
     Source:
         https://github.com/pytorch/pytorch/issues/76287
     """
 
-    title = "Ranks wait for a rank that does not come"
+    title = "Ranks wait for a rank that does not join"
     likely_cause = "A rank died, hung or took a branch without the collective: {observed}."
-    fix = "Correct the rank that is named, and issue collectives on all ranks or on none."
+    fix = "Fix the rank that is named, and issue collectives on all ranks or on none."
     needs = Needs(
         calls=frozenset({DDP_INIT, Families.BACKWARD, Families.OPTIMIZER_STEP}),
         kinds=frozenset({"collective", "mark", "step"}),
@@ -67,8 +70,8 @@ class RanksLeftWaiting(BuiltInRule, code="TC415", severity="error"):
         self._stall: Violation | None = None
         self._stalled_until_ns = 0.0
 
-    # One verdict a run: everything after a hang follows from it. A silent rank may only be slow, so
-    # that violation is withdrawn when the rank goes on.
+    # One finding a run: everything after a hang follows from it. A silent rank may only be slow, so
+    # that violation is withdrawn when the rank continues.
     def observe(self, event: Event) -> Sequence[Violation]:
         if self._is_over:
             return ()
@@ -87,9 +90,9 @@ class RanksLeftWaiting(BuiltInRule, code="TC415", severity="error"):
         return ()
 
     def _goes_on(self, event: Event, stall: Violation) -> bool:
-        """Whether the silent rank did something after it was reported, other than to end.
+        """Whether the silent rank did something after it was reported, other than ending.
 
-        What it writes at its end can be older than that.
+        Events that it writes at its end can be older than the report.
         """
         if event.rank != stall.rank or event.time_ns < self._stalled_until_ns:
             return False
@@ -99,7 +102,7 @@ class RanksLeftWaiting(BuiltInRule, code="TC415", severity="error"):
         return not (is_end or getattr(event, "raised", None) or getattr(event, "exception", None))
 
     def _member(self, event: Event) -> Member | None:
-        """The process of the rank; None for one that takes no part, as a DataLoader worker."""
+        """The process of the rank; None for one that takes no part, e.g. a DataLoader worker."""
         pid = event.stream.partition("-")[0]
         member = self._members.get(event.rank)
         if member is None or member.pid != pid:
@@ -113,7 +116,7 @@ class RanksLeftWaiting(BuiltInRule, code="TC415", severity="error"):
         return member
 
     def _stalled(self, mark: MarkEvent) -> Sequence[Violation]:
-        """A rank is silent. It is told when ranks wait for it that are silent too."""
+        """A rank is silent. Report it if the ranks that wait for it are silent too."""
         member = self._members.get(mark.rank)
         seconds = mark.data.get("silent_s")
         if member is None or not isinstance(seconds, (int, float)):
@@ -126,11 +129,11 @@ class RanksLeftWaiting(BuiltInRule, code="TC415", severity="error"):
                 missing = missing_in(wait, self._members)
                 still = [m for m in missing if m.silent_s or m.ended is not None]
                 if still and len(still) == len(missing):
-                    return self._tell_stall(wait, _culprit(still))
+                    return self._report_stall(wait, _culprit(still))
         return ()
 
-    def _tell_stall(self, wait: Wait, culprit: Member) -> Sequence[Violation]:
-        """Report it; provisionally where the rank is there and may go on."""
+    def _report_stall(self, wait: Wait, culprit: Member) -> Sequence[Violation]:
+        """Report the stall; provisionally if the rank is alive and may continue."""
         found = self._violation(wait, culprit)
         if culprit.ended is not None:
             self._is_over = True
@@ -140,7 +143,7 @@ class RanksLeftWaiting(BuiltInRule, code="TC415", severity="error"):
         return [self._stall]
 
     def _ended(self, end: MarkEvent) -> Sequence[Violation]:
-        """The job is over. Only one that failed can have left ranks waiting."""
+        """The job is over. Only a failed job can have left ranks waiting."""
         if not end.data.get("exit_status"):
             return ()
         last_ns = max((member.last_ns for member in self._members.values()), default=0)
@@ -154,19 +157,19 @@ class RanksLeftWaiting(BuiltInRule, code="TC415", severity="error"):
             if missing:
                 culprit = _culprit(missing)
                 if not end.data.get("interrupted") or is_hung or _has_failed(culprit):
-                    return self._tell(wait, culprit)
+                    return self._report(wait, culprit)
         is_seen = not any(member.is_blind for member in self._members.values())
         if found and is_seen and not end.data.get("interrupted") and not _is_out_of_order(found):
             return self._died_inside(found[0])
         return ()
 
     def _died_inside(self, wait: Wait) -> Sequence[Violation]:
-        """All ranks had entered the call: one that was killed in there is named, if it is known."""
+        """All ranks had entered the call: name a rank that was killed inside it, if known."""
         killed = [m for m in map(self._members.__getitem__, wait.ranks) if m.ended is None]
         culprit = _culprit(killed) if 0 < len(killed) < len(wait.ranks) else None
-        return self._tell(wait, culprit)
+        return self._report(wait, culprit)
 
-    def _tell(self, wait: Wait, culprit: Member | None) -> Sequence[Violation]:
+    def _report(self, wait: Wait, culprit: Member | None) -> Sequence[Violation]:
         self._is_over = True
         return [self._violation(wait, culprit)]
 
@@ -176,11 +179,11 @@ class RanksLeftWaiting(BuiltInRule, code="TC415", severity="error"):
         verb = "waits" if len(others) == 1 else "wait"
         waiting = f"{listed(others or ranks)} {verb} in {wait.what}{wait.where}"
         if culprit is None:
-            state, title = "no rank came back from it", f"The job died in {wait.what}"
+            state, title = f"no rank returned from {wait.what}", f"The job died in {wait.what}"
             cause = "A rank failed in the collective, or the connection between ranks was lost."
-            fix = "See the first error of each rank. A collective that times out names no cause."
+            fix = "Read the first error of each rank. A collective that times out shows no cause."
         else:
-            state, title, cause, fix = told(culprit, wait)
+            state, title, cause, fix = described(culprit, wait)
         api = event.op if isinstance(event, CollectiveEvent) else ""
         evidence = [event] if culprit is None else [_place(culprit), event]
         return Violation(
@@ -201,13 +204,13 @@ class RanksLeftWaiting(BuiltInRule, code="TC415", severity="error"):
 
 
 def _place(member: Member) -> Event | None:
-    """The event that shows where a rank was last."""
+    """The event that shows the last position of a rank."""
     has_place = member.exception and place_of(member.ended)
     return member.ended if has_place else member.last
 
 
 def _culprit(members: Sequence[Member]) -> Member:
-    """The rank that tells most: one that raised by itself, was killed, ended, or is silent."""
+    """The likely cause: a rank that raised without waiting, was killed, ended, or is silent."""
 
     def order(member: Member) -> tuple[bool, bool, bool, int]:
         is_effect = member.raised is not None or bool(member.inside)
@@ -217,12 +220,12 @@ def _culprit(members: Sequence[Member]) -> Member:
 
 
 def _has_failed(member: Member) -> bool:
-    """Whether an exception of its own ended it."""
+    """Whether its own exception ended it."""
     return bool(member.exception) and member.exception not in _BY_USER and member.raised is None
 
 
 def _is_out_of_order(found: Sequence[Wait]) -> bool:
-    """Whether ranks wait in different operations that should be one: that is TC410's."""
+    """Whether ranks wait in different operations that should match, which TC410 reports."""
     ops = {
         (wait.group, wait.number, wait.what)
         for wait in found

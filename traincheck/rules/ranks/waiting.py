@@ -1,6 +1,6 @@
-"""Which ranks wait in a collective or a backward pass, and what the others do. No verdicts.
+"""Which ranks wait in a collective or a backward pass, and what the others do.
 
-Goes by calls that were entered and did not return, and by how many each rank has entered.
+Derived from calls that were entered and did not return, and from how many each rank entered.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ _MEMBERS = re.compile(r" of ranks ([\d,]+)\Z")
 
 @dataclass(slots=True)
 class Member:
-    """The training process of one rank, as far as it was recorded.
+    """The recorded state of the training process of one rank.
 
     Attributes:
-        rank: of the process.
+        rank: rank of the process.
         pid: process, as in the name of its streams.
-        entered: collectives made so far, by group.
+        entered: number of collectives made so far, by group.
         inside: collectives that were entered and did not return, by stream.
         backward: the backward pass that was entered and did not return.
-        raised: the last collective or backward pass, if it raised and nothing followed.
+        raised: the last collective or backward pass, if it raised and no event followed.
         exchanges: whether DistributedDataParallel exchanges gradients in its backward passes.
         last: the last event that has a source line.
         last_ns: time of the last event.
-        ended: the mark of its end; None where it was killed, or goes on.
-        silent_s: seconds without a record, where it is silent now; else 0.
+        ended: the mark of its end; None if it was killed or continues.
+        silent_s: seconds without a record if it is silent now, else 0.
         is_blind: whether calls were not recorded.
     """
 
@@ -51,7 +51,7 @@ class Member:
 
     @property
     def exception(self) -> str:
-        """The class of the exception that ended it; empty where none is known."""
+        """The class of the exception that ended it; empty if none is known."""
         found = self.ended and self.ended.data.get("exception")
         return found if isinstance(found, str) else ""
 
@@ -61,7 +61,7 @@ class Member:
         return bool(self.inside or self.raised or self.backward)
 
     def observe(self, event: Event) -> None:
-        """Take one event of this process."""
+        """Add one event of this process."""
         self.last_ns, self.silent_s = event.time_ns, 0.0
         if isinstance(event, StepEvent):  # the last one is written when the process ends
             self.is_blind |= not event.recorded
@@ -106,7 +106,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """A call that ranks wait in. number: of the collective in its group; None of a backward."""
+    """A call that ranks wait in. number: of the collective in its group; None for a backward."""
 
     event: Event
     ranks: tuple[int, ...]
@@ -122,12 +122,12 @@ class Wait:
 
     @property
     def where(self) -> str:
-        """`` (train.py:31)``; empty where it is not known."""
+        """`` (train.py:31)``; empty if unknown."""
         return place_of(self.event)
 
 
 def place_of(event: Event | None) -> str:
-    """The source line of an event, in parentheses after a space; empty where it is not known."""
+    """The source line of an event, in parentheses after a space; empty if unknown."""
     place = getattr(event, "where", None)
     return f" ({place})" if place else ""
 
@@ -135,7 +135,7 @@ def place_of(event: Event | None) -> str:
 def waits(members: Mapping[int, Member], *, is_over: bool) -> Iterator[Wait]:
     """The calls that ranks wait in, each once, in the order of the ranks.
 
-    is_over: calls that raised count too: what others do not join ends so at last.
+    is_over: whether to count calls that raised: an unanswered collective finally raises.
     """
     found: dict[tuple[str, int | None, str], tuple[Event, list[int]]] = {}
     for rank, member in sorted(members.items()):
@@ -157,7 +157,7 @@ def waits(members: Mapping[int, Member], *, is_over: bool) -> Iterator[Wait]:
 
 
 def missing_in(wait: Wait, members: Mapping[int, Member]) -> Sequence[Member]:
-    """The members of its group that did not join a call that others wait in, in order of rank."""
+    """The members of its group that did not join a call in which others wait, ordered by rank."""
     others = [m for rank, m in sorted(members.items()) if rank not in wait.ranks]
     event = wait.event
     if not isinstance(event, CollectiveEvent):

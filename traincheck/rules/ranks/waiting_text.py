@@ -1,4 +1,4 @@
-"""How TC415 says what a rank did while others waited for it."""
+"""How TC415 describes what a rank did while others waited for it."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from traincheck.rules.ranks.waiting import Member, Wait, place_of
 from traincheck.schema.events import CollectiveEvent
 
 
-def told(member: Member, wait: Wait) -> tuple[str, str, str, str]:
-    """What a rank did in place of the call, a title, the likely cause, and what to do."""
+def described(member: Member, wait: Wait) -> tuple[str, str, str, str]:
+    """The action of a rank in place of the call, a title, the likely cause, and the fix."""
     rank, joins = f"Rank {member.rank}", f"{wait.what}{wait.where}"
     if member.exception:
         state = f"raised {member.exception}{place_of(member.ended)}"
-        cause = f"{rank} failed. The other ranks cannot go on without it."
-        fix = f"Correct the {member.exception} of rank {member.rank}{place_of(member.ended)}."
+        cause = f"{rank} failed. The other ranks cannot continue without it."
+        fix = f"Fix the {member.exception} of rank {member.rank}{place_of(member.ended)}."
         return f"rank {member.rank} {state}", f"{rank} raised, and others wait for it", cause, fix
     last = _last(member)
     if member.ended is not None:
@@ -33,12 +33,12 @@ def told(member: Member, wait: Wait) -> tuple[str, str, str, str]:
     if member.silent_s:
         state = f"rank {member.rank} has recorded nothing for {member.silent_s:,.0f} s{last}"
         cause = f"{rank} hangs, is slower than the timeout, or skipped {joins}."
-        fix = f"See what rank {member.rank} does: py-spy dump --pid {member.pid.lstrip('p')}. "
-        fix += "Raise --stall-timeout if it is only slow."
+        fix = f"Inspect rank {member.rank}: py-spy dump --pid {member.pid.lstrip('p')}. "
+        fix += "Raise --stall-timeout if the rank is only slow."
         return state, f"{rank} is silent, and others wait for it", cause, fix
     state = f"rank {member.rank} stopped without an exception and without a regular end{last}"
-    cause = f"{rank} was killed, for instance for lack of memory, or hung until the job was ended."
-    fix = f"Look for the reason in the log of the system or of the launcher: rank {member.rank}."
+    cause = f"{rank} was killed, e.g. for lack of memory, or hung until the job was ended."
+    fix = f"Find the reason in the log of the system or of the launcher: rank {member.rank}."
     return state, f"{rank} died or hung, and others wait for it", cause, fix
 
 

@@ -1,4 +1,4 @@
-"""Layers that want time first are given batches first."""
+"""Layers that expect time first receive batches first."""
 
 from __future__ import annotations
 
@@ -17,31 +17,36 @@ from traincheck.schema.values import TensorSummary, tensor_summary
 
 _OF_VALUES = losses("probability", "value") - {HUBER}
 _LOSSES = OVER_CLASSES | _OF_VALUES
-_MOST_READS = 4096  # before a loss: a program may have none
-_ENOUGH = 3  # losses; two sizes may be equal by chance in a batch or two, not in all
+_MOST_READS = 4096  # before a loss: a program may have no loss
+_ENOUGH = 3  # losses; two sizes may be equal by chance in a batch or two
 
 
 class BatchFirstMismatch(EventRule, code="TC323", aliases=("batch-read-as-sequence",)):
-    """batch-first-mismatch: a layer takes the samples of a batch for steps in time.
+    """batch-first-mismatch: a layer reads the batch dim as the time dim.
 
     What it checks:
-        Recurrent layers and attention read along another dim than the one whose size is the number
-        of samples that the loss is taken over.
+        Recurrent layers and attention do not read along the dim whose size is the number of samples
+        of the loss.
 
     Why it matters:
         nn.LSTM, nn.GRU, nn.MultiheadAttention and nn.TransformerEncoderLayer expect (time, batch,
-        features) unless they are made with batch_first=True. Given (batch, time, features) they
-        run all the same: each sample sees those that happen to come before it, or all others, and
-        nothing of its own past. The loss falls, as the batch of training leaks into every output.
+        features) by default. Given (batch, time, features) without batch_first=True they run
+        without an error. Each sample then sees other samples of its batch and nothing of its own
+        past. The loss falls because the training batch leaks into every output.
 
     Fires on:
-        Three losses with one output for each sample, before which every such layer reads a sequence
-        as long as there are samples, in several columns of another number.
+        - Three losses with one output for each sample. Before each, every such layer reads a
+          sequence as long as the number of samples. The number of sequences is another one, and
+          more than one.
 
     Stays quiet on:
-        Layers made with batch_first; data that is stored with time first; losses over every
-        position; sequences as long as the batch is large; a single sequence whose every element is
-        labelled; models in which any layer reads another dim; evaluation.
+        - Layers made with batch_first=True.
+        - Data that is stored with time first.
+        - Losses over every position.
+        - Sequences as long as the batch is large.
+        - A single sequence with a label for every element.
+        - Models in which any layer reads another dim.
+        - Evaluation.
 
     Fix:
         Make the layer with batch_first=True, or transpose its input.
@@ -52,10 +57,10 @@ class BatchFirstMismatch(EventRule, code="TC323", aliases=("batch-read-as-sequen
 
     title = "{subject} reads the samples of a batch as one sequence"
     likely_cause = (
-        "The layer was made without batch_first=True and is given (batch, time, "
+        "The layer was made without batch_first=True but receives (batch, time, "
         "features): {observed}."
     )
-    fix = "Make the layer with batch_first=True, or give it (time, batch, features)."
+    fix = "Make the layer with batch_first=True, or pass it (time, batch, features)."
     needs = Needs(
         calls=_LOSSES | RECURRENT | {MULTI_HEAD, MULTI_HEAD_MODULE}, kinds=frozenset({"step"})
     )
@@ -92,7 +97,7 @@ class BatchFirstMismatch(EventRule, code="TC323", aliases=("batch-read-as-sequen
         self.triggered += 1
         samples = [_samples(call, read.columns) for read in reads]
         if any(read.length == read.columns for read in reads):
-            return []  # nobody knows which is which
+            return []  # time and batch cannot be distinguished
         if not all(n == read.length and read.columns > 1 for n, read in zip(samples, reads)):
             self._is_over = True
             return []
@@ -105,7 +110,7 @@ class BatchFirstMismatch(EventRule, code="TC323", aliases=("batch-read-as-sequen
     def _violation(self, read: _Read, loss: CallEvent) -> Violation:
         layer = read.call
         label = layer.module or layer.api.removeprefix("torch.nn.modules.").removesuffix(".forward")
-        told = loss_violation(
+        violation = loss_violation(
             self.code,
             layer,
             f"{label} reads the {read.length} samples of a batch as one sequence",
@@ -115,7 +120,7 @@ class BatchFirstMismatch(EventRule, code="TC323", aliases=("batch-read-as-sequen
             f"{read.length} samples",
         )
         return replace(
-            told, subject=Subject(api=layer.api, module=layer.module), evidence=(layer, loss)
+            violation, subject=Subject(api=layer.api, module=layer.module), evidence=(layer, loss)
         )
 
 
@@ -123,7 +128,7 @@ class BatchFirstMismatch(EventRule, code="TC323", aliases=("batch-read-as-sequen
 class _Read:
     """One call of a layer that reads ``length`` steps of ``columns`` sequences.
 
-    Of attention, first that of the function, then that of the module around it.
+    For attention: first the call of the function, then the call of the module around it.
     """
 
     length: int
@@ -132,7 +137,7 @@ class _Read:
 
 
 def _read(event: CallEvent) -> _Read | None:
-    if event.api == MULTI_HEAD:  # is given time first, whatever its module is
+    if event.api == MULTI_HEAD:  # receives time first, whatever batch_first of its module is
         query = given(event, "query")
         if query is not None and len(query.shape) == 3:  # noqa: PLR2004
             return _Read(query.shape[0], query.shape[1], event)
@@ -147,7 +152,7 @@ def _read(event: CallEvent) -> _Read | None:
 
 
 def _last_state(result: Any) -> TensorSummary | None:
-    """(layers, batch, features), whatever batch_first is: it tells which dim is the batch."""
+    """The (layers, batch, features) state, whatever batch_first is: it shows the batch dim."""
     if not isinstance(result, list) or len(result) != 2:  # noqa: PLR2004
         return None
     state = result[1][0] if isinstance(result[1], list) and result[1] else result[1]
@@ -156,7 +161,7 @@ def _last_state(result: Any) -> TensorSummary | None:
 
 
 def _samples(call: CallEvent, columns: int) -> int | None:
-    """Over how many samples a loss is taken; None where it has more than one output for each."""
+    """The number of samples of a loss; None if it has more than one output for each sample."""
     outputs, target = given(call, "input"), given(call, "target")
     if outputs is None or target is None:
         return None

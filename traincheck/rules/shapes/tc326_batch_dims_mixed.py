@@ -1,4 +1,4 @@
-"""Sequence layers of one model take different dims for the batch."""
+"""Sequence layers of one model disagree about the batch dim."""
 
 from __future__ import annotations
 
@@ -19,28 +19,31 @@ _ENOUGH = 3  # steps; two sizes may be equal by chance in one or two
 
 
 class BatchDimsMixed(EventRule, code="TC326"):
-    """batch-dims-mixed: one layer takes for time what another takes for the batch.
+    """batch-dims-mixed: one layer reads as time the dim that another layer reads as the batch.
 
     What it checks:
-        Recurrent layers and attention of one model, of which some are made with batch_first=True
-        and some are not, agree on how many sequences there are.
+        In a model with batch_first=True on some recurrent or attention layers only, all these
+        layers read the same number of sequences.
 
     Why it matters:
-        A layer that was left without batch_first=True in a model that has it elsewhere runs all
-        the same: each sample attends to, or remembers, the other samples of the batch. The loss
-        falls, as the batch of training leaks into every output.
+        A layer left without batch_first=True in such a model runs without an error. Each sample
+        attends to, or remembers, the other samples of the batch. The loss falls because the
+        training batch leaks into every output.
 
     Fires on:
-        Three steps in which a layer without batch_first reads a sequence as long as the batch of
-        all layers with batch_first, in several columns of another number.
+        - Three steps in which a layer without batch_first reads a sequence as long as the batch of
+          all layers with batch_first. It reads several sequences, and their number is not the batch
+          size.
 
     Stays quiet on:
-        Inputs that are transposed for the layers that want time first; models whose layers all have
-        the same setting (TC323 looks at those), as axial attention has; sequences as long as the
-        batch is large; evaluation.
+        - Inputs that are transposed for the layers that expect time first.
+        - Models whose layers all have the same setting, e.g. for axial attention (TC323 checks
+          those).
+        - Sequences as long as the batch is large.
+        - Evaluation.
 
     Fix:
-        Make all layers with batch_first=True, or transpose the input of those that are not.
+        Make all layers with batch_first=True, or transpose the input of layers without it.
 
     Source:
         https://docs.pytorch.org/docs/stable/generated/torch.nn.MultiheadAttention.html
@@ -48,10 +51,10 @@ class BatchDimsMixed(EventRule, code="TC326"):
 
     title = "{subject}, unlike other layers, reads the samples of a batch as one sequence"
     likely_cause = (
-        "{subject} was made without batch_first=True, unlike other layers of the model, and is "
-        "given (batch, time, features)."
+        "{subject} was made without batch_first=True, unlike other layers of the model, but "
+        "receives (batch, time, features)."
     )
-    fix = "Make {subject} with batch_first=True, or give it (time, batch, features)."
+    fix = "Make {subject} with batch_first=True, or pass it (time, batch, features)."
     needs = MODELS | Needs(calls=_LAYERS, kinds=frozenset({"step"}))
 
     def __init__(self) -> None:
@@ -59,7 +62,7 @@ class BatchDimsMixed(EventRule, code="TC326"):
         self._flags: dict[str, bool] = {}
         self._steps: defaultdict[str, _Step] = defaultdict(_Step)
         self._found: defaultdict[str, int] = defaultdict(int)  # layer -> steps
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def judge(self, event: Event) -> list[Violation]:
         if isinstance(event, StepEvent):
@@ -91,13 +94,13 @@ class BatchDimsMixed(EventRule, code="TC326"):
         self.triggered += 1
         (batch,) = step.batches
         found = []
-        for path in {str(call.module) for _, _, call in step.others} - self._told:
+        for path in {str(call.module) for _, _, call in step.others} - self._reported:
             dims = [(one, other, c) for one, other, c in step.others if c.module == path]
             if not all(one == batch and other not in (1, batch) for one, other, _ in dims):
                 continue
             self._found[path] += 1
             if self._found[path] == _ENOUGH:
-                self._told.add(path)
+                self._reported.add(path)
                 found.append(self._violation(*dims[0]))
         return found
 
@@ -116,7 +119,7 @@ class BatchDimsMixed(EventRule, code="TC326"):
 
 @dataclass(slots=True)
 class _Step:
-    """Of one step of one model. batches: of layers that have them first. others: first two dims."""
+    """One step of a model. batches: sizes with batch_first. others: first two dims of the rest."""
 
     batches: set[int] = field(default_factory=set)
     others: list[tuple[int, int, CallEvent]] = field(default_factory=list)

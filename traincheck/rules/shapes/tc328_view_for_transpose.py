@@ -1,4 +1,4 @@
-"""View() where dims are to be exchanged. Knows sizes of dims only."""
+"""view() where dims must be swapped. Compares the sizes of dims only."""
 
 from __future__ import annotations
 
@@ -18,51 +18,61 @@ from traincheck.schema.values import TensorSummary, tensor_summary, tensors_in
 
 _ENOUGH = 2  # steps; sizes may be equal by chance in one
 _MOST_VIEWS = 64  # of one step
-_MOST_DIMS = 6  # whose orders are tried
+_MOST_DIMS = 6  # for which all orders are tried
 _OF_CLASSES = (CROSS_ENTROPY, NLL)
 
 Place = tuple[str, str | None, str | None]
 
 
 class ViewForTranspose(EventRule, code="TC328"):
-    """view-for-transpose: view() or reshape() is used where dims are to be exchanged.
+    """view-for-transpose: view() or reshape() is used where dims must be swapped.
 
     What it checks:
-        A tensor that is given other dims by view() or reshape() has the same slices afterwards: in
-        the dim that is as large as the batch, and in dims that come in another order.
+        view() and reshape() keep slices intact along the batch dim, and along dims whose order
+        changes.
 
     Why it matters:
-        view() only says anew where dims end; it moves nothing. A tensor of (batch, time, features)
-        viewed as (time, batch, features), or the last states of a bidirectional layer, (2, batch,
-        features), viewed as (batch, 2 * features), has the right shape, and each of its rows holds
-        pieces of several samples. So do pixels, (batch, channels, height, width) viewed as (batch,
-        height * width, channels), hold no colors; scores of (batch, classes, height, width) viewed
-        as (pixels, classes) are those of neighbours, not of classes; and heads of attention cut
-        from (batch, time, features) without an exchange hold parts of the time. The loss falls, as
-        far as a batch can be learned by heart.
+        view() changes only the boundaries of dims and moves no data. The shape is right, but the
+        rows are mixed:
+
+        - (batch, time, features) viewed as (time, batch, features): each row holds pieces of
+          several samples. The same happens to the last states (2, batch, features) of a
+          bidirectional layer, viewed as (batch, 2 * features).
+        - Pixels (batch, channels, height, width) viewed as (batch, height * width, channels): a row
+          is not the color of a pixel.
+        - Scores (batch, classes, height, width) viewed as (pixels, classes): a row holds
+          neighbouring pixels, not classes.
+        - Attention heads cut from (batch, time, features) without a transpose: a head holds a part
+          of the time.
+
+        The loss still falls as far as the batch can be memorized.
 
     Fires on:
-        Two steps of training in which a view tears the samples of a batch apart though its result
-        has a dim of their number; or gives a batch the dims that another order of them would give,
-        and tears these apart; or makes (batch, heads, time, size) of (batch, time, heads * size);
-        or gives cross_entropy or nll_loss (rows, classes) of (batch, classes, ...).
+        - Two training steps in which a view splits the samples of a batch, and its result has a dim
+          of the batch size.
+        - A view that gives a batch the dims of a permutation and splits their slices.
+        - A view from (batch, time, heads * size) to (batch, heads, time, size).
+        - A view from (batch, classes, ...) to (rows, classes) for cross_entropy or nll_loss.
 
     Stays quiet on:
-        Dims that are merged, split, or cut in equal pieces, such as heads of attention, windows and
-        ghost batches; dims exchanged by transpose() or permute() first; sizes that are multiples of
-        each other, where the same view may be meant; tensors with several dims of one size; batches
-        whose tensors disagree about how many samples there are; evaluation.
+        - Dims that are merged, split, or cut into equal pieces, e.g. attention heads, windows,
+          ghost batches.
+        - Dims swapped with transpose() or permute() first.
+        - Sizes that are multiples of each other, where the same view may be intended.
+        - Tensors with several dims of one size.
+        - Batches whose tensors disagree about the number of samples.
+        - Evaluation.
 
     Fix:
-        Exchange dims with transpose() or permute(), then reshape().
+        Swap dims with transpose() or permute(), then reshape().
 
     Source:
         https://karpathy.github.io/2019/04/25/recipe/
     """
 
     title = "A view mixes {subject}"
-    likely_cause = "view() or reshape() is used to exchange dims: {observed}."
-    fix = "Exchange the dims with transpose() or permute(), then reshape()."
+    likely_cause = "view() or reshape() is used to swap dims: {observed}."
+    fix = "Swap the dims with transpose() or permute(), then reshape()."
     needs = Needs(
         calls=RESHAPES | {Families.MODULE, *_OF_CLASSES}, kinds=frozenset({"batch", "step"})
     )
@@ -70,9 +80,9 @@ class ViewForTranspose(EventRule, code="TC328"):
     def __init__(self) -> None:
         super().__init__()
         self._views: list[tuple[CallEvent, TensorSummary, TensorSummary]] = []
-        self._batches: set[int | None] = set()  # sizes of what loaders gave
-        self._given: set[int | None] = set()  # sizes of what models were given
-        self._scores: set[tuple[int, ...]] = set()  # shapes of what losses were given
+        self._batches: set[int | None] = set()  # batch sizes of loaders
+        self._given: set[int | None] = set()  # batch sizes of model inputs
+        self._scores: set[tuple[int, ...]] = set()  # shapes of loss inputs
         self._first: dict[Place, Violation] = {}
         self._steps: Counter[Place] = Counter()
 
@@ -125,22 +135,22 @@ class ViewForTranspose(EventRule, code="TC328"):
             stage=call.stage,
             subject=Subject(api=call.api, module=call.module),
             symptom=Symptom.LOSS_INPUT,
-            message=f"{name}() tears {mixed} apart",
-            expected=f"{mixed} that stay whole, as transpose() or permute() leaves them",
-            observed=f"{name}() gives {tuple(before)} the shape {tuple(after)}",
+            message=f"{name}() mixes {mixed}",
+            expected=f"{mixed} stay intact, as with transpose() or permute()",
+            observed=f"{name}() changes the shape {tuple(before)} to {tuple(after)}",
             title=f"A view mixes {mixed}" + (f" in {call.module}" if call.module else ""),
             evidence=(call,),
         )
 
 
 def _rows(tensors: Iterable[TensorSummary]) -> int | None:
-    """How many samples tensors hold, where all agree."""
+    """The number of samples in tensors, if all agree."""
     sizes = {tensor.shape[0] for tensor in tensors if tensor.shape}
     return sizes.pop() if len(sizes) == 1 else None
 
 
 def _mixed(old: Sequence[int], new: Sequence[int], batches: set[int]) -> str | None:
-    """What a view mixes, in words; None for nothing that is known to belong together."""
+    """Describe the slices that a view mixes; None if no known unit is split."""
     sizes = torn(old, new)
     samples = batches.intersection(sizes)
     if samples:
@@ -153,7 +163,7 @@ def _mixed(old: Sequence[int], new: Sequence[int], batches: set[int]) -> str | N
 
 
 def _is_exchange(old: Sequence[int], new: Sequence[int]) -> bool:
-    """Whether the dims are what exchanging dims, and then merging some, would give."""
+    """Whether the new dims result from a permutation of the old ones and then merging some."""
     old, new = [n for n in old if n > 1], [n for n in new if n > 1]
     return len(old) <= _MOST_DIMS and any(_is_merged(order, new) for order in permutations(old))
 

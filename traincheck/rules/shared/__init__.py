@@ -1,1 +1,1 @@
-"""Readings of events that rules of several themes use."""
+"""Views of events that rules of several themes use."""

@@ -1,7 +1,4 @@
-"""What rules about activations share: which function, in which module, with which numbers.
-
-Judges nothing.
-"""
+"""Helpers of rules about activations: function, module and statistics of each activation."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ _MOST_PLACES = 4096
 
 
 class Place(NamedTuple):
-    """Where an activation stands. number: which of its calls in one call of the whole model."""
+    """The place of an activation. number: index of the call in one call of the whole model."""
 
     module: str
     function: str
@@ -46,7 +43,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """The numbers of one call. is_output: whether the model's own result has the same shape."""
+    """The statistics of one call. is_output: whether the model's result has the same shape."""
 
     place: Place
     kind: str
@@ -60,22 +57,22 @@ class Look:
 
     @property
     def samples(self) -> int:
-        """How often each unit was seen: channels of images, else the last dim."""
+        """The number of values of each unit: of a channel in images, else of the last dim."""
         units = self.units
         return prod(self.summary.shape) // units if units else 0
 
     @property
     def units(self) -> int:
-        """How many units the activation has."""
+        """The number of units of the activation."""
         return units_of(self.summary.shape)
 
 
 class ActivationRule(BuiltInRule):
-    """Gathers the activations of each call of a model and has them judged when it ends."""
+    """Collects the activations of each model call and judges them when the call ends."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._inside: dict[int, list[CallEvent]] = {}  # functions, by the span they are called in
+        self._inside: dict[int, list[CallEvent]] = {}  # functions, by the span of their caller
         self._waiting: list[tuple[Place, CallEvent]] = []
         self._calls: Counter[tuple[str, str]] = Counter()
 
@@ -97,7 +94,7 @@ class ActivationRule(BuiltInRule):
 
     @abstractmethod
     def judge(self, look: Look) -> Sequence[Violation]:
-        """Violations that one call proves, together with those before."""
+        """Return the violations that one call proves, together with earlier calls."""
 
     def _wait(self, module: str, function: str, call: CallEvent) -> None:
         number = self._calls[module, function]
@@ -126,13 +123,13 @@ class ActivationRule(BuiltInRule):
 
 @dataclass(slots=True)
 class Streak:
-    """Looks of one place in a row that show a fault. steps: how many steps they are of."""
+    """Consecutive records of one place that show a fault. steps: the number of their steps."""
 
     steps: int = 0
     first: int | None = None
     last: int | None = None
     samples: int = 0
-    is_told: bool = False
+    is_reported: bool = False
 
     def add(self, look: Look) -> None:
         step = look.event.step
@@ -151,7 +148,7 @@ def kind_of(api: str) -> str:
 
 
 def _numbers(event: CallEvent) -> Any:
-    """The numbers of an activation; a module of another kind has the count of NaN at most."""
+    """The statistics of an activation; other modules have at most the count of NaN."""
     result = event.result
     stats = result.get("stats") if isinstance(result, dict) else None
     return stats if stats and "zeros" in stats else None

@@ -1,4 +1,4 @@
-"""Monitors that look at each tensor of each batch. No thresholds but for how often."""
+"""Rules that check each tensor of each batch. The only threshold is a number of batches."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from traincheck.schema.findings import Subject, Violation
 from traincheck.schema.values import TensorSummary, tensor_summary
 
 BATCHES = Needs(kinds=frozenset({"batch"}), stats=frozenset({"batch"}))
-_IN_A_ROW = 3  # so many batches of a loader, for one may be odd
+_IN_A_ROW = 3  # consecutive batches of a loader: a single one may be an exception
 _DIMS, _COLOURS, _SMALLEST = 4, frozenset({1, 3, 4}), 8
 
 
 class BatchLeafRule(BuiltInRule):
-    """Tells of a leaf when the same was seen in several batches in a row."""
+    """Reports a tensor of a batch when several consecutive batches show the same fault."""
 
     def __init__(self) -> None:
         super().__init__()
         self._seen: dict[tuple[str, str], int] = {}
-        self._told: set[tuple[str, str]] = set()
+        self._reported: set[tuple[str, str]] = set()
         self._is_odd = False
 
     def observe(self, event: Event) -> Sequence[Violation]:
@@ -33,7 +33,7 @@ class BatchLeafRule(BuiltInRule):
         found: list[Violation] = []
         for path, value in event.leaves.items():
             tensor = tensor_summary(value)
-            if tensor is not None and (event.loader, path) not in self._told:
+            if tensor is not None and (event.loader, path) not in self._reported:
                 self._is_odd = False
                 found += self.judge(event, path, tensor)
                 if not self._is_odd:
@@ -42,18 +42,18 @@ class BatchLeafRule(BuiltInRule):
 
     @abstractmethod
     def judge(self, event: BatchEvent, path: str, tensor: TensorSummary) -> Sequence[Violation]:
-        """What is to be said about a tensor of a batch; see `again`."""
+        """Return the violations of a tensor of a batch; see `again`."""
 
     def again(
         self, event: BatchEvent, path: str, *, expected: str, observed: str
     ) -> Sequence[Violation]:
-        """The leaf is odd: a violation if it was so in the batches before."""
+        """Count a faulty tensor; return a violation if the preceding batches had it too."""
         self._is_odd = True
         key = (event.loader, path)
         self._seen[key] = self._seen.get(key, 0) + 1
         if self._seen[key] < _IN_A_ROW:
             return ()
-        self._told.add(key)
+        self._reported.add(key)
         where = f"{event.loader} {path}"
         violation = about(self.info, event, [where], expected=expected, observed=observed)
         return [replace(violation, subject=Subject(variable=where))]

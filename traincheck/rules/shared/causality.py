@@ -1,4 +1,4 @@
-"""Which positions attention looks at, however it is written, and over what text. No verdict."""
+"""The positions that attention covers, in any implementation, and the texts it reads."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from traincheck.schema.values import TensorSummary, tensor_summary
 
 CALLS = SOFTMAXES | {SDPA, MULTI_HEAD}
 DECODER_LAYER = "torch.nn.modules.transformer.TransformerDecoderLayer.forward"
-_KEYS = -1  # the dim of weights of attention
+_KEYS = -1  # the key dim of attention weights
 _ALL = 0.999  # of the later positions
 _NDIM = 2  # rows of tokens
-_COLUMN, _ROW = 0, 1  # along which the tokens of a text follow each other
+_COLUMN, _ROW = 0, 1  # the dim of the tokens of a text
 _WHOLE = frozenset({"int32", "int64"})
-_NO_TOKENS = ("mask", "position", "type", "label")  # in names of arguments
+_NO_TOKENS = ("mask", "position", "type", "label")  # parts of argument names
 
 
 class Read(NamedTuple):
-    """A call of a model on texts. texts: their shapes. attention: all calls of it inside.
+    """A call of a model on texts. texts: their shapes. attention: all attention calls inside.
 
-    decoders: calls of torch's decoder layers, whose attention to their own text goes by a mask.
+    decoders: calls of torch's decoder layers, whose self-attention is governed by a mask.
     """
 
     root: CallEvent
@@ -37,19 +37,19 @@ class Read(NamedTuple):
 
     @property
     def length(self) -> int | None:
-        """How many tokens the rows of the text have, if it is given one."""
+        """The number of tokens in the rows of the text, if there is exactly one text."""
         return self.texts[0][_ROW] if len(self.texts) == 1 else None
 
     @property
     def calls(self) -> list[CallEvent]:
-        """Those over all of its text, without softmax over anything else."""
+        """Attention calls over the whole text, without softmax over anything else."""
         return [call for call in self.attention if _is_over(call, self.length)]
 
     def over(self, target: TensorSummary) -> tuple[int, list[CallEvent]]:
-        """The length of the text whose next tokens a loss is given, and attention within it.
+        """The length of the text whose next tokens are the target, and attention within it.
 
-        Of one text among others only what decoder layers do, or where its length tells it from
-        them.
+        With several texts, only decoder layers count, or a text that its length distinguishes from
+        the others.
         """
         lies = _COLUMN if number(target, "columns") else _ROW
         wanted = prod(target.shape)
@@ -67,35 +67,35 @@ class Read(NamedTuple):
 
 
 def _fits(labels: int, tokens: int, length: int) -> bool:
-    """Whether these labels may be of all tokens of such rows, or of all but the last of each."""
+    """Whether the labels match all tokens of such rows, or all but the last of each row."""
     return labels in (tokens, tokens // max(length, 1) * (length - 1))
 
 
 def _sizes(decoder: CallEvent) -> tuple[int, ...]:
-    """Rows and positions of what a decoder layer is given, in either order."""
+    """Rows and positions of the input of a decoder layer, in either order."""
     tensor = tensor_summary(decoder.args.get("tgt", decoder.args.get("0")))
     return () if tensor is None else tuple(tensor.shape[:2])
 
 
 @dataclass(slots=True)
 class TrainingStep:
-    """What models read in a step of training, and the losses over classes."""
+    """The texts that models read in a training step, and the losses over classes."""
 
     reads: list[Read] = field(default_factory=list)
     losses: list[CallEvent] = field(default_factory=list)
-    # Of a model that goes on
+    # Of the open model call
     waiting: list[CallEvent] = field(default_factory=list)
     decoders: list[CallEvent] = field(default_factory=list)
 
 
 class Readers:
-    """The books of all ranks."""
+    """The training steps of all ranks."""
 
     def __init__(self) -> None:
         self._steps: defaultdict[int, TrainingStep] = defaultdict(TrainingStep)
 
     def observe(self, event: Event) -> TrainingStep | None:
-        """Enter an event; the step that it ends."""
+        """Add an event; return the step that it ends."""
         if isinstance(event, StepEvent):
             return self._steps.pop(event.rank, None)
         if not isinstance(event, CallEvent) or not event.grad_enabled or event.stage != "train":
@@ -115,7 +115,7 @@ class Readers:
 
 
 def _texts(args: Mapping[str, Any]) -> list[tuple[int, ...]]:
-    """The shapes of the texts that a model is given."""
+    """The shapes of the texts in the inputs of a model."""
     texts = []
     for name, value in args.items():
         tensor = tensor_summary(value)
@@ -127,7 +127,7 @@ def _texts(args: Mapping[str, Any]) -> list[tuple[int, ...]]:
 
 
 def softmax_dim(call: CallEvent) -> int | None:
-    """The dim that a softmax runs over, counted from the end; None where that is not known."""
+    """The dim of a softmax, counted from the end; None if unknown."""
     result, dim = tensor_summary(call.result), call.args.get("dim")
     if result is None or not isinstance(dim, int):
         return None
@@ -135,19 +135,19 @@ def softmax_dim(call: CallEvent) -> int | None:
 
 
 def _share_hidden(call: CallEvent) -> float | None:
-    """The share of later positions that a softmax gives no weight; None of anything else."""
+    """The share of later positions to which a softmax gives no weight; None for other calls."""
     if call.api not in SOFTMAXES or softmax_dim(call) not in (_KEYS, None):
         return None
     return number(tensor_summary(call.result), "hidden")
 
 
 def _is_attention(call: CallEvent) -> bool:
-    """Whether it is a call of attention, or may be its softmax."""
+    """Whether it is a call of attention, or possibly its softmax."""
     return call.api in (SDPA, MULTI_HEAD) or _share_hidden(call) is not None
 
 
 def _outermost(calls: Sequence[CallEvent]) -> list[CallEvent]:
-    """Without what multi_head_attention_forward calls: it has the mask of padding added."""
+    """Without calls made by multi_head_attention_forward, whose mask includes the padding."""
     heads = {call.span for call in calls if call.api == MULTI_HEAD}
     return [call for call in calls if call.parent not in heads]
 
@@ -158,7 +158,7 @@ def _is_over(call: CallEvent, length: int | None) -> bool:
 
 
 def spans(call: CallEvent) -> tuple[int, int] | None:
-    """How many positions attend, and to how many; None where that is not known."""
+    """The number of positions that attend, and of those they attend to; None if unknown."""
     if call.api in SOFTMAXES:
         result = tensor_summary(call.result)
         return None if result is None else (result.shape[-2], result.shape[-1])
@@ -170,7 +170,7 @@ def spans(call: CallEvent) -> tuple[int, int] | None:
 
 
 def is_open(call: CallEvent, length: int) -> bool:
-    """Whether each of so many positions attends to all of them."""
+    """Whether each of ``length`` positions attends to all of them."""
     if call.api in SOFTMAXES:
         return _share_hidden(call) == 0
     if call.api == DECODER_LAYER:
@@ -182,7 +182,7 @@ def is_open(call: CallEvent, length: int) -> bool:
 
 
 def is_causal(call: CallEvent) -> bool:
-    """Whether each position attends to none behind it, for sure."""
+    """Whether certainly no position attends to a later one."""
     if call.api in SOFTMAXES:
         return (_share_hidden(call) or 0) >= _ALL
     return call.args.get("is_causal") is True

@@ -1,6 +1,6 @@
-"""Which trained parameters have never had a gradient, and whether a model was cut before them.
+"""Which trained parameters never had a gradient, and whether the model is cut before them.
 
-Books for the rules about gradients that do not arrive; judges nothing.
+Shared by the rules about missing gradients.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from traincheck.schema import torch_api
 from traincheck.schema.claims import Needs
 from traincheck.schema.torch_api import Families
 
-# For the order in which parameters are used.
+# For the order in which modules are used.
 LEAVES = Needs(calls=frozenset({Families.MODULE}) | torch_api.LEAVES)
 
 
 @dataclass(slots=True)
 class Arrival:
-    """Follows gradients over the steps of a run. ever: parameters that have had one."""
+    """Follows gradients over the steps of a run. ever: parameters that had one."""
 
     ever: set[int] = field(default_factory=set)
 
     def missing(self, ledger: TrainingState, facts: StepFacts) -> set[int]:
-        """Parameters to be trained by the optimizers that stepped, without any gradient so far."""
+        """Parameters of the optimizers that stepped that need a gradient and never had one."""
         self.ever |= facts.gradients.keys()
         self.ever |= facts.reached
-        for owner in _stepped_in_backward(facts):  # what is cleared there has no gradient later
+        for owner in _stepped_in_backward(facts):  # gradients cleared there are gone later
             holder = ledger.holders.get(owner or "")
             self.ever |= set() if holder is None else set(holder.ids)
         owners = {moment.call.owner for moment in facts.updates()}
@@ -37,7 +37,7 @@ class Arrival:
 
 
 def _stepped_in_backward(facts: StepFacts) -> set[str | None]:
-    """Optimizers that step in hooks of their gradients, on a thread of autograd perhaps."""
+    """Optimizers that step in gradient hooks, possibly on an autograd thread."""
     passes = [m.call for m in facts.moments if m.family == Families.BACKWARD]
     return {
         moment.call.owner
@@ -48,10 +48,10 @@ def _stepped_in_backward(facts: StepFacts) -> set[str | None]:
 
 
 def cut_off(ledger: TrainingState, facts: StepFacts, missing: set[int]) -> set[int]:
-    """Of ``missing``, those in modules that are used before all that got gradients.
+    """Of ``missing``, those in modules that are used before every module with a gradient.
 
-    What comes first in a forward pass feeds what comes later. Where only the later part gets
-    gradients, they are stopped in between. What comes last may simply not be part of the loss.
+    Early modules of a forward pass feed later ones. If only the later part gets gradients, they
+    are stopped in between. Modules at the end may simply not be part of the loss.
     """
     order = {
         path: number

@@ -1,4 +1,4 @@
-"""Which loaders feed training, told from what follows their batches. Judges nothing."""
+"""Which loaders feed training, derived from the calls after their batches."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Loader = tuple[int, str]  # rank and label
 
 
 class TrainingLoaders:
-    """Loaders after whose batches backward() is called. In one rank or in many."""
+    """Loaders whose batches are followed by backward(), in one rank or in many."""
 
     def __init__(self) -> None:
         self._last: dict[int, str] = {}
@@ -38,7 +38,7 @@ class TrainingLoaders:
 
 
 def content_of(event: BatchEvent) -> tuple[str, ...]:
-    """Fingerprints of the tensors of a batch; empty when any has none."""
+    """Fingerprints of the tensors of a batch; empty if any tensor has none."""
     found = [
         leaf.get("fingerprint") if isinstance(leaf, dict) else None
         for leaf in event.leaves.values()
@@ -47,7 +47,7 @@ def content_of(event: BatchEvent) -> tuple[str, ...]:
 
 
 def identified(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Fingerprints of the tensors that have one, and more than one value."""
+    """Fingerprints of the tensors that have one and that hold more than one distinct value."""
     for name, value in values.items():
         tensor = tensor_summary(value)
         if tensor is None or not tensor.fingerprint:

@@ -1,4 +1,4 @@
-"""What is wrong with the arguments of a loss."""
+"""Violations about the arguments of a loss."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from traincheck.schema.findings import Subject, Symptom, Violation
 def loss_violation(
     code: str, call: CallEvent, message: str, *, expected: str, observed: str, cause: str = ""
 ) -> Violation:
-    """What is wrong with the arguments of a loss."""
+    """A violation about the arguments of a loss."""
     return Violation(
         check_id=code,
         step=call.step,

@@ -1,4 +1,4 @@
-"""What rules about numbers share: norms of gradients, losses, histories. Judges nothing."""
+"""Numbers that several rules use: gradient norms, losses, histories."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ _KERNEL_CLASSES = (
 
 
 def number(event: StateEvent | None, name: str) -> float | None:
-    """A number of a variable, as it was taken when it was looked at."""
+    """A statistic of a variable, as recorded."""
     if event is None or event.summary is None or event.summary.stats is None:
         return None
     return event.summary.stats.get(name)
 
 
 def is_broken(stats: Mapping[str, float] | None) -> bool:
-    """Whether NaN or infinity was among the elements."""
+    """Whether NaN or infinity is among the elements."""
     return bool(stats) and bool((stats or {}).get("nonfinite"))
 
 
 def applied_norms(facts: StepFacts, holder: Holder) -> dict[int, float]:
-    """Norms of the gradients that an optimizer found in this step, before they were clipped.
+    """Norms of the gradients that an optimizer received in this step, before clipping.
 
-    By identity of the parameter. Empty when any of them is not finite.
+    Keys are identities of parameters. Empty if any norm is not finite.
     """
     norms: dict[int, float] = {}
-    for identity in holder.names:  # in the order in which they were given
+    for identity in holder.names:  # in the order of the optimizer's parameters
         look = facts.gradients.get(identity)
         norm = number(look, "norm")
         if norm is not None:
@@ -51,7 +51,7 @@ def applied_norms(facts: StepFacts, holder: Holder) -> dict[int, float]:
 
 
 def losses(facts: StepFacts) -> list[float] | None:
-    """Values that were propagated back in this step; None when one is not known."""
+    """The values passed to backward in this step; None if one is unknown."""
     found = []
     for moment in facts.moments:
         if moment.family == Families.BACKWARD:
@@ -63,7 +63,7 @@ def losses(facts: StepFacts) -> list[float] | None:
 
 
 def loss_of(call: CallEvent) -> float | None:
-    """The value of a loss, from the call that propagates it back; NaN when it is not finite."""
+    """The value of a loss, from the call that runs backward on it; NaN if it is not finite."""
     for summary in tensors_in(call.args).values():
         return _value(summary)
     return None
@@ -71,24 +71,24 @@ def loss_of(call: CallEvent) -> float | None:
 
 def _value(summary: TensorSummary) -> float | None:
     value: Any = summary.value
-    if isinstance(value, str):  # how JSON holds what is not finite
+    if isinstance(value, str):  # JSON holds non-finite values as text
         return math.nan
     return float(value) if isinstance(value, (int, float)) else None
 
 
 def value_of(result: Any) -> float | None:
-    """The number in the summary of a tensor without dims."""
+    """The number in the summary of a 0-d tensor; None if unknown."""
     summary = tensor_summary(result)
     return None if summary is None else _value(summary)
 
 
 def is_kernel(module_class: str | None) -> bool:
-    """Whether a module's weight is what its input is multiplied with."""
+    """Whether the weight of a module multiplies its input."""
     return (module_class or "").rpartition(".")[2] in _KERNEL_CLASSES
 
 
 class History:
-    """The last numbers of a series, and their middle."""
+    """The last numbers of a series, and their median."""
 
     def __init__(self, length: int = 64) -> None:
         self.numbers: deque[float] = deque(maxlen=length)

@@ -1,1 +1,1 @@
-"""Rules about warnings of torch."""
+"""Rules about torch warnings."""

@@ -1,4 +1,4 @@
-"""A monitor that looks warnings up in a table. What is in the table is the business of rules."""
+"""A base class of rules that look warnings up in a table. Subclasses define the table."""
 
 from __future__ import annotations
 
@@ -18,12 +18,16 @@ WARNINGS = Needs(calls=frozenset({Families.SCALER_STEP}), kinds=frozenset({"warn
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """A warning that stands for a fault.
+    """A warning that indicates a fault.
 
-    name: of the fault. text: a regular expression that its message holds. topic: of its violations.
-    in_training: harmless in evaluation. unless_scaled: wrong where GradScaler skips a step.
-    unless_at: a regular expression that the file it points to holds where it is none of the
-    program's.
+    Attributes:
+        name: of the fault.
+        text: a regular expression that is searched in the message.
+        topic: of its violations.
+        in_training: harmless in evaluation.
+        unless_scaled: wrong when GradScaler skips a step.
+        unless_at: a regular expression that is searched in the file of the warning; a match means
+            that the file is not part of the program.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""What every observation has: the mark that carries it, what asks for it, and what records it."""
+"""The base of observations: the mark, the need, and the instrument."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Observation:
     sparse: ClassVar[frozenset[str]] = frozenset()
 
     def data(self) -> dict[str, Any]:
-        """What belongs to its mark, ready to be serialized."""
+        """The data of its mark, ready to be serialized."""
         found: dict[str, Any] = {}
         for field in fields(self):  # type: ignore[arg-type]  # subclasses are dataclasses
             value = getattr(self, field.name)
@@ -41,7 +41,7 @@ class Observation:
 
 
 def needs_of(*kinds: type[Observation]) -> Needs:
-    """What a check needs that reads these observations."""
+    """The needs of a check that reads these observations."""
     return Needs(
         states=frozenset(kind.need for kind in kinds if kind.need),
         kinds=frozenset({"mark"}),

@@ -1,4 +1,4 @@
-"""What models are given in training and in evaluation."""
+"""The inputs of models in training and in evaluation."""
 
 from __future__ import annotations
 

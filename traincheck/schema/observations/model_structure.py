@@ -1,4 +1,4 @@
-"""What a model is made of."""
+"""The structure of a model."""
 
 from __future__ import annotations
 

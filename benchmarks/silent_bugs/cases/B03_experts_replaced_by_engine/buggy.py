@@ -30,7 +30,7 @@ class Net(nn.Module):
 
 
 def initialize(model: Net) -> Net:
-    """As a library does that has faster modules for the same thing."""
+    """Replace modules by faster ones, like a library."""
     model.router = nn.Linear(32, 2)
     model.experts = nn.ModuleList(nn.Linear(32, 32) for _ in range(2))
     return model

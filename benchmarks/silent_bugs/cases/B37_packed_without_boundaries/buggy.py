@@ -11,7 +11,7 @@ VOCAB, WIDTH = 24, 32
 
 
 def packed(index: int) -> dict[str, torch.Tensor]:
-    """Three counting sequences in one row; positions begin anew with each."""
+    """Three counting sequences in one row; positions restart in each."""
     generator = torch.Generator().manual_seed(index)
     starts = torch.randint(0, VOCAB, (3,), generator=generator).tolist()
     ids = torch.cat([(torch.arange(8) + start) % VOCAB for start in starts])

@@ -10,7 +10,7 @@ from torch import nn
 
 
 class Tracker:
-    """A stream of random numbers of its own, as tensor-parallel ranks need for dropout."""
+    """A separate stream of random numbers, as tensor-parallel ranks need for dropout."""
 
     def __init__(self, seed: int) -> None:
         self.state = torch.Generator().manual_seed(seed).get_state()

@@ -1,4 +1,4 @@
-"""A student learns from a copy of its own past; its gradients are clipped."""
+"""A student learns from an earlier copy of itself; its gradients are clipped."""
 
 import copy
 

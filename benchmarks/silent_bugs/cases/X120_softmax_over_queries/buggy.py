@@ -1,4 +1,4 @@
-"""A small language model with attention of its own reads numbers that add up, line by line."""
+"""A small language model with custom attention reads numbers that add up, line by line."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Digits, with an optimizer of its own for the head."""
+"""Digits, with a separate optimizer for the head."""
 
 import torch
 import torch.nn.functional as F

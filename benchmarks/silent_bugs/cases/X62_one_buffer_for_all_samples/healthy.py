@@ -1,4 +1,4 @@
-"""Digits that a dataset augments in memory of its own."""
+"""Digits that a dataset augments in its buffer."""
 
 import torch
 import torch.nn.functional as F

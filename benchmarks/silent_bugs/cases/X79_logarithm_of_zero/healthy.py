@@ -1,4 +1,4 @@
-"""Digits, classified by a small network with a loss of its own."""
+"""Digits, classified by a small network with a custom loss."""
 
 import torch
 import torch.nn.functional as F

@@ -1,4 +1,4 @@
-"""Data parallel by hand on two ranks, each with a generator of its own."""
+"""Data parallel by hand on two ranks, each with a separate generator."""
 
 import os
 

@@ -1,8 +1,8 @@
-"""Start of every Python process of a run: the user's own sitecustomize first, then wait for torch.
+"""Start of every Python process of a run: the user's sitecustomize first, then wait for torch.
 
-Not a package: this folder is put on PYTHONPATH and takes itself off sys.path again. A process that
-never imports torch imports nothing of traincheck. Interpreters from Python 3.6 on may meet this
-file: only the syntax and the annotations they know.
+Not a package: this folder is on PYTHONPATH and removes itself from sys.path. A process that never
+imports torch imports no module of traincheck. Interpreters from Python 3.6 may run this file: use
+only their syntax and annotations.
 """
 
 import os
@@ -13,7 +13,7 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 class _TorchFinder:
-    """Finds torch as all other finders do, and starts the session at the end of its import."""
+    """Finds torch like other finders, and starts the session at the end of its import."""
 
     def __init__(self, raw_settings: str) -> None:
         self._raw_settings = raw_settings
@@ -60,13 +60,13 @@ class _TorchFinder:
             original(module)
             finder.imported()
 
-        # Python hides frames of this file: an import that fails shows the traceback it always had.
+        # Python hides frames of this file: a failing import shows its usual traceback.
         code = exec_module.__code__.replace(co_filename="<frozen importlib._bootstrap>")
         exec_module.__code__ = code
         loader.exec_module = exec_module  # type: ignore[attr-defined]
 
     def imported(self) -> None:
-        """Torch is complete: the work of this finder is done."""
+        """Torch is imported: this finder has finished."""
         finders: list = sys.meta_path  # type: ignore[type-arg]
         if self in finders:
             finders.remove(self)
@@ -86,23 +86,23 @@ def _start(raw_settings: str) -> None:
         found = settings.from_env({settings.VARIABLE: raw_settings})
         if found is not None:
             session.start(found)
-    except Exception as error:  # our failure must not reach the program
+    except Exception as error:  # a failure of traincheck must not reach the program
         _give_back(error)
         _leave_note(raw_settings, error)
 
 
 def _give_back(error: Exception) -> None:
-    """Raise it again if a signal handler of the program did, as far as that can be told by now."""
+    """Raise the error again if a signal handler of the program raised it, as far as known."""
     give_back = getattr(sys.modules.get("traincheck.handlers"), "give_back", None)
     if give_back is not None:
         give_back(error)
 
 
 def _make_importable(package: str) -> None:
-    """See to it that ``import traincheck`` gives the traincheck that launched the run.
+    """Make ``import traincheck`` return the traincheck that launched the run.
 
-    Only the package itself is made importable, never what lies beside it: the program must not
-    find modules that its environment lacks.
+    Only the package itself becomes importable, not its neighbors: the program must not find modules
+    that its environment lacks.
     """
     if "traincheck" in sys.modules:
         return
@@ -132,10 +132,10 @@ def _make_importable(package: str) -> None:
 
 
 def _see_to_own(name: str) -> None:
-    """See that ``import name`` would give the package we need, not a file of the program's.
+    """Test that ``import name`` would return the required package, not a file of the program.
 
     Raises:
-        ImportError: it would run such a file, which the program itself may never have done.
+        ImportError: it would run such a file, which the program may never have run.
     """
     if name in sys.modules:
         return
@@ -147,7 +147,7 @@ def _see_to_own(name: str) -> None:
 
 
 def _leave_note(raw_settings: str, error: Exception) -> None:
-    """Tell the launcher why this process has no events, if that at least can be written."""
+    """Leave a note for the launcher why this process has no events, if possible."""
     try:
         import json
 
@@ -163,7 +163,7 @@ def _leave_note(raw_settings: str, error: Exception) -> None:
             path, "w", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, 0o600)
         ) as file:
             json.dump(note, file)
-    except Exception:  # nobody is left to tell
+    except Exception:  # there is nobody to report to
         return
 
 
@@ -172,7 +172,7 @@ def _take_turn() -> None:
     raw_settings = os.environ.get("TRAINCHECK_SETTINGS")
     if not raw_settings:
         return
-    if "torch" in sys.modules:  # the user's own sitecustomize or a .pth file was faster
+    if "torch" in sys.modules:  # the user's sitecustomize or a .pth file was faster
         _start(raw_settings)
     else:
         sys.meta_path.insert(0, _TorchFinder(raw_settings))  # type: ignore[arg-type]
@@ -182,7 +182,7 @@ sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != _HERE]
 sys.path_importer_cache.pop(_HERE, None)
 sys.modules.pop("sitecustomize", None)
 try:
-    # Where there is none this raises what site expects then, and the name stays unknown.
+    # If there is none, this raises the error that site expects, and the name stays unknown.
     import sitecustomize  # type: ignore[import-not-found,unused-ignore]  # noqa: F401
 finally:
     _take_turn()

@@ -1,4 +1,4 @@
-"""Propose *membership*: which variables there are, are trained and are held by an optimizer."""
+"""Propose *membership*: which variables a model has, are trained and are held by an optimizer."""
 
 from __future__ import annotations
 
@@ -11,82 +11,52 @@ from traincheck.facts.step_changes import StepChanges
 from traincheck.facts.steps import is_judged
 from traincheck.facts.variables import Variable, Variables
 from traincheck.relations.base import ProposerBase
-from traincheck.relations.subtrees import fold, names_folded
+from traincheck.relations.membership.places import (
+    DTYPE,
+    FREE,
+    FROZEN,
+    HELD,
+    MOST_STRUCTURE,
+    ONCE,
+    REACHED,
+    ROLES,
+    SPARSE,
+    STILL,
+    TRAINABLE,
+    UNMOVED,
+    Lookups,
+    is_float,
+    is_of_model,
+    structure,
+)
+from traincheck.relations.subtrees import fold
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import CallEvent, Event, OptimizerEvent, StateEvent, StepEvent
 
-TRAINABLE, FROZEN, STILL, HELD, FREE = "trainable", "frozen", "still", "held", "free"
-ONCE = "once"  # updated by one optimizer
-SPARSE = "sparse"  # its gradient has only the rows that were looked up
-DTYPE = "dtype"  # the one that it is kept in
-REACHED = "reached"  # by a gradient: of any program
-UNMOVED = "unmoved"  # while frozen: of any program
-PLACES = (TRAINABLE, FROZEN, STILL, HELD, FREE, ONCE, SPARSE, DTYPE)
-ROLES = ("parameter", "buffer")
-MOST_STRUCTURE = 200  # patterns of the names of one model
-
-
-def is_of_model(name: str) -> bool:
-    """Whether a model owns it: ``opt0[0].3`` belongs to none that is known."""
-    return "[" not in name.partition(".")[0]
-
-
-def is_float(dtype: str) -> bool:
-    """Whether it says with how many digits numbers are kept."""
-    return "float" in dtype
-
-
-def structure(variables: Variables, model: str, role: str) -> list[str]:
-    """Patterns of the names that a model has."""
-    return names_folded(
-        variable.name for variable in variables.by_role[role].values() if variable.model == model
-    )
-
-
-class Lookups:
-    """Which embedding weights are looked up with sparse gradients."""
-
-    CALLS = frozenset({f"torch.nn.functional.{n}" for n in ("embedding", "embedding_bag")})
-    MODULES = frozenset(
-        f"torch.nn.modules.sparse.{n}.forward" for n in ("Embedding", "EmbeddingBag")
-    )
-
-    def __init__(self) -> None:
-        self._open: dict[int, bool] = {}  # span of the module that looks up
-        self.sparse: dict[str, bool] = {}  # by name of the weight
-
-    def observe(self, event: CallEvent) -> None:
-        """Enter a call: a function comes before the module around it."""
-        if event.api in self.CALLS:
-            if event.parent is not None and event.grad_enabled:
-                self._open[event.parent] = event.args.get("sparse") is True
-        elif event.api in self.MODULES and event.span in self._open:
-            self.sparse[f"{event.module}.weight"] = self._open.pop(event.span)
-
 
 class MembershipProposer(ProposerBase):
-    """Looks at the variables when each training step ends, and proposes what stayed the same."""
+    """Reads the variables when each training step ends, and proposes what never changed."""
 
     def __init__(self) -> None:
         self._program = ProgramName()
         self._variables = Variables()
-        self._book = StepChanges()
+        self._changes = StepChanges()
         self._version = -1
-        self._is_blind = False  # variables may have come that nobody saw
+        self._has_gap = False  # steps were not recorded, in which variables may have come
         self._lookups = Lookups()
         self._dense: set[str] = set()
         self._grads: dict[str, bool] = {}
         self._held: dict[str, bool] = {}
         self._moved: set[str] = set()
         self._structures: dict[tuple[str, str], list[str] | None] = {}
-        # Models of which something else is trained, or held, later on
+        # Models whose trained or held variables change later
         self._varying: dict[str, set[str]] = {"grads": set(), "held": set(), "dtypes": set()}
         self._dtypes: dict[str, dict[str, str]] = {role: {} for role in ROLES}
 
     def observe(self, event: Event) -> None:
         if isinstance(event, StateEvent):
             self._variables.observe(event)
-            self._book.observe(event)
+            self._changes.observe(event)
             if event.role in ROLES and event.summary is not None:
                 self._keep_dtype(event, event.summary.dtype)
         elif isinstance(event, OptimizerEvent):
@@ -96,21 +66,21 @@ class MembershipProposer(ProposerBase):
             if event.api in Lookups.MODULES:
                 self._dense |= {name for name, is_so in self._lookups.sparse.items() if not is_so}
         elif isinstance(event, StepEvent):
-            self._is_blind |= event.is_gap
-            if is_judged(event) and not self._is_blind:
-                self._look()
-            self._book.turn(event)
+            self._has_gap |= event.is_gap
+            if is_judged(event) and not self._has_gap:
+                self._scan()
+            self._changes.turn(event)
         else:
             self._program.observe(event)
 
     def _keep_dtype(self, event: StateEvent, dtype: str) -> None:
-        """Of whatever look: a model that is cast later has two."""
+        """Note the dtype of a variable: a model that is cast later has two."""
         known = self._dtypes[event.role]
         if is_float(dtype) and known.setdefault(event.name, dtype) != dtype:
             self._varying["dtypes"].add(event.name.partition(".")[0])
 
-    def _look(self) -> None:
-        self._moved |= self._book.changed["parameter"]
+    def _scan(self) -> None:
+        self._moved |= self._changes.changed["parameter"]
         if self._version == self._variables.version:
             return
         self._version = self._variables.version
@@ -146,7 +116,7 @@ class MembershipProposer(ProposerBase):
                 yield _claim({**base, "model": model, "role": role, "has": found})
 
     def _places(self) -> Iterator[tuple[str, str]]:
-        """What is so, and where. Only of models that are trained: of others little is known."""
+        """Properties and the places that have them, of models that are trained."""
         trained = {name.partition(".")[0] for name, held in self._held.items() if held}
         names = [n for n in self._held if n.partition(".")[0] in trained and is_of_model(n)]
         looked_up = self._lookups.sparse
@@ -163,7 +133,7 @@ class MembershipProposer(ProposerBase):
                 yield from _folded({name: HELD if self._held[name] else FREE for name in mine})
 
     def _kept_dtypes(self, role: str) -> Iterator[tuple[str, str]]:
-        """Places of models that are trained, and the dtype of what they hold."""
+        """Places of models that are trained, and their dtype."""
         trained = {name.partition(".")[0] for name, held in self._held.items() if held}
         for model in sorted(trained - self._varying["dtypes"]):
             mine = {n: d for n, d in self._dtypes[role].items() if n.partition(".")[0] == model}

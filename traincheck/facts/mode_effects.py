@@ -1,4 +1,4 @@
-"""Whether it matters that a model is trained in evaluation mode, as for TC301."""
+"""Whether evaluation mode changes how a model trains: dropout and batch normalization."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from traincheck.schema.observations.model_structure import ModelStructure
 from traincheck.schema.observations.reading import observed
 from traincheck.schema.torch_api import MODAL
 
-MODES = Needs(calls=sampled(*MODAL), kinds=frozenset({"mark", "checkpoint"}))
+MODE_EFFECTS = Needs(calls=sampled(*MODAL), kinds=frozenset({"mark", "checkpoint"}))
 
 
-class Modes:
-    """Follows dropout and batch normalization, and which models were in training mode."""
+class ModeEffects:
+    """Follows dropout, batch normalization, and the models that were in training mode."""
 
     def __init__(self) -> None:
         self._modules = ModalModules()
@@ -45,7 +45,7 @@ class Modes:
         elif isinstance(event, CheckpointEvent) and event.op == "load_state_dict":
             self._loaded.add(event.target or "")
 
-    def matter(self, root: str, names: Collection[str]) -> bool:
+    def change_training(self, root: str, names: Collection[str]) -> bool:
         """Whether evaluation mode changes the training of the parameters of these names."""
         affected = self._modules.affected(
             root,

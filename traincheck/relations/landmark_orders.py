@@ -1,4 +1,4 @@
-"""The orders of landmarks that are worth learning, and a watch on one order."""
+"""Orders of landmarks that are worth learning, and the decision of one order."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from traincheck.schema.torch_api import Families
 
 _F = Families
 _CLIP = _F.CLIP_NORM
-# B -> (A, C): orders worth learning. What healthy loops do at their own pace (evaluate, schedule,
-# accumulate, compute two losses) is never asked for.
+# B -> (A, C): orders worth learning. Evaluation, schedules, accumulation and several losses are not
+# required: healthy loops differ in them.
 _ORDERS: Mapping[str, tuple[tuple[str, str], ...]] = {
     _F.ZERO_GRAD: ((_F.OPTIMIZER_STEP, _F.BACKWARD), (_F.OPTIMIZER_STEP, _F.OPTIMIZER_STEP)),
     _F.MODULE: ((_F.OPTIMIZER_STEP, _F.BACKWARD),),
@@ -28,7 +28,7 @@ _ORDERS: Mapping[str, tuple[tuple[str, str], ...]] = {
     _F.SCALER_UPDATE: ((_F.SCALER_STEP, _F.SCALER_STEP),),
     _F.TRAIN: ((_F.EVAL, _F.BACKWARD),),
 }
-# Whether gradients are clipped is for each program to say.
+# Each program decides whether it clips gradients.
 PRIVATE = frozenset({_CLIP, _F.UNSCALE})
 # Gradients are also computed to look where they point: by adversaries, by searches for flat minima.
 # And a step without any does nothing, where a batch is left out. Several schedulers may share an
@@ -48,14 +48,14 @@ _SYMPTOMS = {
     _F.OPTIMIZER_STEP: Symptom.MISSING_STEP,
     _F.TRAIN: Symptom.EVAL_MODE,
 }
-# What else it takes to see these: what they are about, or what may stand for them.
+# Calls that must be recorded beside these: their objects, or calls that may replace them.
 BESIDE = {
     _F.OPTIMIZER_STEP: _F.SCALER_STEP,
     _F.ZERO_GRAD: _F.BACKWARD,
     _F.CLIP_NORM: _F.CLIP_VALUE,
     _F.TRAIN: _F.MODULE,
 }
-# A gradient scaler's step stands for the optimizer's, which it may leave out.
+# A gradient scaler's step stands for the optimizer's, which the scaler may skip.
 _ALSO = {_F.SCALER_STEP: _F.OPTIMIZER_STEP}
 
 
@@ -66,22 +66,26 @@ def triple_of(claim: Hypothesis) -> tuple[str, str, str]:
 
 
 @dataclass(slots=True)
-class Wait:
-    """An A whose C has not come yet. is_met: B came. is_due: C would be about this A.
+class Pending:
+    """An A whose C has not come yet.
 
-    symptom: of the lack of B, where it is not the usual one.
+    Attributes:
+        is_satisfied: B came.
+        is_due: C would belong to this A.
+        symptom: the symptom if B is missing, unless it is the usual one.
     """
 
     event: CallEvent
-    is_met: bool = False
+    is_satisfied: bool = False
     is_due: bool = True
     symptom: Symptom | None = None
 
 
-class Partners:
-    """Optimizers that hold the same parameters, as one that wraps another: each stands for both.
+class SharedOptimizers:
+    """Optimizers that hold the same parameters, such as one that wraps another.
 
-    of: optimizer -> the first of those with which it shares.
+    Attributes:
+        of: optimizer -> the first optimizer that it shares parameters with.
     """
 
     def __init__(self) -> None:
@@ -90,7 +94,7 @@ class Partners:
         self._backward_ns = -1  # when the last one began
 
     def hold(self, event: OptimizerEvent) -> None:
-        """Take note of what an optimizer holds."""
+        """Enter the parameters of an optimizer."""
         for identity in (i for group in event.groups for i in group.ids):
             first = self._held_by.setdefault(identity, event.id)
             self.of.setdefault(event.id, self.of.get(first, first))
@@ -102,26 +106,27 @@ class Partners:
         return self.of.get(one, one) == self.of.get(other, other)
 
     def call(self, event: CallEvent, landmark: str) -> None:
-        """Take note of a backward pass."""
+        """Enter a backward pass."""
         if landmark == _F.BACKWARD:
             self._backward_ns = event.start_ns
 
-    def lose(self, held: Iterable[tuple[int, Wait, CallEvent]], step: CallEvent) -> None:
-        """Mark those whose gradients were cleared, in the iteration whose others a step applies.
+    def lose(self, held: Iterable[tuple[int, Pending, CallEvent]], step: CallEvent) -> None:
+        """Mark gradients that were cleared in an iteration whose other gradients a step applies.
 
-        Of several optimizers it is not known whose step is missing.
+        With several optimizers it is not known whose step is missing.
         """
-        for _, wait, cleared in held if len(set(self.of.values())) == 1 else ():
-            if wait.event.step == step.step and cleared.start_ns < self._backward_ns:
-                wait.symptom = Symptom.GRADIENT_LOST
+        for _, pending, cleared in held if len(set(self.of.values())) == 1 else ():
+            if pending.event.step == step.step and cleared.start_ns < self._backward_ns:
+                pending.symptom = Symptom.GRADIENT_LOST
 
 
-class Watch:
+class OrderWatch:
     """Decides one triple.
 
-    is_step_due: a step is to apply the gradients of A. is_of_gradients: what C computes matters
-    once a step applies it. is_of_one_loss: nothing follows where there
-    are several optimizers, as their losses may come of one forward, or of none.
+    Attributes:
+        is_step_due: a step is to apply the gradients of A.
+        is_of_gradients: the gradients of C matter once a step applies them.
+        is_of_one_loss: undecided with several optimizers, whose losses may share a forward.
     """
 
     def __init__(self, after: str, needed: str, before: str) -> None:
@@ -132,7 +137,7 @@ class Watch:
         self.is_step_due = needed == _F.OPTIMIZER_STEP and after == _F.BACKWARD
         self.is_of_zero = needed == _F.ZERO_GRAD
         self.is_of_gradients = after == _F.OPTIMIZER_STEP and before == _F.BACKWARD
-        # Gradients that are assigned, by evolution strategies say, are added to nothing.
+        # Assigned gradients, as in evolution strategies, are added to nothing.
         self._is_of_backward = needed == _F.ZERO_GRAD and before == _F.OPTIMIZER_STEP
         self.symptom = _SYMPTOMS.get(needed, Symptom.MISSING_CALL)
         if after == _F.SCHEDULER_STEP:  # stepped too often; that no step applies is another fault
@@ -142,63 +147,63 @@ class Watch:
         self._by_owner_of_needed = (after == _F.SCHEDULER_STEP) == (needed == _F.SCHEDULER_STEP)
         self._is_of_schedule = after == _F.SCHEDULER_STEP
         self._has_begun = False  # an optimizer has stepped: no schedule is moved forward any more
-        self._waits: dict[str | None, Wait] = {}
+        self._waits: dict[str | None, Pending] = {}
         self._trained: set[str | None] = set()  # models that were in training mode
 
     def observe(
         self, event: CallEvent, landmark: str, partners: Mapping[str, str] | None = None
-    ) -> list[tuple[Wait, CallEvent]]:
-        """What waited for ``event``, if it is C. C comes before A where they are the same.
+    ) -> list[tuple[Pending, CallEvent]]:
+        """The calls that waited for ``event``, if it is C. C comes before A if they are the same.
 
-        partners: optimizer -> the one that stands for it and all that hold what it holds.
+        partners: optimizer -> the first of all optimizers that hold the same parameters.
         """
         key = key_of(event, landmark) if self._by_key else None
         if partners and key is not None:
             key = partners.get(key, key)
         if self._is_of_schedule and landmark == _F.SCHEDULER_STEP:
-            key = f"{key} {event.api}"  # of each class by itself: an optimizer may have several
+            key = f"{key} {event.api}"  # by class: an optimizer may have several
         ended = self._end(event, key) if landmark == self.before else []
         if landmark == self.needed or _ALSO.get(landmark) == self.needed:
-            self._meet(key if self._by_owner_of_needed else None)
+            self._satisfy(key if self._by_owner_of_needed else None)
             self._has_begun = True
         if self.after == _F.EVAL:
             self._mode(event, landmark, key)
         elif landmark == self.after and (self._has_begun or not self._is_of_schedule):
-            self._waits[key] = Wait(event, is_due=not self._is_of_backward)
+            self._waits[key] = Pending(event, is_due=not self._is_of_backward)
         if self._is_of_backward and landmark == _F.BACKWARD:
-            for wait in self._waits.values():
-                wait.is_due = True
+            for pending in self._waits.values():
+                pending.is_due = True
         return ended
 
     def forget(self) -> None:
-        """Steps were not recorded: B may have come in them."""
+        """Steps were not recorded, in which B may have come."""
         self._waits.clear()
 
-    def _end(self, event: CallEvent, key: str | None) -> list[tuple[Wait, CallEvent]]:
-        # Module.zero_grad has no owner and backward no key: they concern whoever waits.
+    def _end(self, event: CallEvent, key: str | None) -> list[tuple[Pending, CallEvent]]:
+        # Module.zero_grad has no owner and backward no key: they concern all that wait.
         keys = [k for k in self._waits if key is None or k is None or k == key]
         keys = [k for k in keys if self._waits[k].is_due]
-        # A call that made the one before is no call after it: backward may step optimizers.
+        # A call does not come after a call that it made: backward may step optimizers.
         if self.before in (self.after, _F.BACKWARD):
             keys = [k for k in keys if self._waits[k].event.start_ns < event.start_ns]
         return [(self._waits.pop(k), event) for k in keys]
 
-    def _meet(self, key: str | None) -> None:
-        for other, wait in self._waits.items():
+    def _satisfy(self, key: str | None) -> None:
+        for other, pending in self._waits.items():
             if key is None or other is None or key == other:
-                wait.is_met = True
+                pending.is_satisfied = True
 
     def _mode(self, event: CallEvent, landmark: str, key: str | None) -> None:
-        """A model waits for ``train`` from ``eval`` on, if it was trained before.
+        """A model waits for ``train`` after ``eval``, if it was trained before.
 
-        It is due once the model runs: another one may be trained meanwhile.
+        It is due once the model runs: another model may train meanwhile.
         """
         if landmark == _F.EVAL and key in self._trained:
-            self._waits[key] = Wait(event, is_due=False)
+            self._waits[key] = Pending(event, is_due=False)
         elif landmark == _F.MODULE:
             if event.training:
                 self._trained.add(key)
-                self._meet(key)
+                self._satisfy(key)
             if key in self._waits:
                 self._waits[key].is_due = True
         elif landmark == _F.TRAIN:

@@ -1,0 +1,129 @@
+"""The language of pages, docstrings, comments and messages: no banned word, no endless sentence.
+
+A folder in ``NOT_YET`` is exempt. Remove its line to make it strict.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.banned_words import BANNED_WORD
+
+ROOT = Path(__file__).parents[1]
+MOST_WORDS = 40
+PACKAGES = ("benchmarks", "cli", "docs", "tests", "traincheck")
+SELF = ("banned_words.py", "test_prose.py")  # these name the words
+NOT_YET: tuple[str, ...] = ("traincheck/rules",)
+# Made from the docstrings of folders that are not yet strict.
+GENERATED = ("docs/rules.md", "docs/rules")
+_FENCE = re.compile(r"^ *```.*?^ *```$|^    .*?$", re.MULTILINE | re.DOTALL)
+_MADE = re.compile(r"<!-- begin generated.*?end generated: \w+ -->", re.DOTALL)
+_CODE = re.compile(r"(`+).+?\1")
+_LINK = re.compile(r"\]\([^)]*\)")
+_BLOCK = re.compile(r"\n\s*\n|^\s*(?:[-*|#>]+|\d+\.)\s+|\||·", re.MULTILINE)
+_SENTENCE = re.compile(r"(?<=[.?!:])[\"*)]*\s+(?=\W*[A-Z0-9_])")
+
+
+def pages() -> list[Path]:
+    """The pages that are written by hand, in whole or in part."""
+    made = [ROOT / name for name in GENERATED]
+    found = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob("tests/*.md")]
+    return sorted(path for path in found if not any(path.is_relative_to(part) for part in made))
+
+
+def modules() -> list[Path]:
+    """The Python files that are strict."""
+    late = [ROOT / name for name in NOT_YET]
+    found = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
+    return sorted(path for path in found if not any(path.is_relative_to(part) for part in late))
+
+
+def prose(page: str) -> str:
+    """A page without code and without its generated sections."""
+    return _LINK.sub("]", _CODE.sub("_code", _FENCE.sub("", _MADE.sub("", page))))
+
+
+def sentences(text: str) -> Iterator[str]:
+    """The sentences, list items, cells and headings of a text."""
+    for block in _BLOCK.split(text):
+        yield from (" ".join(part.split()) for part in _SENTENCE.split(block))
+
+
+def spoken(source: str) -> Iterator[str]:
+    """The docstrings, comments, and string constants with a space of a module."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
+            yield " ".join(node.value.split())
+    comment: list[str] = []
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            comment.append(token.string.lstrip("# "))
+        elif token.type != tokenize.NL:
+            yield " ".join(comment)
+            comment = []
+
+
+def summaries(source: str) -> Iterator[str]:
+    """The first lines of the docstrings of a module."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            yield (ast.get_docstring(node) or "").partition("\n")[0]
+
+
+def banned(texts: Iterator[str]) -> list[str]:
+    return [text for text in texts if BANNED_WORD.search(text)]
+
+
+@pytest.mark.parametrize("page", [path.relative_to(ROOT).as_posix() for path in pages()])
+def test_a_page_has_no_banned_word(page: str) -> None:
+    assert not banned(sentences(prose((ROOT / page).read_text(encoding="utf-8"))))
+
+
+@pytest.mark.parametrize("page", [path.relative_to(ROOT).as_posix() for path in pages()])
+def test_a_page_has_no_endless_sentence(page: str) -> None:
+    text = prose((ROOT / page).read_text(encoding="utf-8"))
+    assert not [one for one in sentences(text) if len(one.split()) > MOST_WORDS]
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_docstrings_comments_and_messages_have_no_banned_word(package: str) -> None:
+    found = {
+        path.relative_to(ROOT).as_posix(): banned(spoken(path.read_text(encoding="utf-8")))
+        for path in modules()
+        if path.is_relative_to(ROOT / package) and path.name not in SELF
+    }
+    assert not {path: texts for path, texts in found.items() if texts}
+
+
+@pytest.mark.parametrize("package", ["benchmarks", "docs", "traincheck"])
+def test_a_docstring_begins_with_its_subject(package: str) -> None:
+    """With "The text of a finding", not with "What a finding says"."""
+    found = {
+        f"{path.relative_to(ROOT).as_posix()}: {summary}"
+        for path in modules()
+        if path.is_relative_to(ROOT / package)
+        for summary in summaries(path.read_text(encoding="utf-8"))
+        if summary.startswith(("What ", "Who ", "Whoever ", "Whose ", "Those ", "As "))
+    }
+    assert not found
+
+
+def test_exempt_folders_exist() -> None:
+    assert [name for name in (*NOT_YET, *GENERATED) if not (ROOT / name).exists()] == []
+
+
+def test_a_banned_word_and_an_endless_sentence_are_found() -> None:
+    source = (
+        '"""Speaks of\nsteps."""\n\nx = 1  # two words\n# it is made\n# anew\ny = f"{x} by turns"\n'
+    )
+    assert banned(spoken(source)) == ["Speaks of steps.", "by turns", "it is made anew"]
+    assert not banned(iter(["optimizer-made-anew", "tc223_made_anew"]))
+    text = prose("One `two three` four. Five\nsix.\n\n```sh\nlong\n```\n- seven; eight\n")
+    assert list(filter(None, sentences(text))) == ["One _code four.", "Five six.", "seven; eight"]
