@@ -20,9 +20,7 @@ ROOT = Path(__file__).parents[1]
 MOST_WORDS = 40
 PACKAGES = ("benchmarks", "cli", "docs", "tests", "traincheck")
 SELF = ("banned_words.py", "test_prose.py")  # these name the words
-NOT_YET: tuple[str, ...] = ("traincheck/rules",)
 # Made from the docstrings of folders that are not yet strict.
-GENERATED = ("docs/rules.md", "docs/rules")
 _FENCE = re.compile(r"^ *```.*?^ *```$|^    .*?$", re.MULTILINE | re.DOTALL)
 _MADE = re.compile(r"<!-- begin generated.*?end generated: \w+ -->", re.DOTALL)
 _CODE = re.compile(r"(`+).+?\1")

@@ -100,7 +100,7 @@ def _descriptor(code: str, severity: str, docs: RuleDocs | None) -> dict[str, An
         text = f"An invariant of the relation {code!r}, learned from reference runs, does not hold."
         return {**described, "shortDescription": {"text": text}}
     why = docs.sections.get("Why it matters", "")
-    markdown = "\n\n".join(f"**{name}.** {text}" for name, text in docs.sections.items())
+    markdown = "\n\n".join(f"**{name}**\n\n{text}" for name, text in docs.sections.items())
     return {
         **described,
         "name": docs.name or code,

@@ -1,4 +1,4 @@
-"""Cross_entropy is given probabilities in place of logits."""
+"""Passes probabilities instead of logits to cross_entropy."""
 
 from __future__ import annotations
 
@@ -13,22 +13,24 @@ class CrossEntropyOfProbabilities(BuiltInRule, code="TC310", severity="error"):
     """cross-entropy-of-probabilities: softmax is applied before cross_entropy does it again.
 
     What it checks:
-        Rows of the input of cross_entropy are not probabilities: numbers from zero on whose sum is
-        one.
+        Rows of the input of cross_entropy are not probabilities, i.e. numbers of at least zero
+        whose sum is one.
 
     Why it matters:
-        cross_entropy applies log_softmax by itself. After a softmax before it, the loss cannot go
+        cross_entropy applies log_softmax internally. After another softmax, the loss cannot fall
         below a floor (1.461 for ten classes), gradients are small, and training is slow and poor.
 
     Fires on:
-        A model that ends with Softmax, trained with CrossEntropyLoss.
+        - A model that ends with Softmax, trained with CrossEntropyLoss.
 
     Stays quiet on:
-        Logits; outputs of log_softmax, on which a second one changes nothing; probabilities as
-        target; loss values that are computed without gradients.
+        - Logits.
+        - Outputs of log_softmax, which a second log_softmax does not change.
+        - Probabilities as target.
+        - Losses that are computed without gradients.
 
     Fix:
-        Remove the softmax in front of the loss; apply it where probabilities are to be shown.
+        Remove the softmax in front of the loss. Apply it only where probabilities are shown.
 
     Source:
         https://github.com/Lightning-Universe/lightning-bolts/issues/654
@@ -37,9 +39,9 @@ class CrossEntropyOfProbabilities(BuiltInRule, code="TC310", severity="error"):
     title = "cross_entropy is given probabilities, not logits"
     likely_cause = (
         "softmax was applied to the input of cross_entropy, which applies it again: from step "
-        "{step} on each row sums to one."
+        "{step} on, each row sums to one."
     )
-    fix = "Pass the raw outputs of the last layer to cross_entropy; remove the softmax."
+    fix = "Pass the raw outputs of the last layer to cross_entropy. Remove the softmax."
     needs = loss_needs(CROSS_ENTROPY)
 
     def observe(self, event: Event) -> list[Violation]:
@@ -54,8 +56,8 @@ class CrossEntropyOfProbabilities(BuiltInRule, code="TC310", severity="error"):
             loss_violation(
                 self.code,
                 call,
-                "softmax comes before cross_entropy, whose input is to be logits",
+                "softmax comes before cross_entropy, which expects logits",
                 expected="raw logits (not normalized)",
-                observed=f"{logits.shape[0]} rows of numbers from zero on, each with sum 1",
+                observed=f"{logits.shape[0]} rows of nonnegative numbers, each with sum 1",
             )
         ]

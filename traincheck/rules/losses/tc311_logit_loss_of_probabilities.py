@@ -1,4 +1,4 @@
-"""Sigmoid is applied to probabilities, by a loss or by hand."""
+"""Sigmoid is applied to probabilities, by a loss or by the program."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _SIGMOID = frozenset(
     | {"torch.nn.modules.activation.Sigmoid.forward"}
 )
 _SQUASH = _SIGMOID | SOFTMAXES | {f"{F}hardsigmoid"}
-_ENOUGH = 16  # elements of a batch of which none lies outside by chance, after a sigmoid
-_TWICE = 2  # steps in which the extremes of one sigmoid are those of another, put through it
+_ENOUGH = 16  # elements that do not all fall within [0, 1] by coincidence, after a sigmoid
+_TWICE = 2  # steps in which one sigmoid maps the extremes of another to its own
 _CLOSE = 1e-3
 
 
@@ -29,21 +29,22 @@ class LogitLossOfProbabilities(BuiltInRule, code="TC311", severity="error"):
 
     What it checks:
         The input of binary_cross_entropy_with_logits is not confined to [0, 1]. No sigmoid is
-        applied to what another sigmoid gave.
+        applied to the output of another sigmoid.
 
     Why it matters:
-        The loss applies a sigmoid by itself. Of numbers in [0, 1] it makes probabilities between
-        0.5 and 0.73: no sample can be called negative, and the loss has a floor.
+        The loss applies a sigmoid internally. It turns numbers in [0, 1] into probabilities between
+        0.5 and 0.73: no sample can be classified as negative, and the loss has a floor.
 
     Fires on:
-        A model that ends with Sigmoid, trained with BCEWithLogitsLoss: an output of sigmoid or
-        softmax of the same size, and all inputs in [0, 1]. A sigmoid behind such a model, before
-        BCELoss: the least and the greatest of its outputs are those of the other's, put through a
-        sigmoid.
+        - A model that ends with Sigmoid, trained with BCEWithLogitsLoss: an output of sigmoid or
+          softmax of the same size, and all inputs in [0, 1].
+        - A second sigmoid after such a model, before BCELoss: a sigmoid maps the extremes of the
+          first output to those of the second.
 
     Stays quiet on:
-        Logits, also when all happen to lie in [0, 1], as those of a discriminator may; constant
-        outputs of a layer that begins with zeros; losses that are computed without gradients.
+        - Logits, even if all happen to lie in [0, 1], e.g. those of a discriminator.
+        - Constant outputs of a layer that is initialized with zeros.
+        - Losses that are computed without gradients.
 
     Fix:
         Remove the sigmoid in front of the loss.
@@ -57,15 +58,15 @@ class LogitLossOfProbabilities(BuiltInRule, code="TC311", severity="error"):
         "A sigmoid was applied before binary_cross_entropy_with_logits, which applies it "
         "again: all inputs lie in [0, 1]."
     )
-    fix = "Pass the raw outputs of the last layer: remove the sigmoid in front of the loss."
+    fix = "Pass the raw outputs of the last layer to the loss. Remove the sigmoid in front of it."
     needs = loss_needs(BCE_LOGITS) | Needs(calls=_SQUASH, stats=sampled("activation"))
 
     def __init__(self) -> None:
         super().__init__()
         self._squashed: set[int] = set()
         self._extremes: set[tuple[int, float, float]] = set()  # size, least, greatest
-        self._twice: list[CallEvent] = []  # the first of a step
-        self._elements = 0  # of calls in a row with all inputs in [0, 1]
+        self._twice: list[CallEvent] = []  # the first call of each step
+        self._elements = 0  # number in calls in a row with all inputs in [0, 1]
 
     def observe(self, event: Event) -> list[Violation]:
         if isinstance(event, CallEvent) and event.api in _SQUASH:
@@ -113,31 +114,34 @@ class LogitLossOfProbabilities(BuiltInRule, code="TC311", severity="error"):
             loss_violation(
                 self.code,
                 call,
-                "sigmoid comes before binary_cross_entropy_with_logits, which applies its own",
+                "sigmoid comes before binary_cross_entropy_with_logits, which applies it again",
                 expected="raw logits (not limited to 0 to 1)",
                 observed=f"all of {self._elements} inputs lie between {low:.3g} and {high:.3g}",
             )
         ]
 
     def _second(self, call: CallEvent, first: CallEvent, low: float, high: float) -> Violation:
-        told = loss_violation(
+        violation = loss_violation(
             self.code,
             call,
-            "sigmoid is applied to what a sigmoid gave",
-            expected="one sigmoid on the way to the loss",
-            observed=f"all outputs lie between {low:.3g} and {high:.3g}, those of a second sigmoid",
-            cause="The model ends with a sigmoid, and the loop applies another: {observed}.",
+            "sigmoid is applied to the output of a sigmoid",
+            expected="one sigmoid before the loss",
+            observed=f"all outputs of a second sigmoid lie between {low:.3g} and {high:.3g}",
+            cause="The model ends with a sigmoid, and the loop applies another one: {observed}.",
         )
         return replace(
-            told,
+            violation,
             step=first.step,
             title="Sigmoid is applied twice",
-            fix="Remove one of the two, or both and use binary_cross_entropy_with_logits.",
+            fix=(
+                "Remove one of the two sigmoids, or remove both and use "
+                "binary_cross_entropy_with_logits."
+            ),
         )
 
 
 def _maps(before: tuple[int, float, float], now: tuple[int, float, float]) -> bool:
-    """Whether a sigmoid takes the extremes of one result to those of another."""
+    """Whether a sigmoid maps the extremes of one result to those of the other."""
     if before[0] != now[0]:
         return False
     return all(abs(1 / (1 + math.exp(-x)) - y) <= _CLOSE for x, y in zip(before[1:], now[1:]))

@@ -1,4 +1,4 @@
-"""Nll_loss, ctc_loss or kl_div is given something else than log-probabilities."""
+"""The input of nll_loss, ctc_loss or kl_div is not a log-probability."""
 
 from __future__ import annotations
 
@@ -21,34 +21,36 @@ from traincheck.schema.findings import Violation
 from traincheck.schema.values import TensorSummary
 
 _KL = f"{F}kl_div"
-# The argument, and the dim of classes; None where any of them may be
+# The argument and the dim of classes, or None for an unknown dim
 _CLASSES = {NLL: ("input", 1), CTC: ("log_probs", -1), _KL: ("input", None)}
 _ROUNDING = 1e-3
-_CLEARLY = 0.1  # below the logarithm, more than half precision rounds
+_CLEARLY = 0.1  # below the logarithm: more than the rounding of half precision
 
 
 class NllLossWithoutLog(BuiltInRule, code="TC312", severity="error"):
-    """nll-loss-without-log: the input of nll_loss, ctc_loss or kl_div is no log-probability.
+    """nll-loss-without-log: the input of nll_loss, ctc_loss or kl_div is not a log-probability.
 
     What it checks:
-        No element of the input of nll_loss or kl_div, or of the log_probs of ctc_loss, is above
-        zero; and, but for kl_div, the greatest is at least the logarithm of one divided by the
-        number of classes.
+        - No element of the input of nll_loss or kl_div, or of the log_probs of ctc_loss, is above
+          zero.
+        - Except for kl_div, the greatest element is at least the logarithm of one divided by the
+          number of classes.
 
     Why it matters:
-        nll_loss only picks the element of the target class, and ctc_loss adds up those along an
-        alignment; kl_div takes its input for logarithms and the target for probabilities. Without
-        log_softmax before them, the loss falls without limit as outputs grow, whatever the other
-        classes do. With log_softmax over another dim than that of the classes,
-        samples, pixels or moments compete instead of classes.
+        nll_loss only picks the element of the target class, and ctc_loss adds up the elements along
+        an alignment. kl_div expects logarithms as input and probabilities as target. Without
+        log_softmax before these losses, the loss falls without limit as outputs grow, regardless of
+        the other classes. With log_softmax over another dim than the classes, samples, pixels or
+        time steps compete instead of classes.
 
     Fires on:
-        Raw outputs, or probabilities, passed to nll_loss, ctc_loss or kl_div. Outputs of
-        log_softmax over a dim that is larger than that of the classes, as long as none of them
-        stands out.
+        - Raw outputs, or probabilities, passed to nll_loss, ctc_loss or kl_div.
+        - Outputs of log_softmax over a dim that is larger than the dim of the classes, as long as
+          none of them stands out.
 
     Stays quiet on:
-        Outputs of log_softmax; losses that are computed without gradients.
+        - Outputs of log_softmax.
+        - Losses that are computed without gradients.
 
     Fix:
         Use cross_entropy on raw outputs, or log_softmax over the dim of the classes (dim=1 before
@@ -60,9 +62,11 @@ class NllLossWithoutLog(BuiltInRule, code="TC312", severity="error"):
         https://docs.pytorch.org/docs/stable/generated/torch.nn.KLDivLoss.html
     """
 
-    title = "A loss of log-probabilities is given something else"
+    title = "The input of a loss over log-probabilities is not a log-probability"
     likely_cause = "log_softmax is missing before the loss: {observed}."
-    fix = "Apply log_softmax over the classes before it; or, for nll_loss, use cross_entropy."
+    fix = (
+        "Apply log_softmax over the classes before the loss, or replace nll_loss by cross_entropy."
+    )
     needs = loss_needs(*_CLASSES)
 
     def observe(self, event: Event) -> list[Violation]:
@@ -79,14 +83,14 @@ class NllLossWithoutLog(BuiltInRule, code="TC312", severity="error"):
         if high <= _ROUNDING:
             return [] if dim is None else self._other_dim(call, loss, tensor, dim, high)
         if are_distributions(tensor):
-            observed = "its rows are probabilities, softmax was used in place of log_softmax"
+            observed = "its rows are probabilities: softmax was used in place of log_softmax"
         else:
             observed = f"its greatest element is {high:.3g}"
         return [
             loss_violation(
                 self.code,
                 call,
-                f"the input of {loss} is no log-probability; {observed}",
+                f"the input of {loss} is not a log-probability; {observed}",
                 expected="no element above zero",
                 observed=observed,
             )
@@ -95,21 +99,21 @@ class NllLossWithoutLog(BuiltInRule, code="TC312", severity="error"):
     def _other_dim(
         self, call: CallEvent, loss: str, tensor: TensorSummary, dim: int, high: float
     ) -> list[Violation]:
-        """Of so many classes one has at least the mean probability, or they do not sum to one."""
+        """Check that one class has at least the mean probability, as probabilities sum to one."""
         if not tensor.shape:
             return []
         classes = tensor.shape[min(dim, len(tensor.shape) - 1)]
         least = -math.log(max(classes, 1))
         if high >= least - _CLEARLY:
             return []
-        told = loss_violation(
+        violation = loss_violation(
             self.code,
             call,
-            f"the input of {loss} holds no log-probabilities of its classes",
+            f"the input of {loss} does not hold log-probabilities of its classes",
             expected=(
                 f"{classes} log-probabilities for each sample, one of them at least {least:.3g}"
             ),
-            observed=f"the greatest of all is {high:.3g}",
-            cause="log_softmax runs over another dim than that of the classes: {observed}.",
+            observed=f"the greatest element is {high:.3g}",
+            cause="log_softmax runs over another dim than the classes: {observed}.",
         )
-        return [told]
+        return [violation]

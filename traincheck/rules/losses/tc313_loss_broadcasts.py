@@ -15,22 +15,24 @@ LOSSES = tuple(sorted(losses("value")))
 
 
 class LossBroadcasts(BuiltInRule, code="TC313", severity="error"):
-    """loss-broadcasts: input and target of a loss have shapes that multiply.
+    """loss-broadcasts: input and target of a loss broadcast to all pairs of samples.
 
     What it checks:
-        Input and target of mse_loss, l1_loss, smooth_l1_loss and huber_loss do not broadcast to
-        something larger than both.
+        Input and target of mse_loss, l1_loss, smooth_l1_loss and huber_loss do not broadcast to a
+        shape larger than both.
 
     Why it matters:
         With shapes (N, 1) and (N,) the loss compares each prediction with each target. The best
         answer is then the mean of all targets, for every sample.
 
     Fires on:
-        Such a pair of shapes. Input (N,) and target (N, N): that of (N,) and (N, 1) before it.
+        - Such a pair of shapes.
+        - Input (N,) and target (N, N), if the target was broadcast from (N,) and (N, 1) before.
 
     Stays quiet on:
-        Equal shapes; one number, or one row, as target of all, or as prediction of other numbers;
-        losses without gradients.
+        - Equal shapes.
+        - One number, or one row, as target of all predictions, or as prediction of other numbers.
+        - Losses without gradients.
 
     Fix:
         Give both the same shape: prediction.squeeze(-1) or target.unsqueeze(-1).
@@ -41,9 +43,9 @@ class LossBroadcasts(BuiltInRule, code="TC313", severity="error"):
 
     title = "{subject} compares each prediction with each target"
     likely_cause = (
-        "{observed}: the shapes broadcast, so that the loss is over all pairs of samples."
+        "{observed}: the shapes broadcast, so the loss is taken over all pairs of samples."
     )
-    fix = "Give both one shape: squeeze(-1) the prediction or unsqueeze(-1) the target."
+    fix = "Give both the same shape: squeeze(-1) the prediction or unsqueeze(-1) the target."
     needs = loss_needs(*LOSSES, numbers=False)
 
     def observe(self, event: Event) -> list[Violation]:
@@ -67,19 +69,19 @@ class LossBroadcasts(BuiltInRule, code="TC313", severity="error"):
                 self.code,
                 call,
                 f"shapes of input and target of {name} broadcast to {pairs} pairs; {observed}",
-                expected="one shape for both",
+                expected="the same shape for both",
                 observed=observed,
             )
         ]
 
 
 def _is_square(prediction: tuple[int, ...], target: tuple[int, ...]) -> bool:
-    """Whether there is a target for each pair of samples, as where the target was broadcast."""
+    """Whether there is a target for each pair of samples, e.g. because the target was broadcast."""
     return len(prediction) == 1 and prediction[0] > 1 and target == prediction * 2
 
 
 def _broadcast(first: tuple[int, ...], second: tuple[int, ...]) -> int:
-    """Elements of the shape that both broadcast to."""
+    """Number of elements of the shape that both broadcast to."""
     count = max(len(first), len(second))
     a, b = (1,) * (count - len(first)) + first, (1,) * (count - len(second)) + second
     return math.prod(max(x, y) for x, y in zip(a, b))

@@ -1,4 +1,4 @@
-"""Every label of a batch is one that the loss leaves out."""
+"""The loss ignores every label of a batch."""
 
 from __future__ import annotations
 
@@ -18,22 +18,24 @@ class NoValidLabel(BuiltInRule, code="TC314", severity="error"):
     """no-valid-label: all labels equal ignore_index.
 
     What it checks:
-        At least one label of each call of cross_entropy and nll_loss counts.
+        Each call of cross_entropy and nll_loss has at least one label that is not ignored.
 
     Why it matters:
         The mean over no label is NaN. One such batch turns all parameters into NaN.
 
     Fires on:
-        A batch whose labels are all ignore_index (-100), with reduction="mean": everything was
-        masked as prompt, or truncated away. With reduction="sum", if backward() then starts from
-        NaN: the sum was divided by the number of valid labels.
+        - A batch whose labels are all ignore_index (-100), with reduction="mean". Every label was
+          masked as prompt, or truncated away.
+        - The same with reduction="sum", if backward() then starts from NaN because the sum was
+          divided by the number of valid labels.
 
     Stays quiet on:
-        Batches with a valid label; reduction="sum" and "none" where the loss is finite; losses
-        without gradients.
+        - Batches with a valid label.
+        - reduction="sum" and "none", if the loss is finite.
+        - Losses without gradients.
 
     Fix:
-        Leave such samples out of the data, or skip such batches.
+        Remove such samples from the data, or skip such batches.
 
     Source:
         https://github.com/pytorch/pytorch/issues/75181
@@ -41,15 +43,17 @@ class NoValidLabel(BuiltInRule, code="TC314", severity="error"):
 
     title = "{subject} is given a batch without a valid label"
     likely_cause = (
-        "All labels of the batch at step {step} are ignore_index: masked as prompt or padding, "
-        "or truncated away. The mean over none is NaN."
+        "All labels of the batch at step {step} are ignore_index: masked as prompt or padding, or "
+        "truncated away. The mean over no label is NaN."
     )
-    fix = "Drop samples without labels from the data, or skip such a batch."
+    fix = "Drop samples without labels from the data, or skip such batches."
     needs = loss_needs(CROSS_ENTROPY, NLL) | Needs(calls=frozenset({Families.BACKWARD}))
 
     def __init__(self) -> None:
         super().__init__()
-        self._sum: CallEvent | None = None  # of no label, until backward() shows what came of it
+        self._sum: CallEvent | None = (
+            None  # call without valid labels, until backward() shows its effect
+        )
 
     def observe(self, event: Event) -> list[Violation]:
         if isinstance(event, CallEvent) and (event.family or event.api) == Families.BACKWARD:
@@ -81,7 +85,7 @@ class NoValidLabel(BuiltInRule, code="TC314", severity="error"):
         return loss_violation(
             self.code,
             call,
-            f"all labels of a batch are {ignored}, which the loss leaves out",
-            expected="at least one label that counts",
+            f"all labels of a batch are {ignored}, which the loss ignores",
+            expected="at least one label that is not ignored",
             observed=f"{shape} labels, all {ignored}",
         )

@@ -1,4 +1,4 @@
-"""Cross_entropy over a single class."""
+"""Cross entropy is taken over a single class."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ class SingleClass(BuiltInRule, code="TC315", severity="error"):
         The class dim of the input of cross_entropy has more than one class.
 
     Why it matters:
-        The softmax over one number is one, whatever it is: the loss is zero, and so are all
-        gradients.
+        The softmax over one number is always one, so the loss and all gradients are zero.
 
     Fires on:
-        A model with one output for a yes-or-no question, trained with CrossEntropyLoss.
+        - A model with one output for a yes-or-no question, trained with CrossEntropyLoss.
 
     Stays quiet on:
-        Two outputs and more; other losses; losses without gradients.
+        - Two or more outputs.
+        - Other losses.
+        - Losses without gradients.
 
     Fix:
         Use binary_cross_entropy_with_logits, or two outputs.
@@ -33,8 +34,8 @@ class SingleClass(BuiltInRule, code="TC315", severity="error"):
     """
 
     title = "cross_entropy over a single class is always zero"
-    likely_cause = "The last layer has one output, and softmax over one output is one."
-    fix = "Use binary_cross_entropy_with_logits for one output, or give the model two."
+    likely_cause = "The last layer has one output, and softmax over one output is always one."
+    fix = "Use binary_cross_entropy_with_logits for one output, or give the model two outputs."
     needs = loss_needs(CROSS_ENTROPY, numbers=False)
 
     def observe(self, event: Event) -> list[Violation]:
@@ -50,8 +51,8 @@ class SingleClass(BuiltInRule, code="TC315", severity="error"):
             loss_violation(
                 self.code,
                 call,
-                "cross_entropy has one class to choose from, so that it is zero whatever happens",
-                expected="two classes or more",
+                "cross_entropy has only one class, so it is always zero",
+                expected="at least two classes",
                 observed=f"input {list(logits.shape)}",
             )
         ]

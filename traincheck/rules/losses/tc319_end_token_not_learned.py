@@ -1,4 +1,4 @@
-"""The token that ends a text is left out of the labels."""
+"""The token that ends a text is excluded from the labels."""
 
 from __future__ import annotations
 
@@ -14,29 +14,32 @@ class EndTokenNotLearned(BuiltInRule, code="TC319", severity="error"):
     """end-token-not-learned: rows end with a token that is never a label.
 
     What it checks:
-        The token that rows of a training batch end with, as far as the attention mask reaches,
-        occurs among the labels.
+        The token that ends the rows of a training batch (within the attention mask) occurs among
+        the labels.
 
     Why it matters:
-        The model never learns to stop: after fine-tuning it writes on until the limit.
+        The model never learns to stop: after fine-tuning it generates text until the length limit.
 
     Fires on:
-        A tokenizer whose padding token is its end token, with a collator that leaves all padding
-        tokens out of the loss: two batches in a row in which this one token, and no other that is
-        attended to, is -100 in all labels.
+        - A tokenizer whose padding token is its end token, with a collator that excludes all
+          padding tokens from the loss. In two batches in a row, this token is -100 in all labels,
+          and no other attended token is.
 
     Stays quiet on:
-        Rows that end with a labelled token; padding with a token of its own; tags of words, of
-        which an end has none; prompts that are left out of the loss; masked language models.
+        - Rows that end with a labelled token.
+        - Padding with a separate token.
+        - Tags of words, since an end token has no tag.
+        - Prompts that are excluded from the loss.
+        - Masked language models.
 
     Fix:
-        Give padding a token of its own, or set labels by the attention mask, not by the token.
+        Use a separate padding token, or set labels by the attention mask, not by the token.
 
     Source:
         https://github.com/huggingface/transformers/issues/23530, https://github.com/huggingface/trl/issues/976
     """
 
-    title = "The end token is left out of the labels of {variables}"
+    title = "The end token is excluded from the labels of {variables}"
     likely_cause = (
         "Padding and end of text are the same token (pad_token = eos_token), and the collator "
         "sets the labels of all padding tokens to -100: {observed}."
@@ -47,7 +50,7 @@ class EndTokenNotLearned(BuiltInRule, code="TC319", severity="error"):
     def __init__(self) -> None:
         super().__init__()
         self._lost: dict[str, list[BatchEvent]] = {}
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._training = TrainingLoaders()
 
     def observe(self, event: Event) -> list[Violation]:
@@ -71,8 +74,8 @@ class EndTokenNotLearned(BuiltInRule, code="TC319", severity="error"):
         found = []
         for loader, lost in self._lost.items():
             is_training = (rank, loader) in self._training
-            if len(lost) >= _PROOF and is_training and loader not in self._told:
-                self._told.add(loader)
+            if len(lost) >= _PROOF and is_training and loader not in self._reported:
+                self._reported.add(loader)
                 found.append(self._violation(lost[0]))
         return found
 
@@ -87,7 +90,7 @@ class EndTokenNotLearned(BuiltInRule, code="TC319", severity="error"):
             subject=Subject(api=DATA_LOADER, variable=event.loader),
             symptom=Symptom.LOSS_INPUT,
             message=f"the end token is never a label in batches of {event.loader}; {observed}",
-            expected="the token that ends a row is a label like the others",
+            expected="the token that ends a row is a label like any other",
             observed=observed,
             evidence=(event,),
         )

@@ -1,4 +1,4 @@
-"""Micro-batches with different numbers of labels count the same."""
+"""Micro-batches with different numbers of labels get the same weight."""
 
 from __future__ import annotations
 
@@ -19,20 +19,21 @@ class MicroBatchesWeightedEqually(
     """micro-batches-weighted-equally: the mean over labels is taken per micro-batch.
 
     What it checks:
-        Where gradients of several micro-batches are accumulated, each with a mean over its valid
-        labels, these are about as many in each.
+        If gradients of several micro-batches are accumulated, each with a mean over its valid
+        labels, all have about the same number of valid labels.
 
     Why it matters:
-        A label in a short micro-batch weighs more than one in a long one. The gradient is not that
-        of the large batch, and the difference grows with the spread of lengths.
+        A label in a short micro-batch weighs more than one in a long micro-batch. The gradient
+        differs from that of the large batch, and the difference grows with the spread of lengths.
 
     Fires on:
-        cross_entropy with reduction="mean", accumulated over micro-batches of tokens of which one
-        has several times as many valid labels as another.
+        - cross_entropy with reduction="mean", accumulated over micro-batches of tokens of which one
+          has several times as many valid labels as another.
 
     Stays quiet on:
-        Losses that are summed and divided by the number of all labels; micro-batches of about the
-        same number of labels; labels without ignore_index, as in classification.
+        - Losses that are summed and divided by the number of all labels.
+        - Micro-batches with about the same number of labels.
+        - Labels without ignore_index, e.g. in classification.
 
     Fix:
         Use reduction="sum" and divide by the number of valid labels of all micro-batches.
@@ -41,10 +42,10 @@ class MicroBatchesWeightedEqually(
         https://github.com/huggingface/transformers/pull/34191, https://github.com/huggingface/trl/issues/2175
 
     Options:
-        ratio: between the greatest and the least number of valid labels of a step.
+        - ratio: greatest number of valid labels of a micro-batch divided by the least, in one step.
     """
 
-    title = "Micro-batches of different length count the same"
+    title = "Micro-batches of different length get the same weight"
     likely_cause = (
         "{subject} takes the mean over the valid labels of each micro-batch, and the means are "
         "added up: {observed}."
@@ -56,7 +57,7 @@ class MicroBatchesWeightedEqually(
         super().__init__()
         self._ratio = ratio
         self._waiting: list[tuple[CallEvent, int]] = []  # losses since the last backward
-        self._counts: list[tuple[CallEvent, int]] = []  # one a micro-batch
+        self._counts: list[tuple[CallEvent, int]] = []  # one per micro-batch
 
     def observe(self, event: Event) -> list[Violation]:
         if isinstance(event, StepEvent):
@@ -96,7 +97,7 @@ class MicroBatchesWeightedEqually(
 
 
 def _valid(call: CallEvent) -> int | None:
-    """How many labels count in a mean, if some are left out; None if that is not known."""
+    """Number of labels in a mean if some are ignored, or None if it is unknown."""
     if call.args.get("reduction", "mean") != "mean":
         return None
     if call.args.get("ignore_index", IGNORED_LABEL) != IGNORED_LABEL:

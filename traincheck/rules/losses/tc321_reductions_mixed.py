@@ -1,4 +1,4 @@
-"""Losses of one step are reduced in different ways. Compares arguments of calls."""
+"""Losses of one step are reduced in different ways. Compares the arguments of calls."""
 
 from __future__ import annotations
 
@@ -21,21 +21,23 @@ class ReductionsMixed(EventRule, code="TC321", severity="info"):
         The losses of a training step are all sums, or all means.
 
     Why it matters:
-        A sum grows with the batch and a mean does not, so the weight of the one against the other
-        changes with the batch size, and the mean hardly counts at all.
+        A sum grows with the batch and a mean does not. Their relative weight changes with the batch
+        size, and the mean hardly counts.
 
     Fires on:
-        Several steps in a row, each with a loss of reduction="sum" and one of reduction="mean".
+        - Several steps in a row, each with a loss of reduction="sum" and one of reduction="mean".
 
     Stays quiet on:
-        Losses that return all elements (reduction="none"); losses of evaluation; one loss; sums
-        that are divided, as by a number of boxes: what backward is given is below them.
+        - Losses that return all elements (reduction="none").
+        - Losses of evaluation.
+        - A single loss.
+        - Sums that are divided, e.g. by a number of boxes: backward() gets a value below them.
 
     Fix:
-        Use one reduction, and weight the terms by factors that are written down.
+        Use one reduction, and weight the terms by explicit factors.
 
     Options:
-        steps: steps in a row that prove it.
+        - steps: number of steps in a row that prove the fault.
 
     Source:
         https://github.com/pytorch/examples/issues/234
@@ -43,7 +45,7 @@ class ReductionsMixed(EventRule, code="TC321", severity="info"):
 
     title = "Sums and means of losses are mixed"
     likely_cause = "Terms of the loss have different reductions{where}: {observed}."
-    fix = "Use one reduction for all terms, and weight them by factors of your own."
+    fix = "Use one reduction for all terms, and weight them by explicit factors."
     needs = Needs(calls=_LOSSES | {Families.BACKWARD}, kinds=frozenset({"step"}))
 
     def __init__(self, steps: int = 3) -> None:
@@ -51,7 +53,7 @@ class ReductionsMixed(EventRule, code="TC321", severity="info"):
         self.steps = steps
         self._sums: list[CallEvent] = []
         self._mean: CallEvent | None = None
-        self._mixed: tuple[CallEvent, CallEvent] | None = None  # before one backward pass
+        self._mixed: tuple[CallEvent, CallEvent] | None = None  # losses before one backward pass
         self._count = 0
         self._first: int | None = None
         self._is_over = False

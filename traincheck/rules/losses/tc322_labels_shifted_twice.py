@@ -1,4 +1,4 @@
-"""Labels that are the next tokens already are shifted once more. Compares no contents."""
+"""Labels that already are the next tokens are shifted once more. Compares no contents."""
 
 from __future__ import annotations
 
@@ -22,25 +22,30 @@ class LabelsShiftedTwice(EventRule, code="TC322"):
     """labels-shifted-twice: a language model is trained to predict two tokens ahead.
 
     What it checks:
-        Labels that are the next tokens of their batch reach the loss as they are.
+        Labels that are the next tokens of their batch reach the loss unshifted.
 
     Why it matters:
-        A model that shifts its labels itself wants them equal to its inputs. Given the next tokens
-        it learns to say the token after the next: the loss falls, and what it writes makes no
-        sense.
+        A model that shifts its labels itself expects labels equal to its inputs. Given the next
+        tokens, it learns to predict the token after the next. The loss falls, and the generated
+        text makes no sense.
 
     Fires on:
-        A training step whose batch holds a tensor of the next tokens of another, or whose model is
-        given one, and whose only loss over classes gets these labels without the first of each row,
-        for logits without the last, or for all logits with the last label left out (-100).
+        - A training step whose batch, or model input, holds a tensor of the next tokens of another
+          tensor. The only loss over classes gets these labels without the first of each row, for
+          logits without the last.
+        - The same for all logits, with the last label ignored (-100).
 
     Stays quiet on:
-        Labels that equal the inputs; labels of next tokens used whole; losses over some positions
-        only; heads for further tokens beside a loss over all labels; logits that were cut in other
-        ways; evaluation; steps between the sampled ones.
+        - Labels that equal the inputs.
+        - Labels of next tokens that are used whole.
+        - Losses over some positions only.
+        - Heads for further tokens beside a loss over all labels.
+        - Logits that were cut in other ways.
+        - Evaluation.
+        - Steps between the sampled ones.
 
     Fix:
-        Give the model the inputs as labels, or do not shift in the model.
+        Pass the inputs as labels, or do not shift in the model.
 
     Source:
         https://github.com/huggingface/transformers/issues/47394
@@ -50,7 +55,7 @@ class LabelsShiftedTwice(EventRule, code="TC322"):
     likely_cause = (
         "The batch holds the next tokens as labels, and the model shifts again: {observed}."
     )
-    fix = "Give the model its inputs as labels, or leave the shift in the model out."
+    fix = "Pass the model its inputs as labels, or remove the shift in the model."
     needs = Needs(
         calls=OVER_CLASSES | {Families.MODULE},
         kinds=frozenset({"batch", "step"}),
@@ -59,7 +64,7 @@ class LabelsShiftedTwice(EventRule, code="TC322"):
 
     def __init__(self) -> None:
         super().__init__()
-        self._labels: tuple[str, tuple[int, int]] | None = None  # name and shape
+        self._labels: tuple[str, tuple[int, int]] | None = None  # name, shape
         self._twice: CallEvent | None = None
         self._others = 0
         self._is_over = False
@@ -68,7 +73,7 @@ class LabelsShiftedTwice(EventRule, code="TC322"):
         if self._is_over:
             return []
         if isinstance(event, BatchEvent):
-            self._look(f"{event.loader} ", event.leaves)
+            self._find_labels(f"{event.loader} ", event.leaves)
         elif isinstance(event, StepEvent):
             return self._step(event)
         elif isinstance(event, CallEvent):
@@ -78,7 +83,7 @@ class LabelsShiftedTwice(EventRule, code="TC322"):
     def _call(self, event: CallEvent) -> None:
         if event.family == Families.MODULE:
             if event.root and event.grad_enabled:
-                self._look(f"{event.module or event.api} argument ", event.args)
+                self._find_labels(f"{event.module or event.api} argument ", event.args)
             return
         call = as_loss(event, OVER_CLASSES)
         target = None if call is None else given(call, "target")
@@ -89,7 +94,7 @@ class LabelsShiftedTwice(EventRule, code="TC322"):
         else:
             self._others += 1
 
-    def _look(self, where: str, values: Mapping[str, Any]) -> None:
+    def _find_labels(self, where: str, values: Mapping[str, Any]) -> None:
         self._labels = self._labels or next(_shifted(where, values), None)
 
     def _step(self, event: StepEvent) -> list[Violation]:
@@ -112,7 +117,7 @@ class LabelsShiftedTwice(EventRule, code="TC322"):
         return loss_violation(
             self.code,
             call,
-            f"the labels ({name}) are the next tokens already, and are shifted once more",
+            f"the labels ({name}) already are the next tokens, but are shifted once more",
             expected=(
                 f"a target of all {rows * columns} labels of {name} ({rows} rows of {columns})"
             ),

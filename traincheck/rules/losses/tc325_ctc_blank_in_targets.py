@@ -1,4 +1,4 @@
-"""The blank of ctc_loss is among its labels."""
+"""The blank of ctc_loss occurs among its labels."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from traincheck.rules.shared.losses import loss_violation
 from traincheck.schema.events import CallEvent, Event
 from traincheck.schema.findings import Violation
 
-_BATCH, _ROWS = 3, 2  # dims of log_probs of a batch; of targets that are padded to one length
+_BATCH, _ROWS = 3, 2  # dims of batched log_probs; dims of targets padded to one length
 
 
 class CtcBlankInTargets(
@@ -20,21 +20,24 @@ class CtcBlankInTargets(
         No label of ctc_loss is the index of the blank.
 
     Why it matters:
-        The blank stands for nothing between two labels. As a label it makes paths that can not be
-        decoded again: the model learns to end early, or never learns the character that was given
-        index 0. The loss falls all the same.
+        The blank marks that there is no label. As a label it creates paths that cannot be decoded.
+        The model learns to end early, or never learns the character with index 0. The loss falls
+        all the same.
 
     Fires on:
-        Targets in one row, where there is no padding, that hold the blank; padded targets that hold
-        it while every target length is the full one, so that padding counts as labels.
+        - Unpadded targets in one row that contain the blank.
+        - Padded targets that contain the blank while every target length is the full length, so
+          padding counts as labels.
 
     Stays quiet on:
-        Padding with the blank behind the lengths; labels from 1 on with blank=0; a blank of its own
-        behind the last class; lengths that differ, as it is not known then where the blank stands;
-        losses without gradients.
+        - Padding with the blank after the target lengths.
+        - Labels from 1 on with blank=0.
+        - A separate blank index after the last class.
+        - Different lengths, since the position of the blank is then unknown.
+        - Losses without gradients.
 
     Fix:
-        Pass the lengths before padding, and let labels begin at 1, or pass blank=number of classes.
+        Pass the lengths before padding, and start labels at 1 or pass blank=number of classes.
 
     Source:
         https://docs.pytorch.org/docs/stable/generated/torch.nn.CTCLoss.html
@@ -42,10 +45,9 @@ class CtcBlankInTargets(
 
     title = "{subject} is given its blank as a label"
     likely_cause = (
-        "target_lengths counts padding, or the numbers of the classes begin at the index of "
-        "the blank."
+        "target_lengths counts padding, or the class numbers start at the index of the blank."
     )
-    fix = "Pass the lengths before padding; keep one index for the blank alone."
+    fix = "Pass the lengths before padding. Reserve one index for the blank."
     needs = loss_needs(CTC)
 
     def observe(self, event: Event) -> list[Violation]:
@@ -63,24 +65,24 @@ class CtcBlankInTargets(
         return loss_violation(
             self.code,
             call,
-            f"{blank} is the blank of ctc_loss, and one of the labels that it is given",
+            f"{blank} is the blank of ctc_loss, but also one of its labels",
             expected=f"labels other than {blank}",
-            observed=f"labels of which some are {blank}, none of them padding",
+            observed=f"some labels are {blank}, none of them padding",
         )
 
 
 def _are_all_labels(call: CallEvent) -> bool:
-    """Whether no element of targets is padding that the lengths leave out."""
+    """Whether the lengths exclude no element of targets as padding."""
     targets, log_probs = given(call, "targets"), given(call, "log_probs")
     if targets is None or log_probs is None or len(log_probs.shape) != _BATCH:
         return False
-    if len(targets.shape) != _ROWS:  # in one row, one behind the other
+    if len(targets.shape) != _ROWS:  # concatenated in one row
         return True
     return _extremes(call) == (targets.shape[1],) * 2
 
 
 def _extremes(call: CallEvent) -> tuple[float | None, float | None]:
-    """The least and the greatest target length."""
+    """The smallest and the largest target length."""
     lengths = call.args.get("target_lengths")
     if isinstance(lengths, list):
         found = [length for length in lengths if isinstance(length, int)]

@@ -1,4 +1,4 @@
-"""A loss that the program wrote itself is over all pairs of the samples of a batch."""
+"""A loss written by the program is taken over all pairs of samples of a batch."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from traincheck.schema.torch_api import Families
 from traincheck.schema.values import tensors_in
 
 _ENOUGH = 2  # steps
-_FEWEST = 4  # samples; of two or three there may be as many classes, or quantiles
-_MOST_MARKS = 64  # of one step
+_FEWEST = 4  # samples: two or three may be the number of classes or quantiles
+_MOST_MARKS = 64  # marks of one step
 _PAIR = 2
-# Nodes that a program writes to pair samples on purpose, and those that may add a dim to do so.
+# Nodes that pair samples on purpose, and nodes that may add a dim to do so.
 _SPREADING = frozenset({"Unsqueeze", "Permute", "Transpose", "T", "AsStrided"})
 _VIEWS = frozenset({"View", "UnsafeView", "ReshapeAlias", "Alias", "Squeeze", "Expand"})
-# Nodes that leave each sample where it is, with one number for all of them.
+# Nodes that keep one number per sample in place.
 _SCALING = frozenset({
     "Abs", "Clamp", "ClampMax", "ClampMin", "Clone", "Div", "Exp", "Log", "Log1P", "LogSigmoid",
     "Mul", "Neg", "Pow", "Relu", "Sigmoid", "Softplus", "Sqrt", "Tanh", "ToCopy",
@@ -37,7 +37,7 @@ _WORDS = {
 
 
 class _Source(NamedTuple):
-    """A node that an input comes from."""
+    """A node that produced an input."""
 
     name: str
     shape: tuple[int, ...]
@@ -52,53 +52,57 @@ class _Pairs(NamedTuple):
     size: int
 
 
-_Look: TypeAlias = tuple[Event, LossBroadcast]  # before a backward pass
+_Record: TypeAlias = tuple[Event, LossBroadcast]  # record before a backward pass
 
 
 class BroadcastInOwnLoss(EventRule, code="TC331"):
-    """broadcast-in-own-loss: a loss written by hand is over all pairs of samples.
+    """broadcast-in-own-loss: a custom loss is taken over all pairs of samples.
 
     What it checks:
-        In a loss that is written out, as ((prediction - target) ** 2).mean(), no operation makes
-        a matrix of all pairs of samples of what has one number for each sample.
+        In a custom loss, e.g. ((prediction - target) ** 2).mean(), no operation turns one number
+        per sample into a matrix of all pairs of samples.
 
     Why it matters:
-        Shapes (N, 1) and (N,) broadcast to (N, N): each prediction is compared with each target,
-        each weight or advantage is given to each sample. The best answer is then the same for all
+        Shapes (N, 1) and (N,) broadcast to (N, N). Each prediction is compared with each target, or
+        each weight or advantage is applied to each sample. The best answer is then the same for all
         samples. Nothing fails, and the loss falls.
 
     Fires on:
-        Two steps in which an operation of a loss has a result of N x N elements that goes into the
-        loss by a sum or mean alone, gradients flow into one of its inputs only, and that one has N
-        elements, one for each sample of the batch.
+        - Two steps in which an operation of a loss has a result of N x N elements that enters the
+          loss only through a sum or mean. Gradients flow into only one of its inputs, which has N
+          elements, one for each sample of the batch.
 
     Stays quiet on:
-        Pairs that are meant: two inputs with gradients, as in ranking and contrastive losses; an
-        input that unsqueeze(), None, expand() or a transposition made ready; matrices of masks or
-        kernels over a result that is a matrix before; results that are summed over one dim and used
-        further, as in Cox regression; quantiles and bins, of another number than samples; batches
-        of fewer than 4 samples. mse_loss and its like are for TC313.
+        - Intended pairs: two inputs with gradients, e.g. in ranking and contrastive losses.
+        - An input prepared by unsqueeze(), None, expand() or a transposition.
+        - Matrices of masks or kernels over a result that already is a matrix.
+        - Results that are summed over one dim and used further, e.g. in Cox regression.
+        - Quantiles and bins, whose number differs from the number of samples.
+        - Batches of fewer than 4 samples.
+        - mse_loss and similar losses (TC313).
 
     Fix:
-        Give both one shape: prediction.squeeze(-1), or target.view_as(prediction).
+        Give both the same shape: prediction.squeeze(-1), or target.view_as(prediction).
 
     Source:
         https://docs.pytorch.org/docs/stable/notes/broadcasting.html
     """
 
-    title = "A loss is over all pairs of the samples of a batch"
+    title = "A loss is taken over all pairs of samples of a batch"
     likely_cause = "In a loss {observed}: shapes of (N, 1) and (N,) broadcast."
-    fix = "Give both one shape: squeeze(-1) the one of (N, 1), or view_as() the other."
+    fix = (
+        "Give both the same shape: squeeze(-1) the tensor of shape (N, 1), or view_as() the other."
+    )
     needs = needs_of(LossBroadcast) | Needs(
         calls=frozenset({Families.BACKWARD, Families.MODULE}), kinds=frozenset({"batch", "step"})
     )
 
     def __init__(self) -> None:
         super().__init__()
-        self._sizes: set[int] = set()  # of batches, and of what models were given
-        self._calls: Counter[str | None] = Counter()  # an agent is called for each row
-        self._before: dict[str, _Look] = {}  # by stream, before their backward pass
-        self._looks: list[tuple[CallEvent, _Look]] = []
+        self._sizes: set[int] = set()  # sizes of batches and model inputs
+        self._calls: Counter[str | None] = Counter()  # an agent: a call per row
+        self._before: dict[str, _Record] = {}  # by stream, before the backward pass
+        self._records: list[tuple[CallEvent, _Record]] = []
         self._first: dict[object, Violation] = {}
         self._steps: Counter[object] = Counter()
 
@@ -111,9 +115,9 @@ class BroadcastInOwnLoss(EventRule, code="TC331"):
             self._before[event.stream] = event, found
         elif isinstance(event, CallEvent):
             if event.api == Families.BACKWARD:
-                look = self._before.pop(event.stream, None)
-                if look is not None and len(self._looks) < _MOST_MARKS:
-                    self._looks.append((event, look))
+                record = self._before.pop(event.stream, None)
+                if record is not None and len(self._records) < _MOST_MARKS:
+                    self._records.append((event, record))
             elif event.root and event.grad_enabled:
                 self._count(event.args)
                 self._calls[event.module] += 1
@@ -125,9 +129,9 @@ class BroadcastInOwnLoss(EventRule, code="TC331"):
     def _conclude(self) -> list[Violation]:
         sizes, self._sizes = self._sizes.union(self._calls.values()), set()
         self._calls.clear()
-        looks, self._looks = self._looks, []
+        records, self._records = self._records, []
         found: dict[object, Violation] = {}
-        for call, (mark, broadcasts) in looks:
+        for call, (mark, broadcasts) in records:
             self.triggered += 1
             for pairs in _pairs(broadcasts):
                 if pairs.size in sizes:
@@ -144,8 +148,8 @@ class BroadcastInOwnLoss(EventRule, code="TC331"):
             mark,
             subject=Subject(api=call.api),
             symptom=Symptom.LOSS_INPUT,
-            message=f"{word} in a loss is over all pairs of {pairs.size} samples",
-            expected=f"one shape for both, with {pairs.size} elements",
+            message=f"{word} in a loss is taken over all pairs of {pairs.size} samples",
+            expected=f"the same shape for both, with {pairs.size} elements",
             observed=(
                 f"{word} of {[*pairs.given]} and a tensor such as {other} gives {[*pairs.shape]}"
             ),
@@ -154,7 +158,7 @@ class BroadcastInOwnLoss(EventRule, code="TC331"):
 
 
 def _pairs(broadcasts: LossBroadcast) -> list[_Pairs]:
-    """The operation over all pairs of samples, if the pairs are a mistake."""
+    """Operations over all pairs of samples by mistake. Empty if pairs are intended."""
     found: list[_Pairs] = []
     for operation in broadcasts.operations:
         shape = operation.shape
@@ -166,14 +170,14 @@ def _pairs(broadcasts: LossBroadcast) -> list[_Pairs]:
             return []
         sources = [*_sources(inputs[0])]
         is_each = bool(sources) and _is_each(sources[0].shape, sides[0])
-        if is_each and sides[0] >= _FEWEST and not _is_meant(sources):
+        if is_each and sides[0] >= _FEWEST and not _is_intended(sources):
             name = _kind(operation.node)
             found.append(_Pairs(name, shape, sources[0].shape, sides[0]))
     return found
 
 
 def _sources(given: Sequence[Source]) -> Iterator[_Source]:
-    """Where an input comes from; up to the first whose sizes are not known."""
+    """The nodes that an input comes from, up to the first of unknown size."""
     for name, shape in given:
         if shape is None:
             return
@@ -185,12 +189,12 @@ def _kind(node: str) -> str:
 
 
 def _is_each(shape: Sequence[int], size: int) -> bool:
-    """Whether this has one number for each of so many samples, of which the first dim is."""
+    """Whether the shape has one number per sample, with the samples in the first dim."""
     return bool(shape) and shape[0] == size and all(other == 1 for other in shape[1:])
 
 
-def _is_meant(sources: Sequence[_Source]) -> bool:
-    """Whether an input was given its dims to be paired, or is a parameter of a model."""
+def _is_intended(sources: Sequence[_Source]) -> bool:
+    """Whether an input was reshaped to be paired, or is a parameter of a model."""
     for (name, shape), before in zip_longest(sources, sources[1:]):
         if name in _VIEWS:
             return before is None or len(before.shape) < len(shape)

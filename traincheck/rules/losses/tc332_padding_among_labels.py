@@ -14,7 +14,7 @@ from traincheck.schema.findings import Violation
 from traincheck.schema.torch_api import IGNORED_LABEL
 from traincheck.schema.values import tensor_summary
 
-_LEAST_PADDING = 0.05  # share of the positions of a batch
+_LEAST_PADDING = 0.05  # fraction of the positions of a batch
 _ENOUGH = 2  # losses in a row
 
 
@@ -22,24 +22,27 @@ class PaddingAmongLabels(EventRule, code="TC332"):
     """padding-among-labels: the loss of a language model is taken over padding.
 
     What it checks:
-        Labels of positions that the attention mask leaves out are left out of cross_entropy.
+        cross_entropy ignores labels at positions that the attention mask excludes.
 
     Why it matters:
-        Padding is easy to predict. It lowers the loss that is printed, takes its share of the mean
-        from the text, all the more the shorter a text is, and a model whose padding is its end
-        token learns when others of its batch end.
+        Padding is easy to predict. It lowers the reported loss and dilutes the mean over the text,
+        the more the shorter a text is. If the padding token is the end token, the model also learns
+        when the other texts of its batch end.
 
     Fires on:
-        Two losses in a row over all positions of a batch of which at least one in twenty is
-        padding, where all of it has one label that the loss counts: labels = input_ids.clone().
+        - Two losses in a row over all positions of a batch of which at least one in twenty is
+          padding, if all padding has one label that the loss counts. Example: labels =
+          input_ids.clone().
 
     Stays quiet on:
-        Labels of -100, and any other ignore_index that padding has; losses that are weighted by
-        hand (reduction="none") or by class; labels that the model itself sets to -100; tags of
-        words; batches without an attention mask.
+        - Labels of -100, and any other ignore_index that padding has.
+        - Losses that are weighted by hand (reduction="none") or by class.
+        - Labels that the model itself sets to -100.
+        - Tags of words.
+        - Batches without an attention mask.
 
     Fix:
-        labels[attention_mask == 0] = -100.
+        Set labels[attention_mask == 0] = -100.
 
     Source:
         https://github.com/huggingface/trl/issues/1625
@@ -48,8 +51,8 @@ class PaddingAmongLabels(EventRule, code="TC332"):
     title = "The loss is taken over padding"
     likely_cause = "Labels are a copy of the tokens, padding included: {observed}."
     fix = (
-        "Set labels to -100 where the attention mask is 0, or give the loss the ignore_index "
-        "that padding has."
+        "Set labels to -100 where the attention mask is 0, or pass the label of padding as "
+        "ignore_index."
     )
     needs = loss_needs(CROSS_ENTROPY) | Needs(kinds=frozenset({"batch"}))
 
@@ -74,7 +77,7 @@ class PaddingAmongLabels(EventRule, code="TC332"):
         target = given(call, "target")
         if target is None or target.stats is None:
             return []
-        # A language model is given the label of each position but the first
+        # A language model has a label for each position except the first
         elements, whole = prod(target.shape), batch.rows * batch.columns
         if elements not in (whole, whole - batch.rows):
             return []
@@ -84,7 +87,7 @@ class PaddingAmongLabels(EventRule, code="TC332"):
             call.args.get("ignore_index", IGNORED_LABEL) == batch.label
             or call.args.get("reduction") == "none"
             or call.args.get("weight") is not None
-            or left_out > batch.share / 2  # of each row one may be left out anyhow: the first
+            or left_out > batch.share / 2  # each row may ignore its first label anyway
         ):
             self._count = 0
             return []
@@ -97,7 +100,7 @@ class PaddingAmongLabels(EventRule, code="TC332"):
                 self.code,
                 self._first,
                 "cross_entropy is taken over padding",
-                expected="labels of padding that the loss leaves out",
+                expected="labels of padding that the loss ignores",
                 observed=f"{batch.share:.0%} of a batch is padding, with the label {batch.label}",
             )
         ]
@@ -105,7 +108,13 @@ class PaddingAmongLabels(EventRule, code="TC332"):
 
 @dataclass(frozen=True, slots=True)
 class _Padded:
-    """A batch with padding. label: of it. rows, columns: of its tokens."""
+    """A batch with padding.
+
+    Attributes:
+        label: the label of padding.
+        rows: rows of tokens.
+        columns: tokens per row.
+    """
 
     share: float
     label: int

@@ -1,4 +1,4 @@
-"""Softmax over a dim of one element, which gives 1 whatever it is given."""
+"""Softmax over a dim of one element always gives 1."""
 
 from __future__ import annotations
 
@@ -18,52 +18,53 @@ _MATRIX = 2
 
 
 class SoftmaxOverOneElement(StepRule, code="TC333", aliases=("softmax-over-one",)):
-    """softmax-over-one-element: softmax runs over one element, and what is before it cannot learn.
+    """softmax-over-one-element: softmax over one element, so parameters before it cannot learn.
 
     What it checks:
-        Softmax is not taken over a dim of size 1 where parameters that give one number, such as a
-        layer of one output, get no gradient but zero from it.
+        Softmax is not taken over a dim of size 1 if parameters that produce one number, e.g. a
+        layer with one output, get only zero gradients from it.
 
     Why it matters:
         The softmax of one number is 1, and its derivative is zero. Attention that scores each
-        position weighs all of them alike, and a classifier of one output always says 1. The rest of
-        the model learns around it, so the loss falls.
+        position then weighs all positions equally, and a classifier with one output always predicts
+        1. The rest of the model learns around it, so the loss falls.
 
     Fires on:
-        Five optimizer steps in a row with such a softmax in which the gradient of parameters with a
-        dim of size 1 is there and all zero; of a matrix of one column, only when all gradients are.
+        - Five optimizer steps in a row with such a softmax in which parameters with a dim of size 1
+          have a gradient that is all zero. For a matrix of one column, all gradients must be zero.
 
     Stays quiet on:
-        A softmax over one position, key or expert whose scores come from other parameters; single
-        steps; softmax without gradients.
+        - A softmax over one position, key or expert whose scores come from other parameters.
+        - Single steps.
+        - Softmax without gradients.
 
     Fix:
         Take the softmax over the dim of positions (or classes): for scores of shape (batch, time,
         1) that is dim=1. For one output use sigmoid.
 
     Options:
-        steps: steps in a row.
+        - steps: number of steps in a row.
 
     Source:
         https://github.com/DEEP-PolyU/KEQA_WSDM19/issues/2
     """
 
-    title = "A softmax is taken over one element, so that it is always 1"
+    title = "A softmax is taken over one element, so it is always 1"
     likely_cause = "{observed}: the dim is the wrong one, or there is one output."
-    fix = "Take it over the dim of positions or classes; for one output use sigmoid."
+    fix = "Take the softmax over the dim of positions or classes. For one output use sigmoid."
     needs: Needs = DISCOVERY | GRADIENTS | Needs(calls=SOFTMAXES)
 
     def __init__(self, steps: int = 5) -> None:
         super().__init__()
         self.steps = steps
-        self._call: CallEvent | None = None  # the first; in some steps calls may not be recorded
-        self._idle: dict[str, set[int]] = {}  # by optimizer, in all of its steps in a row
+        self._call: CallEvent | None = None  # the first call; some steps may not record calls
+        self._idle: dict[str, set[int]] = {}  # by optimizer, in all its steps in a row
         self._streaks: dict[str, Streak] = {}
-        self._is_told = False
+        self._is_reported = False
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         self._call = self._call or next(filter(_is_over_one, facts.softmaxes), None)
-        if self._call is None or self._is_told:
+        if self._call is None or self._is_reported:
             return []
         if not facts.is_complete:
             self._streaks.clear()
@@ -80,14 +81,14 @@ class SoftmaxOverOneElement(StepRule, code="TC333", aliases=("softmax-over-one",
             self._idle[owner] = idle
             streak = extend(self._streaks, owner, facts.event.step)
             if streak.count == self.steps:
-                self._is_told = True
+                self._is_reported = True
                 return [self._violation(facts, self._call, streak.first, self.ledger.names(idle))]
         return []
 
     def _without_gradient(self, moment: Moment, call: CallEvent) -> Iterable[int]:
         idle = moment.present - moment.applied
         if len(_shape(call)) == _MATRIX and moment.applied:
-            return  # one key, one expert, one position: meant
+            return  # one key, one expert or one position is intended
         for identity in idle:
             parameter = self.ledger.parameters.get(identity)
             if parameter is not None and 1 in parameter.shape:
@@ -116,7 +117,7 @@ def _shape(call: CallEvent) -> tuple[int, ...]:
 
 
 def _is_over_one(call: CallEvent) -> bool:
-    """Whether it gives nothing but ones, although there is more than one element in a sample."""
+    """Whether all results are 1 although a sample has more than one element."""
     given, dim = tensor_summary(call.args.get("input")), call.args.get("dim")
     if given is None or not given.requires_grad or not isinstance(dim, int):
         return False

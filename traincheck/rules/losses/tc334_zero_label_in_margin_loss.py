@@ -1,4 +1,4 @@
-"""Labels of 0 and 1 where a loss tells pairs by -1 and 1."""
+"""Targets are 0 and 1, but the loss expects -1 and 1."""
 
 from __future__ import annotations
 
@@ -11,46 +11,53 @@ from traincheck.schema.events import CallEvent, Event
 from traincheck.schema.findings import Violation
 from traincheck.schema.values import tensor_summary
 
-# What a target of zero comes to
+# Effect of a target of zero
 _OF_ZERO = {
-    f"{F}cosine_embedding_loss": "pairs with a target of 0 are left out",
-    f"{F}margin_ranking_loss": "pairs with a target of 0 are left out",
-    f"{F}soft_margin_loss": "samples with a target of 0 are left out",
-    f"{F}hinge_embedding_loss": "a target of 0 asks for a distance that is small and large at once",
+    f"{F}cosine_embedding_loss": "pairs with a target of 0 are ignored",
+    f"{F}margin_ranking_loss": "pairs with a target of 0 are ignored",
+    f"{F}soft_margin_loss": "samples with a target of 0 are ignored",
+    f"{F}hinge_embedding_loss": (
+        "a target of 0 requires a distance that is small and large at once"
+    ),
 }
-_PROOF = 3  # losses; what a few samples are labelled with may be chance
+_PROOF = 3  # losses: the labels of a few samples may be coincidence
 
 
 class ZeroLabelInMarginLoss(EventRule, code="TC334", aliases=("labels-of-zero",)):
-    """zero-label-in-margin-loss: a loss that tells pairs by -1 and 1 is given 0 and 1.
+    """zero-label-in-margin-loss: a loss that expects targets of -1 and 1 is given 0 and 1.
 
     What it checks:
         Targets of cosine_embedding_loss, margin_ranking_loss, soft_margin_loss and
         hinge_embedding_loss are -1 and 1, not 0 and 1.
 
     Why it matters:
-        These losses multiply with the target, or compare it with 1 and -1. A pair with a target of
-        0 has no gradient (of hinge_embedding_loss, that of both kinds): nothing is learned from the
-        half of the data that is to be told apart, or ranked the other way. The loss falls all the
-        same, and what is easiest is that all pairs are alike.
+        These losses multiply by the target, or compare it with 1 and -1. A pair with a target of 0
+        has no gradient (in hinge_embedding_loss, it has that of both kinds). Nothing is learned
+        from the half of the data that is to be separated, or ranked the other way. The loss falls
+        all the same, and the easiest solution makes all pairs alike.
 
     Fires on:
-        Three losses of training whose targets reach from 0 to 1 exactly, when none was below 0.
+        - Three losses of training whose targets range from exactly 0 to exactly 1, if no target was
+          below 0.
 
     Stays quiet on:
-        Targets of -1 and 1, also with some of 0 for ties; targets that are all 0 or all 1;
-        reduction="none"; losses without gradients.
+        - Targets of -1 and 1, also with some of 0 for ties.
+        - Targets that are all 0 or all 1.
+        - reduction="none".
+        - Losses without gradients.
 
     Fix:
-        Give 2 * target - 1.
+        Pass 2 * target - 1.
 
     Source:
         https://github.com/seathiefwang/RankPose/issues/4
     """
 
     title = "{subject} is given targets of 0 and 1 in place of -1 and 1"
-    likely_cause = "{observed}: they are those of another loss, or bool as a number."
-    fix = "Give 2 * target - 1."
+    likely_cause = (
+        "{observed}: the targets belong to another loss, or are bools converted to numbers."
+    )
+    fix = "Pass 2 * target - 1 as target."
     needs = loss_needs(*_OF_ZERO)
 
     def __init__(self) -> None:
@@ -89,7 +96,7 @@ class ZeroLabelInMarginLoss(EventRule, code="TC334", aliases=("labels-of-zero",)
 
 @dataclass(slots=True)
 class _Seen:
-    """Losses with targets from 0 to 1, until one is below."""
+    """Losses with targets from 0 to 1, until a target is below 0."""
 
     first: CallEvent
     count: int = 0

@@ -1,4 +1,4 @@
-"""Cross entropy of targets that give a sample several classes."""
+"""The targets of cross entropy assign several classes to a sample."""
 
 from __future__ import annotations
 
@@ -14,45 +14,48 @@ from traincheck.schema.torch_api import Families
 from traincheck.schema.values import TensorSummary, tensors_in
 
 _PROOF = 3  # losses
-_MOST = 1.01  # a sum of probabilities, with what rounding may add
+_MOST = 1.01  # a sum of probabilities, with tolerance for rounding
 _MATRIX = 2
 
 
 class MultiLabelCrossEntropy(EventRule, code="TC335", aliases=("several-classes",)):
-    """multi-label-cross-entropy: cross entropy is given labels of several classes for one sample.
+    """multi-label-cross-entropy: cross entropy is given several classes for one sample.
 
     What it checks:
-        The rows of targets that cross_entropy takes as probabilities do not sum to more than one.
+        The rows of targets that cross_entropy treats as probabilities sum to at most one.
 
     Why it matters:
-        Softmax shares one probability among all classes. Where a sample has several labels at once
-        they compete: two right ones cannot both be likely, and whether none of them is right
-        cannot be said at all. The loss falls, and thresholds at 0.5 find nothing.
+        Softmax shares one probability among all classes. If a sample has several labels, they
+        compete: two correct classes cannot both be likely, and the model cannot express that none
+        is correct. The loss falls, and thresholds at 0.5 find nothing.
 
     Fires on:
-        Three losses of training with targets of 0 to 1, a row of which sums to more than 1.01.
+        - Three losses of training with targets of 0 to 1, a row of which sums to more than 1.01.
 
     Stays quiet on:
-        Soft and smoothed labels, mixed ones; counts, which are above 1; targets that are the input
-        of the model, as of an autoencoder of what users chose; a square matrix, as of pairs in a
-        batch; reduction="none"; losses without gradients.
+        - Soft, smoothed and mixed labels.
+        - Counts, which are above 1.
+        - Targets that are the input of the model, e.g. of an autoencoder of user choices.
+        - A square matrix, e.g. of pairs in a batch.
+        - reduction="none".
+        - Losses without gradients.
 
     Fix:
-        Use BCEWithLogitsLoss for labels that do not exclude each other; divide rows by their sum
-        where one of several is to be right.
+        Use BCEWithLogitsLoss for labels that do not exclude each other. Divide rows by their sum if
+        only one of several classes is correct.
 
     Source:
         https://github.com/wenliangdai/Modality-Transferable-MER/issues/3
     """
 
     title = "{subject} is given several classes for one sample"
-    likely_cause = "Labels that do not exclude each other: {observed}."
+    likely_cause = "The labels do not exclude each other: {observed}."
     fix = "Use BCEWithLogitsLoss, or divide the rows by their sum."
     needs = loss_needs(CROSS_ENTROPY) | Needs(calls=frozenset({Families.MODULE}))
 
     def __init__(self) -> None:
         super().__init__()
-        self._inputs: set[str] = set()  # of the models in this step, as fingerprints
+        self._inputs: set[str] = set()  # fingerprints of model inputs in this step
         self._first: dict[str | None, tuple[CallEvent, float]] = {}
         self._counts: Counter[str | None] = Counter()  # by module of the loss
 
@@ -81,7 +84,7 @@ class MultiLabelCrossEntropy(EventRule, code="TC335", aliases=("several-classes"
             loss_violation(
                 self.code,
                 first,
-                "targets of cross_entropy give several classes to one sample",
+                "targets of cross_entropy assign several classes to one sample",
                 expected="targets whose rows sum to 1",
                 observed=f"rows of the targets sum to {max(most, highest):.3g}",
             )

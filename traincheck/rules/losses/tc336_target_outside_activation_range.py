@@ -1,4 +1,4 @@
-"""The last activation keeps the output of a model from what a loss asks of it."""
+"""The last activation of a model cannot produce the targets of the loss."""
 
 from __future__ import annotations
 
@@ -16,62 +16,62 @@ from traincheck.schema.values import TensorSummary, tensor_summary
 _REGRESSIONS = tuple(sorted(losses("value")))
 _LIMITS = {"sigmoid": (0.0, 1.0), "tanh": (-1.0, 1.0), "relu": (0.0, None), "softplus": (0.0, None)}
 _SHORT_LOGITS = {
-    "relu": "and logits are not to be cut off at 0",
-    "sigmoid": "and logits between 0 and 1 hardly tell classes apart",
-    "tanh": "and logits between -1 and 1 hardly tell classes apart",
+    "relu": "and logits must not be cut off at 0",
+    "sigmoid": "and logits between 0 and 1 hardly separate classes",
+    "tanh": "and logits between -1 and 1 hardly separate classes",
 }
 _PROOF = 3  # losses
-_FAR = 0.25  # beyond the limits, as a share of what is between them: not a few outliers
-_BELOW = 0.1  # the same of targets below an output that has no upper limit, by their own range
+_FAR = 0.25  # beyond the limits, as a fraction of the range: more than a few outliers
+_BELOW = 0.1  # the same below an output without an upper limit, by the range of the targets
 _MOST = 256  # activations of one step
 
 Extremes = tuple[float, float]
 
 
 class TargetOutsideActivationRange(EventRule, code="TC336", aliases=("output-out-of-reach",)):
-    """target-outside-activation-range: the last activation cannot give what the loss asks for.
+    """target-outside-activation-range: the last activation cannot reach the targets of the loss.
 
     What it checks:
-        The targets of a regression are within the range of the activation whose result the loss is
-        given; cross_entropy is not given the result of a ReLU, sigmoid or tanh.
+        The targets of a regression are within the range of the activation whose result is the input
+        of the loss. The input of cross_entropy is not the result of a ReLU, sigmoid or tanh.
 
     Why it matters:
-        A sigmoid never gives more than 1, nor a ReLU less than 0. For targets beyond, the output
-        runs into its limit and stays there, where it has no gradient; the loss falls by the part
-        that can be reached. Logits from a ReLU cannot be negative: a class with a score of zero
-        learns nothing any more. With logits from a sigmoid the loss of ten classes never falls
-        below 1.46.
+        A sigmoid never exceeds 1, and a ReLU is never below 0. For targets beyond, the output
+        saturates at its limit, where it has no gradient. The loss falls only by the part that can
+        be reached. Logits from a ReLU cannot be negative: a class with a score of zero no longer
+        learns. With logits from a sigmoid, the loss of ten classes never falls below 1.46.
 
     Fires on:
-        Three losses of training (mse_loss, l1_loss, smooth_l1_loss, huber_loss) whose input has the
-        very extremes of the result of sigmoid, tanh, relu or softplus in the same step, and whose
-        targets go beyond its range by a quarter of it: images normalized by mean and deviation, or
-        to -1 and 1, in front of a sigmoid. Three of cross_entropy with the extremes of a ReLU, a
-        sigmoid or a tanh.
+        - Three losses of training (mse_loss, l1_loss, smooth_l1_loss, huber_loss) whose input has
+          exactly the extremes of the result of a sigmoid, tanh, relu or softplus in the same step.
+          The targets exceed the range of the activation by a quarter of it. Example: images
+          normalized by mean and deviation, or to -1 and 1, after a sigmoid.
+        - Three losses of cross_entropy whose input has the extremes of a ReLU, a sigmoid or a tanh.
 
     Stays quiet on:
-        Targets a little beyond: outliers, noise; outputs that are scaled or shifted afterwards, as
-        logits that a tanh bounds;
-        steps in which the numbers of activations were not taken; losses without gradients.
+        - Targets slightly beyond the range: outliers, noise.
+        - Outputs that are scaled or shifted afterwards, e.g. logits that a tanh bounds.
+        - Steps in which the statistics of activations were not recorded.
+        - Losses without gradients.
 
     Fix:
-        Leave the last activation out, or take the one that fits: tanh for -1 to 1, sigmoid for 0 to
-        1; or bring the targets to its range.
+        Remove the last activation, or use one that fits: tanh for -1 to 1, sigmoid for 0 to 1. Or
+        scale the targets to its range.
 
     Source:
         https://github.com/AntixK/PyTorch-VAE/issues/48
     """
 
-    title = "The last activation keeps the output from the targets of {subject}"
-    likely_cause = "{observed}: the activation does not fit the targets, or is one too many."
-    fix = "Leave the last activation out, take one that fits, or rescale the targets."
+    title = "The last activation cannot reach the targets of {subject}"
+    likely_cause = "{observed}: the activation does not fit the targets, or is not needed."
+    fix = "Remove the last activation, use one that fits, or rescale the targets."
     needs = ACTIVATIONS | loss_needs(CROSS_ENTROPY, *_REGRESSIONS)
 
     def __init__(self) -> None:
         super().__init__()
-        self._results: dict[Extremes, str] = {}  # kinds of activation, by extremes
+        self._results: dict[Extremes, str] = {}  # kind of activation by extremes
         self._first: dict[tuple[str, str], CallEvent] = {}
-        self._counts: Counter[tuple[str, str]] = Counter()  # by loss and kind
+        self._counts: Counter[tuple[str, str]] = Counter()  # by loss and kind of activation
 
     def judge(self, event: Event) -> list[Violation]:
         if isinstance(event, StepEvent):
@@ -106,13 +106,13 @@ class TargetOutsideActivationRange(EventRule, code="TC336", aliases=("output-out
                 first,
                 f"{call.api.rpartition('.')[2]} is given the result of {kind}, {observed}",
                 expected="an output that can reach all targets",
-                observed=f"the output is that of {kind}, {observed}",
+                observed=f"the output comes from {kind}, {observed}",
             )
         ]
 
 
 def _extremes(tensor: TensorSummary | None) -> Extremes | None:
-    """Of something that training goes back through, and that is not one number."""
+    """The extremes of a tensor that requires grad and has more than one element."""
     low, high = number(tensor, "min"), number(tensor, "max")
     if tensor is None or low is None or high is None or low == high or not tensor.requires_grad:
         return None
@@ -120,7 +120,7 @@ def _extremes(tensor: TensorSummary | None) -> Extremes | None:
 
 
 def _beyond(call: CallEvent, kind: str) -> str | None:
-    """How the targets go beyond the range of an activation, in words."""
+    """A text that shows how the targets exceed the range of an activation."""
     if call.api == CROSS_ENTROPY:
         return _SHORT_LOGITS.get(kind)
     target = given(call, "target")
@@ -133,4 +133,4 @@ def _beyond(call: CallEvent, kind: str) -> str | None:
     else:
         slack = _FAR * (top - bottom)
         is_beyond = low < bottom - slack or high > top + slack
-    return f"and targets go from {low:.3g} to {high:.3g}" if is_beyond else None
+    return f"and targets range from {low:.3g} to {high:.3g}" if is_beyond else None

@@ -1,4 +1,4 @@
-"""A causal language model is to predict the very tokens that it is given. By loss, too."""
+"""A causal language model is trained to predict its own input tokens. Also checks the loss."""
 
 from __future__ import annotations
 
@@ -14,34 +14,37 @@ from traincheck.schema.findings import Violation
 from traincheck.schema.torch_api import EMBEDDING, SOFTMAXES, Families
 from traincheck.schema.values import tensor_summary
 
-_NEAR_ZERO = 0.02  # of the loss of a guess
+_NEAR_ZERO = 0.02  # fraction of the loss of a guess
 _PROOF = 2  # steps
 
 
 class LabelsNotShifted(EventRule, code="TC338"):
-    """labels-not-shifted: a causal language model is to predict the token that it is given.
+    """labels-not-shifted: a causal language model is trained to predict its own input tokens.
 
     What it checks:
-        Where attention hides the tokens behind each position, labels are not the tokens that the
-        model embeds at the same positions.
+        If attention hides the tokens after each position, labels are not the tokens that the model
+        embeds at the same positions.
 
     Why it matters:
-        Each position only has to say what it is given. The loss falls to nearly nothing, and what
-        the model writes is one token again and again.
+        Each position only has to repeat its input. The loss falls to almost zero, and the model
+        generates one token again and again.
 
     Fires on:
-        Two training steps in which the targets of all losses over classes are the tokens that the
-        model embeds, its attention over them is causal, and the loss is below 2 % of that of a
-        guess; named in the first such step.
+        - Two training steps in which the targets of all losses over classes are the tokens that the
+          model embeds, its attention over them is causal, and the loss is below 2 % of that of a
+          guess. The finding names the first such step.
 
     Stays quiet on:
-        Labels that are one token ahead; models that shift what they embed; a loss that stays up,
-        as where the shift comes behind the embedding; attention in both directions; evaluation;
-        steps between the sampled ones.
+        - Labels that are one token ahead.
+        - Models that shift their embedded tokens.
+        - A loss that stays high, e.g. because the shift comes after the embedding.
+        - Attention in both directions.
+        - Evaluation.
+        - Steps between the sampled ones.
 
     Options:
-        share: of the loss of a guess among all classes, below which the labels are taken for
-            copied.
+        - share: fraction of the loss of a guess among all classes, below which labels count as
+          copied.
 
     Fix:
         Train on model(tokens[:, :-1]) with tokens[:, 1:] as labels.
@@ -50,9 +53,9 @@ class LabelsNotShifted(EventRule, code="TC338"):
         https://github.com/KempnerInstitute/KempnerForge/issues/154
     """
 
-    title = "Labels are the tokens that the model is given"
+    title = "Labels are the input tokens of the model"
     likely_cause = "Inputs and labels are not shifted against each other: {observed}."
-    fix = "Give the model tokens[:, :-1], and the loss tokens[:, 1:]."
+    fix = "Pass tokens[:, :-1] to the model, and tokens[:, 1:] to the loss."
     needs = Needs(
         calls=OVER_CLASSES | CALLS | {EMBEDDING, Families.MODULE},
         kinds=frozenset({"batch", "step"}),
@@ -85,28 +88,28 @@ class LabelsNotShifted(EventRule, code="TC338"):
         return loss_violation(
             self.code,
             first,
-            "the labels are the tokens that the model is given, each at its position",
-            expected="labels that are one token ahead of what the model is given",
+            "the labels are the input tokens of the model at the same positions",
+            expected="labels that are one token ahead of the input tokens",
             observed=f"the same tokens as labels and as inputs; the loss falls to {mean:.2g}",
         )
 
 
 def _is_causal(step: TrainingStep) -> bool:
-    """Whether some attention hides what comes later, and none shows all."""
+    """Whether some attention hides later positions, and none shows all positions."""
     calls = [(call, read.length) for read in step.reads for call in read.calls]
     is_shown = any(length and is_open(call, length) for call, length in calls)
     return any(is_causal(call) for call, _ in calls) and not is_shown
 
 
 def _mean(loss: CallEvent) -> float:
-    """Over all labels; infinite where it is not known."""
+    """The mean loss over all labels, or infinity if it is unknown."""
     result = tensor_summary(loss.result)
     is_mean = loss.args.get("reduction") == "mean"
     return result.value if is_mean and result is not None and result.value is not None else inf
 
 
 def _is_low(loss: CallEvent, share: float) -> bool:
-    """Whether it is next to nothing, compared with that of a guess among all classes."""
+    """Whether the loss is negligible compared with that of a guess among all classes."""
     scores = given(loss, "input")
     if scores is None or len(scores.shape) < 2:  # noqa: PLR2004
         return False

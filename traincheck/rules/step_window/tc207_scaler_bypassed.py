@@ -42,8 +42,8 @@ class ScalerBypassed(StepRule, code="TC207", severity="error"):
     likely_cause = "optimizer.step(){where} is called directly, not through GradScaler."
     fix = "Call scaler.step(optimizer), then scaler.update(), in place of optimizer.step()."
     fix_of_several = (
-        "Call scaler.step() with {optimizer} instead of its step(), and call scaler.update() "
-        "after the last scaler.step()."
+        "Call scaler.step() with {optimizer} instead of calling its step(), and call "
+        "scaler.update() after the last scaler.step()."
     )
     needs = (
         DISCOVERY
