@@ -1,7 +1,4 @@
-"""The language of pages, docstrings, comments and messages: no banned word, no endless sentence.
-
-A folder in ``NOT_YET`` is exempt. Remove its line to make it strict.
-"""
+"""The language of pages, docstrings, comments and messages: no banned word, no endless sentence."""
 
 from __future__ import annotations
 
@@ -20,7 +17,6 @@ ROOT = Path(__file__).parents[1]
 MOST_WORDS = 40
 PACKAGES = ("benchmarks", "cli", "docs", "tests", "traincheck")
 SELF = ("banned_words.py", "test_prose.py")  # these name the words
-# Made from the docstrings of folders that are not yet strict.
 _FENCE = re.compile(r"^ *```.*?^ *```$|^    .*?$", re.MULTILINE | re.DOTALL)
 _MADE = re.compile(r"<!-- begin generated.*?end generated: \w+ -->", re.DOTALL)
 _CODE = re.compile(r"(`+).+?\1")
@@ -30,17 +26,14 @@ _SENTENCE = re.compile(r"(?<=[.?!:])[\"*)]*\s+(?=\W*[A-Z0-9_])")
 
 
 def pages() -> list[Path]:
-    """The pages that are written by hand, in whole or in part."""
-    made = [ROOT / name for name in GENERATED]
+    """The pages of the repository, generated ones included."""
     found = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob("tests/*.md")]
-    return sorted(path for path in found if not any(path.is_relative_to(part) for part in made))
+    return sorted(found)
 
 
 def modules() -> list[Path]:
-    """The Python files that are strict."""
-    late = [ROOT / name for name in NOT_YET]
-    found = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
-    return sorted(path for path in found if not any(path.is_relative_to(part) for part in late))
+    """The Python files that the test reads."""
+    return sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 
 
 def prose(page: str) -> str:
@@ -111,10 +104,6 @@ def test_a_docstring_begins_with_its_subject(package: str) -> None:
         if summary.startswith(("What ", "Who ", "Whoever ", "Whose ", "Those ", "As "))
     }
     assert not found
-
-
-def test_exempt_folders_exist() -> None:
-    assert [name for name in (*NOT_YET, *GENERATED) if not (ROOT / name).exists()] == []
 
 
 def test_a_banned_word_and_an_endless_sentence_are_found() -> None:
