@@ -37,8 +37,9 @@ class VanishingGradient(StepRule, code="TC703"):
         layers on the output of random ones.
 
     Fires on:
-        - Ten consecutive steps in which the gradient of a weight is at least 1e8 times smaller than the
-          largest of the model and does not grow. The size is the root mean square of the elements.
+        - Ten consecutive steps in which the gradient of a weight is at least 1e8 times smaller than
+          the largest of the model and does not grow. The size is the root mean square of the
+          elements.
         - The same with 1e5 times, if gradients shrink from layer to layer in six weights or more.
 
     Stays quiet on:
