@@ -1,4 +1,4 @@
-"""How TC415 describes what a rank did while others waited for it."""
+"""The texts of TC415 about a rank for which others wait."""
 
 from __future__ import annotations
 
