@@ -51,7 +51,7 @@ def test_a_run_that_was_checked_is_not_empty() -> None:
     [
         ([], {}, "nothing was recorded"),
         (made_only(), {}, "no training step was recorded"),
-        (unrecorded(list(healthy_run(4))), {}, "none of the 4 steps of training was recorded"),
+        (unrecorded(list(healthy_run(4))), {}, "none of the 4 steps was recorded"),
         (list(healthy_run(4)), {"select": ("TC603",)}, "no check was triggered by this run"),
     ],
 )

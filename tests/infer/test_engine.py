@@ -11,6 +11,7 @@ from traincheck.infer.confidence import min_examples
 from traincheck.infer.engine import REASONS, Limits, infer
 from traincheck.infer.parallel import Run
 from traincheck.infer.replay_views import in_selective_view
+from traincheck.relations.base import ProposerBase, RelationBase
 from traincheck.relations.registry import RELATIONS
 from traincheck.schema.claims import Hypothesis, Needs, key_of
 from traincheck.schema.findings import Verdict
@@ -164,7 +165,7 @@ def test_steps_and_events_are_counted():
     )
 
 
-class Fickle:
+class Fickle(RelationBase, ProposerBase):
     """Claims that inner modules are called, and asks for the family: true in full only.
 
     In a selective view only the outermost are recorded for their family.

@@ -104,7 +104,7 @@ def test_a_file_without_excerpts_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("excerpts", "complaint"),
     [
-        ({}, "does not hold"),
+        ({}, "which the file lacks"),
         ([], "excerpts is a list, not an object"),
         ({"x": {"depth": 0}}, "excerpts[...] has no 'lines'"),
         ({"x": {"depth": 0, "lines": [{"depth": 0}]}}, "lines[0]"),
