@@ -47,7 +47,7 @@ class ClipGradWithoutGradients(
         https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.clip_grad_norm_.html
     """
 
-    title = "Clipping finds no gradients, but the optimizer applies some"
+    title = "The clipped parameters have no gradients"
     likely_cause = (
         "clip_grad_norm_(){where} gets parameters that are not trained, or an exhausted "
         "generator: {observed}."
