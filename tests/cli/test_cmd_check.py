@@ -512,4 +512,4 @@ def test_a_run_with_few_steps_in_a_row_is_told_what_that_hides(
     write_manifest(good, Manifest(run_id="good", settings=settings))
     assert check("-t", good, "--format", "json") == 0
     notes = json.loads(capsys.readouterr().out)["notes"]
-    assert any("cleared unused" in note and "--warmup" in note for note in notes) is is_told
+    assert any("need consecutive steps" in note and "--warmup" in note for note in notes) is is_told
