@@ -518,4 +518,4 @@ def test_a_rank_that_leaves_the_other_waiting(tmp_path, how, words, said) -> Non
     assert done.stderr.count(f"TC415 error: {said}") == 1  # as it came
     assert f"TC415 error at step 2: {said}" in done.stderr  # in the summary
     if how == "raises":
-        assert "Correct the ValueError of rank 1" in done.stderr
+        assert "Fix the ValueError of rank 1" in done.stderr

@@ -183,5 +183,5 @@ def test_an_optimizer_whose_tensors_are_replaced_behind_its_back(tmp_path, renew
     else:
         finding = fires("TC203", run.events)
         assert finding.first_step == 5
-        assert "other tensors in the place" in finding.likely_cause
+        assert "still holds the old ones" in finding.likely_cause
         assert "param_groups" in finding.fix

@@ -62,8 +62,8 @@ def test_what_rounds_updates_away_is_left_out(tmp_path):
     ],
 )
 def test_odd_tensors_are_left_alone(odd):
-    moves = UpdateSize(is_asked=True)
-    moves.turn(0)
+    moves = UpdateSize(is_requested=True)
+    moves.begin_step(0)
     moves.before([odd])
     assert not moves.has_any
     assert moves.added(b'{"norm":1.0}', odd) == b'{"norm":1.0}'
@@ -71,8 +71,8 @@ def test_odd_tensors_are_left_alone(odd):
 
 def test_a_large_parameter_is_sampled_and_a_broken_one_is_not_told():
     large, broken = nn.Parameter(torch.zeros(100_000)), nn.Parameter(torch.zeros(3))
-    moves = UpdateSize(is_asked=True)
-    moves.turn(0)
+    moves = UpdateSize(is_requested=True)
+    moves.begin_step(0)
     moves.before([large, broken])
     with torch.no_grad():
         large += 0.5

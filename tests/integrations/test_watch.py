@@ -360,7 +360,7 @@ def test_a_broken_check_does_not_reach_training(monkeypatch, caplog) -> None:
     net, optimizer = made()
     with traincheck.watch(net, optimizer) as run:
         loop(net, optimizer)
-    assert "checking failed with ValueError: we got it wrong" in run.report().notes
+    assert "checking stopped with ValueError: we got it wrong" in run.report().notes
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
 
 
