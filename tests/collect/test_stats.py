@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.flop_counter import FlopCounterMode
 
 from tests.collect.recording import recording
-from traincheck.collect.stats import activations, argument_stats, tensor_stats
+from traincheck.collect.stats import activations, argument_stats, call_results
 from traincheck.collect.tensors.norms import norms_of
 from traincheck.schema.claims import ACTIVATION_FUNCTIONS, Needs, Schedule, sampled
 from traincheck.schema.torch_api import Families
