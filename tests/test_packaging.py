@@ -137,7 +137,9 @@ def test_the_source_archive_holds_what_tests_need(tmp_path: Path) -> None:
 
 def test_an_installed_wheel_finds_its_data(wheel: zipfile.Path, tmp_path: Path) -> None:
     site = tmp_path / "site"
-    wheel.root.extractall(site)
+    assert wheel.root.filename is not None
+    with zipfile.ZipFile(wheel.root.filename) as archive:  # a Path adds folders to the names
+        archive.extractall(site)
     code = (
         "import traincheck, traincheck.cli.main as cli\n"
         "from traincheck.presets import preset_names, preset_path\n"

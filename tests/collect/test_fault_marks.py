@@ -105,7 +105,7 @@ def test_a_package_that_nobody_imports_is_told(tmp_path):
         train(2)
     pid = run.marks("process")[0].data["pid"]
     assert run_manifest._not_imported(run.folder, {pid}) == [
-        "no process imported no_such_package: no call of it is recorded"
+        "no process imported no_such_package, so no calls to it were recorded"
     ]
     assert run_manifest._not_imported(run.folder, {pid, pid + 1}) == []  # the other did
 

@@ -133,7 +133,7 @@ def test_a_thread_that_updates_looks_at_what_another_computed_gradients_for(tmp_
                     optimizer.zero_grad()
                     pool.submit(lambda: model(torch.ones(1, 3)).sum().backward()).result(20)
                     optimizer.step()
-        assert len(run.session.tracker._trainers) <= 2
+        assert len(run.session.tracker.trainers) <= 2
     assert run.changes("parameter", "Linear.weight")[1:] == [("Linear.weight", "content")] * 6
     changes = [change for _, change in run.changes("gradient", "Linear.weight")]
     assert (changes.count("set"), changes.count("cleared")) == (6, 5)
