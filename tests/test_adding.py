@@ -113,12 +113,14 @@ def perform(page: str, folder: Path, *, without: Step | None = None) -> list[str
             path.write_text(patched(path.read_text("utf-8"), step.text), encoding="utf-8")
         else:
             assert not path.exists(), f"{step.path} exists already"
+            path.parent.mkdir(exist_ok=True)
             path.write_text(step.text, encoding="utf-8")
     return failed
 
 
 def test_the_pages_have_steps() -> None:
-    assert {"adding-a-rule", "adding-an-instrument", "adding-a-report-format"} <= set(PAGES)
+    assert {"adding-a-relation", "adding-a-rule", "adding-an-instrument"} <= set(PAGES)
+    assert {"adding-a-command", "adding-a-report-format"} <= set(PAGES)
     assert all(len(steps(page)) >= 3 for page in PAGES)
 
 
