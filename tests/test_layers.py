@@ -20,7 +20,7 @@ LAYERS = (
     ("facts",),
     ("relations", "rules"),
     ("check",),
-    ("infer", "diff", "profile"),
+    ("infer", "diff", "metrics", "profile"),
     ("report",),
     ("config", "presets"),
     ("api",),
