@@ -54,6 +54,8 @@ _SUMMARY = {
 
 def file_name(kind: str) -> str:
     """``calls.parquet`` for the kind ``call``."""
+    if kind.endswith("s"):
+        return f"{kind}.parquet"
     return f"{kind}es.parquet" if kind.endswith("ch") else f"{kind}s.parquet"
 
 
