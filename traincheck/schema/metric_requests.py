@@ -1,4 +1,4 @@
-"""Which metrics a monitor records: requests as a command line, a configuration or a program has them.
+"""Which metrics a monitor records, as a command line, a configuration or a program asks for them.
 
 Does not import torch: the launcher and the command line also load this module.
 """

@@ -127,16 +127,20 @@ def _share_of_zeros(row: Numbers) -> float | None:
     return None if zeros is None or not count else zeros / count
 
 
-def _standardized(row: Numbers, power: int) -> float | None:
-    """The third or fourth central moment, in units of the standard deviation."""
+def _skewness(row: Numbers) -> float | None:
     first, second, third = (_mean_of(column)(row) for column in (SUM, SQUARES, CUBES))
     variance = _variance(row)
     if first is None or second is None or third is None or not variance:
         return None
-    if power == 3:
-        return (third - 3 * first * second + 2 * first**3) / variance**1.5
-    fourth = _mean_of(FOURTHS)(row)
-    if fourth is None:
+    return (third - 3 * first * second + 2 * first**3) / variance**1.5
+
+
+def _kurtosis(row: Numbers) -> float | None:
+    first, second, third, fourth = (
+        _mean_of(column)(row) for column in (SUM, SQUARES, CUBES, FOURTHS)
+    )
+    variance = _variance(row)
+    if first is None or second is None or third is None or fourth is None or not variance:
         return None
     return (fourth - 4 * first * third + 6 * first**2 * second - 3 * first**4) / variance**2
 
@@ -165,12 +169,10 @@ STATISTICS = {
         _needing("sum"), lambda r: r[NONFINITE], "number of elements that are NaN or infinite"
     ),
     "count": Statistic(_needing(), lambda r: r[COUNT], "number of elements"),
-    "skewness": Statistic(
-        _needing("sum", "squares", "cubes"), lambda r: _standardized(r, 3), "skewness"
-    ),
+    "skewness": Statistic(_needing("sum", "squares", "cubes"), _skewness, "skewness"),
     "kurtosis": Statistic(
         _needing("sum", "squares", "cubes", "fourths"),
-        lambda r: _standardized(r, 4),
+        _kurtosis,
         "kurtosis; 3 for a normal distribution",
     ),
 }

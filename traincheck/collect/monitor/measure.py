@@ -10,6 +10,7 @@ import torch
 from traincheck.collect.monitor.numbers import StepNumbers, leaves
 from traincheck.collect.monitor.plan import Plan
 from traincheck.collect.tensors.sums import is_hidden, local_part, sums_of, why_not
+from traincheck.schema.metric_names import SHARDED
 from traincheck.schema.metric_requests import DIMENSIONS, MetricRequest
 from traincheck.schema.sums import scaled
 
@@ -163,10 +164,13 @@ class Measure:
         if is_hidden():
             return
         with_state = self.plan.has("optimizer_state")
+        moved: dict[int, torch.Tensor | None] = {}  # tied parameters are subtracted once
         for name, parameter in named:
-            old = before.get(id(parameter))
-            if old is not None:
-                self._update(name, parameter, old)
+            key = id(parameter)
+            if key in before and key not in moved:
+                moved[key] = _subtracted(parameter, before[key])
+            if (difference := moved.get(key)) is not None:
+                self._update(name, parameter, difference)
             if with_state:
                 self._state(name, optimizer.state.get(parameter, {}))
 
@@ -207,15 +211,13 @@ class Measure:
             if why_not(local) is None:
                 self._before[id(parameter)] = local.clone()
 
-    def _update(self, name: str, parameter: torch.Tensor, old: torch.Tensor) -> None:
+    def _update(self, name: str, parameter: torch.Tensor, difference: torch.Tensor) -> None:
         columns = self.plan.columns("update", name)
-        now, is_part = local_part(parameter.detach())
-        if columns is None or now.shape != old.shape or now.device != old.device:
+        if columns is None:
             return
-        torch.sub(now, old, out=old)
-        if is_part:
-            self.training.combine[f"update/{name}"] = "shard"
-        self.training.add(f"update/{name}", old, columns)
+        if local_part(parameter)[1]:
+            self.training.combine[f"update/{name}"] = SHARDED
+        self.training.add(f"update/{name}", difference, columns)
 
     def _state(self, name: str, state: Mapping[str, Any]) -> None:
         columns = self.plan.columns("optimizer_state", name)
@@ -242,6 +244,14 @@ def _slice(
     parts = local.detach().unbind(DIMENSIONS[request.per])[:_MOST_SLICES]
     for index, part in enumerate(parts):
         numbers.add(f"{subject}/{name}.{request.per}_{index}", part, request.columns)
+
+
+def _subtracted(parameter: torch.Tensor, old: torch.Tensor) -> torch.Tensor | None:
+    """What a parameter has changed by, in the memory of its copy; None if it is another tensor."""
+    now, _ = local_part(parameter.detach())
+    if now.shape != old.shape or now.device != old.device:
+        return None
+    return torch.sub(now, old, out=old)
 
 
 def _scale_inside(optimizer: Any) -> Any:
