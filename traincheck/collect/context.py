@@ -24,6 +24,7 @@ class Hooks:
 
     Attributes:
         at_step_end: before a recorded step is written.
+        at_close: before the last step of the run is written, if that is recorded.
         after_optimizer: within the step, after its update.
         after_step: after a step is written completely.
         before_save: before a checkpoint is written.
@@ -31,6 +32,7 @@ class Hooks:
     """
 
     at_step_end: list[Callable[[Emitter], None]] = field(default_factory=list)
+    at_close: list[Callable[[Emitter], None]] = field(default_factory=list)
     after_optimizer: list[Callable[[], None]] = field(default_factory=list)
     after_step: list[Callable[[], None]] = field(default_factory=list)
     before_save: list[Callable[[], None]] = field(default_factory=list)

@@ -142,5 +142,6 @@ _ALL = (
     Feed(instrument="warnings", kinds=frozenset({"warning"})),
     Feed(instrument="packages", packages=True),
     Feed(instrument="transforms"),
+    Feed(instrument="monitor", kinds=frozenset({"metrics"})),
 )
 FEEDS = {feed.instrument: feed for feed in _ALL}

@@ -46,6 +46,8 @@ _FORMS = {"Int64": INTEGER, "str": _TEXT, "bool": _FLAG, "tuple[Int64, ...]": SH
 
 def file_name(kind: str) -> str:
     """``calls.parquet`` for the kind ``call``."""
+    if kind.endswith("s"):
+        return f"{kind}.parquet"
     return f"{kind}es.parquet" if kind.endswith("ch") else f"{kind}s.parquet"
 
 

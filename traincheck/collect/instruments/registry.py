@@ -13,6 +13,7 @@ from traincheck.collect.instruments.distributed import Distributed
 from traincheck.collect.instruments.functional import Functional
 from traincheck.collect.instruments.modes import Modes
 from traincheck.collect.instruments.modules import Modules
+from traincheck.collect.instruments.monitor import Monitor
 from traincheck.collect.instruments.optimizers import Optimizers
 from traincheck.collect.instruments.packages import Packages
 from traincheck.collect.instruments.python_warnings import PythonWarnings
@@ -22,6 +23,7 @@ from traincheck.collect.instruments.rng_state import RandomState
 from traincheck.collect.instruments.schedulers import Schedulers
 
 INSTRUMENTS: tuple[type[Instrument], ...] = (
+    Monitor,  # inside the wrapper of modules, which begins the step
     Modules,
     Functional,
     Reshapes,

@@ -38,6 +38,7 @@ class Settings:
     instrument: the user's own packages to record calls of.
     fold: omit calls within models from repeated evaluation forwards; for rules alone.
     needs: the requested records; None for everything of the level.
+    monitor: the metrics of a monitored run, as `MonitorView.to_json` gives them; None for none.
     package: folder of the traincheck that launched the run, for interpreters that lack it.
     """
 
@@ -50,6 +51,7 @@ class Settings:
     fold: bool = False
     instrument: tuple[str, ...] = ()
     needs: Needs | None = None
+    monitor: Mapping[str, Any] | None = None
     package: str = _PACKAGE
 
     @property
@@ -83,6 +85,7 @@ class Settings:
             "fold": self.fold,
             "instrument": list(self.instrument),
             "needs": None if self.needs is None else needs_json(self.needs),
+            **({} if self.monitor is None else {"monitor": self.monitor}),
         }
 
 

@@ -135,6 +135,8 @@ class Session:
                 if em is not None and not self.is_worker and not self.faults.is_storage_lost:
                     self.tracker.detector.resolve(em)
                     if any(self.steps.counters.values()):
+                        for action in self.hooks.at_close if self.recording.on else ():
+                            action(em)
                         is_over = self.steps.is_between or self.hooks.is_last_over(em)
                         self._boundary.write_step(em, complete=is_over)
                 if self.faults.lost and em is not None:

@@ -1,0 +1,269 @@
+"""Metrics of a monitored run: of module calls, and of variables around optimizer steps.
+
+Installed only when the settings ask for metrics. In steps that are not recorded it does nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+import torch
+from torch.nn import utils
+from torch.optim import optimizer as optimizers
+
+from traincheck.collect.instruments.base import Instrument
+from traincheck.collect.monitor.measure import Measure
+from traincheck.collect.monitor.plan import Plan
+from traincheck.collect.monitor.records import NameTable
+from traincheck.collect.tensors.reading import unseen
+from traincheck.collect.trace_writer.compile_state import is_traced, state
+from traincheck.collect.trace_writer.emitter import Emitter, hidden
+from traincheck.collect.tracking.naming import unwrap
+from traincheck.schema.claims import Needs
+from traincheck.schema.metric_requests import MonitorView
+
+# Within backward: forwards there are those that checkpointing repeats.
+_graph_task: Callable[[], int] = getattr(torch._C, "_current_graph_task_id", lambda: -1)
+_MOST_NAMES = 1 << 16
+
+
+class _Stack(threading.local):
+    """The modules that are being called in a thread, and whether the outermost one trains."""
+
+    def __init__(self) -> None:
+        self.modules: list[torch.nn.Module] = []
+        self.is_training = True
+        self.count = 0  # of measured calls
+
+
+class Monitor(Instrument):
+    """Takes the numbers that `Settings.monitor` asks for, and writes one event a step."""
+
+    name = "monitor"
+    is_seen_by_transforms = True
+
+    def is_wanted(self) -> bool:
+        return self.session.settings.monitor is not None
+
+    def install(self) -> None:
+        session = self.session
+        plan = Plan(MonitorView.from_json(session.settings.monitor or {}))
+        if session.needs == Needs():  # calls within models are for nobody else
+            session.recording.inner_calls = False
+        self._plan = plan
+        self._measure = Measure(plan, self.session.fault)
+        self._table = NameTable()
+        self._stack = _Stack()
+        self._names: dict[int, tuple[weakref.ref[torch.nn.Module], int, str | None]] = {}
+        self.replace(torch.nn.Module, "__call__", self._wrap_call)
+        if plan.has("gradient_before_clip"):
+            self.replace(utils, "clip_grad_norm_", self._wrap_clip)
+            self.replace(utils, "clip_grad_value_", self._wrap_clip)
+        if plan.has("activation_gradient"):
+            self.replace(torch.amp.GradScaler, "scale", self._wrap_scale)
+        self._handles = [
+            optimizers.register_optimizer_step_pre_hook(self._before_step),
+            optimizers.register_optimizer_step_post_hook(self._after_step),
+        ]
+        self.session.hooks.at_step_end.append(self._write)
+        self.session.hooks.at_close.append(self._write)
+
+    def remove(self) -> None:
+        super().remove()
+        while self._handles:
+            self._handles.pop().remove()
+        for hooks in (self.session.hooks.at_step_end, self.session.hooks.at_close):
+            if self._write in hooks:
+                hooks.remove(self._write)
+
+    # -- module calls
+
+    def _wrap_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        recording, measured = self.session.recording, self._call
+
+        # The profiler of torch reads the local named self
+        def __call__(self: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+            if is_traced() or not recording.on or state._is_compiling_flag:
+                return original(self, *args, **kwargs)
+            return measured(original, self, args, kwargs)
+
+        return hidden(__call__)
+
+    def _call(
+        self,
+        original: Callable[..., Any],
+        module: torch.nn.Module,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        session, stack = self.session, self._stack
+        em = session.local.em or session.emitter()
+        if em.busy or session.is_worker or _graph_task() != -1:
+            return original(module, *args, **kwargs)
+        if not stack.modules:
+            grad = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
+            stack.is_training = grad
+        name = self._entered(em, module, args, kwargs)
+        before = stack.count
+        stack.modules.append(module)
+        try:
+            result = original(module, *args, **kwargs)
+        finally:
+            stack.modules.pop()
+        if name is not None and session.recording.on:
+            self._left(em, module, name, args, kwargs, result, has_inner=stack.count != before)
+        return result
+
+    def _entered(
+        self, em: Emitter, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> str | None:
+        """A module is about to be called: its name, and its inputs."""
+        em.busy = True
+        try:
+            with unseen():
+                name = self._name(module)
+                if name is not None and self._measure.measures_inputs and unwrap(module) is module:
+                    is_training = self._stack.is_training
+                    self._measure.inputs(name, args, kwargs, is_training=is_training)
+                return name
+        except Exception as error:  # training must go on whatever we got wrong
+            self.session.fault(self._entered, error)
+            return None
+        finally:
+            em.busy = False
+
+    def _left(
+        self,
+        em: Emitter,
+        module: torch.nn.Module,
+        name: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        result: Any,
+        *,
+        has_inner: bool,
+    ) -> None:
+        """A module has returned. has_inner: modules within it were measured."""
+        stack = self._stack
+        em.busy = True
+        try:
+            with unseen():
+                # A wrapper stands for its module only where that is compiled, so not called
+                if has_inner and unwrap(module) is not module:
+                    return
+                stack.count += 1
+                training = stack.is_training
+                self._measure.call(name, args, kwargs, result, is_training=training)
+        except Exception as error:  # training must go on whatever we got wrong
+            self.session.fault(self._left, error)
+        finally:
+            em.busy = False
+
+    def _name(self, module: torch.nn.Module) -> str | None:
+        """The path of a module; None if it is not below a known model."""
+        modules = self.session.tracker.modules
+        known = self._names.get(id(module))
+        if known is not None and known[0]() is module and known[1] == modules.maps:
+            return known[2]
+        stack = self._stack.modules
+        if not stack or stack[-1] is unwrap(module):
+            name: str | None = modules.find(module)[0]
+        elif unwrap(stack[-1]) is module:
+            name = modules.find(module)[0]
+        else:
+            name = modules.child(module, modules.root_of(unwrap(stack[0])), stack[-1])
+        if name is not None:
+            if len(self._names) >= _MOST_NAMES:
+                self._names.clear()
+            self._names[id(module)] = (weakref.ref(module), modules.maps, name)
+        return name
+
+    # -- optimizer steps
+
+    def _named(self, optimizer: torch.optim.Optimizer) -> list[tuple[str, torch.Tensor]]:
+        """The parameters of an optimizer; tied ones under each of their names."""
+        held = {id(p): p for group in optimizer.param_groups for p in group["params"]}
+        tracker = self.session.tracker
+        found = [(name, p) for name, p in tracker.live_parameters() if id(p) in held]
+        unnamed = held.keys() - {id(p) for _, p in found}
+        if unnamed:
+            owner = "optimizer"
+            names = tracker.named_parameters(owner, optimizer)
+            found += [(name, p) for name, p in names if id(p) in unnamed]
+        return found
+
+    def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        self._guarded(self._measure.before_update, optimizer)
+
+    def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        self._guarded(self._measure.after_update, optimizer)
+
+    def _guarded(self, action: Callable[..., None], optimizer: Any) -> None:
+        session = self.session
+        if not session.recording.on or is_traced():
+            return
+        em = session.local.em or session.emitter()
+        busy, em.busy = em.busy, True
+        try:
+            with unseen():
+                action(optimizer, self._named(optimizer))
+        except Exception as error:  # training must go on whatever we got wrong
+            session.fault(action, error)
+        finally:
+            em.busy = busy
+
+    def _wrap_clip(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def clip(parameters: Any, *args: Any, **kwargs: Any) -> Any:
+            if self.session.recording.on and not is_traced():
+                self._before_clip(parameters)
+            return original(parameters, *args, **kwargs)
+
+        return hidden(clip)
+
+    def _before_clip(self, parameters: Any) -> None:
+        """Gradients are about to be clipped. A generator of parameters is not consumed."""
+        session = self.session
+        em = session.local.em or session.emitter()
+        busy, em.busy = em.busy, True
+        try:
+            with unseen():
+                named = list(session.tracker.live_parameters())
+                if isinstance(parameters, torch.Tensor):
+                    parameters = [parameters]
+                if isinstance(parameters, (list, tuple)):
+                    given = set(map(id, parameters))
+                    named = [(name, p) for name, p in named if id(p) in given]
+                self._measure.gradients(named, "gradient_before_clip")
+        except Exception as error:  # training must go on whatever we got wrong
+            session.fault(self._before_clip, error)
+        finally:
+            em.busy = busy
+
+    def _wrap_scale(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def scale(scaler: Any, /, *args: Any, **kwargs: Any) -> Any:
+            result = original(scaler, *args, **kwargs)
+            if self.session.recording.on and scaler.is_enabled():
+                try:
+                    self._measure.scale = scaler.get_scale()
+                except Exception as error:  # training must go on whatever we got wrong
+                    self.session.fault(self._wrap_scale, error)
+            return result
+
+        return hidden(scale)
+
+    # -- the end of a step
+
+    def _write(self, em: Emitter) -> None:
+        measure, table = self._measure, self._table
+        measure.forget_update()
+        measure.end_backward()
+        for numbers, evaluates in ((measure.training, False), (measure.evaluation, True)):
+            numbers.read()
+            if numbers or numbers.skipped:
+                fields = table.record(numbers, evaluates=evaluates)
+                em.write_json("metrics", orjson.dumps(fields)[1:-1])
+            numbers.clear()
