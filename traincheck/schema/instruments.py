@@ -141,6 +141,7 @@ _ALL = (
     ),
     Feed(instrument="warnings", kinds=frozenset({"warning"})),
     Feed(instrument="packages", packages=True),
+    Feed(instrument="comparison"),
     Feed(instrument="transforms"),
     Feed(instrument="monitor", kinds=frozenset({"metrics"})),
 )
