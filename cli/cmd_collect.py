@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -15,6 +16,7 @@ import click
 
 from traincheck.collect.launch.settings import MOST_STEPS, Level, Settings
 from traincheck.errors import UsageError
+from traincheck.schema.checksums import parse_schedule
 
 from . import _completion
 from ._broken_pipe import ignore_closed_stderr, line_start
@@ -78,6 +80,13 @@ _LEVELS = get_args(Level)
     help="Record the first N steps in full, regardless of --every. Some bugs need consecutive "
     "steps to show (for example gradients cleared before they are used).",
 )
+@click.option(
+    "--checksums",
+    metavar="STEPS",
+    help="Also record a checksum and statistics of each parameter, gradient, buffer, optimizer "
+    "state, random generator and batch, in the steps STEPS: all, every=100, first=10, 5:8, or "
+    "several with commas; rank=0 restricts it to a rank. See traincheck trace checksums.",
+)
 @click.option("--level", type=click.Choice(_LEVELS), help="Level of detail; deep adds operators.")
 @click.option(
     "--instrument",
@@ -138,9 +147,15 @@ def collect(ctx: click.Context, /, **options: Any) -> int:
     project = configuration(options)
     config = _configuration(options, project.collect)
     needs = _needs(config, project)
+    checksums = options["checksums"] or ""
+    if checksums:
+        parse_schedule(checksums)  # refuse what is not one before the program runs
     run_id = new_run_id(command)
     directory = Path(config.output) if config.output else Path("traces") / run_id
-    settings = _settings(config, directory=str(directory.absolute()), run_id=run_id, needs=needs)
+    settings = replace(
+        _settings(config, directory=str(directory.absolute()), run_id=run_id, needs=needs),
+        checksums=checksums,
+    )
     again = check_command_line(directory, {**options, "invariants": config.invariants})
     if options["check"] or options["halt"]:
         from traincheck.api import make_engine

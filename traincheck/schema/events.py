@@ -416,6 +416,33 @@ class MetricsEvent(_Event, frozen=True, kw_only=True, tag="metrics"):
     evaluates: bool = False
 
 
+class ChecksumEvent(_Event, frozen=True, kw_only=True, tag="checksum"):
+    """The content of a tensor before an optimizer stepped; or of other state that it depends on.
+
+    Written where ``--checksums`` asks for it.
+
+    Attributes:
+        group: what it is: "parameter", "gradient" as the optimizer uses it, "local_gradient" before
+            DDP reduces it, "buffer", "optimizer_state", "optimizer", "generator", "batch".
+        name: ``Net.fc1.weight``; of optimizer state ``<parameter>/exp_avg``; of a batch its path;
+            of a generator "torch", "torch.cuda", "numpy" or "python".
+        owner: id of the optimizer, or name of the loader.
+        summary: dtype, shape and fingerprint; None for what is not a tensor.
+        numbers: counts, order statistics and moments of the elements, over all elements, by name
+            (schema/checksums.py). A number that is not finite is text. ``skew`` and ``kurt`` are
+            left out where they are not defined.
+        data: values that are not tensors; of a batch its ``index`` in the epoch.
+    """
+
+    kind: ClassVar[Literal["checksum"]] = "checksum"
+    group: str
+    name: str = ""
+    owner: str | None = None
+    summary: TensorSummary | None = None
+    numbers: Mapping[str, Value] = {}
+    data: Mapping[str, Value] = {}
+
+
 class MarkEvent(_Event, frozen=True, kw_only=True, tag="mark"):
     """A note in the trace.
 
@@ -466,6 +493,7 @@ Event: TypeAlias = (
     | CheckpointEvent
     | WarningEvent
     | MetricsEvent
+    | ChecksumEvent
     | MarkEvent
 )
 EVENT_TYPES = (
@@ -480,6 +508,7 @@ EVENT_TYPES = (
     CheckpointEvent,
     WarningEvent,
     MetricsEvent,
+    ChecksumEvent,
     MarkEvent,
 )
 KINDS = tuple(event_type.kind for event_type in EVENT_TYPES)

@@ -142,6 +142,7 @@ _ALL = (
     Feed(instrument="warnings", kinds=frozenset({"warning"})),
     Feed(instrument="packages", packages=True),
     Feed(instrument="comparison"),
+    Feed(instrument="checksums", kinds=frozenset({"checksum"})),
     Feed(instrument="transforms"),
     Feed(instrument="monitor", kinds=frozenset({"metrics"})),
 )

@@ -214,14 +214,14 @@ class Data(Instrument):
         """The record of a batch."""
         session, needs = self.session, self.session.needs
         _, head, may_repeat = known
-        leaves = _leaves_of(batch)
+        leaves = leaves_of(batch)
         has_samples = needs is None or needs.exact or may_repeat
         drawn = _drawn(iterator)  # in other steps these tell what comes again
         is_due = self._has_content and (session.recording.scans or not self._is_rare or not drawn)
         has_content = has_samples or is_due or session.stats.arguments.follows_batches
         numbers = session.stats.for_batch(em, leaves) if session.stats.batch else {}
         texts = [
-            b"%b:%b" % (_quoted(path), _leaf(leaf, numbers.get(path), has_content=has_content))
+            b"%b:%b" % (quoted_path(path), _leaf(leaf, numbers.get(path), has_content=has_content))
             for path, leaf in leaves.items()
         ]
         index = iterator._num_yielded - 1
@@ -327,7 +327,8 @@ def _leaf(tensor: torch.Tensor, numbers: bytes | None, *, has_content: bool) -> 
 
 
 @functools.lru_cache(maxsize=256)
-def _quoted(path: str) -> bytes:
+def quoted_path(path: str) -> bytes:
+    """The path of a leaf as JSON text, with keys of the user masked."""
     return orjson.dumps(".".join(map(_part, path.split("."))))
 
 
@@ -337,7 +338,7 @@ def _part(name: str) -> str:
     return masking.key(head) + bracket + place if head else name
 
 
-def _leaves_of(batch: Any) -> dict[str, torch.Tensor]:
+def leaves_of(batch: Any) -> dict[str, torch.Tensor]:
     """Tensors in a batch by path."""
     if type(batch) not in _PLAIN_BATCHES or len(batch) > _MAX_LEAVES:
         return dict(_leaves("batch", batch))

@@ -6,6 +6,7 @@ from traincheck.collect.instruments.amp import Amp
 from traincheck.collect.instruments.autograd import Autograd
 from traincheck.collect.instruments.base import Instrument
 from traincheck.collect.instruments.checkpoint import Checkpoint
+from traincheck.collect.instruments.checksums import Checksums
 from traincheck.collect.instruments.clipping import Clipping
 from traincheck.collect.instruments.code_capture import Transforms
 from traincheck.collect.instruments.comparison import Comparison
@@ -42,5 +43,6 @@ INSTRUMENTS: tuple[type[Instrument], ...] = (
     PythonWarnings,
     Packages,
     Comparison,
+    Checksums,  # outside the wrapper of data, which begins the step
     Transforms,
 )

@@ -50,6 +50,7 @@ class Settings:
     view: "diff" to record what the comparison of runs needs; empty for no such view.
     outputs: of which modules outputs are fingerprinted in this view: all, root, or a glob of paths.
     sketch: record the linear sketch of each tensor in this view.
+    checksums: the steps in which checksums are taken, as `parse_schedule` reads it; empty for none.
     needs: the requested records; None for everything of the level.
     monitor: the metrics of a monitored run, as `MonitorView.to_json` gives them; None for none.
     package: folder of the traincheck that launched the run, for interpreters that lack it.
@@ -65,6 +66,7 @@ class Settings:
     view: str = ""
     outputs: str = "root"
     sketch: bool = False
+    checksums: str = ""
     instrument: tuple[str, ...] = ()
     needs: Needs | None = None
     monitor: Mapping[str, Any] | None = None
@@ -102,6 +104,7 @@ class Settings:
             "view": self.view,
             "outputs": self.outputs,
             "sketch": self.sketch,
+            "checksums": self.checksums,
             "instrument": list(self.instrument),
             "needs": None if self.needs is None else needs_json(self.needs),
             **({} if self.monitor is None else {"monitor": self.monitor}),
