@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from traincheck.errors import OutputError, UsageError
+from traincheck.store.checksum_files import save_text
 from traincheck.store.checksum_layout import (
     CHECKSUMS,
     STATISTICS,
@@ -68,7 +68,7 @@ def write(
             click.echo(_document(layout, form, count), nl=False)
         else:
             name = f"step={report.step}/rank{report.rank}.{form}"
-            _save(Path(output) / name, _text(layout, form))
+            save_text(Path(output) / name, _text(layout, form))
         count += 1
     if not count:
         raise UsageError(
@@ -89,21 +89,6 @@ def _document(layout: Mapping[str, Any], form: str, number: int) -> str:
     if form == "json":
         return dump_json(layout).decode() + "\n"
     return ("---\n" if number else "") + to_yaml(layout)
-
-
-def _save(path: Path, text: str) -> None:
-    """Write a file as a whole: a reader never finds a part of it."""
-    partial = path.with_suffix(path.suffix + ".part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(text, encoding="utf-8")
-        os.replace(partial, path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise OutputError(
-            f"cannot write {path}: {error.strerror}",
-            fix="name a writable folder with -o, on a disk with free space",
-        ) from error
 
 
 def _names(text: str | None, known: tuple[str, ...], what: str) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import orjson
 import xxhash
 
 from traincheck.errors import MissingDependencyError, UsageError, nearest
@@ -39,7 +40,7 @@ _SYMBOLS: Mapping[str, tuple[tuple[str, str], ...]] = {
     "med": (("med", "m̃"),),
     "mean": (("mean", "μ"),),
     "amean": (("amean", "μ⁺"),),
-    "std": (("std", "σ"),),
+    "std": (("std", "\N{GREEK SMALL LETTER SIGMA}"),),
     "var": (("var", "σ²"),),
     "uvar": (("uvar", "s²"),),
     "skew": (("skew", "γ₁"),),
@@ -135,7 +136,7 @@ def to_yaml(layout: Mapping[str, Any]) -> str:
 
 def to_json(layout: Mapping[str, Any]) -> str:
     """The layout as JSON, keys in their order."""
-    return dump_json(layout, indent=True).decode() + "\n"
+    return dump_json(layout, option=orjson.OPT_INDENT_2).decode() + "\n"
 
 
 def check_names(given: Iterable[str], known: Collection[str], what: str) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from traincheck.collect.tensors.checksum_snapshot import ChecksumSnapshot, bytes_fingerprint
+from traincheck.collect.tensors.device_fingerprint import is_capturing
 from traincheck.collect.tensors.summarize import dotted, summarize_named
 from traincheck.schema.checksums import GENERATOR, SETTINGS, STATE
 
@@ -74,11 +75,9 @@ def add_generators(snapshot: ChecksumSnapshot) -> None:
     Those of CUDA only if the program uses it, that of NumPy only if it is loaded.
     """
     snapshot.add(GENERATOR, "torch", torch.get_rng_state())
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        if not torch.cuda.is_current_stream_capturing():
-            states = torch.cuda.get_rng_state_all()
-            if states:
-                snapshot.add(GENERATOR, "torch.cuda", torch.stack(states))
+    is_used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    if is_used and not is_capturing():
+        snapshot.add(GENERATOR, "torch.cuda", torch.stack(torch.cuda.get_rng_state_all()))
     numpy = sys.modules.get("numpy.random")
     if numpy is not None:
         algorithm, state, position, has_gauss, gauss = numpy.get_state()
