@@ -1,4 +1,4 @@
-"""The checksums of one step and rank as nested values, in the layout of fkat's reports, and as YAML.
+"""The checksums of one step and rank as nested values in the layout of fkat's reports; as YAML.
 
 Keys and symbols are those of fkat 0.1.2, so that its users can compare reports as before. Contents
 differ where that layout is ambiguous; see docs/checksums.md and ADR 0029.

@@ -108,7 +108,7 @@ def _ordered(flat: torch.Tensor) -> dict[str, torch.Tensor]:
 
 def _moments(flat: torch.Tensor) -> dict[str, torch.Tensor]:
     """Moments around the mean. std and uvar are those of a sample, skew and kurt of this std."""
-    count, pieces = flat.numel(), flat.split(_PIECE)
+    count, pieces = flat.numel(), torch.split(flat, _PIECE)
     zero = torch.zeros((), dtype=torch.float64, device=flat.device)
     total, absolute = zero, zero
     for piece in pieces:

@@ -96,7 +96,8 @@ class StepChecksums:
         for name, parameter in named:
             if parameter.requires_grad and parameter.is_leaf:
                 hook = guard(functools.partial(self._accumulated, name))
-                self._handles.append(parameter.register_post_accumulate_grad_hook(hook))
+                added = parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
+                self._handles.append(added)
 
     def _accumulated(self, name: str, parameter: torch.Tensor) -> None:
         if parameter.grad is not None:
