@@ -259,6 +259,9 @@ CASES = {
     "warnings": warned,
     "packages": own_package,
     "transforms": scripted,
+    "checksums": stepped,
+    "checksums-groups": adam,
+    "checksums-batches": loaded,
 }
 
 pytestmark = [
@@ -281,7 +284,7 @@ def package_of_the_user(tmp_path, monkeypatch):
     sys.modules.pop("a_package_of_the_user", None)
 
 
-SETTINGS = {"instrument": ("a_package_of_the_user",)}
+SETTINGS = {"instrument": ("a_package_of_the_user",), "checksums": "all"}
 
 
 def same(one, other):

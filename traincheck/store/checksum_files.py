@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from traincheck.errors import OutputError
@@ -20,7 +21,8 @@ def save_text(path: Path, text: str) -> None:
         partial.write_text(text, encoding="utf-8")
         partial.replace(path)
     except OSError as error:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
         raise OutputError(
             f"cannot write {path}: {error.strerror}",
             fix="name a writable folder, on a disk with free space",

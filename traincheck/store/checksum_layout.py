@@ -283,8 +283,15 @@ class _Layout:
                 continue
             if name in _OF_SUMMARY:
                 parts.append(_OF_SUMMARY[name](summary))
-            parts += [f"{event.numbers.get(key, _UNKNOWN)}{symbol}" for key, symbol in numbers]
+            parts += [f"{_number(event.numbers, key)}{symbol}" for key, symbol in numbers]
         return "|".join(parts)
+
+
+def _number(numbers: Mapping[str, Any], key: str) -> Any:
+    """A number; ``?`` if there is none, as of the skewness of equal elements."""
+    if key in numbers:
+        return numbers[key]
+    return "nan" if key in ("skew", "kurt") and numbers.get("std") else _UNKNOWN
 
 
 def _shape(summary: TensorSummary) -> str:
