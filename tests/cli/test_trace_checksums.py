@@ -11,8 +11,8 @@ import pytest
 import torch
 import yaml
 
-from tests.collect import harness
-from tests.collect.test_checksums import reference
+from benchmarks import harness
+from tests.collect.checksum_reference import reference
 from traincheck.cli.main import main
 from traincheck.collect.tensors.fingerprint import fingerprint
 
