@@ -171,7 +171,7 @@ class Compared:
         if b'"fingerprint":' in text:
             return text
         text = text[:-1]
-        if tensor.is_cpu:
+        if not is_far(tensor):
             found = fingerprint(tensor)
             if found is not None:
                 text += FINGERPRINT % found.encode()
@@ -235,7 +235,12 @@ class Compared:
             return b""
         has_stats = b'"stats":' in text
         make, slot = (_sketch_alone, SKETCH) if has_stats else (finish_sketch, STATS)
-        return slot % (make(found.tolist()) if found.is_cpu else em.defer(make, found))
+        return slot % (em.defer(make, found) if is_far(found) else make(found.tolist()))
+
+
+def is_far(tensor: torch.Tensor) -> bool:
+    """Whether reading the tensor now would wait for a device."""
+    return not tensor.is_cpu
 
 
 def _items(value: Any) -> list[Part]:
