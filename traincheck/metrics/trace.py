@@ -10,9 +10,10 @@ from typing import Any
 
 from traincheck.errors import TraceFormatError, UsageError
 from traincheck.schema.events import Event, MetricsEvent
-from traincheck.schema.metric_names import Combine, is_replicated, subject_of
+from traincheck.schema.metric_names import REPLICATED, Combine, is_replicated, subject_of
 from traincheck.schema.metric_requests import RATIO, MetricRequest, MonitorView
 from traincheck.schema.sums import COLUMNS, STATISTICS, Row, divided, is_taken, merged
+from traincheck.store.manifest import read_manifest
 from traincheck.store.reader import TraceReader
 
 from .series import Metrics
@@ -38,6 +39,20 @@ def read_run(run: Path | str | TraceReader) -> Metrics:
             fix="record a run with traincheck monitor train.py",
         )
     return metrics
+
+
+def overview(run: Path | str, metrics: Metrics) -> str:
+    """How much was measured, in one line."""
+    settings = read_manifest(Path(run))[0]
+    every = settings.settings.get("every", 1) if settings is not None else 1
+    names = {(subject_of(key), key.rpartition("/")[0]) for key in metrics}
+    modules = sum(subject in ("activation", "input") for subject, _ in names)
+    variables = len({name.partition("/")[2] for subject, name in names if subject in REPLICATED})
+    steps = len(metrics.steps)
+    return (
+        f"{steps:,} steps measured, one in {every} after the first ones; "
+        f"{modules:,} modules, {variables:,} variables, {len(metrics):,} metrics"
+    )
 
 
 def _view(reader: TraceReader) -> MonitorView | None:

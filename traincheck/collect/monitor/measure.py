@@ -9,7 +9,7 @@ import torch
 
 from traincheck.collect.monitor.numbers import StepNumbers, leaves
 from traincheck.collect.monitor.plan import Plan
-from traincheck.collect.tensors.sums import is_hidden, local_part, sums_of, why_not
+from traincheck.collect.tensors.sums import Taken, is_hidden, local_part, sums_of, why_not
 from traincheck.schema.metric_names import SHARDED
 from traincheck.schema.metric_requests import DIMENSIONS, MetricRequest
 from traincheck.schema.sums import scaled
@@ -39,7 +39,7 @@ class Measure:
         self.evaluation = StepNumbers()
         self.scale: Any = None
         self._before: dict[int, torch.Tensor] = {}
-        self._gradients: list[tuple[str, Any]] = []
+        self._gradients: list[tuple[str, Taken]] = []
         self._measures_inputs = plan.has("input")
         self._measures_gradients = plan.has("activation_gradient")
 
@@ -179,11 +179,8 @@ class Measure:
         found, self._gradients = self._gradients, []
         scale = self.scale
         for name, taken in found:
-            if isinstance(taken, list) and scale:
-                taken = scaled(taken, 1.0 / scale)
-            elif scale:
-                taken = _scaled_late(taken, scale)
-            self.training.add_sums(f"activation_gradient/{name}", taken)
+            whole = _unscaled(taken, scale) if scale else taken
+            self.training.add_sums(f"activation_gradient/{name}", whole)
 
     def forget_update(self) -> None:
         """Drop the copies of parameters: the update did not come, or the step is over."""
@@ -239,7 +236,7 @@ def _slice(
 ) -> None:
     """The sums of each index of one dimension."""
     local, _ = local_part(tensor)
-    if why_not(local) is not None or local.dim() < 2:
+    if why_not(local) is not None or local.dim() <= 1:
         return
     parts = local.detach().unbind(DIMENSIONS[request.per])[:_MOST_SLICES]
     for index, part in enumerate(parts):
@@ -260,6 +257,9 @@ def _scale_inside(optimizer: Any) -> Any:
     return scale if isinstance(scale, torch.Tensor) else None
 
 
-def _scaled_late(taken: torch.Tensor, scale: float) -> torch.Tensor:
+def _unscaled(taken: Taken, scale: float) -> Taken:
+    """The sums of gradients without the scale of the loss."""
+    if not isinstance(taken, torch.Tensor):
+        return scaled(taken, 1.0 / scale)
     factors = scaled([1.0] * taken.numel(), 1.0 / scale)
     return taken * torch.tensor(factors, dtype=taken.dtype, device=taken.device)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -31,7 +30,7 @@ class StepNumbers:
         self.values: dict[str, list[float]] = {}
         self.combine: dict[str, str] = {}
         self.skipped: dict[str, str] = {}
-        self._late: list[tuple[str, torch.Tensor, float | None]] = []
+        self._late: list[tuple[str, torch.Tensor]] = []
 
     def add(self, name: str, tensor: torch.Tensor, columns: frozenset[str]) -> None:
         """Add the sums of a tensor."""
@@ -44,10 +43,10 @@ class StepNumbers:
             self.combine[name] = SHARDED
         self.add_sums(name, sums_of(tensor, columns))
 
-    def add_sums(self, name: str, taken: Taken, scale: float | None = None) -> None:
-        """Add sums that were taken. scale: what the elements are to be divided by."""
+    def add_sums(self, name: str, taken: Taken) -> None:
+        """Add sums that were taken."""
         if isinstance(taken, torch.Tensor):
-            self._late.append((name, taken, scale))
+            self._late.append((name, taken))
             return
         known = self.sums.get(name)
         if known is None:
@@ -76,7 +75,7 @@ class StepNumbers:
     def read(self) -> None:
         """Turn the sums that are on a device into numbers, in one copy."""
         late, self._late = self._late, []
-        for (name, _, _), row in zip(late, read_sums([taken for _, taken, _ in late])):
+        for (name, _), row in zip(late, read_sums([taken for _, taken in late])):
             self.add_sums(name, row)
 
     def clear(self) -> None:
@@ -111,8 +110,3 @@ def _walk(
     elif isinstance(value, Mapping):
         for key, one in list(value.items())[:_MOST_LEAVES]:
             _walk(one, f"{name}[{str(key)[:100]}]", take, left, depth + 1)
-
-
-def is_number(value: float) -> bool:
-    """Whether a value is finite."""
-    return math.isfinite(value)
