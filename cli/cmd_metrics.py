@@ -74,7 +74,8 @@ def metrics(
     elif form == "json":
         write_json(found, out)
     else:
-        for line in (layer_tables if by == "layer" else step_table)(found, limit):
+        lines = layer_tables(found, limit) if by == "layer" else step_table(found, limit)
+        for line in lines:
             click.echo(line)
     for one in found.failed:
         click.echo(

@@ -15,7 +15,7 @@ import click
 
 from traincheck.collect.launch.settings import MOST_STEPS
 from traincheck.errors import TraincheckError, UsageError
-from traincheck.schema.metric_requests import DEFAULT, MonitorView, checked, parse_requests
+from traincheck.schema.metrics.requests import DEFAULT, MonitorView, checked, parse_requests
 
 from . import _completion
 from ._broken_pipe import ignore_closed_stderr, line_start

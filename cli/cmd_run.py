@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from traincheck.collect.launch.settings import MOST_STEPS
-from traincheck.errors import UsageError
 from traincheck.schema.findings import FINDINGS
 
 from . import _completion

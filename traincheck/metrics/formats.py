@@ -46,9 +46,14 @@ def save(metrics: Metrics, path: Path | str) -> None:
         MissingDependencyError: a package for this format is not installed.
     """
     path = Path(path)
-    writer = _WRITERS.get(path.suffix)
-    if writer is None:
+    if path.suffix not in _WRITERS:
         raise UsageError(f"no format is known for {path.name!r}", fix=_suffixes())
+    save_as(metrics, path, path.suffix)
+
+
+def save_as(metrics: Metrics, path: Path, suffix: str) -> None:
+    """Like `save`, in the format of a suffix such as ``.h5``, whatever the name is."""
+    writer = _WRITERS[suffix]
     try:
         writer(metrics, path)
     except OSError as error:
@@ -67,9 +72,14 @@ def load(path: Path | str) -> Metrics:
         MissingDependencyError: a package for this format is not installed.
     """
     path = Path(path)
-    reader = _READERS.get(path.suffix)
-    if reader is None:
+    if path.suffix not in _READERS:
         raise UsageError(f"no format is known for {path.name!r}", fix=_suffixes())
+    return load_as(path, path.suffix)
+
+
+def load_as(path: Path, suffix: str) -> Metrics:
+    """Like `load`, in the format of a suffix."""
+    reader = _READERS[suffix]
     try:
         return reader(path)
     except MissingDependencyError:
@@ -175,7 +185,7 @@ def _pyarrow() -> tuple[Any, Any]:
 
 def _h5py() -> Any:
     try:
-        import h5py
+        import h5py  # type: ignore[import-untyped,import-not-found,unused-ignore]
     except ImportError as error:
         raise MissingDependencyError(
             f"HDF5 files need the package h5py: {error}", fix="pip install 'traincheck[hdf5]'"

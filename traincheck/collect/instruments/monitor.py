@@ -24,7 +24,7 @@ from traincheck.collect.trace_writer.compile_state import is_traced, state
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
 from traincheck.collect.tracking.naming import unwrap
 from traincheck.schema.claims import Needs
-from traincheck.schema.metric_requests import MonitorView
+from traincheck.schema.metrics.requests import MonitorView
 
 # Within backward: forwards there are those that checkpointing repeats.
 _graph_task: Callable[[], int] = getattr(torch._C, "_current_graph_task_id", lambda: -1)

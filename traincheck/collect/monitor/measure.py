@@ -10,9 +10,9 @@ import torch
 from traincheck.collect.monitor.numbers import StepNumbers, leaves
 from traincheck.collect.monitor.plan import Plan
 from traincheck.collect.tensors.sums import Taken, is_hidden, local_part, sums_of, why_not
-from traincheck.schema.metric_names import SHARDED
-from traincheck.schema.metric_requests import DIMENSIONS, MetricRequest
-from traincheck.schema.sums import scaled
+from traincheck.schema.metrics.names import SHARDED
+from traincheck.schema.metrics.requests import DIMENSIONS, MetricRequest
+from traincheck.schema.metrics.sums import scaled
 
 _MOST_SLICES = 4096  # indices of one dimension that are measured
 
@@ -99,7 +99,7 @@ class Measure:
 
     def _slices(self, subject: str, name: str, value: Any, numbers: StepNumbers) -> None:
         for request in self.plan.sliced(subject, name):
-            leaves(value, name, lambda leaf, t, r=request: _slice(subject, leaf, t, r, numbers))
+            leaves(value, name, _slicer(subject, request, numbers))
 
     def _hook(self, name: str, tensor: torch.Tensor, columns: frozenset[str]) -> None:
         """Measure the gradient of an output when backward computes it."""
@@ -114,7 +114,7 @@ class Measure:
             except Exception as error:  # training must go on whatever we got wrong
                 self._fault(self._hook, error)
 
-        tensor.register_hook(take)
+        tensor.register_hook(take)  # type: ignore[no-untyped-call]
 
     # -- variables
 
@@ -229,6 +229,12 @@ def _adder(
     subject: str, numbers: StepNumbers, columns: frozenset[str]
 ) -> Callable[[str, torch.Tensor], None]:
     return lambda name, tensor: numbers.add(f"{subject}/{name}", tensor, columns)
+
+
+def _slicer(
+    subject: str, request: MetricRequest, numbers: StepNumbers
+) -> Callable[[str, torch.Tensor], None]:
+    return lambda name, tensor: _slice(subject, name, tensor, request, numbers)
 
 
 def _slice(

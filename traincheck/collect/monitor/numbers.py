@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from traincheck.collect.tensors.sums import Taken, local_part, read_sums, sums_of, why_not
-from traincheck.schema.metric_names import SHARDED, Combine
-from traincheck.schema.sums import Row, merge
+from traincheck.schema.metrics.names import SHARDED, Combine
+from traincheck.schema.metrics.sums import Row, merge
 
 _MOST_LEAVES = 64  # tensors of one result
 _MOST_DEPTH = 3
