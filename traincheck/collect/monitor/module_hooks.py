@@ -79,7 +79,7 @@ class _Hook:
         return _nothing
 
     def __reduce__(self) -> Any:
-        return "_nothing"
+        return (_of_a_copy, ())
 
     def run(self, module: torch.nn.Module, *rest: Any) -> None:
         if module is not self._ref() or _graph_task() != -1:
@@ -106,3 +106,8 @@ class _After(_Hook):
 
 def _nothing(*_: Any) -> None:
     """The hook of a copy."""
+
+
+def _of_a_copy() -> Callable[..., None]:
+    """What a hook is pickled as."""
+    return _nothing

@@ -7,6 +7,7 @@ on as if it had not been run, and the monitored model draws the same numbers aft
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -62,9 +63,7 @@ class Reference:
     def detach(self) -> None:
         """Stop that, and forget the activations."""
         self._hooks.detach()
-        if self._restore is not None:  # its forward has raised
-            self._restore.close()
-            self._restore = None
+        self._put_back()  # its forward may have raised
         self.clear()
 
     def clear(self) -> None:
@@ -74,8 +73,12 @@ class Reference:
 
     def run(self, like: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Run the model on the arguments of a call of the monitored one, in the same modes."""
-        with torch.no_grad(), same_modes(self.module, like):
-            self.module(*args, **kwargs)
+        with torch.no_grad(), same_modes(self.module, like), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the program, about its own forward
+            try:
+                self.module(*args, **kwargs)
+            finally:
+                self._put_back()
 
     def _entered(
         self, name: str, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -95,7 +98,12 @@ class Reference:
         result: Any,
     ) -> None:
         self.outputs.setdefault(name, []).append(_copy(result, self._copied))
-        if module is self.module and self._restore is not None:
+        if module is self.module:
+            self._put_back()
+
+    def _put_back(self) -> None:
+        """Restore what the forward has changed."""
+        if self._restore is not None:
             self._restore.close()
             self._restore = None
 
