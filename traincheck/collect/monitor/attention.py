@@ -10,11 +10,13 @@ time.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+
+from traincheck.schema.metrics.names import Combine
 
 _flash_on_cpu: Callable[..., Any] | None = getattr(
     torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None
@@ -138,13 +140,35 @@ def _clean(values: torch.Tensor) -> torch.Tensor:
     return torch.where(torch.isfinite(values), values, math.nan)
 
 
+_NORMS = {"query_norm": "query", "key_norm": "key", "value_norm": "value"}
+
+
+def measured(call: Attention, wanted: Iterable[str]) -> Iterator[tuple[str, str, torch.Tensor]]:
+    """The wanted metrics of a call.
+
+    Yields:
+        Name, how values combine, and a tensor (2, heads): the number of rows, and the sum or the
+        largest of their values.
+    """
+    for name in wanted:
+        if name == "max_logit":
+            yield name, Combine.MAX, _by_rows(call.max_logit(), Combine.MAX)
+        elif name == "entropy":
+            yield name, Combine.MEAN, _by_rows(call.entropy(), Combine.MEAN)
+        else:
+            rows = torch.linalg.vector_norm(_four(_wide(getattr(call, _NORMS[name]))), dim=-1)
+            yield name, Combine.MEAN, _by_rows(rows, Combine.MEAN)
+
+
+def _by_rows(values: torch.Tensor, how: str) -> torch.Tensor:
+    count = (~torch.isnan(values)).sum((0, 2)).double()
+    if how == Combine.MAX:
+        return torch.stack([count, torch.nan_to_num(values, nan=-math.inf).amax((0, 2)).double()])
+    return torch.stack([count, torch.nansum(values, (0, 2), dtype=torch.float64)])
+
+
 def by_head(values: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
     """The defined values of each head, flat: number of the head, values."""
     for index, own in enumerate(values.unbind(1)):
         flat = own.reshape(-1)
         yield index, flat[~torch.isnan(flat)]
-
-
-def norms_by_head(tensor: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
-    """The L2 norms of the rows of each head, flat."""
-    yield from by_head(torch.linalg.vector_norm(_four(_wide(tensor)), dim=-1))

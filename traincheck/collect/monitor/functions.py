@@ -134,12 +134,21 @@ class FunctionMetrics:
             known[0] += weight
             known[1] += total
 
-    def take(self) -> dict[str, float]:
-        """The values of the step by key, aggregated; the next step begins empty."""
+    def take_weighted(self) -> dict[str, list[float]]:
+        """Weight and weighted sum of the means of the step; the next step begins empty."""
+        self._read()
+        means, self._means = self._means, {}
+        return means
+
+    def _read(self) -> None:
+        """Read what is on a device."""
         late, self._late = self._late, []
         for key, weight, total in late:
             self._add(key, weight, float(total.item()))
-        means, self._means = self._means, {}
+
+    def take(self) -> dict[str, float]:
+        """The values of the step by key, aggregated; the next step begins empty."""
+        means = self.take_weighted()
         found = {key: total / w if w else math.nan for key, (w, total) in means.items()}
         kept, self._kept = self._kept, {}
         for key, (aggregate, tensors) in kept.items():

@@ -30,6 +30,7 @@ class StepNumbers:
         self.values: dict[str, list[float]] = {}
         self.combine: dict[str, str] = {}
         self.skipped: dict[str, str] = {}
+        self._heads: list[tuple[str, str, str, torch.Tensor]] = []
         self._late: list[tuple[str, torch.Tensor]] = []
 
     def add(self, name: str, tensor: torch.Tensor, columns: frozenset[str]) -> None:
@@ -72,8 +73,18 @@ class StepNumbers:
         known[0] += weight
         known[1] = Combine.add(how, known[1], value * weight if how == Combine.MEAN else value)
 
+    def add_heads(self, key: str, name: str, how: str, numbers: torch.Tensor) -> None:
+        """Add a metric of each head: weights and values, (2, heads)."""
+        self._heads.append((key, name, how, numbers))
+
     def read(self) -> None:
         """Turn the sums that are on a device into numbers, in one copy."""
+        heads, self._heads = self._heads, []
+        for key, name, how, numbers in heads:
+            for head, (weight, value) in enumerate(zip(*numbers.tolist())):
+                if weight:
+                    mean = value / weight if how == Combine.MEAN else value
+                    self.add_value(f"{key}/{name}.head_{head}", mean, weight, how)
         late, self._late = self._late, []
         for (name, _), row in zip(late, read_sums([taken for _, taken in late])):
             self.add_sums(name, row)
@@ -83,7 +94,7 @@ class StepNumbers:
         self.__init__()  # type: ignore[misc]
 
     def __bool__(self) -> bool:
-        return bool(self.sums or self.values or self._late)
+        return bool(self.sums or self.values or self._late or self._heads)
 
 
 def leaves(value: Any, name: str, take: Callable[[str, torch.Tensor], None]) -> None:
