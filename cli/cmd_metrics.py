@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+
 import click
-from click import get_text_stream
 
 from traincheck.errors import UsageError
 
@@ -68,11 +69,10 @@ def metrics(
             f"no metric of {directory} matches these options",
             fix=f"traincheck metrics {directory} lists what there is",
         )
-    out = get_text_stream("stdout")
     if form == "csv":
-        write_csv(found, out)
+        write_csv(found, sys.stdout)
     elif form == "json":
-        write_json(found, out)
+        write_json(found, sys.stdout)
     else:
         lines = layer_tables(found, limit) if by == "layer" else step_table(found, limit)
         for line in lines:

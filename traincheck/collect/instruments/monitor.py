@@ -12,7 +12,6 @@ from typing import Any
 
 import orjson
 import torch
-from torch.nn import utils
 from torch.optim import optimizer as optimizers
 
 from traincheck.collect.instruments.base import Instrument
@@ -28,11 +27,12 @@ from traincheck.collect.trace_writer.emitter import Emitter, hidden
 from traincheck.collect.tracking.naming import unwrap
 from traincheck.schema.claims import Needs
 from traincheck.schema.metrics.requests import MonitorView
+from traincheck.schema.torch_api import ATTENTION
 
 # Within backward: forwards there are those that checkpointing repeats.
 _graph_task: Callable[[], int] = getattr(torch._C, "_current_graph_task_id", lambda: -1)
 _MOST_NAMES = 1 << 16
-ATTENTION = "scaled_dot_product_attention"
+_HOOK = -1  # key among the hooks of optimizers, which torch counts from 0
 
 
 class _Stack(threading.local):
@@ -62,30 +62,34 @@ class Monitor(Instrument):
         self._measure = Measure(plan, self.session.fault)
         self._table = NameTable()
         self._stack = _Stack()
+        self._is_on = True
         self._plugins = Plugins(plan.view.plugins, plan.includes)
         self._names: dict[int, tuple[weakref.ref[torch.nn.Module], int, str | None]] = {}
-        self.replace(torch.nn.Module, "__call__", self._wrap_call)
+        # Not `__call__`, which records calls: each can be taken out alone
+        self.replace(torch.nn.Module, "_call_impl", self._wrap_call)
+        hooks = session.hooks
         if plan.has("gradient_before_clip"):
-            self.replace(utils, "clip_grad_norm_", self._wrap_clip)
-            self.replace(utils, "clip_grad_value_", self._wrap_clip)
+            hooks.before_clip.append(self._before_clip)
         if plan.has("activation_gradient"):
-            self.replace(torch.amp.GradScaler, "scale", self._wrap_scale)
+            hooks.after_scaler.append(self._after_scaler)
         if plan.has("attention"):
-            self.replace(torch.nn.functional, ATTENTION, self._wrap_attention, idles=True)
-        self._handles = [
-            optimizers.register_optimizer_step_pre_hook(self._before_step),
-            optimizers.register_optimizer_step_post_hook(self._after_step),
-        ]
+            hooks.around[ATTENTION] = self._wrap_attention
+        optimizers._global_optimizer_pre_hooks[_HOOK] = self._before_step
+        optimizers._global_optimizer_post_hooks[_HOOK] = self._after_step
         self.session.hooks.at_step_end.append(self._write)
         self.session.hooks.at_close.append(self._write)
 
     def remove(self) -> None:
         super().remove()
-        while self._handles:
-            self._handles.pop().remove()
-        for hooks in (self.session.hooks.at_step_end, self.session.hooks.at_close):
-            if self._write in hooks:
-                hooks.remove(self._write)
+        self._is_on = False
+        optimizers._global_optimizer_pre_hooks.pop(_HOOK, None)
+        optimizers._global_optimizer_post_hooks.pop(_HOOK, None)
+        hooks = self.session.hooks
+        hooks.before_clip.clear()
+        hooks.after_scaler.clear()
+        for actions in (hooks.at_step_end, hooks.at_close):
+            if self._write in actions:
+                actions.remove(self._write)
 
     # -- module calls
 
@@ -93,13 +97,14 @@ class Monitor(Instrument):
         recording, measured = self.session.recording, self._call
 
         # The profiler of torch reads the local named self
-        def __call__(self: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+        def _call_impl(self: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
             if is_traced() or not recording.on or state._is_compiling_flag:
                 return original(self, *args, **kwargs)
             return measured(original, self, args, kwargs)
 
-        return hidden(__call__)
+        return hidden(_call_impl)
 
+    @hidden
     def _call(
         self,
         original: Callable[..., Any],
@@ -203,7 +208,7 @@ class Monitor(Instrument):
         def scaled_dot_product_attention(*args: Any, **kwargs: Any) -> Any:
             result = original(*args, **kwargs)
             session = self.session
-            if not is_traced() and session.recording.on and _graph_task() == -1:
+            if self._is_on and not is_traced() and session.recording.on and _graph_task() == -1:
                 em = session.local.em or session.emitter()
                 if not em.busy:
                     self._attention(em, args, kwargs)
@@ -271,14 +276,6 @@ class Monitor(Instrument):
         finally:
             em.busy = busy
 
-    def _wrap_clip(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def clip(parameters: Any, *args: Any, **kwargs: Any) -> Any:
-            if self.session.recording.on and not is_traced():
-                self._before_clip(parameters)
-            return original(parameters, *args, **kwargs)
-
-        return hidden(clip)
-
     def _before_clip(self, parameters: Any) -> None:
         """Gradients are about to be clipped. A generator of parameters is not consumed."""
         session = self.session
@@ -298,17 +295,9 @@ class Monitor(Instrument):
         finally:
             em.busy = busy
 
-    def _wrap_scale(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def scale(scaler: Any, /, *args: Any, **kwargs: Any) -> Any:
-            result = original(scaler, *args, **kwargs)
-            if self.session.recording.on and scaler.is_enabled():
-                try:
-                    self._measure.scale = scaler.get_scale()
-                except Exception as error:  # training must go on whatever we got wrong
-                    self.session.fault(self._wrap_scale, error)
-            return result
-
-        return hidden(scale)
+    def _after_scaler(self, scaler: Any) -> None:
+        if self.session.recording.on and scaler.is_enabled():
+            self._measure.scale = scaler.get_scale()
 
     # -- the end of a step
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -114,7 +115,7 @@ class Measure:
             except Exception as error:  # training must go on whatever we got wrong
                 self._fault(self._hook, error)
 
-        tensor.register_hook(take)  # type: ignore[no-untyped-call]
+        _on_gradient(tensor, take)
 
     # -- variables
 
@@ -223,6 +224,15 @@ class Measure:
         for key, value in state.items():
             if isinstance(value, torch.Tensor) and value.dim():  # not the counter of steps
                 self.training.add(f"optimizer_state/{name}.{key}", value, columns)
+
+
+def _on_gradient(tensor: torch.Tensor, hook: Callable[[torch.Tensor], None]) -> None:
+    """Like ``tensor.register_hook``, without taking a number of the program's handles."""
+    hooks: Any = tensor._backward_hooks
+    if hooks is None:
+        hooks = tensor._backward_hooks = OrderedDict()
+        tensor.grad_fn._register_hook_dict(tensor)  # type: ignore[union-attr]
+    hooks[hook] = hook
 
 
 def _adder(

@@ -1,4 +1,4 @@
-"""Metrics of the program for unedited scripts: functions of a file that `traincheck.metric` marks."""
+"""Metrics of the program for unedited scripts: marked functions in plugin files."""
 
 from __future__ import annotations
 
