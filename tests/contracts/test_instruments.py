@@ -28,6 +28,12 @@ from traincheck.collect.launch.settings import Settings
 from traincheck.collect.session.faults import MAX_FAULTS
 from traincheck.collect.session.session import Session
 from traincheck.collect.trace_writer import emitter
+from traincheck.schema.metrics.requests import SUBJECTS, MetricRequest, MonitorView
+
+
+def _request(on: str) -> MetricRequest:
+    return MetricRequest(on=on, statistics=("entropy" if on == "attention" else "rms",))
+
 
 NAMES = [instrument.name for instrument in INSTRUMENTS]
 
@@ -243,6 +249,21 @@ def compared(breaks=False):
     return list(model.parameters())
 
 
+def trained(breaks=False):
+    """A step with clipping, and attention within a module."""
+    model = nn.Sequential(nn.MultiheadAttention(4, 2, dropout=0.1), Net(breaks))
+    x = torch.ones(3, 2, 4)
+    optimizer = torch.optim.Adam(model.parameters())
+    for _ in range(2):
+        optimizer.zero_grad()
+        attended, _ = model[0](x, x, x, need_weights=False)
+        loss = model[1](attended[..., :3]).sum()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+    return [loss, *model.parameters()]
+
+
 def called(breaks=False):
     model = Net(breaks)
     return [model(torch.ones(2, 3)), model(x=torch.ones(2, 3))]
@@ -250,6 +271,7 @@ def called(breaks=False):
 
 # What works through an instrument, and what then fails in the hands of the user
 CASES = {
+    "monitor": trained,
     "modules": called,
     "functional": functional,
     "reshapes": viewed,
@@ -295,10 +317,12 @@ def package_of_the_user(tmp_path, monkeypatch):
     sys.modules.pop("a_package_of_the_user", None)
 
 
+EVERYTHING = MonitorView(requests=tuple(map(_request, SUBJECTS)))
 SETTINGS = {
     "instrument": ("a_package_of_the_user",),
     "view": "diff",
     "outputs": "all",
+    "monitor": EVERYTHING.to_json(),
     "checksums": "all",
 }
 HOOKED = {"comparison"}  # these replace nothing: others call them

@@ -14,7 +14,7 @@ from tests.metrics.offline import FORMULAS, Offline
 from traincheck.metrics.series import Metrics
 from traincheck.metrics.trace import combine
 from traincheck.schema.claims import Needs
-from traincheck.schema.metric_requests import MonitorView, parse_requests
+from traincheck.schema.metrics.requests import MonitorView, parse_requests
 
 ALL = ",".join(FORMULAS)
 VIEW = MonitorView(

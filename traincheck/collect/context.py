@@ -33,6 +33,9 @@ class Hooks:
         after_step: after a step is written completely.
         before_save: before a checkpoint is written.
         after_state: after state was saved, with "save", or loaded, with "load".
+        before_clip: before gradients are clipped, with the parameters as the program gives them.
+        after_scaler: after a GradScaler has stepped an optimizer, or skipped it.
+        around: api -> wraps a function below the wrapper that records its calls.
         is_last_over: whether the last step of the run is complete, if no call shows it.
     """
 
@@ -45,6 +48,11 @@ class Hooks:
     after_optimizer: list[Callable[[], None]] = field(default_factory=list)
     after_step: list[Callable[[], None]] = field(default_factory=list)
     before_save: list[Callable[[], None]] = field(default_factory=list)
+    before_clip: list[Callable[[Any], None]] = field(default_factory=list)
+    after_scaler: list[Callable[[Any], None]] = field(default_factory=list)
+    around: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = field(
+        default_factory=dict
+    )
     is_last_over: Callable[[Emitter], bool] = lambda _: False
 
 

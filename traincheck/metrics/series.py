@@ -68,7 +68,7 @@ class Metrics(Mapping[str, Mapping[int, float]]):
         return found
 
     def to_dict(self) -> dict[int, dict[str, float]]:
-        """step -> key -> number."""
+        """The numbers by step and then by key."""
         out: dict[int, dict[str, float]] = {step: {} for step in self.steps}
         for key, values in self._series.items():
             for step, value in values.items():

@@ -10,9 +10,10 @@ from typing import Any
 
 from traincheck.errors import TraceFormatError, UsageError
 from traincheck.schema.events import Event, MetricsEvent
-from traincheck.schema.metric_names import Combine, is_replicated, subject_of
-from traincheck.schema.metric_requests import RATIO, MetricRequest, MonitorView
-from traincheck.schema.sums import COLUMNS, STATISTICS, Row, divided, is_taken, merged
+from traincheck.schema.metrics.names import REPLICATED, Combine, is_replicated, subject_of
+from traincheck.schema.metrics.requests import RATIO, MetricRequest, MonitorView
+from traincheck.schema.metrics.sums import COLUMNS, STATISTICS, Row, divided, is_taken, merged
+from traincheck.store.manifest import read_manifest
 from traincheck.store.reader import TraceReader
 
 from .series import Metrics
@@ -38,6 +39,20 @@ def read_run(run: Path | str | TraceReader) -> Metrics:
             fix="record a run with traincheck monitor train.py",
         )
     return metrics
+
+
+def overview(run: Path | str, metrics: Metrics) -> str:
+    """How much was measured, in one line."""
+    settings = read_manifest(Path(run))[0]
+    every = settings.settings.get("every", 1) if settings is not None else 1
+    names = {(subject_of(key), key.rpartition("/")[0]) for key in metrics}
+    modules = sum(subject in ("activation", "input") for subject, _ in names)
+    variables = len({name.partition("/")[2] for subject, name in names if subject in REPLICATED})
+    steps = len(metrics.steps)
+    return (
+        f"{steps:,} steps measured, one in {every} after the first ones; "
+        f"{modules:,} modules, {variables:,} variables, {len(metrics):,} metrics"
+    )
 
 
 def _view(reader: TraceReader) -> MonitorView | None:
@@ -86,13 +101,13 @@ class _Gathered:
         for number, how in event.combine.items():
             self._combine[names.get(int(number), "")] = how
         step, before = event.step or 0, _EVALUATION if event.evaluates else ""
-        for number, *row in event.sums:
-            if (name := self._name(names, number)) is not None:
+        for index, *row in event.sums:
+            if (name := self._name(names, index)) is not None:
                 known = self._sums[before + name][step]
-                padded: Row = [*row, *[None] * (len(COLUMNS) - len(row))]  # type: ignore[list-item]
+                padded: Row = [*row, *[None] * (len(COLUMNS) - len(row))]
                 known[process] = merged([known[process], padded]) if process in known else padded
-        for number, weight, value in event.values:
-            if (name := self._name(names, number)) is not None:
+        for one_of, weight, value in event.values:
+            if (name := self._name(names, one_of)) is not None:
                 self._values[before + name][step][process] = (weight, _number(value))
         for one in event.failed:
             key = (str(one.get("metric")), str(one.get("on")))
@@ -115,9 +130,9 @@ class _Gathered:
         for name, by_step in rows.items():
             for key, values in asked.statistics(name, by_step, rows):
                 series[key] = values
-        for name, by_step in self._values.items():
+        for name, values_by_step in self._values.items():
             how = self._combine.get(name.removeprefix(_EVALUATION), Combine.MEAN)
-            series[name] = {s: _value(how, list(p.values())) for s, p in by_step.items()}
+            series[name] = {s: _value(how, list(p.values())) for s, p in values_by_step.items()}
         found = Metrics(series)
         found.failed = list(self._failed.values())
         if self._unnamed:
@@ -132,6 +147,19 @@ class _Gathered:
         if len(parts) > 1 and is_replicated(plain, self._combine.get(plain, "")):
             return divided(total, len(parts))
         return total
+
+
+def requested_statistics(
+    sums: Mapping[str, Row], requests: Sequence[MetricRequest]
+) -> dict[str, float]:
+    """The requested statistics of the tensors of one step, by key."""
+    asked = _Asked(MonitorView(requests=tuple(requests)))
+    rows = {name: {0: row} for name, row in sums.items()}
+    return {
+        key: values[0]
+        for name, by_step in rows.items()
+        for key, values in asked.statistics(name, by_step, rows)
+    }
 
 
 class _Asked:

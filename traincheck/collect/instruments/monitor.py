@@ -12,23 +12,27 @@ from typing import Any
 
 import orjson
 import torch
-from torch.nn import utils
 from torch.optim import optimizer as optimizers
 
 from traincheck.collect.instruments.base import Instrument
+from traincheck.collect.monitor.attention import Attention, measured
 from traincheck.collect.monitor.measure import Measure
 from traincheck.collect.monitor.plan import Plan
+from traincheck.collect.monitor.plugins import Plugins
 from traincheck.collect.monitor.records import NameTable
 from traincheck.collect.tensors.reading import unseen
+from traincheck.collect.tensors.sums import is_hidden
 from traincheck.collect.trace_writer.compile_state import is_traced, state
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
 from traincheck.collect.tracking.naming import unwrap
 from traincheck.schema.claims import Needs
-from traincheck.schema.metric_requests import MonitorView
+from traincheck.schema.metrics.requests import MonitorView
+from traincheck.schema.torch_api import ATTENTION
 
 # Within backward: forwards there are those that checkpointing repeats.
 _graph_task: Callable[[], int] = getattr(torch._C, "_current_graph_task_id", lambda: -1)
 _MOST_NAMES = 1 << 16
+_HOOK = -1  # key among the hooks of optimizers, which torch counts from 0
 
 
 class _Stack(threading.local):
@@ -58,27 +62,34 @@ class Monitor(Instrument):
         self._measure = Measure(plan, self.session.fault)
         self._table = NameTable()
         self._stack = _Stack()
+        self._is_on = True
+        self._plugins = Plugins(plan.view.plugins, plan.includes)
         self._names: dict[int, tuple[weakref.ref[torch.nn.Module], int, str | None]] = {}
-        self.replace(torch.nn.Module, "__call__", self._wrap_call)
+        # Not `__call__`, which records calls: each can be taken out alone
+        self.replace(torch.nn.Module, "_call_impl", self._wrap_call)
+        hooks = session.hooks
         if plan.has("gradient_before_clip"):
-            self.replace(utils, "clip_grad_norm_", self._wrap_clip)
-            self.replace(utils, "clip_grad_value_", self._wrap_clip)
+            hooks.before_clip.append(self._before_clip)
         if plan.has("activation_gradient"):
-            self.replace(torch.amp.GradScaler, "scale", self._wrap_scale)
-        self._handles = [
-            optimizers.register_optimizer_step_pre_hook(self._before_step),
-            optimizers.register_optimizer_step_post_hook(self._after_step),
-        ]
+            hooks.after_scaler.append(self._after_scaler)
+        if plan.has("attention"):
+            hooks.around[ATTENTION] = self._wrap_attention
+        optimizers._global_optimizer_pre_hooks[_HOOK] = self._before_step
+        optimizers._global_optimizer_post_hooks[_HOOK] = self._after_step
         self.session.hooks.at_step_end.append(self._write)
         self.session.hooks.at_close.append(self._write)
 
     def remove(self) -> None:
         super().remove()
-        while self._handles:
-            self._handles.pop().remove()
-        for hooks in (self.session.hooks.at_step_end, self.session.hooks.at_close):
-            if self._write in hooks:
-                hooks.remove(self._write)
+        self._is_on = False
+        optimizers._global_optimizer_pre_hooks.pop(_HOOK, None)
+        optimizers._global_optimizer_post_hooks.pop(_HOOK, None)
+        hooks = self.session.hooks
+        hooks.before_clip.clear()
+        hooks.after_scaler.clear()
+        for actions in (hooks.at_step_end, hooks.at_close):
+            if self._write in actions:
+                actions.remove(self._write)
 
     # -- module calls
 
@@ -86,13 +97,14 @@ class Monitor(Instrument):
         recording, measured = self.session.recording, self._call
 
         # The profiler of torch reads the local named self
-        def __call__(self: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+        def _call_impl(self: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
             if is_traced() or not recording.on or state._is_compiling_flag:
                 return original(self, *args, **kwargs)
             return measured(original, self, args, kwargs)
 
-        return hidden(__call__)
+        return hidden(_call_impl)
 
+    @hidden
     def _call(
         self,
         original: Callable[..., Any],
@@ -107,6 +119,7 @@ class Monitor(Instrument):
         if not stack.modules:
             grad = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
             stack.is_training = grad
+            self._load_plugins(em)
         name = self._entered(em, module, args, kwargs)
         before = stack.count
         stack.modules.append(module)
@@ -158,6 +171,8 @@ class Monitor(Instrument):
                 stack.count += 1
                 training = stack.is_training
                 self._measure.call(name, args, kwargs, result, is_training=training)
+                if self._plugins.has_any:
+                    self._plugins.run("activation", name, result, is_training=training)
         except Exception as error:  # training must go on whatever we got wrong
             self.session.fault(self._left, error)
         finally:
@@ -182,6 +197,44 @@ class Monitor(Instrument):
             self._names[id(module)] = (weakref.ref(module), modules.maps, name)
         return name
 
+    def _load_plugins(self, em: Emitter) -> None:
+        busy, em.busy = em.busy, True
+        try:
+            self._plugins.load()
+        finally:
+            em.busy = busy
+
+    def _wrap_attention(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def scaled_dot_product_attention(*args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            session = self.session
+            if self._is_on and not is_traced() and session.recording.on and _graph_task() == -1:
+                em = session.local.em or session.emitter()
+                if not em.busy:
+                    self._attention(em, args, kwargs)
+            return result
+
+        return hidden(scaled_dot_product_attention)
+
+    def _attention(self, em: Emitter, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Measure a call, under the name of the module that makes it."""
+        stack = self._stack
+        known = self._names.get(id(stack.modules[-1])) if stack.modules else None
+        name = None if known is None else known[2]
+        if name is None or not (wanted := self._plan.attention(name)):
+            return
+        em.busy = True
+        try:
+            with unseen():
+                call = None if is_hidden() else Attention.of(*args, **kwargs)
+                numbers = self._measure.training if stack.is_training else self._measure.evaluation
+                for metric, how, values in measured(call, wanted) if call is not None else ():
+                    numbers.add_heads(f"attention_{metric}", name, how, values)
+        except Exception as error:  # training must go on whatever we got wrong
+            self.session.fault(self._attention, error)
+        finally:
+            em.busy = False
+
     # -- optimizer steps
 
     def _named(self, optimizer: torch.optim.Optimizer) -> list[tuple[str, torch.Tensor]]:
@@ -197,7 +250,14 @@ class Monitor(Instrument):
         return found
 
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        self._guarded(self._measure.before_update, optimizer)
+        self._guarded(self._before_update, optimizer)
+
+    def _before_update(self, optimizer: Any, named: list[tuple[str, torch.Tensor]]) -> None:
+        self._measure.before_update(optimizer, named)
+        if self._plugins.has_any:
+            for name, parameter in named:
+                self._plugins.run("parameter", name, parameter, is_training=True)
+                self._plugins.run("gradient", name, parameter.grad, is_training=True)
 
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self._guarded(self._measure.after_update, optimizer)
@@ -215,14 +275,6 @@ class Monitor(Instrument):
             session.fault(action, error)
         finally:
             em.busy = busy
-
-    def _wrap_clip(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def clip(parameters: Any, *args: Any, **kwargs: Any) -> Any:
-            if self.session.recording.on and not is_traced():
-                self._before_clip(parameters)
-            return original(parameters, *args, **kwargs)
-
-        return hidden(clip)
 
     def _before_clip(self, parameters: Any) -> None:
         """Gradients are about to be clipped. A generator of parameters is not consumed."""
@@ -243,17 +295,9 @@ class Monitor(Instrument):
         finally:
             em.busy = busy
 
-    def _wrap_scale(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def scale(scaler: Any, /, *args: Any, **kwargs: Any) -> Any:
-            result = original(scaler, *args, **kwargs)
-            if self.session.recording.on and scaler.is_enabled():
-                try:
-                    self._measure.scale = scaler.get_scale()
-                except Exception as error:  # training must go on whatever we got wrong
-                    self.session.fault(self._wrap_scale, error)
-            return result
-
-        return hidden(scale)
+    def _after_scaler(self, scaler: Any) -> None:
+        if self.session.recording.on and scaler.is_enabled():
+            self._measure.scale = scaler.get_scale()
 
     # -- the end of a step
 
@@ -261,9 +305,11 @@ class Monitor(Instrument):
         measure, table = self._measure, self._table
         measure.forget_update()
         measure.end_backward()
+        self._plugins.hand_over(measure.training, measure.evaluation)
+        failed, self._plugins.failed = self._plugins.failed, []
         for numbers, evaluates in ((measure.training, False), (measure.evaluation, True)):
             numbers.read()
-            if numbers or numbers.skipped:
-                fields = table.record(numbers, evaluates=evaluates)
+            if numbers or numbers.skipped or (failed and not evaluates):
+                fields = table.record(numbers, () if evaluates else failed, evaluates=evaluates)
                 em.write_json("metrics", orjson.dumps(fields)[1:-1])
             numbers.clear()

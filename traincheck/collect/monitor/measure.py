@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -9,10 +10,10 @@ import torch
 
 from traincheck.collect.monitor.numbers import StepNumbers, leaves
 from traincheck.collect.monitor.plan import Plan
-from traincheck.collect.tensors.sums import is_hidden, local_part, sums_of, why_not
-from traincheck.schema.metric_names import SHARDED
-from traincheck.schema.metric_requests import DIMENSIONS, MetricRequest
-from traincheck.schema.sums import scaled
+from traincheck.collect.tensors.sums import Taken, is_hidden, local_part, sums_of, why_not
+from traincheck.schema.metrics.names import SHARDED
+from traincheck.schema.metrics.requests import DIMENSIONS, MetricRequest
+from traincheck.schema.metrics.sums import scaled
 
 _MOST_SLICES = 4096  # indices of one dimension that are measured
 
@@ -39,7 +40,7 @@ class Measure:
         self.evaluation = StepNumbers()
         self.scale: Any = None
         self._before: dict[int, torch.Tensor] = {}
-        self._gradients: list[tuple[str, Any]] = []
+        self._gradients: list[tuple[str, Taken]] = []
         self._measures_inputs = plan.has("input")
         self._measures_gradients = plan.has("activation_gradient")
 
@@ -99,7 +100,7 @@ class Measure:
 
     def _slices(self, subject: str, name: str, value: Any, numbers: StepNumbers) -> None:
         for request in self.plan.sliced(subject, name):
-            leaves(value, name, lambda leaf, t, r=request: _slice(subject, leaf, t, r, numbers))
+            leaves(value, name, _slicer(subject, request, numbers))
 
     def _hook(self, name: str, tensor: torch.Tensor, columns: frozenset[str]) -> None:
         """Measure the gradient of an output when backward computes it."""
@@ -114,7 +115,7 @@ class Measure:
             except Exception as error:  # training must go on whatever we got wrong
                 self._fault(self._hook, error)
 
-        tensor.register_hook(take)
+        _on_gradient(tensor, take)
 
     # -- variables
 
@@ -179,11 +180,8 @@ class Measure:
         found, self._gradients = self._gradients, []
         scale = self.scale
         for name, taken in found:
-            if isinstance(taken, list) and scale:
-                taken = scaled(taken, 1.0 / scale)
-            elif scale:
-                taken = _scaled_late(taken, scale)
-            self.training.add_sums(f"activation_gradient/{name}", taken)
+            whole = _unscaled(taken, scale) if scale else taken
+            self.training.add_sums(f"activation_gradient/{name}", whole)
 
     def forget_update(self) -> None:
         """Drop the copies of parameters: the update did not come, or the step is over."""
@@ -228,10 +226,25 @@ class Measure:
                 self.training.add(f"optimizer_state/{name}.{key}", value, columns)
 
 
+def _on_gradient(tensor: torch.Tensor, hook: Callable[[torch.Tensor], None]) -> None:
+    """Like ``tensor.register_hook``, without taking a number of the program's handles."""
+    hooks: Any = tensor._backward_hooks
+    if hooks is None:
+        hooks = tensor._backward_hooks = OrderedDict()
+        tensor.grad_fn._register_hook_dict(tensor)  # type: ignore[union-attr]
+    hooks[hook] = hook
+
+
 def _adder(
     subject: str, numbers: StepNumbers, columns: frozenset[str]
 ) -> Callable[[str, torch.Tensor], None]:
     return lambda name, tensor: numbers.add(f"{subject}/{name}", tensor, columns)
+
+
+def _slicer(
+    subject: str, request: MetricRequest, numbers: StepNumbers
+) -> Callable[[str, torch.Tensor], None]:
+    return lambda name, tensor: _slice(subject, name, tensor, request, numbers)
 
 
 def _slice(
@@ -239,7 +252,7 @@ def _slice(
 ) -> None:
     """The sums of each index of one dimension."""
     local, _ = local_part(tensor)
-    if why_not(local) is not None or local.dim() < 2:
+    if why_not(local) is not None or local.dim() <= 1:
         return
     parts = local.detach().unbind(DIMENSIONS[request.per])[:_MOST_SLICES]
     for index, part in enumerate(parts):
@@ -260,6 +273,9 @@ def _scale_inside(optimizer: Any) -> Any:
     return scale if isinstance(scale, torch.Tensor) else None
 
 
-def _scaled_late(taken: torch.Tensor, scale: float) -> torch.Tensor:
+def _unscaled(taken: Taken, scale: float) -> Taken:
+    """The sums of gradients without the scale of the loss."""
+    if not isinstance(taken, torch.Tensor):
+        return scaled(taken, 1.0 / scale)
     factors = scaled([1.0] * taken.numel(), 1.0 / scale)
     return taken * torch.tensor(factors, dtype=taken.dtype, device=taken.device)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
 from traincheck.collect.tensors.sums import Taken, local_part, read_sums, sums_of, why_not
-from traincheck.schema.metric_names import SHARDED, Combine
-from traincheck.schema.sums import Row, merge
+from traincheck.schema.metrics.names import SHARDED, Combine
+from traincheck.schema.metrics.sums import Row, merge
 
 _MOST_LEAVES = 64  # tensors of one result
 _MOST_DEPTH = 3
@@ -31,7 +30,8 @@ class StepNumbers:
         self.values: dict[str, list[float]] = {}
         self.combine: dict[str, str] = {}
         self.skipped: dict[str, str] = {}
-        self._late: list[tuple[str, torch.Tensor, float | None]] = []
+        self._heads: list[tuple[str, str, str, torch.Tensor]] = []
+        self._late: list[tuple[str, torch.Tensor]] = []
 
     def add(self, name: str, tensor: torch.Tensor, columns: frozenset[str]) -> None:
         """Add the sums of a tensor."""
@@ -44,10 +44,10 @@ class StepNumbers:
             self.combine[name] = SHARDED
         self.add_sums(name, sums_of(tensor, columns))
 
-    def add_sums(self, name: str, taken: Taken, scale: float | None = None) -> None:
-        """Add sums that were taken. scale: what the elements are to be divided by."""
+    def add_sums(self, name: str, taken: Taken) -> None:
+        """Add sums that were taken."""
         if isinstance(taken, torch.Tensor):
-            self._late.append((name, taken, scale))
+            self._late.append((name, taken))
             return
         known = self.sums.get(name)
         if known is None:
@@ -73,10 +73,20 @@ class StepNumbers:
         known[0] += weight
         known[1] = Combine.add(how, known[1], value * weight if how == Combine.MEAN else value)
 
+    def add_heads(self, key: str, name: str, how: str, numbers: torch.Tensor) -> None:
+        """Add a metric of each head: weights and values, (2, heads)."""
+        self._heads.append((key, name, how, numbers))
+
     def read(self) -> None:
         """Turn the sums that are on a device into numbers, in one copy."""
+        heads, self._heads = self._heads, []
+        for key, name, how, numbers in heads:
+            for head, (weight, value) in enumerate(zip(*numbers.tolist())):
+                if weight:
+                    mean = value / weight if how == Combine.MEAN else value
+                    self.add_value(f"{key}/{name}.head_{head}", mean, weight, how)
         late, self._late = self._late, []
-        for (name, _, _), row in zip(late, read_sums([taken for _, taken, _ in late])):
+        for (name, _), row in zip(late, read_sums([taken for _, taken in late])):
             self.add_sums(name, row)
 
     def clear(self) -> None:
@@ -84,7 +94,7 @@ class StepNumbers:
         self.__init__()  # type: ignore[misc]
 
     def __bool__(self) -> bool:
-        return bool(self.sums or self.values or self._late)
+        return bool(self.sums or self.values or self._late or self._heads)
 
 
 def leaves(value: Any, name: str, take: Callable[[str, torch.Tensor], None]) -> None:
@@ -111,8 +121,3 @@ def _walk(
     elif isinstance(value, Mapping):
         for key, one in list(value.items())[:_MOST_LEAVES]:
             _walk(one, f"{name}[{str(key)[:100]}]", take, left, depth + 1)
-
-
-def is_number(value: float) -> bool:
-    """Whether a value is finite."""
-    return math.isfinite(value)

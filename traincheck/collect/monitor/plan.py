@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from traincheck.schema.metric_requests import MetricRequest, MonitorView
+from traincheck.schema.metrics.requests import MetricRequest, MonitorView
 
 _MOST_PLANS = 1 << 16  # names; a program may make modules in each step
 

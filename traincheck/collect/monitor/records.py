@@ -8,7 +8,7 @@ from os import getpid
 from typing import Any
 
 from traincheck.collect.monitor.numbers import StepNumbers
-from traincheck.schema.sums import Row
+from traincheck.schema.metrics.sums import Row
 
 _MOST_NAMES = 1 << 17  # a program that makes names in each step must not grow the process
 _MOST_SKIPPED = 1 << 12

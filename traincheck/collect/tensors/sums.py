@@ -18,7 +18,7 @@ import torch
 
 from traincheck.collect.tensors.readable import FLOATS, FUNC, HALF, is_countable, is_included
 from traincheck.collect.tensors.reading import detached, modes
-from traincheck.schema.sums import (
+from traincheck.schema.metrics.sums import (
     ABSOLUTES,
     COLUMNS,
     COUNT,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from traincheck.errors import UsageError, nearest
-from traincheck.schema.sums import STATISTICS, statistic
+from traincheck.schema.metrics.sums import STATISTICS, statistic
 
 # Kinds of tensors: first part of the names of metrics, short name, what they are.
 SUBJECTS = {

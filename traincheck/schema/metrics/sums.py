@@ -132,7 +132,7 @@ def _skewness(row: Numbers) -> float | None:
     variance = _variance(row)
     if first is None or second is None or third is None or not variance:
         return None
-    return (third - 3 * first * second + 2 * first**3) / variance**1.5
+    return (third - 3 * first * second + 2 * first**3) / math.pow(variance, 1.5)
 
 
 def _kurtosis(row: Numbers) -> float | None:
