@@ -27,6 +27,7 @@ class Hooks:
         at_step_end: before a recorded step is written.
         at_close: before the last step of the run is written, if that is recorded.
         before_loader: before the iteration of a loader begins, in a recorded step.
+        after_batch: after a batch of training was fetched in a recorded step, with its iterator.
         before_forward: before an outermost forward with grad, in a recorded step.
         before_optimizer: within the step of an optimizer, before its update.
         after_optimizer: within the step, after its update.
@@ -42,6 +43,7 @@ class Hooks:
     at_step_end: list[Callable[[Emitter], None]] = field(default_factory=list)
     at_close: list[Callable[[Emitter], None]] = field(default_factory=list)
     before_loader: list[Callable[[Emitter], None]] = field(default_factory=list)
+    after_batch: list[Callable[[Any, Any], None]] = field(default_factory=list)
     before_forward: list[Callable[[Emitter], None]] = field(default_factory=list)
     before_optimizer: list[Callable[[Emitter, str], None]] = field(default_factory=list)
     after_state: list[Callable[[Emitter, str], None]] = field(default_factory=list)

@@ -12,10 +12,7 @@ from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch.optim import optimizer as optimizers
-
-from traincheck.collect.instruments.checksums import before_update
+from traincheck.collect.instruments.checksums import UpdateHook
 from traincheck.collect.instruments.data import leaves_of
 from traincheck.collect.launch.run_manifest import ENVIRONMENT
 from traincheck.collect.tensors.reading import unseen
@@ -164,7 +161,7 @@ class Introspection(_Callback):  # type: ignore[misc]  # a base of whichever pac
             groups=groups,
             has_numbers=not self.tensor_stats <= _NO_NUMBERS,
         )
-        self._hook = optimizers.register_optimizer_step_pre_hook(self._before_step)
+        self._hook = UpdateHook(self._before_update)
         if trainer.world_size > 1:
             current.watch_local_gradients(pl_module.named_parameters(), self._in_hook)
 
@@ -172,13 +169,10 @@ class Introspection(_Callback):  # type: ignore[misc]  # a base of whichever pac
         if self._current is not None:
             self._current.add_batch("train", index, leaves_of(batch))
 
-    def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> Any:
+    def _before_update(self, optimizer: Any) -> None:
         current = self._current
-        if current is None:
-            return None
-        return before_update(
-            args, kwargs, lambda: self._guarded(lambda: current.before_update(optimizer))
-        )
+        if current is not None:
+            self._guarded(lambda: current.before_update(optimizer))
 
     def _write(self, trainer: Any) -> None:
         if self._current is None:
@@ -223,19 +217,19 @@ class Introspection(_Callback):  # type: ignore[misc]  # a base of whichever pac
 class _Module:
     """The module and the optimizers of a trainer, as `Subjects`."""
 
-    def __init__(self, trainer: Any, pl_module: torch.nn.Module) -> None:
+    def __init__(self, trainer: Any, pl_module: Any) -> None:
         self._trainer, self._module = trainer, pl_module
         self._root = type(pl_module).__name__
 
-    def parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
+    def parameters(self) -> Iterator[tuple[str, Any]]:
         for name, parameter in self._module.named_parameters():
             yield f"{self._root}.{name}", parameter
 
-    def buffers(self) -> Iterator[tuple[str, torch.Tensor]]:
+    def buffers(self) -> Iterator[tuple[str, Any]]:
         for name, buffer in self._module.named_buffers():
             yield f"{self._root}.{name}", buffer
 
-    def optimizers(self) -> list[tuple[str, torch.optim.Optimizer]]:
+    def optimizers(self) -> list[tuple[str, Any]]:
         return [(f"opt{number}", one) for number, one in enumerate(self._trainer.optimizers)]
 
 

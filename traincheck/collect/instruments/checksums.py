@@ -13,7 +13,6 @@ from typing import Any
 import orjson
 import torch
 from torch.optim import optimizer as optimizers
-from torch.utils.data import dataloader
 
 from traincheck.collect.context import Recorder
 from traincheck.collect.instruments.base import Instrument
@@ -40,18 +39,22 @@ class Checksums(Instrument):
         ddp = getattr(torch.nn.parallel, "DistributedDataParallel", None)
         if ddp is not None:
             self.replace(ddp, "forward", self._wrap_forward)
-        self.replace(dataloader._BaseDataLoaderIter, "__next__", self._wrap_next)
-        self._pre_hook = optimizers.register_optimizer_step_pre_hook(self._before_step)
-        self.session.hooks.at_step_end.append(self._end)
-        self.session.hooks.at_close.append(self._end)
+        self._pre_hook = UpdateHook(self._before_update, self._is_due)
+        hooks = self.session.hooks
+        hooks.after_batch.append(self._add_batch)
+        hooks.at_step_end.append(self._end)
+        hooks.at_close.append(self._end)
 
     def remove(self) -> None:
         super().remove()
         self._pre_hook.remove()
         self._drop()
-        for hooks in (self.session.hooks.at_step_end, self.session.hooks.at_close):
-            if self._end in hooks:
-                hooks.remove(self._end)
+        hooks = self.session.hooks
+        if self._add_batch in hooks.after_batch:
+            hooks.after_batch.remove(self._add_batch)
+        for actions in (hooks.at_step_end, hooks.at_close):
+            if self._end in actions:
+                actions.remove(self._end)
 
     def _is_due(self) -> bool:
         session = self.session
@@ -81,26 +84,12 @@ class Checksums(Instrument):
         finally:
             em.busy = busy
 
-    # -- batches
-
-    def _wrap_next(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def __next__(iterator: Any) -> Any:
-            batch = original(iterator)
-            if self._is_due() and torch.is_grad_enabled():
-                em = self.session.local.em
-                if em is None or not em.busy:
-                    self._guarded(self._add_batch, iterator, batch)
-            return batch
-
-        return hidden(__next__)
-
     def _add_batch(self, iterator: Any, batch: Any) -> None:
-        """A batch of the training loop; as in data.py, others come while models evaluate."""
-        if self.session.is_evaluating():
-            return
-        loader = getattr(iterator, "_traincheck", ("loader",))[0]
-        leaves = {orjson.loads(quoted_path(path)): leaf for path, leaf in leaves_of(batch).items()}
-        self._now().add_batch(loader, iterator._num_yielded - 1, leaves)
+        """A batch of the training loop; the caller catches what fails."""
+        if self._is_due():
+            loader = getattr(iterator, "_traincheck", ("loader",))[0]
+            leaves = {orjson.loads(quoted_path(p)): leaf for p, leaf in leaves_of(batch).items()}
+            self._now().add_batch(loader, iterator._num_yielded - 1, leaves)
 
     # -- gradients before they are reduced
 
@@ -141,10 +130,8 @@ class Checksums(Instrument):
 
     # -- optimizers
 
-    def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> Any:
-        if not self._is_due():
-            return None
-        return before_update(args, kwargs, lambda: self._guarded(self._take, optimizer))
+    def _before_update(self, optimizer: torch.optim.Optimizer) -> None:
+        self._guarded(self._take, optimizer)
 
     def _take(self, optimizer: torch.optim.Optimizer) -> None:
         self._now().before_update(optimizer)
@@ -217,3 +204,31 @@ def before_update(
     if "closure" in kwargs:
         return args, {**kwargs, "closure": evaluated}
     return (args[0], evaluated, *args[2:]), dict(kwargs)
+
+
+class UpdateHook:
+    """Calls ``action`` before each update of any optimizer, until it is removed.
+
+    It has its own key among torch's hooks, so that the keys of the program's are as without it.
+
+    Args:
+        action: gets the optimizer.
+        is_due: whether it is called now.
+    """
+
+    def __init__(
+        self,
+        action: Callable[[torch.optim.Optimizer], None],
+        is_due: Callable[[], bool] = lambda: True,
+    ) -> None:
+        def before_step(optimizer: Any, args: Any, kwargs: Any) -> Any:
+            if not is_due():
+                return None
+            return before_update(args, kwargs, lambda: action(optimizer))
+
+        self._hooks: dict[Any, Any] = optimizers._global_optimizer_pre_hooks
+        self._hooks[self] = hidden(before_step)
+
+    def remove(self) -> None:
+        """Call it no more."""
+        self._hooks.pop(self, None)

@@ -219,6 +219,9 @@ class Data(Instrument):
             session.stage(em, "train")
         if self._is_recorded:
             em.write_json("batch", self._body(em, known, iterator, batch))
+        if is_training:
+            for look in session.hooks.after_batch:
+                look(iterator, batch)
 
     def _body(self, em: Emitter, known: Any, iterator: Any, batch: Any) -> bytes:
         """The record of a batch."""

@@ -7,6 +7,7 @@ fails.
 from __future__ import annotations
 
 import functools
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Protocol
 
@@ -26,6 +27,28 @@ from traincheck.schema.checksums import (
 )
 
 Named = Iterable[tuple[str, torch.Tensor]]
+
+
+class _AccumulationHook:
+    """A hook that is called when the gradient of a parameter was accumulated.
+
+    As ``register_post_accumulate_grad_hook``, with its own key: those of the program's hooks stay
+    as without it.
+    """
+
+    def __init__(self, parameter: torch.Tensor, hook: Callable[[torch.Tensor], None]) -> None:
+        self._parameter: Any = parameter
+        if self._parameter._post_accumulate_grad_hooks is None:
+            self._parameter._post_accumulate_grad_hooks = OrderedDict()
+        self._parameter._post_accumulate_grad_hooks[self] = hook
+
+    def remove(self) -> None:
+        """Call it no more."""
+        hooks = self._parameter._post_accumulate_grad_hooks
+        if hooks is not None:
+            hooks.pop(self, None)
+            if not hooks:
+                self._parameter._post_accumulate_grad_hooks = None
 
 
 class Subjects(Protocol):
@@ -96,8 +119,7 @@ class StepChecksums:
         for name, parameter in named:
             if parameter.requires_grad and parameter.is_leaf:
                 hook = guard(functools.partial(self._accumulated, name))
-                added = parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
-                self._handles.append(added)
+                self._handles.append(_AccumulationHook(parameter, hook))
 
     def _accumulated(self, name: str, parameter: torch.Tensor) -> None:
         if parameter.grad is not None:
