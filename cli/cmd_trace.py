@@ -176,8 +176,7 @@ def checksums(directory: str, *, output: str | None, form: str, **choice: Any) -
     buffers, optimizers, random generators and the batch, before the optimizer stepped. Two runs
     that train alike have equal reports, so diff shows the first step and name that differ.
 
-    Record the run with --checksums. Of other runs, a report has the checksums that the trace holds,
-    and no statistics.
+    Record the run with --checksums, which takes them in the steps that you choose.
 
     \b
     Examples:

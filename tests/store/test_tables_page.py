@@ -24,7 +24,7 @@ def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     blocks = re.findall(r"```python\n(.*?)```", PAGE, re.S)
     for block in blocks:
         exec(compile(block, "tables.md", "exec"), names)
-    assert len(blocks) == 6
+    assert len(blocks) == 7
     assert len(names["calls"]) == 5
     assert set(names["gradients"]["role"]) == {"gradient"}
     assert len(names["rates"]) == len(names["batches"]) == 5

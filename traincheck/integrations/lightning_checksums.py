@@ -69,7 +69,7 @@ class Introspection(_Callback):  # type: ignore[misc]  # a base of whichever pac
     Args:
         checksums: what is reported: "params", "grads", "buffers", "rngs", "optimizers", "batch".
             None for nothing.
-        tensor_stats: what is told of each tensor: names of
+        tensor_stats: the statistics of each tensor: names of
             `traincheck.store.checksum_layout.STATISTICS`. None for the hash alone.
         env_vars: whether ``env_vars.yaml`` is written: environment variables that change how
             training computes. No others, which may be secrets.

@@ -8,8 +8,6 @@ from traincheck.schema.events import ChecksumEvent, StepEvent
 from traincheck.store.checksum_layout import ChecksumReport
 from traincheck.store.reader import TraceReader
 
-NO_NUMBERS = "statistics are not recorded; record the run with --checksums"
-
 
 def read_reports(
     reader: TraceReader, steps: range | None = None, rank: int | None = None

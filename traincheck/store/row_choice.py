@@ -117,7 +117,7 @@ def chosen(
     if kind not in {event_type.kind for event_type in EVENT_TYPES}:
         kinds = [event_type.kind for event_type in EVENT_TYPES]
         raise UsageError(f"no kind of event is called {kind!r}", fix=f"one of {', '.join(kinds)}")
-    names, roles = _texts("name", name), _texts("role", role)
+    names, roles = texts_of("name", name), texts_of("role", role)
     if names and kind not in NAMED:
         raise UsageError(f"events of kind {kind!r} have no name", fix="leave out name=")
     if roles and kind != "state":
@@ -133,7 +133,12 @@ def chosen(
     )
 
 
-def _texts(argument: str, value: Names | None) -> tuple[str, ...]:
+def texts_of(argument: str, value: Names | None) -> tuple[str, ...]:
+    """The texts that an argument names; none for None.
+
+    Raises:
+        UsageError: it is not usable.
+    """
     if value is None:
         return ()
     found = (value,) if isinstance(value, str) else tuple(value)

@@ -22,9 +22,10 @@ from traincheck.store.columnar import (
     arrow_schema,
     layout,
 )
+from traincheck.store.metric_rows import metric_frame
 from traincheck.store.parquet_source import ParquetExport, is_export
 from traincheck.store.reader import TraceReader
-from traincheck.store.row_choice import Names, RowChoice, Steps, chosen
+from traincheck.store.row_choice import Names, RowChoice, Steps, chosen, texts_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -169,6 +170,33 @@ class RecordedRun:
             TraceFormatError, UsageError, MissingDependencyError: as for `calls`.
         """
         return self.table("batch", steps=steps, name=name, rank=rank)
+
+    def metrics(
+        self,
+        *,
+        steps: Steps | None = None,
+        name: Names | None = None,
+        rank: int | Sequence[int] | None = None,
+    ) -> pd.DataFrame:
+        """Numbers that ``traincheck monitor`` has recorded: a row for each name, step and process.
+
+        Of a tensor, a row has sums of its elements, which add up over ranks: count,
+        sum, squares, minimum, maximum, zeros, nonfinite, absolutes, cubes, fourths. Of other
+        metrics it has a weight and a value; that of a mean is the weighted sum.
+
+        Args:
+            steps: as for `calls`.
+            name: only those whose name matches this pattern, e.g. ``"gradient/Net.fc1.*"``.
+            rank: as for `calls`.
+
+        Raises:
+            TraceFormatError, UsageError, MissingDependencyError: as for `calls`.
+        """
+        choice = chosen("metrics", steps=steps, rank=rank)
+        patterns = texts_of("name", name)
+        _imported()
+        # All of them: earlier events name the numbers of later ones
+        return metric_frame(self._source.batches(chosen("metrics")), choice, patterns)
 
     def table(
         self,

@@ -66,7 +66,7 @@ class Checksums(Instrument):
         )
 
     def _now(self) -> StepChecksums:
-        """Those of the present step."""
+        """The checksums of the present step."""
         if self._current is None:
             self._current = StepChecksums(_Tracked(self.session))
         return self._current
@@ -152,7 +152,7 @@ class Checksums(Instrument):
 
 
 class _Tracked:
-    """What a recording tracks, as `Subjects`."""
+    """The tracked variables and optimizers of a recording, as `Subjects`."""
 
     def __init__(self, session: Recorder) -> None:
         self._session = session

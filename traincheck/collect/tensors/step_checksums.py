@@ -52,7 +52,7 @@ class _AccumulationHook:
 
 
 class Subjects(Protocol):
-    """What is trained in a process."""
+    """The trained variables and their optimizers in a process."""
 
     def parameters(self) -> Named:
         """Names and parameters; tied ones may come more than once."""
