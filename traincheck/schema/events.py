@@ -408,20 +408,15 @@ class MetricsEvent(_Event, frozen=True, kw_only=True, tag="metrics"):
 
 
 class ChecksumEvent(_Event, frozen=True, kw_only=True, tag="checksum"):
-    """The content of a tensor before an optimizer stepped; or of other state that it depends on.
-
-    Written where ``--checksums`` asks for it.
+    """The content of a tensor before an optimizer stepped, or of other state that it depends on.
 
     Attributes:
-        group: what it is: "parameter", "gradient" as the optimizer uses it, "local_gradient" before
-            DDP reduces it, "buffer", "optimizer_state", "optimizer", "generator", "batch".
-        name: ``Net.fc1.weight``; of optimizer state ``<parameter>/exp_avg``; of a batch its path;
-            of a generator "torch", "torch.cuda", "numpy" or "python".
+        group: one of `traincheck.schema.checksums.GROUPS`; "gradient" is that of the optimizer,
+            "local_gradient" that of this rank before DDP reduces it.
+        name: as of states; of a batch its path; of a generator torch, torch.cuda, numpy or python.
         owner: id of the optimizer, or name of the loader.
-        summary: dtype, shape and fingerprint; None for what is not a tensor.
-        numbers: counts, order statistics and moments of the elements, over all elements, by name
-            (schema/checksums.py). A number that is not finite is text. ``skew`` and ``kurt`` are
-            left out where they are not defined.
+        summary: dtype, shape and fingerprint; None for values that are not tensors.
+        numbers: of all elements, by name (schema/checksums.py); not finite ones are text.
         data: values that are not tensors; of a batch its ``index`` in the epoch.
     """
 

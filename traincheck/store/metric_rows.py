@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 # Columns and their dtypes
-METRIC_COLUMNS = {
+METRIC_COLUMNS: dict[str, Any] = {
     "order": "Int64",
     "step": "Int64",
     "rank": "Int64",

@@ -226,7 +226,8 @@ class UpdateHook:
                 return None
             return before_update(args, kwargs, lambda: action(optimizer))
 
-        self._hooks: dict[Any, Any] = optimizers._global_optimizer_pre_hooks
+        hooks: Any = optimizers._global_optimizer_pre_hooks
+        self._hooks = hooks
         self._hooks[self] = hidden(before_step)
 
     def remove(self) -> None:

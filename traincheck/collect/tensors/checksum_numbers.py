@@ -105,7 +105,8 @@ def _mode(ordered: torch.Tensor) -> torch.Tensor:
     """The element of the first of the longest runs of equal elements."""
     if ordered.is_cpu:
         values, counts = torch.unique_consecutive(ordered, return_counts=True)
-        return values[counts.argmax()]
+        most: torch.Tensor = values[counts.argmax()]
+        return most
     # Without sizes that depend on values: these would wait for the device
     place = torch.arange(ordered.numel(), device=ordered.device)
     begins = torch.ones_like(place, dtype=torch.bool)
