@@ -165,6 +165,35 @@ def is_command(word: str) -> bool:
     return not is_script(word) and shutil.which(word) is not None
 
 
+def program_command(program: Program, ours: str) -> list[str]:
+    """The command to run: a script with its arguments, or the words after ``--``.
+
+    Args:
+        program: the split command line.
+        ours: the command of traincheck that runs it, for the advice.
+
+    Raises:
+        UsageError: no program is named, or a command stands where a script must.
+        LaunchError: the program cannot be found.
+    """
+    from traincheck.collect.launch.launcher import check_command, script_command, shell_command
+
+    script, words = program.script, program.words
+    if script is None:
+        if not words:
+            raise UsageError(
+                "no program to run", fix=f"{ours} train.py, or {ours} -- torchrun train.py"
+            )
+        check_command(words, example=ours)
+        return list(words)
+    if script.endswith((".sh", ".bash")):
+        return shell_command(script, words)
+    if is_command(script):
+        line = shlex.join([*ours.split(), *program.options, "--", script, *words])
+        raise UsageError(f"{script!r} is a command, not a script", fix=line)
+    return script_command(script, words)
+
+
 def is_script(word: str) -> bool:
     """Whether a word names a script."""
     return word.endswith(_SCRIPTS) or Path(word).is_file()

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from traincheck.collect.launch.settings import MOST_STEPS
-from traincheck.errors import UsageError
 from traincheck.schema.findings import FINDINGS
 
 from . import _completion
@@ -26,10 +25,9 @@ from ._check_options import configuration, presentation, selection_options, stal
 from ._outputs import report_option, reports_of, write_report
 from ._program_args import (
     PROGRAM,
-    Program,
     ProgramCommand,
     check_command_line,
-    is_command,
+    program_command,
     require_checks,
 )
 from ._sizes import Size
@@ -134,7 +132,7 @@ def run(ctx: click.Context, /, **options: Any) -> int:
 
     from ._live import LiveCheck
 
-    command = _command(ctx.meta[PROGRAM])
+    command = program_command(ctx.meta[PROGRAM], "traincheck run")
     sinks = reports_of(options["reports"])
     config = configuration(options)
     shown = presentation(options, config)
@@ -170,27 +168,6 @@ def run(ctx: click.Context, /, **options: Any) -> int:
         write_report(report, sink, path)
     status = report.exit_status
     return status if status == FINDINGS else outcome.exit_status or status
-
-
-def _command(program: Program) -> list[str]:
-    """The command to run: a script with its arguments, or the words after ``--``."""
-    from traincheck.collect.launch.launcher import check_command, script_command, shell_command
-
-    script, words = program.script, program.words
-    if script is None:
-        if not words:
-            raise UsageError(
-                "no program to run",
-                fix="traincheck run train.py, or traincheck run -- torchrun train.py",
-            )
-        check_command(words, example="traincheck run")
-        return list(words)
-    if script.endswith((".sh", ".bash")):
-        return shell_command(script, words)
-    if is_command(script):
-        line = shlex.join(["traincheck", "run", *program.options, "--", script, *words])
-        raise UsageError(f"{script!r} is a command, not a script", fix=line)
-    return script_command(script, words)
 
 
 def _limit(options: dict[str, Any]) -> int | None:

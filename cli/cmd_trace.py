@@ -32,6 +32,7 @@ def trace() -> None:
       traincheck trace show traces/good
       traincheck trace show traces/good --events --step 3 --api '*zero_grad'
       traincheck trace export traces/good -o good-parquet
+      traincheck trace checksums traces/good -o checksums
     """  # noqa: D301  # click reads the escape
 
 
@@ -133,6 +134,66 @@ def export(directory: str, output: str, form: str) -> None:
         rows = export_parquet(reader, output)
     for kind, count in sorted(rows.items()):
         click.echo(f"{Path(output) / file_name(kind)}: {count:,} rows", err=True)
+    if reader.skipped:
+        click.echo(f"skipped {reader.skipped} unreadable lines", err=True)
+
+
+@trace.command()
+@click.argument("directory", metavar="DIR", shell_complete=_completion.folders)
+@click.option(
+    "-o",
+    "--output",
+    metavar="DIR",
+    shell_complete=_completion.folders,
+    help="Write step=N/rankR.yaml below this folder. [default: all reports to stdout]",
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["yaml", "json"]),
+    default="yaml",
+    show_default=True,
+    help="Format of the reports.",
+)
+@click.option("--steps", metavar="A:B", help="Steps from A to B, B excluded; or one step.")
+@click.option("--rank", type=click.IntRange(min=0), help="Only reports of this rank.")
+@click.option(
+    "--statistics",
+    metavar="NAMES",
+    help="Statistics of each tensor, separated by commas: shape, dtype, infs, nans, zeros, med, "
+    "mean, amean, std, var, uvar, skew, kurt, mode, min, max, hash. [default: all]",
+)
+@click.option(
+    "--groups",
+    metavar="NAMES",
+    help="What to report, separated by commas: params, grads, buffers, rngs, optimizers, batch. "
+    "[default: all]",
+)
+def checksums(directory: str, *, output: str | None, form: str, **choice: Any) -> None:
+    """Report checksums and statistics of everything that a training step depends on.
+
+    There is one report for each step and rank, in the layout of fkat: parameters, gradients,
+    buffers, optimizers, random generators and the batch, before the optimizer stepped. Two runs
+    that train alike have equal reports, so diff shows the first step and name that differ.
+
+    Record the run with --checksums, which takes them in the steps that you choose.
+
+    \b
+    Examples:
+      traincheck-collect --checksums first=3,every=100 -o traces/a -p train.py
+      traincheck trace checksums traces/a -o a
+      traincheck trace checksums traces/a --steps 0:2 --rank 0 --statistics hash,mean
+      diff -r a b | head
+    """  # noqa: D301  # click reads the escape
+    from traincheck.store.reader import TraceReader
+
+    from . import _checksum_files
+
+    reader = TraceReader(directory)
+    with progress(reader):
+        count = _checksum_files.write(reader, output, form, **choice)
+    if output is not None:
+        click.echo(f"{output}: {count:,} reports", err=True)
     if reader.skipped:
         click.echo(f"skipped {reader.skipped} unreadable lines", err=True)
 

@@ -12,7 +12,7 @@ import inspect
 import json
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from itertools import groupby
 from pathlib import Path
@@ -30,6 +30,7 @@ from traincheck.schema.invariant_form import json_schema
 from traincheck.schema.observations.base import Observation
 from traincheck.schema.observations.registry import OBSERVATIONS
 from traincheck.schema.protocols import Rule
+from traincheck.store.columnar import INTEGER, JSON, SHAPE, layout
 
 DOCS = Path(__file__).parent
 RULE_PAGES = DOCS / "rules"
@@ -74,12 +75,15 @@ def pages() -> dict[Path, str]:
     text = trace.read_text(encoding="utf-8")
     for name, table in (("header", header_table()), ("kinds", kind_sections())):
         text = replaced(text, name, table)
+    frames = DOCS / "tables.md"
+    columns = replaced(frames.read_text(encoding="utf-8"), "columns", column_tables())
     relations = DOCS / "relations.md"
     known = replaced(relations.read_text(encoding="utf-8"), "relations", relation_sections())
     return {
         DOCS / "cli.md": cli_page(),
         **rule_pages(),
         trace: text,
+        frames: columns,
         relations: known,
         SCHEMA_FILE: json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n",
     }
@@ -162,6 +166,32 @@ def kind_section(event_type: Any) -> str:
     if kind == "mark":
         section += f"\n\n{observation_tables()}"
     return section
+
+
+DTYPES = {
+    INTEGER: "Int64",
+    SHAPE: "tuple of int",
+    JSON: "object",
+    "string": "string",
+    "bool": "boolean",
+}
+
+
+def column_tables() -> str:
+    """The columns of each table, with their dtypes; those that all tables have come first."""
+    kinds = {event_type.kind: layout(event_type.kind) for event_type in events.EVENT_TYPES}
+    first = next(iter(kinds.values()))
+    shared = [name for name in first if all(name in columns for columns in kinds.values())]
+    common = [(f"`{name}`", DTYPES[first[name]]) for name in shared]
+    parts = ["Every table:", table(common, "column", "dtype")]
+    rows = [(f"`{kind}`", _columns_text(columns, set(shared))) for kind, columns in kinds.items()]
+    parts += ["In addition, by kind of event:", table(rows, "kind", "columns")]
+    return "\n\n".join(parts)
+
+
+def _columns_text(columns: Mapping[str, str], shared: set[str]) -> str:
+    named = [(name, DTYPES[form]) for name, form in columns.items() if name not in shared]
+    return ", ".join(f"`{name}` {dtype}" for name, dtype in named) or "none"
 
 
 def observation_tables() -> str:

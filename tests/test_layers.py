@@ -32,7 +32,7 @@ COLLECT_LAYERS = (
     ("masking", "templates"),
     ("tensors", "steps", "launch"),
     ("trace_writer",),
-    ("stats",),
+    ("stats", "monitor"),
     ("tracking",),
     ("context",),
     ("active_session", "observers"),

@@ -19,17 +19,52 @@ from __future__ import annotations
 
 import importlib
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from traincheck.version import VERSION
 
 if TYPE_CHECKING:
+    from traincheck.integrations.monitor import Monitor as Monitor
+    from traincheck.integrations.monitor_attention import (
+        RefinedCoordinateCheck as RefinedCoordinateCheck,
+    )
+    from traincheck.integrations.monitor_attention import (
+        monitor_scaled_dot_product_attention as monitor_scaled_dot_product_attention,
+    )
+    from traincheck.integrations.monitor_mixin import MonitorMixin as MonitorMixin
     from traincheck.integrations.watching import TrainingHalted as TrainingHalted
     from traincheck.integrations.watching import watch as watch
     from traincheck.store.tables import open as open
 
+_F = TypeVar("_F", bound=Callable[..., Any])
 __version__ = VERSION
-__all__ = ["TrainingHalted", "__version__", "annotate_stage", "mark", "step", "watch"]
+__all__ = [
+    "Monitor",
+    "MonitorMixin",
+    "RefinedCoordinateCheck",
+    "TrainingHalted",
+    "__version__",
+    "annotate_stage",
+    "mark",
+    "metric",
+    "monitor_scaled_dot_product_attention",
+    "read_metrics",
+    "step",
+    "watch",
+]
+
+# Names that are loaded on first access: torch, pandas and the checks are not needed to import us.
+_LATE = {
+    "Monitor": "traincheck.integrations.monitor",
+    "MonitorMixin": "traincheck.integrations.monitor_mixin",
+    "RefinedCoordinateCheck": "traincheck.integrations.monitor_attention",
+    "TrainingHalted": "traincheck.integrations.watching",
+    "monitor_scaled_dot_product_attention": "traincheck.integrations.monitor_attention",
+    "open": "traincheck.store.tables",
+    "read_metrics": "traincheck.integrations.metric_files",
+    "watch": "traincheck.integrations.watching",
+}
 
 # Stage names of the research release, and of traincheck.
 _STAGES = {
@@ -84,15 +119,35 @@ def annotate_stage(stage_name: str) -> None:
         current.CURRENT.enter_stage(stage)
 
 
+def metric(
+    on: str = "activation", *, name: str = "", regex: str = ".*", per: str | int | None = None
+) -> Callable[[_F], _F]:
+    """Mark a function of a plugin file as a metric of ``traincheck monitor --plugin FILE``.
+
+    The function gets a tensor, and returns a number, a tensor of values or a mapping of these.
+
+    Args:
+        on: "activation", "parameter" or "gradient".
+        name: last part of its keys; empty for the name of the function.
+        regex: what the name of a module or variable must match from its beginning.
+        per: "row", "channel", "feature" or a dimension: one number for each index of it.
+    """
+
+    def mark_metric(function: _F) -> _F:
+        values = {"on": on, "name": name or function.__name__, "regex": regex, "per": per}
+        function.__traincheck_metric__ = values  # type: ignore[attr-defined]
+        return function
+
+    return mark_metric
+
+
 def __getattr__(name: str) -> Any:
-    """Load `watch`, which needs torch, its exception, and `open` on first access.
+    """Load a name of `_LATE` on first access.
 
     `open` is not in ``__all__``: a star import must leave Python's own as it is.
     """
-    if name == "open":
-        return importlib.import_module("traincheck.store.tables").open
-    if name in ("TrainingHalted", "watch"):
-        return getattr(importlib.import_module("traincheck.integrations.watching"), name)
+    if name in _LATE:
+        return getattr(importlib.import_module(_LATE[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

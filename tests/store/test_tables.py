@@ -5,17 +5,29 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
+import orjson
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import astuple
 
 import traincheck
 from tests.builders import BN_BUFFERS, MLP_BN, TraceBuilder
 from traincheck.errors import MissingDependencyError, TraceFormatError, UsageError
-from traincheck.schema.events import CallEvent, Event
-from traincheck.store import tables
+from traincheck.schema.events import CallEvent, Event, StateEvent
+from traincheck.schema.values import TensorSummary
+from traincheck.store import columnar, tables
+from traincheck.store.columnar import export_parquet, read_parquet
 from traincheck.store.reader import TraceReader
+from traincheck.store.row_choice import ROLES
 from traincheck.store.writer import TraceWriter
 
 METHODS = {"call": "calls", "state": "states", "step": "steps", "batch": "batches"}
@@ -112,7 +124,7 @@ def test_many_rows_are_put_together(run: Path, monkeypatch) -> None:
 def test_bad_input_is_an_error(run: Path, tmp_path: Path, monkeypatch) -> None:
     with pytest.raises(TraceFormatError):
         traincheck.open(tmp_path / "none")
-    with pytest.raises(UsageError, match="'1:2', which is neither a range nor a number"):
+    with pytest.raises(UsageError, match="'1:2', which is neither a range, a slice"):
         traincheck.open(run).calls(steps="1:2")  # type: ignore[arg-type]
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(MissingDependencyError, match="pandas and pyarrow"):
@@ -145,3 +157,248 @@ def test_a_process_that_trains_loads_neither_pandas_nor_pyarrow(tmp_path: Path) 
     loaded = json.loads(out.read_text(encoding="utf-8"))
     assert "traincheck.collect.session.session" in loaded
     assert not {"pandas", "pyarrow", "traincheck.store.tables"} & set(loaded)
+
+
+@pytest.fixture(params=["lines", "parquet"])
+def form(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Path], Path]:
+    """A run in one of its two forms on disk."""
+
+    def make(directory: Path) -> Path:
+        if request.param == "lines":
+            return directory
+        export_parquet(directory, tmp_path / "parquet")
+        return tmp_path / "parquet"
+
+    return make
+
+
+def cells(event: Event) -> dict[str, Any]:
+    """The row that an event should be, from its fields alone."""
+    row: dict[str, Any] = {}
+    for name in event.__struct_fields__:
+        value = getattr(event, name)
+        if name == "summary":
+            for part in TensorSummary.__struct_fields__:
+                row[f"summary_{part}"] = None if value is None else getattr(value, part)
+        else:
+            row[name] = value
+    return {name: plain(value) for name, value in row.items()}
+
+
+def plain(value: Any) -> Any:
+    """A value as a table holds it: empty sequences are missing, records are lists."""
+    if value == ():
+        return None
+    return orjson.loads(orjson.dumps(value, default=astuple))
+
+
+def rows_of(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    return [
+        {
+            name: None if value is pd.NA or value is None else plain(value)
+            for name, value in row.items()
+            if name != "order"
+        }
+        for row in frame.to_dict("records")
+    ]
+
+
+def test_tables_are_what_the_reader_yields(run: Path, form: Callable[[Path], Path]) -> None:
+    events = list(TraceReader(run).events())
+    opened = traincheck.open(form(run))
+    for kind in {event.kind for event in events}:
+        frame = opened.table(kind)
+        found = [(i, e) for i, e in enumerate(events) if e.kind == kind]
+        assert list(frame["order"]) == [i for i, _ in found]
+        assert rows_of(frame) == [cells(e) for _, e in found], kind
+    assert opened.table("collective").empty
+    assert list(opened.table("collective").columns)[:2] == ["order", "seq"]
+
+
+STEPS = st.one_of(
+    st.none(),
+    st.integers(0, 6),
+    st.builds(slice, st.none() | st.integers(0, 6), st.none() | st.integers(0, 6)),
+    st.builds(range, st.integers(0, 6), st.integers(0, 6), st.sampled_from([1, 2, 3, -1, -2])),
+)
+NAMES = st.none() | st.sampled_from(
+    ["*", "Net.*", "*.weight", "Net.fc1.bias", "none", ("Net.fc1.*", "*bias"), "?et.fc[12].*"]
+)
+ROLE = st.none() | st.sampled_from([*ROLES, ("parameter", "buffer")])
+RANK = st.none() | st.sampled_from([0, 1, 2, (0, 1)])
+
+
+@pytest.fixture(scope="module")
+def forms(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Event], list[Path]]:
+    """A run of two ranks and a worker, in both forms, read in small batches."""
+    folder = tmp_path_factory.mktemp("forms")
+    events: list[Event] = []
+    for rank in range(2):
+        builder = TraceBuilder(rank=rank).process().model("Net", MLP_BN, buffers=BN_BUFFERS)
+        events += builder.optimizer().train().steps(4, eval_every=2).build()
+    run = write(folder / "run", events)
+    export_parquet(run, folder / "parquet")
+    return list(TraceReader(run).events()), [run, folder / "parquet"]
+
+
+@settings(max_examples=60)
+@given(steps=STEPS, name=NAMES, role=ROLE, rank=RANK)
+def test_a_choice_is_that_of_a_loop_over_all_events(
+    forms: tuple[list[Event], list[Path]], steps: Any, name: Any, role: Any, rank: Any
+) -> None:
+    def is_chosen(event: Any) -> bool:
+        if isinstance(steps, slice):
+            stop = 99 if steps.stop is None else steps.stop
+            in_step = event.step is not None and (steps.start or 0) <= event.step < stop
+        else:
+            in_step = steps is None or event.step == steps or event.step in numbers
+        return (
+            in_step
+            and (name is None or any(fnmatchcase(event.name, one) for one in as_list(name)))
+            and (role is None or event.role in as_list(role))
+            and (rank is None or event.rank in as_list(rank))
+        )
+
+    numbers = list(steps) if isinstance(steps, range) else []
+    events, paths = forms
+    wanted = [i for i, e in enumerate(events) if isinstance(e, StateEvent) and is_chosen(e)]
+    for path in paths:
+        frame = traincheck.open(path).states(steps=steps, name=name, role=role, rank=rank)
+        assert list(frame["order"]) == wanted, path.name
+
+
+def as_list(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, tuple) else [value]
+
+
+def test_the_forms_give_equal_frames(forms: tuple[list[Event], list[Path]]) -> None:
+    lines, parquet = (traincheck.open(path) for path in forms[1])
+    for method in METHODS.values():
+        pd.testing.assert_frame_equal(getattr(lines, method)(), getattr(parquet, method)())
+
+
+def test_row_groups_without_chosen_steps_are_not_read(
+    run: Path, tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.setattr(columnar, "ROW_GROUP", 8)
+    export_parquet(run, tmp_path / "parquet")
+    read: list[Any] = []
+    original = pq.ParquetFile.iter_batches
+
+    def iter_batches(self: Any, size: int, row_groups: list[int], **kwargs: Any) -> Any:
+        read.append((row_groups, self.num_row_groups))
+        return original(self, size, row_groups=row_groups, **kwargs)
+
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", iter_batches)
+    opened = traincheck.open(tmp_path / "parquet")
+    assert set(opened.calls(steps=3)["step"]) == {3}
+    ((groups, count),) = read
+    assert 0 < len(groups) < count / 2
+    assert opened.calls(steps=90).empty
+
+
+def test_arrow_is_read_as_it_is_asked_for(run: Path, monkeypatch) -> None:
+    monkeypatch.setattr(tables, "ROW_GROUP", 3)
+    seen: list[Event] = []
+    events = TraceReader.events
+
+    def counted(self: TraceReader) -> Iterator[Event]:
+        for event in events(self):
+            seen.append(event)
+            yield event
+
+    monkeypatch.setattr(TraceReader, "events", counted)
+    reader = traincheck.open(run).arrow("call")
+    assert not seen
+    first = next(iter(reader))
+    assert len(first) == 3
+    assert 0 < len(seen) < len(list(events(TraceReader(run))))
+    assert reader.schema.names[0] == "order"
+
+
+def test_an_older_export_lacks_columns(run: Path, tmp_path: Path) -> None:
+    export_parquet(run, tmp_path / "parquet")
+    whole = traincheck.open(tmp_path / "parquet").steps()
+    path = tmp_path / "parquet" / "steps.parquet"
+    table = pq.read_table(path)
+    pq.write_table(table.drop_columns(["recorded", "modes", "lr"]), path)
+    frame = traincheck.open(tmp_path / "parquet").steps()
+    assert list(frame.columns) == list(whole.columns)
+    assert frame["recorded"].all()
+    assert list(frame["lr"]) == [{}] * len(frame)
+    assert len(list(read_parquet(tmp_path / "parquet"))) == len(list(TraceReader(run).events()))
+
+
+def test_an_export_of_a_newer_version_or_a_foreign_file_is_an_error(
+    run: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "parquet"
+    export_parquet(run, folder)
+    path = folder / "steps.parquet"
+    table = pq.read_table(path)
+    newer = {b"traincheck.schema_version": b"99"}
+    pq.write_table(table.replace_schema_metadata(newer), path)
+    with pytest.raises(TraceFormatError, match="schema version 99"):
+        traincheck.open(folder).steps()
+    pq.write_table(table.replace_schema_metadata(None), path)
+    with pytest.raises(TraceFormatError, match="names no version"):
+        traincheck.open(folder).steps()
+    path.write_bytes(b"PAR1 no more")
+    with pytest.raises(TraceFormatError, match="not part of an exported trace"):
+        traincheck.open(folder).steps()
+
+
+def test_a_torn_and_a_growing_trace_are_read_as_far_as_they_go(run: Path) -> None:
+    whole = traincheck.open(run).states()
+    (path,) = run.glob("events-*.jsonl")
+    content = path.read_bytes()
+    (run / "manifest.json").unlink()
+    path.write_bytes(content[: len(content) // 2])
+    opened = traincheck.open(run)
+    first = opened.states()
+    assert opened.skipped == 1
+    assert 0 < len(first) < len(whole)
+    pd.testing.assert_frame_equal(first, whole.iloc[: len(first)])
+    path.write_bytes(content)
+    pd.testing.assert_frame_equal(opened.states(), whole)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"steps": slice(-3, None)}, "neither a range"),
+        ({"steps": slice(0, 4, 0)}, "neither a range"),
+        ({"steps": True}, "neither a range"),
+        ({"role": "gradients"}, "no role is called 'gradients'"),
+        ({"name": []}, "name is"),
+        ({"rank": -1}, "rank is -1"),
+        ({"rank": "0"}, "rank is"),
+    ],
+)
+def test_unusable_arguments_are_errors(run: Path, arguments: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        traincheck.open(run).states(**arguments)
+
+
+def test_kinds_without_names_or_roles_refuse_them(run: Path) -> None:
+    opened = traincheck.open(run)
+    with pytest.raises(UsageError, match="no kind of event is called 'steps'"):
+        opened.table("steps")
+    with pytest.raises(UsageError, match="'step' have no name"):
+        opened.table("step", name="*")
+    with pytest.raises(UsageError, match="'call' have no role"):
+        opened.arrow("call", role="gradient")
+
+
+def test_batches_that_were_read_are_not_kept(tmp_path: Path, monkeypatch) -> None:
+    events = TraceBuilder().process().model("Net", MLP_BN).optimizer().train().steps(120).build()
+    run = write(tmp_path / "run", events)
+    monkeypatch.setattr(tables, "ROW_GROUP", 64)
+    held: list[int] = []
+    total = 0
+    start = pa.total_allocated_bytes()
+    for batch in traincheck.open(run).arrow("state"):
+        total += batch.nbytes
+        held.append(pa.total_allocated_bytes() - start)
+    assert len(held) > 20
+    assert max(held) < total / 4

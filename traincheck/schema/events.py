@@ -168,6 +168,10 @@ class StepEvent(_Event, frozen=True, kw_only=True, tag="step"):
         recorded: false for a step that sampling skipped. Its stage is ``train``, its record may
             come some steps late, and ``t`` may be when its last optimizer stepped.
         complete: false for the last step when the run ended inside it.
+        digests: one digest for each of `PHASES`, of the names and fingerprints that were recorded
+            of it in this step. Two steps with equal digests are equal. Only in the view "diff", and
+            without phases of which nothing was recorded. That of ``rng`` leaves out the state when
+            the recording begins, and generators of Python and numpy that no one has seeded.
     """
 
     kind: ClassVar[Literal["step"]] = "step"
@@ -176,6 +180,7 @@ class StepEvent(_Event, frozen=True, kw_only=True, tag="step"):
     modes: Mapping[str, bool] = {}
     recorded: bool = True
     complete: bool = True
+    digests: Mapping[str, str] = {}
 
     @property
     def is_gap(self) -> bool:
@@ -252,6 +257,10 @@ class RngEvent(_Event, frozen=True, kw_only=True, tag="rng"):
         fingerprint: of the generator's state.
         seed: the seed it was given.
         where: ``file:line`` of the user's code that gives the seed.
+        moment: where in the program a state was taken, one of `MOMENTS`; empty at the end of a step
+            and after a seed, unless the view is "diff".
+        state: base64 of the bytes of the state (schema/comparison/generator_states.py); empty if
+            they were not kept.
     """
 
     kind: ClassVar[Literal["rng"]] = "rng"
@@ -260,6 +269,13 @@ class RngEvent(_Event, frozen=True, kw_only=True, tag="rng"):
     fingerprint: str | None = None
     seed: int | None = None
     where: str | None = None
+    moment: str = ""
+    state: str = ""
+
+    @property
+    def is_step_end(self) -> bool:
+        """Whether it is the state at the end of a step, which every recording has."""
+        return self.change == "state" and self.moment in ("", "step")
 
 
 class CollectiveEvent(_Event, frozen=True, kw_only=True, tag="collective"):
@@ -361,6 +377,58 @@ class WarningEvent(_Event, frozen=True, kw_only=True, tag="warning"):
     where: str | None = None
 
 
+class MetricsEvent(_Event, frozen=True, kw_only=True, tag="metrics"):
+    """The metrics of one step of a monitored process, or of the evaluation within it.
+
+    Names stand in the first event of the process that has them, under a number that later events
+    use.
+
+    Attributes:
+        names: number -> name, of those that no earlier event of this process has.
+        combine: number -> how its values combine over calls and ranks, where it is not "mean":
+            "sum", "max", "min", "last"; "shard" where sums are of one part of a tensor.
+        sums: for each tensor its number, then count, sum, squares, minimum, maximum, zeros,
+            nonfinite, absolutes, cubes, fourths of its elements; null where it was not taken, and
+            left out at the end.
+        values: for each metric its number, its weight and its value; of a mean the weighted sum.
+            null stands for NaN, text for infinities.
+        skipped: number -> why a tensor was not measured, when this is first seen.
+        failed: metrics that failed, with ``metric``, ``on`` and ``error``; not taken from then on.
+        evaluates: whether it is about forwards without gradients.
+    """
+
+    kind: ClassVar[Literal["metrics"]] = "metrics"
+    names: Mapping[str, str] = {}
+    combine: Mapping[str, str] = {}
+    sums: Sequence[Sequence[float | int | None]] = ()
+    values: Sequence[Sequence[float | int | str | None]] = ()
+    skipped: Mapping[str, str] = {}
+    failed: Sequence[Mapping[str, Value]] = ()
+    evaluates: bool = False
+
+
+class ChecksumEvent(_Event, frozen=True, kw_only=True, tag="checksum"):
+    """The content of a tensor before an optimizer stepped, or of other state that it depends on.
+
+    Attributes:
+        group: one of `traincheck.schema.checksums.GROUPS`; "gradient" is that of the optimizer,
+            "local_gradient" that of this rank before DDP reduces it.
+        name: as of states; of a batch its path; of a generator torch, torch.cuda, numpy or python.
+        owner: id of the optimizer, or name of the loader.
+        summary: dtype, shape and fingerprint; None for values that are not tensors.
+        numbers: of all elements, by name (schema/checksums.py); not finite ones are text.
+        data: values that are not tensors; of a batch its ``index`` in the epoch.
+    """
+
+    kind: ClassVar[Literal["checksum"]] = "checksum"
+    group: str
+    name: str = ""
+    owner: str | None = None
+    summary: TensorSummary | None = None
+    numbers: Mapping[str, Value] = {}
+    data: Mapping[str, Value] = {}
+
+
 class MarkEvent(_Event, frozen=True, kw_only=True, tag="mark"):
     """A note in the trace.
 
@@ -410,6 +478,8 @@ Event: TypeAlias = (
     | CollectiveEvent
     | CheckpointEvent
     | WarningEvent
+    | MetricsEvent
+    | ChecksumEvent
     | MarkEvent
 )
 EVENT_TYPES = (
@@ -423,6 +493,8 @@ EVENT_TYPES = (
     CollectiveEvent,
     CheckpointEvent,
     WarningEvent,
+    MetricsEvent,
+    ChecksumEvent,
     MarkEvent,
 )
 KINDS = tuple(event_type.kind for event_type in EVENT_TYPES)

@@ -141,6 +141,9 @@ _ALL = (
     ),
     Feed(instrument="warnings", kinds=frozenset({"warning"})),
     Feed(instrument="packages", packages=True),
+    Feed(instrument="comparison"),
+    Feed(instrument="checksums", kinds=frozenset({"checksum"})),
     Feed(instrument="transforms"),
+    Feed(instrument="monitor", kinds=frozenset({"metrics"})),
 )
 FEEDS = {feed.instrument: feed for feed in _ALL}

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from msgspec import NODEFAULT
 from msgspec.structs import astuple, fields
 
 from traincheck.errors import MissingDependencyError, OutputError, TraceFormatError
@@ -40,21 +41,17 @@ _HEADER = {
     "rank": INTEGER,
     "stream": _TEXT,
 }
-_SUMMARY = {
-    "dtype": _TEXT,
-    "shape": SHAPE,
-    "device": _TEXT,
-    "requires_grad": _FLAG,
-    "fingerprint": _TEXT,
-    "value": JSON,
-    "zero": _FLAG,
-    "stats": JSON,
-}
+_FORMS = {"Int64": INTEGER, "str": _TEXT, "bool": _FLAG, "tuple[Int64, ...]": SHAPE}
 
 
 def file_name(kind: str) -> str:
     """``calls.parquet`` for the kind ``call``."""
+    if kind.endswith("s"):
+        return f"{kind}.parquet"
     return f"{kind}es.parquet" if kind.endswith("ch") else f"{kind}s.parquet"
+
+
+TABLE_FILES = frozenset(map(file_name, _TYPES))
 
 
 def export_parquet(
@@ -75,7 +72,7 @@ def export_parquet(
         OutputError: ``out`` cannot be written.
         MissingDependencyError: pyarrow is not installed.
     """
-    _pyarrow()
+    pyarrow_modules()
     reader = run if isinstance(run, TraceReader) else TraceReader(run)
     out = Path(out)
     try:
@@ -101,7 +98,7 @@ def read_parquet(folder: Path | str) -> Iterator[Event]:
         TraceFormatError: ``folder`` contains no export.
         MissingDependencyError: pyarrow is not installed.
     """
-    _, parquet = _pyarrow()
+    _, parquet = pyarrow_modules()
     found = [(kind, Path(folder) / file_name(kind)) for kind in _TYPES]
     tables = [_rows(parquet, kind, path) for kind, path in found if path.exists()]
     if not tables:
@@ -113,7 +110,12 @@ def read_parquet(folder: Path | str) -> Iterator[Event]:
         yield event
 
 
-def _pyarrow() -> tuple[Any, Any]:
+def pyarrow_modules() -> tuple[Any, Any]:
+    """``pyarrow`` and ``pyarrow.parquet``, imported on demand.
+
+    Raises:
+        MissingDependencyError: pyarrow is not installed.
+    """
     try:
         import pyarrow
         import pyarrow.parquet
@@ -132,14 +134,13 @@ def facts_of(reader: TraceReader) -> dict[str, str]:
 
 def _form(kind: str, name: str, annotation: str) -> str:
     """The storage of a field. annotation: as in schema/events.py."""
-    plain = annotation.removesuffix(" | None")
     if kind == "rng" and name == "seed":
         return JSON  # may need 64 bits without a sign, or more
-    return {"Int64": INTEGER, "str": _TEXT, "bool": _FLAG}.get(plain, JSON)
+    return _FORMS.get(annotation.removesuffix(" | None"), JSON)
 
 
-def _layout(kind: str) -> dict[str, str]:
-    """Column -> form of one kind."""
+def layout(kind: str) -> dict[str, str]:
+    """Column -> form of one kind: INTEGER, SHAPE, JSON, "string" or "bool"."""
     columns = {ORDER: INTEGER, **_HEADER}
     event_type = _TYPES[kind]
     for name in _own(event_type):
@@ -156,9 +157,43 @@ def _own(event_type: Any) -> tuple[str, ...]:
     return names[len(_HEADER) :]
 
 
-def _annotation(event_type: Any, name: str) -> str:
-    hint = event_type.__annotations__[name]
+def _annotation(record_type: Any, name: str) -> str:
+    hint = record_type.__annotations__[name]
     return str(getattr(hint, "__forward_arg__", hint))
+
+
+_SUMMARY = {
+    name: _form("", name, _annotation(TensorSummary, name))
+    for name in TensorSummary.__struct_fields__
+}
+
+
+def arrow_schema(kind: str) -> pa.Schema:
+    """The Arrow schema of one kind.
+
+    Raises:
+        MissingDependencyError: pyarrow is not installed.
+    """
+    arrow, _ = pyarrow_modules()
+    types = {
+        INTEGER: arrow.int64(),
+        _TEXT: arrow.string(),
+        _FLAG: arrow.bool_(),
+        SHAPE: arrow.list_(arrow.int64()),
+        JSON: arrow.string(),
+    }
+    return arrow.schema([(name, types[form]) for name, form in layout(kind).items()])
+
+
+def default_of(kind: str, column: str) -> Any:
+    """The cell of a column that an older export lacks: the default of its field, else None."""
+    field = next((field for field in fields(_TYPES[kind]) if field.name == column), None)
+    if field is None:  # of a summary, or the header
+        return None
+    found = field.default if field.default_factory is NODEFAULT else field.default_factory()
+    if found is NODEFAULT:
+        return None
+    return _dumps(found) if layout(kind)[column] == JSON else found
 
 
 class Columns:
@@ -173,19 +208,10 @@ class Columns:
     """
 
     def __init__(self, kind: str, facts: Mapping[str, str]) -> None:
-        arrow, _ = _pyarrow()
+        arrow, _ = pyarrow_modules()
         self._arrow = arrow
-        self.forms = _layout(kind)
-        types = {
-            INTEGER: arrow.int64(),
-            _TEXT: arrow.string(),
-            _FLAG: arrow.bool_(),
-            SHAPE: arrow.list_(arrow.int64()),
-            JSON: arrow.string(),
-        }
-        self.schema: pa.Schema = arrow.schema(
-            [(name, types[form]) for name, form in self.forms.items()], metadata=dict(facts)
-        )
+        self.forms = layout(kind)
+        self.schema = arrow_schema(kind).with_metadata(dict(facts))
         self._columns: list[list[Any]] = [[] for _ in self.forms]
 
     def __len__(self) -> int:
@@ -197,21 +223,21 @@ class Columns:
         for column, form, cell in zip(self._columns, self.forms.values(), cells):
             column.append(_dumps(cell) if form == JSON else cell)
 
-    def take(self) -> pa.Table:
+    def take(self) -> pa.RecordBatch:
         """The events that were added since the last call."""
         arrays = [
             self._arrow.array(column, type=field.type)
             for column, field in zip(self._columns, self.schema)
         ]
         self._columns = [[] for _ in self.forms]
-        return self._arrow.table(arrays, schema=self.schema)
+        return self._arrow.record_batch(arrays, schema=self.schema)
 
 
 class _Table:
     """A Parquet file of one kind."""
 
     def __init__(self, out: Path, kind: str, facts: Mapping[str, str]) -> None:
-        _, self._parquet = _pyarrow()
+        _, self._parquet = pyarrow_modules()
         self.path = out / file_name(kind)
         self.rows = 0
         self._partial = self.path.with_suffix(".parquet.part")
@@ -230,7 +256,7 @@ class _Table:
                 self._partial, self._columns.schema, compression="zstd"
             )
         if len(self._columns):
-            self._writer.write_table(self._columns.take())
+            self._writer.write_batch(self._columns.take())
 
     def finish(self) -> None:
         """Write the rest and rename the file to its final name."""
@@ -306,11 +332,13 @@ def _dumps(value: Any) -> str | None:
 
 def _rows(parquet: Any, kind: str, path: Path) -> Iterator[tuple[int, Event]]:
     event_type: Any = _TYPES[kind]
-    forms = _layout(kind)
-    nested = [name for name, form in forms.items() if form == JSON]
+    forms = layout(kind)
     try:
         with open_regular(path) as file:
-            batches: Iterable[Any] = parquet.ParquetFile(file).iter_batches(ROW_GROUP // 10)
+            table = parquet.ParquetFile(file)
+            present = set(table.schema_arrow.names)  # an older export may lack some
+            nested = [name for name, form in forms.items() if form == JSON and name in present]
+            batches: Iterable[Any] = table.iter_batches(ROW_GROUP // 10)
             for batch in batches:
                 for row in batch.to_pylist():
                     for name in nested:
@@ -325,14 +353,14 @@ def _rows(parquet: Any, kind: str, path: Path) -> Iterator[tuple[int, Event]]:
 
 def _event(event_type: Any, row: dict[str, Any]) -> Event:
     if "summary_dtype" in row:
-        parts = [row.pop(f"summary_{part}") for part in _SUMMARY]
-        if parts[0] is not None:
-            parts[1] = tuple(parts[1])
-            row["summary"] = TensorSummary(*parts)
+        # An older export lacks the columns of newer fields
+        parts = {name: row.pop(f"summary_{name}") for name in _SUMMARY if f"summary_{name}" in row}
+        if parts["dtype"] is not None:
+            row["summary"] = TensorSummary(**{**parts, "shape": tuple(parts["shape"])})
     if "groups" in row:
         row["groups"] = tuple(ParamGroup(*group) for group in row["groups"] or ())
     for field in fields(event_type):
-        if field.default == () and row[field.name] is None:
+        if field.default == () and row.get(field.name, ()) is None:
             row[field.name] = ()
     event: Event = event_type(**row)
     return event

@@ -1,35 +1,46 @@
-"""A recorded run as pandas DataFrames, one for each kind of event.
+"""A recorded run as tables, one for each kind of event: pandas DataFrames, with Arrow below.
 
-No event is read until a table is requested, and then only its events are kept. pandas and pyarrow
-are imported at that moment: a training process never loads this module.
+No event is read until a table is requested. Rows are chosen while the run is read, in record
+batches, so memory holds the chosen rows and one batch. pandas and pyarrow are imported at that
+moment: a training process never loads this module.
 """
 
 from __future__ import annotations
 
-from fnmatch import fnmatchcase
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import orjson
 
-from traincheck.errors import MissingDependencyError, UsageError
-from traincheck.schema.events import Event
+from traincheck.errors import MissingDependencyError
 from traincheck.store.columnar import (
     JSON,
     ROW_GROUP,
     SHAPE,
     Columns,
-    facts_of,
+    arrow_schema,
+    layout,
 )
+from traincheck.store.metric_rows import metric_frame
+from traincheck.store.parquet_source import ParquetExport, is_export
 from traincheck.store.reader import TraceReader
+from traincheck.store.row_choice import Names, RowChoice, Steps, chosen, texts_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import pandas as pd
+    import pyarrow as pa
 
     from traincheck.store.manifest import Manifest
 
-# The fields that the argument ``name`` is compared with
-_NAMED = {"call": ("api", "family", "module"), "state": ("name",), "batch": ("loader",)}
+
+class _Source(Protocol):
+    """A run on disk, in one of its forms."""
+
+    def batches(self, choice: RowChoice) -> Iterator[pa.RecordBatch]:
+        """The chosen rows, in the order of the run, read as they are asked for."""
 
 
 class RecordedRun:
@@ -40,128 +51,241 @@ class RecordedRun:
     number is rounded. Shapes are tuples, and nested values such as the arguments of a call are
     Python objects. ``order`` is the position of the event in the whole run.
 
+    Arguments of the methods, all optional:
+
+    - ``steps``: a ``range``, a ``slice`` such as ``slice(0, 10)``, or one number.
+    - ``name``: a pattern with ``*`` and ``?``, or several of them.
+    - ``rank``: a rank, or several.
+
     Args:
-        path: the run directory.
+        path: a run directory, finished or still growing, or a folder that
+        ``traincheck trace export`` has written.
 
     Raises:
-        TraceFormatError: ``path`` is not a run, or a newer traincheck wrote it.
+        TraceFormatError: ``path`` is neither, or a newer traincheck wrote it.
     """
 
     def __init__(self, path: Path | str) -> None:
-        self._reader = TraceReader(path, may_be_empty=True)
+        self._path = Path(path)
+        self._reader: TraceReader | None = None
+        self._source: _Source
+        if is_export(self._path):
+            self._source = ParquetExport(self._path)
+        else:
+            self._reader = TraceReader(path, may_be_empty=True)
+            self._source = _Lines(self._reader)
 
     def __repr__(self) -> str:
         return f"traincheck.open({str(self.path)!r})"
 
     @property
     def path(self) -> Path:
-        """The run directory."""
-        return self._reader.path
+        """The run directory, or the folder of the export."""
+        return self._path
 
     @property
     def manifest(self) -> Manifest | None:
-        """The manifest: how the run was recorded; None if it is missing."""
-        return self._reader.manifest
+        """The manifest: how the run was recorded; None if it is missing, and of an export."""
+        return self._reader.manifest if self._reader else None
 
     @property
     def skipped(self) -> int:
-        """Lines that the last reading could not use."""
-        return self._reader.skipped
+        """Lines that the last reading could not use; 0 for an export."""
+        return self._reader.skipped if self._reader else 0
 
-    def calls(self, *, steps: range | int | None = None, name: str | None = None) -> pd.DataFrame:
+    def calls(
+        self,
+        *,
+        steps: Steps | None = None,
+        name: Names | None = None,
+        rank: int | Sequence[int] | None = None,
+    ) -> pd.DataFrame:
         """Calls, each when it ended.
 
         Args:
-            steps: only those in these steps, e.g. ``range(10, 20)``. None for all.
+            steps: only those in these steps, e.g. ``range(10, 20)`` or ``slice(10, 20)``. None for
+                all, also those of processes without steps.
             name: only those whose api, family or module matches this pattern, e.g.
-                ``"*zero_grad"`` or ``"Net.fc1"``.
+                ``"*zero_grad"`` or ``"Net.fc1"``, or one of several patterns.
+            rank: only those of this rank, or of these.
 
         Raises:
             TraceFormatError: the run cannot be read.
-            UsageError: ``steps`` is neither a range nor a number.
+            UsageError: an argument is not usable.
             MissingDependencyError: pandas or pyarrow is not installed.
         """
-        return self._table("call", steps, name)
+        return self.table("call", steps=steps, name=name, rank=rank)
 
-    def states(self, *, steps: range | int | None = None, name: str | None = None) -> pd.DataFrame:
+    def states(
+        self,
+        *,
+        steps: Steps | None = None,
+        name: Names | None = None,
+        role: Names | None = None,
+        rank: int | Sequence[int] | None = None,
+    ) -> pd.DataFrame:
         """Changes of parameters, gradients, buffers and optimizer state.
 
         Args:
             steps: as for `calls`.
             name: only variables whose name matches this pattern, e.g. ``"Net.fc1.*"``.
+            role: only variables of this role, or of these: ``"parameter"``, ``"gradient"``,
+                ``"buffer"``, ``"optimizer_state"``.
+            rank: as for `calls`.
 
         Raises:
             TraceFormatError, UsageError, MissingDependencyError: as for `calls`.
         """
-        return self._table("state", steps, name)
+        return self.table("state", steps=steps, name=name, role=role, rank=rank)
 
-    def steps(self, *, steps: range | int | None = None) -> pd.DataFrame:
+    def steps(
+        self, *, steps: Steps | None = None, rank: int | Sequence[int] | None = None
+    ) -> pd.DataFrame:
         """Ends of training steps, with their counters.
 
         Args:
             steps: as for `calls`.
+            rank: as for `calls`.
 
         Raises:
             TraceFormatError, UsageError, MissingDependencyError: as for `calls`.
         """
-        return self._table("step", steps, None)
+        return self.table("step", steps=steps, rank=rank)
 
-    def batches(self, *, steps: range | int | None = None, name: str | None = None) -> pd.DataFrame:
+    def batches(
+        self,
+        *,
+        steps: Steps | None = None,
+        name: Names | None = None,
+        rank: int | Sequence[int] | None = None,
+    ) -> pd.DataFrame:
         """Batches of data loaders.
 
         Args:
             steps: as for `calls`.
             name: only those of loaders whose name matches this pattern, e.g. ``"loader0"``.
+            rank: as for `calls`.
 
         Raises:
             TraceFormatError, UsageError, MissingDependencyError: as for `calls`.
         """
-        return self._table("batch", steps, name)
+        return self.table("batch", steps=steps, name=name, rank=rank)
 
-    def _table(self, kind: str, steps: range | int | None, name: str | None) -> pd.DataFrame:
-        wanted = _range(steps)
+    def metrics(
+        self,
+        *,
+        steps: Steps | None = None,
+        name: Names | None = None,
+        rank: int | Sequence[int] | None = None,
+    ) -> pd.DataFrame:
+        """Numbers that ``traincheck monitor`` has recorded: a row for each name, step and process.
+
+        Of a tensor, a row has sums of its elements, which add up over ranks: count,
+        sum, squares, minimum, maximum, zeros, nonfinite, absolutes, cubes, fourths. Of other
+        metrics it has a weight and a value; that of a mean is the weighted sum.
+
+        Args:
+            steps: as for `calls`.
+            name: only those whose name matches this pattern, e.g. ``"gradient/Net.fc1.*"``.
+            rank: as for `calls`.
+
+        Raises:
+            TraceFormatError, UsageError, MissingDependencyError: as for `calls`.
+        """
+        choice = chosen("metrics", steps=steps, rank=rank)
+        patterns = texts_of("name", name)
+        _imported()
+        # All of them: earlier events name the numbers of later ones
+        return metric_frame(self._source.batches(chosen("metrics")), choice, patterns)
+
+    def table(
+        self,
+        kind: str,
+        *,
+        steps: Steps | None = None,
+        name: Names | None = None,
+        role: Names | None = None,
+        rank: int | Sequence[int] | None = None,
+    ) -> pd.DataFrame:
+        """Events of any kind, such as ``"optimizer"``, ``"collective"`` or ``"mark"``.
+
+        Args:
+            kind: of the events, as in docs/trace-format.md.
+            steps: as for `calls`.
+            name: as for `calls`. Events of some kinds, such as steps, have no name.
+            role: as for `states`; other kinds have no roles.
+            rank: as for `calls`.
+
+        Raises:
+            TraceFormatError, UsageError, MissingDependencyError: as for `calls`.
+        """
+        choice = chosen(kind, steps=steps, name=name, role=role, rank=rank)
         pandas, arrow = _imported()
-        columns = Columns(kind, facts_of(self._reader))
-        found = [columns.take()]  # without rows: the columns are always the same
-        for order, event in enumerate(self._reader.events()):
-            if event.kind == kind and _is_wanted(event, wanted, name):
-                columns.add(order, event)
-                if len(columns) >= ROW_GROUP:
-                    found.append(columns.take())
-        found.append(columns.take())
-        return _frame(pandas, arrow, arrow.concat_tables(found), columns.forms)
+        found = arrow.Table.from_batches(self._source.batches(choice), schema=arrow_schema(kind))
+        return _frame(pandas, arrow, found, layout(kind))
+
+    def arrow(
+        self,
+        kind: str,
+        *,
+        steps: Steps | None = None,
+        name: Names | None = None,
+        role: Names | None = None,
+        rank: int | Sequence[int] | None = None,
+    ) -> pa.RecordBatchReader:
+        """Like `table`, as a stream of Arrow record batches, for tables that exceed memory.
+
+        The run is read as batches are asked for. Nested values are JSON text. DuckDB and Polars
+        read the result directly.
+
+        Args:
+            kind: as for `table`.
+            steps: as for `calls`.
+            name: as for `table`.
+            role: as for `table`.
+            rank: as for `calls`.
+
+        Raises:
+            TraceFormatError, UsageError, MissingDependencyError: as for `calls`.
+        """
+        choice = chosen(kind, steps=steps, name=name, role=role, rank=rank)
+        _, arrow = _imported()
+        batches = self._source.batches(choice)
+        reader: pa.RecordBatchReader = arrow.RecordBatchReader.from_batches(
+            arrow_schema(kind), batches
+        )
+        return reader
 
 
 def open(path: Path | str) -> RecordedRun:
     """The tables of a recorded run; no event is read yet.
 
     Args:
-        path: the run directory.
+        path: a run directory, or a folder that ``traincheck trace export`` has written.
 
     Raises:
-        TraceFormatError: ``path`` is not a run, or a newer traincheck wrote it.
+        TraceFormatError: ``path`` is neither, or a newer traincheck wrote it.
     """
     return RecordedRun(path)
 
 
-def _range(steps: range | int | None) -> range | None:
-    if isinstance(steps, int) and not isinstance(steps, bool):
-        return range(steps, steps + 1)
-    if steps is None or isinstance(steps, range):
-        return steps
-    raise UsageError(
-        f"steps is {steps!r}, which is neither a range nor a number",
-        fix="use steps=range(10, 20) for steps 10 to 19, or steps=3",
-    )
+class _Lines:
+    """A run as its recording wrote it: JSON lines."""
 
+    def __init__(self, reader: TraceReader) -> None:
+        self._reader = reader
 
-def _is_wanted(event: Event, steps: range | None, name: str | None) -> bool:
-    if steps is not None and (event.step is None or event.step not in steps):
-        return False
-    if name is None:
-        return True
-    texts = (getattr(event, field, None) for field in _NAMED[event.kind])
-    return any(text is not None and fnmatchcase(text, name) for text in texts)
+    def batches(self, choice: RowChoice) -> Iterator[pa.RecordBatch]:
+        """The chosen rows, in the order of the run, read as they are asked for."""
+        columns = Columns(choice.kind, {})
+        kind, takes = choice.kind, choice.takes
+        for order, event in enumerate(self._reader.events()):
+            if event.kind == kind and takes(event):
+                columns.add(order, event)
+                if len(columns) >= ROW_GROUP:
+                    yield columns.take()
+        if len(columns):
+            yield columns.take()
 
 
 def _frame(pandas: Any, arrow: Any, table: Any, forms: dict[str, str]) -> pd.DataFrame:

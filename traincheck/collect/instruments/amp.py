@@ -83,6 +83,8 @@ class Amp(Instrument):
             return self._describe(Families.SCALER_STEP, args, result)
 
         def counted(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+            for action in self.session.hooks.after_scaler:
+                action(args[0])
             owner = self._owner(args[1] if len(args) > 1 else kwargs.get("optimizer"))
             if owner is not None:
                 self.session.steps.scaler_step(owner)

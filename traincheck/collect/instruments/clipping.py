@@ -28,6 +28,9 @@ class Clipping(Instrument):
 
     name = "clipping"
 
+    def is_wanted(self) -> bool:
+        return super().is_wanted() or bool(self.session.hooks.before_clip)
+
     def install(self) -> None:
         self._imports: ImportHook | None = None
         if distributed.is_available():
@@ -55,7 +58,14 @@ class Clipping(Instrument):
         )
 
     def _wrap(self, family: str, limit: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        return lambda original: span_wrapper(original, self.session, _describer(family, limit))
+        before = self._before if self.session.hooks.before_clip else None
+        return lambda original: span_wrapper(
+            original, self.session, _describer(family, limit), before=before
+        )
+
+    def _before(self, em: Emitter, args: tuple[Any, ...]) -> None:
+        for action in self.session.hooks.before_clip:
+            action(args[0] if args else None)
 
 
 def _describer(api: str, limit: str, family: str | None = None) -> Describe:

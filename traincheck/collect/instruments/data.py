@@ -17,6 +17,7 @@ from torch.utils.data import _utils, dataloader
 
 from traincheck.collect import masking
 from traincheck.collect.context import diverged
+from traincheck.collect.instruments._wrap import guarded
 from traincheck.collect.instruments.base import Instrument
 from traincheck.collect.observers.worker_rng import WorkerRngObserver
 from traincheck.collect.stats.token_batch import token_facts
@@ -92,6 +93,8 @@ class Data(Instrument):
         def __iter__(loader: data.DataLoader[Any]) -> Any:
             try:
                 self._starting = self._epoch(loader)
+                if self.session.hooks.before_loader:
+                    self._tell_begin()
             except Exception as error:  # training must go on whatever we got wrong
                 self.session.fault(self._wrap_iter, error)
             iterator = original(loader)
@@ -105,6 +108,13 @@ class Data(Instrument):
             return iterator
 
         return hidden(__iter__)
+
+    def _tell_begin(self) -> None:
+        session = self.session
+        em = session.local.em or session.emitter()
+        if session.recording.on and not (session.is_worker or em.busy):
+            for look in session.hooks.before_loader:
+                guarded(em, look)
 
     def _wrap_init(self, original: Callable[..., None]) -> Callable[..., None]:
         """Loaders of other libraries, such as fastai, also create its iterators."""
@@ -209,22 +219,28 @@ class Data(Instrument):
             session.stage(em, "train")
         if self._is_recorded:
             em.write_json("batch", self._body(em, known, iterator, batch))
+        if is_training:
+            for look in session.hooks.after_batch:
+                look(iterator, batch)
 
     def _body(self, em: Emitter, known: Any, iterator: Any, batch: Any) -> bytes:
         """The record of a batch."""
         session, needs = self.session, self.session.needs
         _, head, may_repeat = known
-        leaves = _leaves_of(batch)
+        leaves = leaves_of(batch)
         has_samples = needs is None or needs.exact or may_repeat
         drawn = _drawn(iterator)  # in other steps these tell what comes again
         is_due = self._has_content and (session.recording.scans or not self._is_rare or not drawn)
         has_content = has_samples or is_due or session.stats.arguments.follows_batches
         numbers = session.stats.for_batch(em, leaves) if session.stats.batch else {}
         texts = [
-            b"%b:%b" % (_quoted(path), _leaf(leaf, numbers.get(path), has_content=has_content))
+            b"%b:%b" % (quoted_path(path), _leaf(leaf, numbers.get(path), has_content=has_content))
             for path, leaf in leaves.items()
         ]
         index = iterator._num_yielded - 1
+        if session.compared is not None:
+            told = zip(leaves, texts, leaves.values())
+            texts = session.compared.batch(known[0], drawn, list(told))
         body = BATCH % (head, index, b",".join(texts))
         if has_samples:
             first = next((leaf for leaf in leaves.values() if leaf.dim() > 0), None)
@@ -327,7 +343,8 @@ def _leaf(tensor: torch.Tensor, numbers: bytes | None, *, has_content: bool) -> 
 
 
 @functools.lru_cache(maxsize=256)
-def _quoted(path: str) -> bytes:
+def quoted_path(path: str) -> bytes:
+    """The path of a leaf as JSON text, with keys of the user masked."""
     return orjson.dumps(".".join(map(_part, path.split("."))))
 
 
@@ -337,7 +354,7 @@ def _part(name: str) -> str:
     return masking.key(head) + bracket + place if head else name
 
 
-def _leaves_of(batch: Any) -> dict[str, torch.Tensor]:
+def leaves_of(batch: Any) -> dict[str, torch.Tensor]:
     """Tensors in a batch by path."""
     if type(batch) not in _PLAIN_BATCHES or len(batch) > _MAX_LEAVES:
         return dict(_leaves("batch", batch))

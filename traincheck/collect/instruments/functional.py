@@ -114,8 +114,12 @@ class Functional(Instrument):
 
     def is_wanted(self) -> bool:
         needs = self.session.needs
-        return needs is None or any(
-            api.startswith("torch.") or api == "activation" for api in needs.calls | needs.stats
+        return (
+            needs is None
+            or bool(self.session.hooks.around)
+            or any(
+                api.startswith("torch.") or api == "activation" for api in needs.calls | needs.stats
+            )
         )
 
     def install(self) -> None:
@@ -127,6 +131,8 @@ class Functional(Instrument):
             hides = self._hides(holder, api, inner & _named_in(original))
             if self.wants_call(api) or self.session.stats.wants_api(api):
                 self._replace_function(holder, attribute, api, hides=hides)
+            elif api in self.session.hooks.around:
+                self.replace(holder, attribute, self.session.hooks.around[api], idles=True)
             elif hides:
                 self.replace(holder, attribute, lambda f: hiding(f, self.session))
             if not isinstance(holder, type) and getattr(holder, attribute) is not original:
@@ -182,11 +188,12 @@ class Functional(Instrument):
             outcome = functools.partial(_identified, self.session.tracker)
         skip_inner = self._is_inner(holder)
         is_rare = needs is not None and api not in needs.calls
+        below = self.session.hooks.around.get(api)
         self.replace(
             holder,
             attribute,
             lambda f: function_wrapper(
-                hiding(f, self.session) if hides else f,
+                hiding(f, self.session) if hides else f if below is None else below(f),
                 CallTemplates(api, names, defaults, self),
                 self.session,
                 skip_inner=skip_inner,

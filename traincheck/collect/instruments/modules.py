@@ -13,6 +13,7 @@ import orjson
 import torch
 from torch import is_grad_enabled
 
+from traincheck.collect.instruments._wrap import guarded
 from traincheck.collect.instruments.base import Instrument
 from traincheck.collect.observers.auxiliary_models import AuxiliaryModelObserver
 from traincheck.collect.observers.eval_folding import EvalFolding
@@ -35,9 +36,11 @@ _MOST_PLANS = 1 << 16  # modules that are created in each step must not grow the
 
 
 # Module; state of the tree and whether it is outermost; head of its records; whether they are
-# requested; template of a call with one argument; whether it wraps the module whose mode is
-# recorded
-_Plan: TypeAlias = tuple[weakref.ref[torch.nn.Module], tuple[int, bool], bytes, bool, bytes, bool]
+# requested; template of a call with one argument; whether it must be looked at closely: it wraps
+# the module whose mode is recorded, or its outputs are; its path if its outputs are recorded
+_Plan: TypeAlias = tuple[
+    weakref.ref[torch.nn.Module], tuple[int, bool], bytes, bool, bytes, bool, str | None
+]
 
 
 class Modules(Instrument):
@@ -57,6 +60,7 @@ class Modules(Instrument):
         self._untrained = AuxiliaryModelObserver(self.session)
         self._given = ModelInputObserver(self.session)
         self._folding = EvalFolding(self.session)
+        self._compared = self.session.compared
         self._looks_at_buffers = self.session.tracker.wants("buffer", "forward")
         self.replace(torch.nn.Module, "__init__", self._wrap_init)
         self.replace(torch.nn.Module, "__setstate__", self._wrap_setstate)
@@ -102,7 +106,8 @@ class Modules(Instrument):
 
     def _wrap_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
         session, recording, local = self.session, self.session.recording, self.session.local
-        enter, leave, record = self._enter_root, self._leave_root, self._record
+        enter = self._enter_compared if session.settings.view else self._enter_root
+        leave, record = self._leave_root, self._record
         evaluated = self._evaluated
 
         # The profiler of torch reads the local named self
@@ -202,6 +207,20 @@ class Modules(Instrument):
             em.busy = False
         return False
 
+    def _enter_compared(
+        self,
+        em: Emitter,
+        module: torch.nn.Module,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+    ) -> bool:
+        """`_enter_root` in a view that records more before a forward."""
+        is_folded = self._enter_root(em, module, args, kwargs)
+        if self.session.recording.on and is_grad_enabled():
+            for look in self.session.hooks.before_forward:
+                guarded(em, look)
+        return is_folded
+
     def _leave_root(self, em: Emitter, span: int) -> None:
         root, tracker = self._root, self.session.tracker
         is_open = self._evaluated.is_open and not torch.is_grad_enabled()
@@ -297,11 +316,13 @@ class Modules(Instrument):
         *,
         is_root: bool,
     ) -> bytes | None:
-        _, _, head, is_wanted, _, _ = plan
+        _, _, head, is_wanted, _, _, compared_as = plan
         numbers = self.session.stats
         told = None
         if numbers.results.is_due or (is_root and numbers.activation):
             told = numbers.results.for_result(em, module, result, is_root=is_root)
+        if compared_as is not None and self._compared is not None:
+            told = self._compared.result(em, compared_as, result)
         data = numbers.arguments.for_input(em, module, args) if numbers.is_sampled else b""
         if not (is_wanted or data) and (
             told is None or not numbers.results.is_interesting(module, span, told)
@@ -313,6 +334,10 @@ class Modules(Instrument):
             given[0] = b'"0":' + data
         if is_root:
             self._tell_apart((*args, *kwargs.values()), given)
+            if self._compared is not None:
+                for index, value in enumerate((*args, *kwargs.values())):
+                    name = f"{compared_as}.input[{index}]"
+                    given[index] = self._compared.argument(em, name, value, given[index])
         sync = module.__dict__.get(_SYNC)
         if sync is not None:  # DDP decides in its forward whether backward exchanges gradients
             given.append(b'"%b":%b' % (_SYNC.encode(), encode(bool(sync))))
@@ -355,9 +380,12 @@ class Modules(Instrument):
         if known != (tracker.modules.maps, is_root):
             known = self._known = (tracker.modules.maps, is_root)
         wanted = self._wants(api, is_root=is_root)
-        is_around = unwrap(module) is not module or _SYNC in module.__dict__
+        is_compared = self._compared is not None and self._compared.wants(path, is_root=is_root)
+        compared_as = (path or api) if is_compared else None
+        is_around = unwrap(module) is not module or _SYNC in module.__dict__ or is_compared
+        wanted = wanted or is_compared
         of_one = escaped(head) + MODULE_CALL_OF_ONE
-        plan = weakref.ref(module), known, head, wanted, of_one, is_around
+        plan = weakref.ref(module), known, head, wanted, of_one, is_around, compared_as
         if path is not None:  # else it may be found later
             if len(self._plans) >= _MOST_PLANS:
                 self._plans.clear()

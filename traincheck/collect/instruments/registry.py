@@ -6,13 +6,16 @@ from traincheck.collect.instruments.amp import Amp
 from traincheck.collect.instruments.autograd import Autograd
 from traincheck.collect.instruments.base import Instrument
 from traincheck.collect.instruments.checkpoint import Checkpoint
+from traincheck.collect.instruments.checksums import Checksums
 from traincheck.collect.instruments.clipping import Clipping
 from traincheck.collect.instruments.code_capture import Transforms
+from traincheck.collect.instruments.comparison import Comparison
 from traincheck.collect.instruments.data import Data
 from traincheck.collect.instruments.distributed import Distributed
 from traincheck.collect.instruments.functional import Functional
 from traincheck.collect.instruments.modes import Modes
 from traincheck.collect.instruments.modules import Modules
+from traincheck.collect.instruments.monitor import Monitor
 from traincheck.collect.instruments.optimizers import Optimizers
 from traincheck.collect.instruments.packages import Packages
 from traincheck.collect.instruments.python_warnings import PythonWarnings
@@ -22,6 +25,7 @@ from traincheck.collect.instruments.rng_state import RandomState
 from traincheck.collect.instruments.schedulers import Schedulers
 
 INSTRUMENTS: tuple[type[Instrument], ...] = (
+    Monitor,  # inside the wrapper of modules, which begins the step
     Modules,
     Functional,
     Reshapes,
@@ -38,5 +42,7 @@ INSTRUMENTS: tuple[type[Instrument], ...] = (
     Distributed,
     PythonWarnings,
     Packages,
+    Comparison,
+    Checksums,  # outside the wrapper of data, which begins the step
     Transforms,
 )

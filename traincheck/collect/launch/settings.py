@@ -17,11 +17,21 @@ from traincheck.schema.claims import Needs
 from traincheck.schema.layout import LARGEST_WHOLE
 from traincheck.schema.needs_json import needs_json, own_needs
 
-__all__ = ["LEVELS", "MOST_STEPS", "VARIABLE", "Level", "Settings", "from_env", "needs_json"]
+__all__ = [
+    "LEVELS",
+    "MOST_STEPS",
+    "VARIABLE",
+    "VIEWS",
+    "Level",
+    "Settings",
+    "from_env",
+    "needs_json",
+]
 
 VARIABLE = "TRAINCHECK_SETTINGS"
 MOST_STEPS = LARGEST_WHOLE
 LEVELS = ("default", "deep")
+VIEWS = ("diff",)
 Level = Literal["default", "deep"]
 
 _PACKAGE = str(Path(__file__).resolve().parents[2])
@@ -37,7 +47,12 @@ class Settings:
     whole: record each recorded step completely, even if checks need less.
     instrument: the user's own packages to record calls of.
     fold: omit calls within models from repeated evaluation forwards; for rules alone.
+    view: "diff" to record what the comparison of runs needs; empty for no such view.
+    outputs: of which modules outputs are fingerprinted in this view: all, root, or a glob of paths.
+    sketch: record the linear sketch of each tensor in this view.
+    checksums: the steps in which checksums are taken, as `parse_schedule` reads it; empty for none.
     needs: the requested records; None for everything of the level.
+    monitor: the metrics of a monitored run, as `MonitorView.to_json` gives them; None for none.
     package: folder of the traincheck that launched the run, for interpreters that lack it.
     """
 
@@ -48,8 +63,13 @@ class Settings:
     warmup: int = 0
     whole: bool = False
     fold: bool = False
+    view: str = ""
+    outputs: str = "root"
+    sketch: bool = False
+    checksums: str = ""
     instrument: tuple[str, ...] = ()
     needs: Needs | None = None
+    monitor: Mapping[str, Any] | None = None
     package: str = _PACKAGE
 
     @property
@@ -81,8 +101,13 @@ class Settings:
             "warmup": self.warmup,
             "whole": self.whole,
             "fold": self.fold,
+            "view": self.view,
+            "outputs": self.outputs,
+            "sketch": self.sketch,
+            "checksums": self.checksums,
             "instrument": list(self.instrument),
             "needs": None if self.needs is None else needs_json(self.needs),
+            **({} if self.monitor is None else {"monitor": self.monitor}),
         }
 
 

@@ -1,0 +1,235 @@
+"""Checksums: the content of everything that an optimizer step reads, right before its update.
+
+Installed only when the settings ask for it. In other steps than those of its schedule it does
+nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import orjson
+import torch
+from torch.optim import optimizer as optimizers
+
+from traincheck.collect.context import Recorder
+from traincheck.collect.instruments.base import Instrument
+from traincheck.collect.instruments.data import leaves_of, quoted_path
+from traincheck.collect.tensors.reading import unseen
+from traincheck.collect.tensors.step_checksums import StepChecksums
+from traincheck.collect.tensors.summarize import dumps
+from traincheck.collect.trace_writer.compile_state import is_traced
+from traincheck.collect.trace_writer.emitter import Emitter, hidden
+from traincheck.schema.checksums import parse_schedule
+
+
+class Checksums(Instrument):
+    """Takes checksums in the steps that `Settings.checksums` chooses."""
+
+    name = "checksums"
+
+    def is_wanted(self) -> bool:
+        return bool(self.session.settings.checksums)
+
+    def install(self) -> None:
+        self._schedule = parse_schedule(self.session.settings.checksums)
+        self._current: StepChecksums | None = None
+        ddp = getattr(torch.nn.parallel, "DistributedDataParallel", None)
+        if ddp is not None:
+            self.replace(ddp, "forward", self._wrap_forward)
+        self._pre_hook = UpdateHook(self._before_update, self._is_due)
+        hooks = self.session.hooks
+        hooks.after_batch.append(self._add_batch)
+        hooks.at_step_end.append(self._end)
+        hooks.at_close.append(self._end)
+
+    def remove(self) -> None:
+        super().remove()
+        self._pre_hook.remove()
+        self._drop()
+        hooks = self.session.hooks
+        if self._add_batch in hooks.after_batch:
+            hooks.after_batch.remove(self._add_batch)
+        for actions in (hooks.at_step_end, hooks.at_close):
+            if self._end in actions:
+                actions.remove(self._end)
+
+    def _is_due(self) -> bool:
+        session = self.session
+        return (
+            session.recording.on
+            and not session.is_worker
+            and self._schedule.includes(session.clock.step, session.rank)
+            and not is_traced()
+        )
+
+    def _now(self) -> StepChecksums:
+        """The checksums of the present step."""
+        if self._current is None:
+            self._current = StepChecksums(_Tracked(self.session))
+        return self._current
+
+    def _guarded(self, action: Callable[..., None], *rest: Any) -> None:
+        """Run code of traincheck in this thread; its failure is only counted."""
+        session = self.session
+        em = session.local.em or session.emitter()
+        busy, em.busy = em.busy, True
+        try:
+            with unseen():
+                action(*rest)
+        except Exception as error:  # training must go on whatever we got wrong
+            session.fault(action, error)
+        finally:
+            em.busy = busy
+
+    def _add_batch(self, iterator: Any, batch: Any) -> None:
+        """A batch of the training loop; the caller catches what fails."""
+        if self._is_due():
+            loader = getattr(iterator, "_traincheck", ("loader",))[0]
+            leaves = {orjson.loads(quoted_path(p)): leaf for p, leaf in leaves_of(batch).items()}
+            self._now().add_batch(loader, iterator._num_yielded - 1, leaves)
+
+    # -- gradients before they are reduced
+
+    def _wrap_forward(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def forward(module: Any, /, *args: Any, **kwargs: Any) -> Any:
+            if self._is_due() and torch.is_grad_enabled():
+                self._guarded(self._watch, module)
+            return original(module, *args, **kwargs)
+
+        return hidden(forward)
+
+    def _watch(self, module: torch.nn.Module) -> None:
+        own = {id(parameter) for parameter in module.parameters()}
+        named = _Tracked(self.session).parameters()
+        self._now().watch_local_gradients(
+            [(name, parameter) for name, parameter in named if id(parameter) in own], self._in_hook
+        )
+
+    def _in_hook(self, action: Callable[..., None]) -> Callable[..., None]:
+        """A hook, which may run in a thread of autograd: such a thread gets no emitter."""
+        session = self.session
+
+        def accumulated(parameter: torch.Tensor) -> None:
+            em = session.local.em
+            busy = em is not None and em.busy
+            if em is not None:
+                em.busy = True
+            try:
+                with unseen():
+                    action(parameter)
+            except Exception as error:  # training must go on whatever we got wrong
+                session.fault(action, error)
+            finally:
+                if em is not None:
+                    em.busy = busy
+
+        return hidden(accumulated)
+
+    # -- optimizers
+
+    def _before_update(self, optimizer: torch.optim.Optimizer) -> None:
+        self._guarded(self._take, optimizer)
+
+    def _take(self, optimizer: torch.optim.Optimizer) -> None:
+        self._now().before_update(optimizer)
+
+    # -- the end of a step
+
+    def _end(self, em: Emitter) -> None:
+        """Add what no update has added, and write everything."""
+        if self._is_due():
+            for record in self._now().finish():
+                em.write_json("checksum", dumps(record)[1:-1])
+        self._drop()
+
+    def _drop(self) -> None:
+        current, self._current = self._current, None
+        if current is not None:
+            current.unwatch()
+
+
+class _Tracked:
+    """The tracked variables and optimizers of a recording, as `Subjects`."""
+
+    def __init__(self, session: Recorder) -> None:
+        self._session = session
+
+    def parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
+        return self._session.tracker.live_parameters()
+
+    def buffers(self) -> Iterator[tuple[str, torch.Tensor]]:
+        for root in self._session.tracker.live_roots():
+            for holder, key, variable in root.buffers.values():
+                buffer = holder.get(key)
+                if buffer is not None:
+                    yield variable.name, buffer
+
+    def optimizers(self) -> list[tuple[str, torch.optim.Optimizer]]:
+        return self._session.live.live_optimizers()
+
+
+def before_update(
+    args: tuple[Any, ...], kwargs: Mapping[str, Any], action: Callable[[], None]
+) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    """Call ``action`` right before an optimizer updates: after its closure, if it has one.
+
+    Args:
+        args: of the step, from the optimizer on, as a pre-hook of the optimizer gets them.
+        kwargs: likewise.
+        action: called once.
+
+    Returns:
+        Arguments to use instead, with a closure that calls ``action`` after its first call; None if
+        there is no closure.
+    """
+    closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+    if not callable(closure):
+        action()
+        return None
+    is_done = False
+
+    @functools.wraps(closure, updated=())
+    def evaluated(*given: Any, **named: Any) -> Any:
+        nonlocal is_done
+        result = closure(*given, **named)
+        if not is_done:
+            is_done = True
+            action()
+        return result
+
+    evaluated = hidden(evaluated)
+    if "closure" in kwargs:
+        return args, {**kwargs, "closure": evaluated}
+    return (args[0], evaluated, *args[2:]), dict(kwargs)
+
+
+class UpdateHook:
+    """Calls ``action`` before each update of any optimizer, until it is removed.
+
+    It has its own key among torch's hooks, so that the keys of the program's are as without it.
+
+    Args:
+        action: gets the optimizer.
+        is_due: whether it is called now.
+    """
+
+    def __init__(
+        self,
+        action: Callable[[torch.optim.Optimizer], None],
+        is_due: Callable[[], bool] = lambda: True,
+    ) -> None:
+        def before_step(optimizer: Any, args: Any, kwargs: Any) -> Any:
+            if not is_due():
+                return None
+            return before_update(args, kwargs, lambda: action(optimizer))
+
+        hooks: Any = optimizers._global_optimizer_pre_hooks
+        self._hooks = hooks
+        self._hooks[self] = hidden(before_step)
+
+    def remove(self) -> None:
+        """Call it no more."""
+        self._hooks.pop(self, None)

@@ -1,0 +1,315 @@
+"""Metrics of a monitored run: of module calls, and of variables around optimizer steps.
+
+Installed only when the settings ask for metrics. In steps that are not recorded it does nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+import torch
+from torch.optim import optimizer as optimizers
+
+from traincheck.collect.instruments.base import Instrument
+from traincheck.collect.monitor.attention import Attention, measured
+from traincheck.collect.monitor.measure import Measure
+from traincheck.collect.monitor.plan import Plan
+from traincheck.collect.monitor.plugins import Plugins
+from traincheck.collect.monitor.records import NameTable
+from traincheck.collect.tensors.reading import unseen
+from traincheck.collect.tensors.sums import is_hidden
+from traincheck.collect.trace_writer.compile_state import is_traced, state
+from traincheck.collect.trace_writer.emitter import Emitter, hidden
+from traincheck.collect.tracking.naming import unwrap
+from traincheck.schema.claims import Needs
+from traincheck.schema.metrics.requests import MonitorView
+from traincheck.schema.torch_api import ATTENTION
+
+# Within backward: forwards there are those that checkpointing repeats.
+_graph_task: Callable[[], int] = getattr(torch._C, "_current_graph_task_id", lambda: -1)
+_MOST_NAMES = 1 << 16
+_HOOK = -1  # key among the hooks of optimizers, which torch counts from 0
+
+
+class _Stack(threading.local):
+    """The modules that are being called in a thread, and whether the outermost one trains."""
+
+    def __init__(self) -> None:
+        self.modules: list[torch.nn.Module] = []
+        self.is_training = True
+        self.count = 0  # of measured calls
+
+
+class Monitor(Instrument):
+    """Takes the numbers that `Settings.monitor` asks for, and writes one event a step."""
+
+    name = "monitor"
+    is_seen_by_transforms = True
+
+    def is_wanted(self) -> bool:
+        return self.session.settings.monitor is not None
+
+    def install(self) -> None:
+        session = self.session
+        plan = Plan(MonitorView.from_json(session.settings.monitor or {}))
+        if session.needs == Needs():  # calls within models are for nobody else
+            session.recording.inner_calls = False
+        self._plan = plan
+        self._measure = Measure(plan, self.session.fault)
+        self._table = NameTable()
+        self._stack = _Stack()
+        self._is_on = True
+        self._plugins = Plugins(plan.view.plugins, plan.includes)
+        self._names: dict[int, tuple[weakref.ref[torch.nn.Module], int, str | None]] = {}
+        # Not `__call__`, which records calls: each can be taken out alone
+        self.replace(torch.nn.Module, "_call_impl", self._wrap_call)
+        hooks = session.hooks
+        if plan.has("gradient_before_clip"):
+            hooks.before_clip.append(self._before_clip)
+        if plan.has("activation_gradient"):
+            hooks.after_scaler.append(self._after_scaler)
+        if plan.has("attention"):
+            hooks.around[ATTENTION] = self._wrap_attention
+        optimizers._global_optimizer_pre_hooks[_HOOK] = self._before_step
+        optimizers._global_optimizer_post_hooks[_HOOK] = self._after_step
+        self.session.hooks.at_step_end.append(self._write)
+        self.session.hooks.at_close.append(self._write)
+
+    def remove(self) -> None:
+        super().remove()
+        self._is_on = False
+        optimizers._global_optimizer_pre_hooks.pop(_HOOK, None)
+        optimizers._global_optimizer_post_hooks.pop(_HOOK, None)
+        hooks = self.session.hooks
+        hooks.before_clip.clear()
+        hooks.after_scaler.clear()
+        for actions in (hooks.at_step_end, hooks.at_close):
+            if self._write in actions:
+                actions.remove(self._write)
+
+    # -- module calls
+
+    def _wrap_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        recording, measured = self.session.recording, self._call
+
+        # The profiler of torch reads the local named self
+        def _call_impl(self: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+            if is_traced() or not recording.on or state._is_compiling_flag:
+                return original(self, *args, **kwargs)
+            return measured(original, self, args, kwargs)
+
+        return hidden(_call_impl)
+
+    @hidden
+    def _call(
+        self,
+        original: Callable[..., Any],
+        module: torch.nn.Module,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        session, stack = self.session, self._stack
+        em = session.local.em or session.emitter()
+        if em.busy or session.is_worker or _graph_task() != -1:
+            return original(module, *args, **kwargs)
+        if not stack.modules:
+            grad = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
+            stack.is_training = grad
+            self._load_plugins(em)
+        name = self._entered(em, module, args, kwargs)
+        before = stack.count
+        stack.modules.append(module)
+        try:
+            result = original(module, *args, **kwargs)
+        finally:
+            stack.modules.pop()
+        if name is not None and session.recording.on:
+            self._left(em, module, name, args, kwargs, result, has_inner=stack.count != before)
+        return result
+
+    def _entered(
+        self, em: Emitter, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> str | None:
+        """A module is about to be called: its name, and its inputs."""
+        em.busy = True
+        try:
+            with unseen():
+                name = self._name(module)
+                if name is not None and self._measure.measures_inputs and unwrap(module) is module:
+                    is_training = self._stack.is_training
+                    self._measure.inputs(name, args, kwargs, is_training=is_training)
+                return name
+        except Exception as error:  # training must go on whatever we got wrong
+            self.session.fault(self._entered, error)
+            return None
+        finally:
+            em.busy = False
+
+    def _left(
+        self,
+        em: Emitter,
+        module: torch.nn.Module,
+        name: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        result: Any,
+        *,
+        has_inner: bool,
+    ) -> None:
+        """A module has returned. has_inner: modules within it were measured."""
+        stack = self._stack
+        em.busy = True
+        try:
+            with unseen():
+                # A wrapper stands for its module only where that is compiled, so not called
+                if has_inner and unwrap(module) is not module:
+                    return
+                stack.count += 1
+                training = stack.is_training
+                self._measure.call(name, args, kwargs, result, is_training=training)
+                if self._plugins.has_any:
+                    self._plugins.run("activation", name, result, is_training=training)
+        except Exception as error:  # training must go on whatever we got wrong
+            self.session.fault(self._left, error)
+        finally:
+            em.busy = False
+
+    def _name(self, module: torch.nn.Module) -> str | None:
+        """The path of a module; None if it is not below a known model."""
+        modules = self.session.tracker.modules
+        known = self._names.get(id(module))
+        if known is not None and known[0]() is module and known[1] == modules.maps:
+            return known[2]
+        stack = self._stack.modules
+        if not stack or stack[-1] is unwrap(module):
+            name: str | None = modules.find(module)[0]
+        elif unwrap(stack[-1]) is module:
+            name = modules.find(module)[0]
+        else:
+            name = modules.child(module, modules.root_of(unwrap(stack[0])), stack[-1])
+        if name is not None:
+            if len(self._names) >= _MOST_NAMES:
+                self._names.clear()
+            self._names[id(module)] = (weakref.ref(module), modules.maps, name)
+        return name
+
+    def _load_plugins(self, em: Emitter) -> None:
+        busy, em.busy = em.busy, True
+        try:
+            self._plugins.load()
+        finally:
+            em.busy = busy
+
+    def _wrap_attention(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def scaled_dot_product_attention(*args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            session = self.session
+            if self._is_on and not is_traced() and session.recording.on and _graph_task() == -1:
+                em = session.local.em or session.emitter()
+                if not em.busy:
+                    self._attention(em, args, kwargs)
+            return result
+
+        return hidden(scaled_dot_product_attention)
+
+    def _attention(self, em: Emitter, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Measure a call, under the name of the module that makes it."""
+        stack = self._stack
+        known = self._names.get(id(stack.modules[-1])) if stack.modules else None
+        name = None if known is None else known[2]
+        if name is None or not (wanted := self._plan.attention(name)):
+            return
+        em.busy = True
+        try:
+            with unseen():
+                call = None if is_hidden() else Attention.of(*args, **kwargs)
+                numbers = self._measure.training if stack.is_training else self._measure.evaluation
+                for metric, how, values in measured(call, wanted) if call is not None else ():
+                    numbers.add_heads(f"attention_{metric}", name, how, values)
+        except Exception as error:  # training must go on whatever we got wrong
+            self.session.fault(self._attention, error)
+        finally:
+            em.busy = False
+
+    # -- optimizer steps
+
+    def _named(self, optimizer: torch.optim.Optimizer) -> list[tuple[str, torch.Tensor]]:
+        """The parameters of an optimizer; tied ones under each of their names."""
+        held = {id(p): p for group in optimizer.param_groups for p in group["params"]}
+        tracker = self.session.tracker
+        found = [(name, p) for name, p in tracker.live_parameters() if id(p) in held]
+        unnamed = held.keys() - {id(p) for _, p in found}
+        if unnamed:
+            owner = "optimizer"
+            names = tracker.named_parameters(owner, optimizer)
+            found += [(name, p) for name, p in names if id(p) in unnamed]
+        return found
+
+    def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        self._guarded(self._before_update, optimizer)
+
+    def _before_update(self, optimizer: Any, named: list[tuple[str, torch.Tensor]]) -> None:
+        self._measure.before_update(optimizer, named)
+        if self._plugins.has_any:
+            for name, parameter in named:
+                self._plugins.run("parameter", name, parameter, is_training=True)
+                self._plugins.run("gradient", name, parameter.grad, is_training=True)
+
+    def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        self._guarded(self._measure.after_update, optimizer)
+
+    def _guarded(self, action: Callable[..., None], optimizer: Any) -> None:
+        session = self.session
+        if not session.recording.on or is_traced():
+            return
+        em = session.local.em or session.emitter()
+        busy, em.busy = em.busy, True
+        try:
+            with unseen():
+                action(optimizer, self._named(optimizer))
+        except Exception as error:  # training must go on whatever we got wrong
+            session.fault(action, error)
+        finally:
+            em.busy = busy
+
+    def _before_clip(self, parameters: Any) -> None:
+        """Gradients are about to be clipped. A generator of parameters is not consumed."""
+        session = self.session
+        em = session.local.em or session.emitter()
+        busy, em.busy = em.busy, True
+        try:
+            with unseen():
+                named = list(session.tracker.live_parameters())
+                if isinstance(parameters, torch.Tensor):
+                    parameters = [parameters]
+                if isinstance(parameters, (list, tuple)):
+                    given = set(map(id, parameters))
+                    named = [(name, p) for name, p in named if id(p) in given]
+                self._measure.gradients(named, "gradient_before_clip")
+        except Exception as error:  # training must go on whatever we got wrong
+            session.fault(self._before_clip, error)
+        finally:
+            em.busy = busy
+
+    def _after_scaler(self, scaler: Any) -> None:
+        if self.session.recording.on and scaler.is_enabled():
+            self._measure.scale = scaler.get_scale()
+
+    # -- the end of a step
+
+    def _write(self, em: Emitter) -> None:
+        measure, table = self._measure, self._table
+        measure.forget_update()
+        measure.end_backward()
+        self._plugins.hand_over(measure.training, measure.evaluation)
+        failed, self._plugins.failed = self._plugins.failed, []
+        for numbers, evaluates in ((measure.training, False), (measure.evaluation, True)):
+            numbers.read()
+            if numbers or numbers.skipped or (failed and not evaluates):
+                fields = table.record(numbers, () if evaluates else failed, evaluates=evaluates)
+                em.write_json("metrics", orjson.dumps(fields)[1:-1])
+            numbers.clear()

@@ -1,0 +1,1 @@
+"""Metrics of activations, parameters, gradients, updates and attention, in the training process."""

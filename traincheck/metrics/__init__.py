@@ -1,0 +1,1 @@
+"""Numbers of modules and variables by step: read from a trace, combined, shown and exported."""

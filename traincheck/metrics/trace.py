@@ -1,0 +1,222 @@
+"""Read the metrics of a run: sums of calls, micro-batches and ranks become statistics."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from traincheck.errors import TraceFormatError, UsageError
+from traincheck.schema.events import Event, MetricsEvent
+from traincheck.schema.metrics.names import REPLICATED, Combine, is_replicated, subject_of
+from traincheck.schema.metrics.requests import RATIO, MetricRequest, MonitorView
+from traincheck.schema.metrics.sums import COLUMNS, STATISTICS, Row, divided, is_taken, merged
+from traincheck.store.manifest import read_manifest
+from traincheck.store.reader import TraceReader
+
+from .series import Metrics
+
+_EVALUATION = "eval/"
+_Process = tuple[int, str]
+_Found = dict[str, dict[int, dict[_Process, Any]]]
+
+
+def read_run(run: Path | str | TraceReader) -> Metrics:
+    """The metrics of a recorded run.
+
+    Raises:
+        TraceFormatError: it is not a run, or cannot be read.
+        UsageError: it has no metrics.
+    """
+    reader = run if isinstance(run, TraceReader) else TraceReader(run)
+    view = _view(reader)
+    metrics = combine(reader.events(), view)
+    if not metrics:
+        raise UsageError(
+            f"{reader.path} has no metrics",
+            fix="record a run with traincheck monitor train.py",
+        )
+    return metrics
+
+
+def overview(run: Path | str, metrics: Metrics) -> str:
+    """How much was measured, in one line."""
+    settings = read_manifest(Path(run))[0]
+    every = settings.settings.get("every", 1) if settings is not None else 1
+    names = {(subject_of(key), key.rpartition("/")[0]) for key in metrics}
+    modules = sum(subject in ("activation", "input") for subject, _ in names)
+    variables = len({name.partition("/")[2] for subject, name in names if subject in REPLICATED})
+    steps = len(metrics.steps)
+    return (
+        f"{steps:,} steps measured, one in {every} after the first ones; "
+        f"{modules:,} modules, {variables:,} variables, {len(metrics):,} metrics"
+    )
+
+
+def _view(reader: TraceReader) -> MonitorView | None:
+    """What the run was asked for; None if its manifest does not tell it."""
+    settings = reader.manifest.settings if reader.manifest is not None else None
+    record = (settings or {}).get("monitor")
+    try:
+        return None if record is None else MonitorView.from_json(record)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise TraceFormatError(
+            f"the manifest of {reader.path} names metrics that are not known: {error!r}",
+            fix="read it with the traincheck that recorded it",
+        ) from error
+
+
+def combine(events: Iterable[Event], view: MonitorView | None = None) -> Metrics:
+    """The metrics in events of a run.
+
+    Args:
+        events: in the order of the run.
+        view: which statistics were requested; None for all that the sums allow.
+    """
+    gathered = _Gathered()
+    for event in events:
+        if isinstance(event, MetricsEvent):
+            gathered.add(event)
+    return gathered.metrics(view)
+
+
+class _Gathered:
+    """The numbers of all processes, by name and step."""
+
+    def __init__(self) -> None:
+        self._names: dict[_Process, dict[int, str]] = defaultdict(dict)
+        self._combine: dict[str, str] = {}
+        self._sums: _Found = defaultdict(lambda: defaultdict(dict))
+        self._values: _Found = defaultdict(lambda: defaultdict(dict))
+        self._failed: dict[tuple[str, str], dict[str, Any]] = {}
+        self._unnamed = 0
+
+    def add(self, event: MetricsEvent) -> None:
+        """Add the numbers of one step of one process."""
+        process = (event.rank, event.stream.partition("-")[0])
+        names = self._names[process]
+        names.update({int(n): name for n, name in event.names.items() if n.isdecimal()})
+        for number, how in event.combine.items():
+            self._combine[names.get(int(number), "")] = how
+        step, before = event.step or 0, _EVALUATION if event.evaluates else ""
+        for index, *row in event.sums:
+            if (name := self._name(names, index)) is not None:
+                known = self._sums[before + name][step]
+                padded: Row = [*row, *[None] * (len(COLUMNS) - len(row))]
+                known[process] = merged([known[process], padded]) if process in known else padded
+        for one_of, weight, value in event.values:
+            if (name := self._name(names, one_of)) is not None:
+                self._values[before + name][step][process] = (weight, _number(value))
+        for one in event.failed:
+            key = (str(one.get("metric")), str(one.get("on")))
+            self._failed.setdefault(key, {**one, "step": step})
+
+    def _name(self, names: Mapping[int, str], number: Any) -> str | None:
+        """The name of a number; None if the event that tells it is lost."""
+        found = names.get(number)
+        self._unnamed += found is None
+        return found
+
+    def metrics(self, view: MonitorView | None) -> Metrics:
+        """The statistics of all names."""
+        series: dict[str, dict[int, float]] = {}
+        asked = _Asked(view)
+        rows = {
+            name: {step: self._whole(name, parts) for step, parts in by_step.items()}
+            for name, by_step in self._sums.items()
+        }
+        for name, by_step in rows.items():
+            for key, values in asked.statistics(name, by_step, rows):
+                series[key] = values
+        for name, values_by_step in self._values.items():
+            how = self._combine.get(name.removeprefix(_EVALUATION), Combine.MEAN)
+            series[name] = {s: _value(how, list(p.values())) for s, p in values_by_step.items()}
+        found = Metrics(series)
+        found.failed = list(self._failed.values())
+        if self._unnamed:
+            found.notes.append(
+                f"{self._unnamed:,} numbers are left out: the events that name them are lost"
+            )
+        return found
+
+    def _whole(self, name: str, parts: Mapping[_Process, Row]) -> Row:
+        total = merged(parts.values())
+        plain = name.removeprefix(_EVALUATION)
+        if len(parts) > 1 and is_replicated(plain, self._combine.get(plain, "")):
+            return divided(total, len(parts))
+        return total
+
+
+def requested_statistics(
+    sums: Mapping[str, Row], requests: Sequence[MetricRequest]
+) -> dict[str, float]:
+    """The requested statistics of the tensors of one step, by key."""
+    asked = _Asked(MonitorView(requests=tuple(requests)))
+    rows = {name: {0: row} for name, row in sums.items()}
+    return {
+        key: values[0]
+        for name, by_step in rows.items()
+        for key, values in asked.statistics(name, by_step, rows)
+    }
+
+
+class _Asked:
+    """Which statistics of a tensor are shown."""
+
+    def __init__(self, view: MonitorView | None) -> None:
+        self._requests: dict[str, list[MetricRequest]] = {}
+        for request in view.requests if view is not None else ():
+            self._requests.setdefault(request.on, []).append(request)
+        self._is_given = view is not None
+
+    def statistics(
+        self, name: str, by_step: Mapping[int, Row], rows: Mapping[str, Mapping[int, Row]]
+    ) -> Iterable[tuple[str, dict[int, float]]]:
+        """Key and numbers of each statistic."""
+        for statistic in self._names(name):
+            if statistic == RATIO:
+                values = _ratios(by_step, rows.get(f"parameter/{name.partition('/')[2]}", {}))
+            else:
+                values = _values(statistic, by_step)
+            if values:
+                yield f"{name}/{statistic}", values
+
+    def _names(self, name: str) -> list[str]:
+        subject = subject_of(name.removeprefix(_EVALUATION))
+        if not self._is_given:
+            return [*STATISTICS, *([RATIO] if subject == "update" else [])]
+        asked = self._requests.get(subject, ())
+        return list(dict.fromkeys(s for request in asked for s in request.statistics))
+
+
+def _values(statistic: str, by_step: Mapping[int, Row]) -> dict[int, float]:
+    of = STATISTICS[statistic].of
+    found = {step: of(row) for step, row in by_step.items() if is_taken(statistic, row)}
+    return {step: value for step, value in found.items() if value is not None}
+
+
+def _ratios(updates: Mapping[int, Row], parameters: Mapping[int, Row]) -> dict[int, float]:
+    """The norm of each update in units of that of the parameter before it, where that is not 0."""
+    norm = STATISTICS["norm"].of
+    out = {}
+    for step, row in updates.items():
+        moved, size = norm(row), norm(parameters[step]) if step in parameters else None
+        if moved is not None and size:
+            out[step] = moved / size
+    return out
+
+
+def _value(how: str, parts: Sequence[tuple[float, float]]) -> float:
+    total = parts[0][1]
+    for _, more in parts[1:]:
+        total = Combine.add(how, total, more)
+    if how != Combine.MEAN:
+        return total
+    weight = sum(weight for weight, _ in parts)
+    return total / weight if weight else math.nan
+
+
+def _number(value: float | str | None) -> float:
+    return math.nan if value is None else float(value)

@@ -1,0 +1,1 @@
+"""Metrics: which are requested, their names, the sums that they follow from."""
