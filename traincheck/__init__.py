@@ -11,6 +11,8 @@ notebook, use `watch`::
 
     traincheck.open("traces/run").calls(steps=range(10), name="*zero_grad")
 
+`diff` finds the first difference between two recorded runs.
+
 `step` marks the end of a training step, `mark` adds a note to the trace, and `annotate_stage` sets
 the stage. `TrainingHalted` is raised by a watch with ``halt=True``.
 """
@@ -24,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 from traincheck.version import VERSION
 
 if TYPE_CHECKING:
+    from traincheck.diff.library import diff as diff
     from traincheck.integrations.watching import TrainingHalted as TrainingHalted
     from traincheck.integrations.watching import watch as watch
     from traincheck.store.tables import open as open
@@ -85,12 +88,14 @@ def annotate_stage(stage_name: str) -> None:
 
 
 def __getattr__(name: str) -> Any:
-    """Load `watch`, which needs torch, its exception, and `open` on first access.
+    """Load `watch`, which needs torch, its exception, `diff` and `open` on first access.
 
     `open` is not in ``__all__``: a star import must leave Python's own as it is.
     """
     if name == "open":
         return importlib.import_module("traincheck.store.tables").open
+    if name == "diff":
+        return importlib.import_module("traincheck.diff")  # a package that can be called
     if name in ("TrainingHalted", "watch"):
         return getattr(importlib.import_module("traincheck.integrations.watching"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -98,4 +103,4 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     """Includes the names that are loaded on access, so that ``help(traincheck)`` shows them."""
-    return sorted({*globals(), *__all__, "open"})
+    return sorted({*globals(), *__all__, "diff", "open"})

@@ -13,7 +13,7 @@ from traincheck.diff.items import Item
 from traincheck.diff.names import Names
 from traincheck.diff.phases import Phase
 from traincheck.diff.records import CallRecord
-from traincheck.diff.values import Answer, compare_json, compare_values, numbers_alike
+from traincheck.diff.values import Answer, compare_json, compare_values, is_telling, numbers_alike
 from traincheck.schema.torch_api import FUNCTIONAL, LOSS_MODULES, Families, losses
 
 _LOSSES = losses()
@@ -54,7 +54,7 @@ def is_control(call: CallRecord) -> bool:
     if call.api.startswith((*_CONTROL, _SCALER)):
         return True
     family = call.family or ""
-    return call.owner is not None or family.startswith(_CONTROL) and family != Families.MODULE
+    return call.owner is not None or (family.startswith(_CONTROL) and family != Families.MODULE)
 
 
 def outline(calls: Sequence[CallRecord]) -> list[tuple[object, ...]]:
@@ -150,30 +150,34 @@ def _compare_pair(
                  index=index, position=place, where=where, call=a or b)
         )  # fmt: skip
         return
-    found.compared[phase] += 1
     where = a.where or ""
     if a.training != b.training and a.training is not None and b.training is not None:
         found.items.append(
             Item(phase=phase, name=name, what="mode", a=_mode(a.training), b=_mode(b.training),
                  index=index, position=place, where=where, call=a)
         )  # fmt: skip
+        found.compared[phase] += 1
         return
     pieces = [("", bytes(a.result), bytes(b.result))]
     if a.root or phase is Phase.LOSS:
         pieces.insert(0, ("input", bytes(a.args), bytes(b.args)))
     for piece, x, y in pieces:
         result = compare_json(x, y)
-        if result.answer is Answer.UNKNOWN and not piece:
-            found.unknown[phase] += 1
         if result.answer is not Answer.DIFFERENT:
+            is_known = result.answer is Answer.SAME and is_telling(x)
+            if bool(piece) is call_is_backward(a):  # a backward is known by what it is given
+                (found.compared if is_known else found.unknown)[phase] += 1
             continue
         mine, yours = msgspec.json.decode(x), msgspec.json.decode(y)
         if piece:
             mine, yours, note = _argument(mine, yours)
-            if phase is Phase.LOSS and call_is_backward(a) is False and note in ("input", "0"):
+            if call_is_backward(a):
+                note = ""
+            elif phase is Phase.LOSS and note in ("input", "0"):
                 continue  # the output of the model, which the forward pass has compared
         else:
             note = ""
+        found.compared[phase] += 1
         start = -1 if piece and a.root else place[1]
         found.items.append(
             Item(phase=phase, name=f"{name} ({note})" if note else name, what=result.what,
@@ -191,9 +195,9 @@ def call_is_backward(call: CallRecord) -> bool:
 
 def _argument(a: dict[str, object], b: dict[str, object]) -> tuple[object, object, str]:
     """The first argument that differs, by name."""
-    for name in a:
-        if compare_values(a[name], b.get(name)).answer is Answer.DIFFERENT:
-            return a[name], b.get(name), name
+    for name, value in a.items():
+        if compare_values(value, b.get(name)).answer is Answer.DIFFERENT:
+            return value, b.get(name), name
     extra = next((name for name in b if name not in a), "")
     return None, b.get(extra), extra
 

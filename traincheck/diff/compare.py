@@ -11,6 +11,7 @@ import msgspec
 from traincheck.diff.batches import compare_batches
 from traincheck.diff.calls import (
     FORWARD,
+    call_is_backward,
     compare_calls,
     is_control,
     kept_calls,
@@ -22,7 +23,14 @@ from traincheck.diff.names import Names
 from traincheck.diff.phases import Phase
 from traincheck.diff.state import PHASE_OF, RunState, Variable, settings_of
 from traincheck.diff.steps import StepView
-from traincheck.diff.values import NULL, Answer, compare_json, compare_values, numbers_alike
+from traincheck.diff.values import (
+    NULL,
+    Answer,
+    compare_json,
+    compare_values,
+    is_telling,
+    numbers_alike,
+)
 from traincheck.schema.events import RngEvent
 from traincheck.schema.torch_api import Families
 
@@ -57,16 +65,20 @@ class Comparer:
 
     Args:
         names: how the names of B are those of A.
+        resumes: whether B begins with a state that A has later than at its start.
     """
 
-    def __init__(self, names: Names) -> None:
+    def __init__(self, names: Names, *, resumes: bool = False) -> None:
         self.names = names
+        self.resumes = resumes
         self.a, self.b = RunState(names.of_a), RunState(names.of_b)
         self._has_begun = False
 
     def compare(self, a: StepView, b: StepView) -> StepResult:
         """Compare a step of A with one of B; both runs are taken to the end of these."""
         result = StepResult((a.number, b.number), a.end is None)
+        if self.resumes and not self._has_begun:  # its seeds are of no training yet
+            b.generators = [event for event in b.generators if event.change != "seed"]
         _compare_generators(a.generators, b.generators, _RNG, result)
         self._compare_opening(a, b, result)
         is_split = _compare_batches(a, b, result)
@@ -176,12 +188,16 @@ def _put(
     if a is None or b is None:
         result.unknown[phase] += 1
         return False
-    result.compared[phase] += 1
     if a == b:
+        counts = result.compared if is_telling(a) else result.unknown
+        counts[phase] += 1
         return False
+    result.compared[phase] += 1
     found = compare_json(a, b)
     if found.answer is not Answer.DIFFERENT:
-        result.unknown[phase] += found.answer is Answer.UNKNOWN
+        if found.answer is Answer.UNKNOWN:
+            result.unknown[phase] += 1
+            result.compared[phase] -= 1
         return False
     mine, yours = msgspec.json.decode(a), msgspec.json.decode(b)
     result.items.append(
@@ -278,7 +294,9 @@ def _compare_batches(a: StepView, b: StepView, result: StepResult) -> bool:
 def _count_calls(view: StepView, result: StepResult) -> None:
     for call in view.calls:
         if not is_control(call):
-            result.compared[phase_of(call)] += 1
+            told = bytes(call.args) if call_is_backward(call) else bytes(call.result)
+            counts = result.compared if is_telling(told) else result.unknown
+            counts[phase_of(call)] += 1
 
 
 def _skip_calls(view: StepView, result: StepResult) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from traincheck.diff.closeness import Closeness, Exact, Spread
@@ -36,6 +36,7 @@ class Options:
         phases: the phases that are compared.
         finds_resume: whether a run that continues the other is aligned with it.
         until: the step before which the comparison ends, as "20" or "resume+3"; "" for the last.
+        is_kept: whether an item must be alike.
     """
 
     closeness: Closeness = field(default_factory=Exact)
@@ -46,6 +47,7 @@ class Options:
     phases: frozenset[Phase] = frozenset(Phase)
     finds_resume: bool = True
     until: str = ""
+    is_kept: Callable[[Item], bool] = lambda item: True
 
 
 def diff_runs(a: Run, b: Run, options: Options, controls: Sequence[Run] = ()) -> Difference:
@@ -57,7 +59,7 @@ def diff_runs(a: Run, b: Run, options: Options, controls: Sequence[Run] = ()) ->
         if options.finds_resume and resume is None:
             resume = find_resume(a, b, pair, options.names)
         seen = environment_of(a, b, pair)
-        tally, seen = _diff_ranks(a, b, pair, options, resume, seen, controls)
+        tally, seen = compare_rank(a, b, pair, options, resume, seen, controls)
         environment = environment or seen
         found.append((pair[0], tally))
     notes = _notes(a, b)
@@ -80,7 +82,7 @@ def _notes(a: Run, b: Run) -> list[str]:
     return notes
 
 
-def _diff_ranks(
+def compare_rank(
     a: Run,
     b: Run,
     ranks: tuple[int, int],
@@ -91,7 +93,7 @@ def _diff_ranks(
 ) -> tuple[Tally, tuple[EnvironmentEntry, ...]]:
     """Compare one rank of each run."""
     tally = Tally()
-    comparer = Comparer(options.names)
+    comparer = Comparer(options.names, resumes=resume is not None)
     facts = RankFacts(), RankFacts()
     offset = resume.step if resume else 0
     spread = _Controls(a, controls, ranks[0], options) if controls else None
@@ -185,7 +187,7 @@ def _counting(result: StepResult, options: Options) -> StepResult:
     """The same result with the differences that count."""
     kept: list[Item] = []
     for item in result.items:
-        if item.phase not in options.phases:
+        if item.phase not in options.phases or not options.is_kept(item):
             continue
         counts = options.closeness.counts(item)
         if counts:

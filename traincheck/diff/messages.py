@@ -44,8 +44,9 @@ def _batch(batch: BatchEvent, what: str) -> str:
     if what == "count":
         return f"batch {batch.index}"
     values: Sequence[Any] = batch.indices if what == "indices" and batch.indices else batch.samples
-    shown = ", ".join(map(str, values[: _SHOWN if what == "indices" else 2]))
-    more = ", ..." if len(values) > _SHOWN or (what != "indices" and len(values) > 2) else ""
+    most = _SHOWN if what == "indices" else _SHOWN // 3
+    shown = ", ".join(map(str, values[:most]))
+    more = ", ..." if len(values) > most else ""
     return f"[{shown}{more}]"
 
 

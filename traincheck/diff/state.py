@@ -89,9 +89,8 @@ class RunState:
                 yield ("parameter", name)
         for variable in self.values:
             role, name = variable
-            if role == "buffer" and load.target and f"{name}.".startswith(f"{load.target}."):
-                self.values[variable] = None
-            elif role == "optimizer_state" and load.owner:
+            is_buffer = role == "buffer" and load.target and _is_within(name, load.target)
+            if is_buffer or (role == "optimizer_state" and load.owner):
                 self.values[variable] = None
 
     def _set(self, event: OptimizerEvent) -> None:
@@ -102,6 +101,10 @@ class RunState:
                 if name not in _IMPLEMENTATION:
                     found[f"{prefix}{name}"] = value
         self.settings[event.id] = found
+
+
+def _is_within(name: str, model: str) -> bool:
+    return name.startswith(f"{model}.")
 
 
 def _loaded(old: bytes, fingerprint: str) -> bytes:

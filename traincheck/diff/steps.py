@@ -1,4 +1,4 @@
-"""One training step of one rank, as a comparison takes it apart. One step is in memory at a time."""
+"""One training step of one rank, taken apart. One step is in memory at a time."""
 
 from __future__ import annotations
 
