@@ -13,9 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from traincheck.schema.codec import decode, decode_lines, encode
-from traincheck.schema.events import EVENT_TYPES, KINDS, CallEvent, ParamGroup, StateEvent
+from traincheck.schema.events import (
+    EVENT_TYPES,
+    KINDS,
+    CallEvent,
+    ParamGroup,
+    RngEvent,
+    StateEvent,
+    StepEvent,
+)
 from traincheck.schema.trace_terms import STAGES
-from traincheck.schema.values import TensorSummary
+from traincheck.schema.values import TensorSummary, tensor_json, tensor_summary
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 INTEGER = st.integers(-(2**63), 2**63 - 1)
@@ -170,3 +178,26 @@ def test_whole_numbers_stay_whole() -> None:
     assert b'"nonfinite":2}' in encode(state)
     assert b'"value":1,' in encode(state)
     assert encode(step).endswith(b'{"opt0":[1]}}')
+
+
+def test_records_for_the_comparison_of_runs_survive_a_trip() -> None:
+    head = (1, 2, 3, "train", 0, "p1-t0")
+    summary = TensorSummary("float32", (2,), fingerprint="xxh3-128:ab", sketch="AAAA")
+    for event in (
+        RngEvent(*head, source="numpy", fingerprint="xxh3-128:ab", moment="forward", state="AQI="),
+        StepEvent(*head, counters={"forward": 1}, digests={"gradient": "ab", "loss": "cd"}),
+        StateEvent(*head, name="Net.w", summary=summary),
+    ):
+        assert decode(encode(event), 0, "p1-t0") == event
+    assert tensor_summary(tensor_json(summary)) == summary
+
+
+def test_records_of_older_versions_have_no_moment_digest_or_sketch() -> None:
+    rng = decode(b'{"k":"rng","n":0,"t":0,"s":0,"g":"init","source":"torch"}', 0, "p1-t0")
+    step = decode(b'{"k":"step","n":0,"t":0,"s":0,"g":"train","counters":{}}', 0, "p1-t0")
+    assert isinstance(rng, RngEvent)
+    assert isinstance(step, StepEvent)
+    assert (rng.moment, rng.state, step.digests) == ("", "", {})
+    old = tensor_summary({"dtype": "float32", "shape": [2]})
+    assert old is not None
+    assert old.sketch is None

@@ -24,13 +24,21 @@ class Hooks:
 
     Attributes:
         at_step_end: before a recorded step is written.
+        at_loader: before the iteration of a loader begins.
+        before_forward: before an outermost forward with grad, in a recorded step.
+        before_optimizer: within the step of an optimizer, before its update.
         after_optimizer: within the step, after its update.
         after_step: after a step is written completely.
         before_save: before a checkpoint is written.
+        around_state: before state is saved, with "save", and after it was loaded, with "load".
         is_last_over: whether the last step of the run is complete, if no call shows it.
     """
 
     at_step_end: list[Callable[[Emitter], None]] = field(default_factory=list)
+    at_loader: list[Callable[[Emitter], None]] = field(default_factory=list)
+    before_forward: list[Callable[[Emitter], None]] = field(default_factory=list)
+    before_optimizer: list[Callable[[Emitter, str], None]] = field(default_factory=list)
+    around_state: list[Callable[[Emitter, str], None]] = field(default_factory=list)
     after_optimizer: list[Callable[[], None]] = field(default_factory=list)
     after_step: list[Callable[[], None]] = field(default_factory=list)
     before_save: list[Callable[[], None]] = field(default_factory=list)

@@ -22,6 +22,21 @@ from traincheck.schema.record import Int64, Record
 from traincheck.schema.values import TensorSummary, Value
 
 _MOST_RANKS = 1 << 20
+# What a step computes, in causal order.
+PHASES = (
+    "rng",
+    "batch",
+    "forward",
+    "loss",
+    "gradient",
+    "optimizer_state",
+    "parameter",
+    "buffer",
+)
+# Where generator states are taken in the view "diff": when the recording begins, when the iteration
+# of a loader begins, before the first root forward of a step, at the end of a step, and when state
+# is loaded or saved.
+MOMENTS = ("start", "loader", "forward", "step", "load", "save")
 
 
 class _Event(Record, frozen=True, tag_field="k"):
@@ -168,6 +183,9 @@ class StepEvent(_Event, frozen=True, kw_only=True, tag="step"):
         recorded: false for a step that sampling skipped. Its stage is ``train``, its record may
             come some steps late, and ``t`` may be when its last optimizer stepped.
         complete: false for the last step when the run ended inside it.
+        digests: one digest for each of `PHASES`, of the names and fingerprints that were recorded
+            of it in this step. Two steps with equal digests are equal. Only in the view "diff", and
+            without phases of which nothing was recorded.
     """
 
     kind: ClassVar[Literal["step"]] = "step"
@@ -176,6 +194,7 @@ class StepEvent(_Event, frozen=True, kw_only=True, tag="step"):
     modes: Mapping[str, bool] = {}
     recorded: bool = True
     complete: bool = True
+    digests: Mapping[str, str] = {}
 
     @property
     def is_gap(self) -> bool:
@@ -252,6 +271,10 @@ class RngEvent(_Event, frozen=True, kw_only=True, tag="rng"):
         fingerprint: of the generator's state.
         seed: the seed it was given.
         where: ``file:line`` of the user's code that gives the seed.
+        moment: where in the program a state was taken, one of `MOMENTS`; empty at the end of a step
+            and after a seed, unless the view is "diff".
+        state: base64 of the bytes of the state (schema/generator_states.py); empty if they were not
+            kept.
     """
 
     kind: ClassVar[Literal["rng"]] = "rng"
@@ -260,6 +283,8 @@ class RngEvent(_Event, frozen=True, kw_only=True, tag="rng"):
     fingerprint: str | None = None
     seed: int | None = None
     where: str | None = None
+    moment: str = ""
+    state: str = ""
 
 
 class CollectiveEvent(_Event, frozen=True, kw_only=True, tag="collective"):

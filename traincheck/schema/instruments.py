@@ -141,6 +141,7 @@ _ALL = (
     ),
     Feed(instrument="warnings", kinds=frozenset({"warning"})),
     Feed(instrument="packages", packages=True),
+    Feed(instrument="comparison"),
     Feed(instrument="transforms"),
 )
 FEEDS = {feed.instrument: feed for feed in _ALL}

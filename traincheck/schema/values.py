@@ -69,6 +69,8 @@ class TensorSummary(Record, frozen=True):
         value: the number in a 0-dim CPU tensor, when kept.
         zero: whether every element is zero; None when not known.
         stats: numbers by name, if a check needs them (see STATS); None if not taken.
+        sketch: base64 of 64 little-endian float64, the linear sketch of the elements
+            (schema/sketch.py); None if not taken. Sketches of shards add up to that of the whole.
     """
 
     dtype: str
@@ -79,6 +81,7 @@ class TensorSummary(Record, frozen=True):
     value: float | int | bool | None = None
     zero: bool | None = None
     stats: dict[str, float | int] | None = None
+    sketch: str | None = None
 
 
 def is_number(value: Value) -> bool:
@@ -104,6 +107,7 @@ def tensor_summary(value: Value) -> TensorSummary | None:
         value.get("value"),
         value.get("zero"),
         value.get("stats"),
+        value.get("sketch"),
     )
 
 
@@ -120,6 +124,7 @@ def tensor_json(summary: TensorSummary) -> dict[str, Value]:
         ("value", None),
         ("zero", None),
         ("stats", None),
+        ("sketch", None),
     ):
         found = getattr(summary, key)
         if found is not default:

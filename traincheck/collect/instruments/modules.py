@@ -13,6 +13,7 @@ import orjson
 import torch
 from torch import is_grad_enabled
 
+from traincheck.collect.instruments._wrap import guarded
 from traincheck.collect.instruments.base import Instrument
 from traincheck.collect.observers.auxiliary_models import AuxiliaryModelObserver
 from traincheck.collect.observers.eval_folding import EvalFolding
@@ -102,7 +103,8 @@ class Modules(Instrument):
 
     def _wrap_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
         session, recording, local = self.session, self.session.recording, self.session.local
-        enter, leave, record = self._enter_root, self._leave_root, self._record
+        enter = self._enter_compared if session.settings.view else self._enter_root
+        leave, record = self._leave_root, self._record
         evaluated = self._evaluated
 
         # The profiler of torch reads the local named self
@@ -201,6 +203,20 @@ class Modules(Instrument):
         finally:
             em.busy = False
         return False
+
+    def _enter_compared(
+        self,
+        em: Emitter,
+        module: torch.nn.Module,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+    ) -> bool:
+        """`_enter_root` in a view that records more before a forward."""
+        is_folded = self._enter_root(em, module, args, kwargs)
+        if self.session.recording.on and is_grad_enabled():
+            for look in self.session.hooks.before_forward:
+                guarded(em, look)
+        return is_folded
 
     def _leave_root(self, em: Emitter, span: int) -> None:
         root, tracker = self._root, self.session.tracker

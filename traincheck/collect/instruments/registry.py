@@ -8,6 +8,7 @@ from traincheck.collect.instruments.base import Instrument
 from traincheck.collect.instruments.checkpoint import Checkpoint
 from traincheck.collect.instruments.clipping import Clipping
 from traincheck.collect.instruments.code_capture import Transforms
+from traincheck.collect.instruments.comparison import Comparison
 from traincheck.collect.instruments.data import Data
 from traincheck.collect.instruments.distributed import Distributed
 from traincheck.collect.instruments.functional import Functional
@@ -38,5 +39,6 @@ INSTRUMENTS: tuple[type[Instrument], ...] = (
     Distributed,
     PythonWarnings,
     Packages,
+    Comparison,
     Transforms,
 )

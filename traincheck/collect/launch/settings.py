@@ -17,11 +17,21 @@ from traincheck.schema.claims import Needs
 from traincheck.schema.layout import LARGEST_WHOLE
 from traincheck.schema.needs_json import needs_json, own_needs
 
-__all__ = ["LEVELS", "MOST_STEPS", "VARIABLE", "Level", "Settings", "from_env", "needs_json"]
+__all__ = [
+    "LEVELS",
+    "MOST_STEPS",
+    "VARIABLE",
+    "VIEWS",
+    "Level",
+    "Settings",
+    "from_env",
+    "needs_json",
+]
 
 VARIABLE = "TRAINCHECK_SETTINGS"
 MOST_STEPS = LARGEST_WHOLE
 LEVELS = ("default", "deep")
+VIEWS = ("diff",)
 Level = Literal["default", "deep"]
 
 _PACKAGE = str(Path(__file__).resolve().parents[2])
@@ -37,6 +47,9 @@ class Settings:
     whole: record each recorded step completely, even if checks need less.
     instrument: the user's own packages to record calls of.
     fold: omit calls within models from repeated evaluation forwards; for rules alone.
+    view: "diff" to record what the comparison of runs needs; empty for no such view.
+    outputs: of which modules outputs are fingerprinted in this view: all, root, or a glob of paths.
+    sketch: record the linear sketch of each tensor in this view.
     needs: the requested records; None for everything of the level.
     package: folder of the traincheck that launched the run, for interpreters that lack it.
     """
@@ -48,6 +61,9 @@ class Settings:
     warmup: int = 0
     whole: bool = False
     fold: bool = False
+    view: str = ""
+    outputs: str = "root"
+    sketch: bool = False
     instrument: tuple[str, ...] = ()
     needs: Needs | None = None
     package: str = _PACKAGE
@@ -81,6 +97,9 @@ class Settings:
             "warmup": self.warmup,
             "whole": self.whole,
             "fold": self.fold,
+            "view": self.view,
+            "outputs": self.outputs,
+            "sketch": self.sketch,
             "instrument": list(self.instrument),
             "needs": None if self.needs is None else needs_json(self.needs),
         }

@@ -10,6 +10,7 @@ from traincheck.collect.observers.external_writes import ExternalWriteObserver
 from traincheck.collect.observers.loaded_averages import LoadedAverageObserver
 from traincheck.collect.observers.loss_broadcast import LossBroadcastObserver
 from traincheck.collect.observers.model_inputs import ModelInputObserver
+from traincheck.collect.observers.process_facts import ProcessFactsObserver
 from traincheck.collect.observers.recomputation import RecomputationObserver
 from traincheck.collect.observers.stale_gradients import StaleGradientObserver
 from traincheck.collect.observers.worker_rng import WorkerRngObserver
@@ -25,4 +26,5 @@ OBSERVERS: tuple[type[Observer], ...] = (
     LoadedAverageObserver,
     WorkerRngObserver,
     RecomputationObserver,
+    ProcessFactsObserver,
 )

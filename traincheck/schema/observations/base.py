@@ -21,6 +21,7 @@ class Observation:
         instrument: without which it cannot be recorded.
         keys: of fields whose key in the trace cannot be a name in Python, by field.
         sparse: fields that are left out of the trace where they have their default.
+        is_for_checks: whether rules and relations read it; else only commands that compare runs do.
     """
 
     __slots__ = ()
@@ -29,6 +30,7 @@ class Observation:
     instrument: ClassVar[str]
     keys: ClassVar[Mapping[str, str]] = {}
     sparse: ClassVar[frozenset[str]] = frozenset()
+    is_for_checks: ClassVar[bool] = True
 
     def data(self) -> dict[str, Any]:
         """The data of its mark, ready to be serialized."""

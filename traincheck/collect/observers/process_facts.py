@@ -1,0 +1,165 @@
+"""Facts of the process: threads, settings of torch, versions, the commit of the program.
+
+Read before the first outermost forward, when the program has made its settings, and compared before
+those of later recorded steps. Reading them sets nothing and starts no device.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+
+from traincheck.collect.launch.git_commit import commit_of
+from traincheck.collect.launch.run_manifest import ENVIRONMENT
+from traincheck.collect.observers.base import Hook, Observer, Patcher
+from traincheck.collect.trace_writer.emitter import Emitter
+from traincheck.collect.trace_writer.marks import write
+from traincheck.handlers import give_back
+from traincheck.schema.observations.process_facts import ProcessFacts
+
+if TYPE_CHECKING:
+    from traincheck.collect.context import Recorder
+
+_MOST_VERSIONS = 256
+_VERSION = re.compile(r"[\w.+\-!]{1,64}\Z", re.ASCII)
+
+# Functions of torch that return a setting, by its name in the record. All are in C and read a flag.
+_FLAGS: Mapping[str, str] = {
+    "deterministic": "_get_deterministic_algorithms",
+    "deterministic_warn_only": "_get_deterministic_algorithms_warn_only",
+    "cudnn.deterministic": "_get_cudnn_deterministic",
+    "cudnn.benchmark": "_get_cudnn_benchmark",
+    "cudnn.enabled": "_get_cudnn_enabled",
+    "mkldnn.enabled": "_get_mkldnn_enabled",
+    "float32_matmul_precision": "_get_float32_matmul_precision",
+    "tf32.matmul": "_get_cublas_allow_tf32",
+    "tf32.cudnn": "_get_cudnn_allow_tf32",
+    "fp16_reduced": "_get_cublas_allow_fp16_reduced_precision_reduction",
+    "bf16_reduced": "_get_cublas_allow_bf16_reduced_precision_reduction",
+    "sdp.flash": "_get_flash_sdp_enabled",
+    "sdp.mem_efficient": "_get_mem_efficient_sdp_enabled",
+    "sdp.math": "_get_math_sdp_enabled",
+}
+
+
+class ProcessFactsObserver(Observer):
+    """Observes what decides the bits of results beside the program and its data."""
+
+    produces: ClassVar = (ProcessFacts,)
+    hook: ClassVar = Hook.ON_INSTALL
+
+    def __init__(self, session: Recorder) -> None:
+        super().__init__(session)
+        self._known: tuple[Any, ...] = ()
+        self._facts: ProcessFacts | None = None
+        self._step: int | None = -1
+
+    def install(self, patcher: Patcher) -> None:
+        self._session.hooks.before_forward.append(self._look)
+
+    def remove(self) -> None:
+        if self._look in self._session.hooks.before_forward:
+            self._session.hooks.before_forward.remove(self._look)
+
+    def _look(self, em: Emitter) -> None:
+        """An outermost forward begins: write the facts if they are other than before."""
+        step = self._session.clock.step
+        if step == self._step:
+            return
+        self._step = step
+        found = _settings()
+        if found == self._known:
+            return
+        self._known = found
+        threads, interop, flags = found
+        if self._facts is None:
+            self._facts = _facts(threads)
+        changed = replace(
+            self._facts, threads=threads, interop_threads=interop, flags=dict(flags), gpus=_gpus()
+        )
+        write(em, changed)
+
+
+def _settings() -> tuple[int, int, tuple[tuple[str, Any], ...]]:
+    """Threads, and the settings of torch that a program may change at any time."""
+    flags: list[tuple[str, Any]] = [("default_dtype", str(torch.get_default_dtype())[6:])]
+    for name, function in _FLAGS.items():
+        get = getattr(torch._C, function, None)
+        if get is not None:
+            flags.append((name, _flag(name, get)))
+    return torch.get_num_threads(), torch.get_num_interop_threads(), tuple(flags)
+
+
+def _flag(name: str, get: Any) -> Any:
+    """A setting; after a use of the newer interface for TF32 the older one raises."""
+    try:
+        return get()
+    except RuntimeError as error:
+        give_back(error)
+    backend, operation = ("cuda", "matmul") if name == "tf32.matmul" else ("cuda", "conv")
+    try:
+        return torch._C._get_fp32_precision_getter(backend, operation)
+    except (AttributeError, RuntimeError) as error:
+        give_back(error)
+        return None
+
+
+def _facts(threads: int) -> ProcessFacts:
+    """Facts that stay as they are while a process runs."""
+    environment = {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
+    return ProcessFacts(
+        threads=threads,
+        cpu_capability=torch.backends.cpu.get_cpu_capability(),
+        machine=platform.machine(),
+        processors=_processors(),
+        hash_seed=environment.get("PYTHONHASHSEED"),
+        versions=_versions(),
+        commit=_commit(),
+        environment=environment,
+    )
+
+
+def _processors() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 0
+
+
+def _gpus() -> tuple[str, ...]:
+    """Names of devices; of none if the program has not used one, because asking would start it."""
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return ()
+    return tuple(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count()))
+
+
+def _versions() -> dict[str, str]:
+    """Versions of Python, of the libraries in torch, and of all packages that are loaded."""
+    found = {"python": platform.python_version()}
+    for name, value in (("cuda", torch.version.cuda), ("hip", torch.version.hip)):
+        if isinstance(value, str):
+            found[name] = value
+    for name, module in list(sys.modules.items()):
+        version = None if "." in name else getattr(module, "__dict__", {}).get("__version__")
+        is_text = type(version) is str and _VERSION.match(version) and _VERSION.match(name)
+        if is_text and len(found) < _MOST_VERSIONS and not name.startswith("_"):
+            found[name] = version
+    return dict(sorted(found.items()))
+
+
+def _commit() -> str:
+    """The commit of the checkout of the program; of the working directory without a script."""
+    script = sys.argv[0] if sys.argv else ""
+    folder = Path(script).parent if script and Path(script).is_file() else Path()
+    try:
+        return commit_of(folder.absolute())
+    except (OSError, ValueError) as error:
+        give_back(error)
+        return ""
