@@ -257,7 +257,7 @@ def _by_moment(events: Sequence[RngEvent]) -> dict[tuple[str, str, str, int], Rn
     seen: Counter[tuple[str, str, str]] = Counter()
     found = {}
     for event in events:
-        key = (event.source, event.change, getattr(event, "moment", ""))
+        key = (event.source, event.change, event.moment)
         found[(*key, seen[key])] = event
         seen[key] += 1
     return found

@@ -76,7 +76,7 @@ def _rng(item: Item, evidence: Evidence) -> str:
 
 
 def _moment(item: Item) -> str:
-    moment = getattr(item.a, "moment", "") if item.a is not None else ""
+    moment = item.a.moment if isinstance(item.a, RngEvent) else ""
     return {
         "start": "when training begins",
         "loader": "when the loader begins",

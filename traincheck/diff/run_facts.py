@@ -9,7 +9,7 @@ from typing import Any
 
 from traincheck.diff.records import RECORDS, CallRecord
 from traincheck.diff.steps import StepView, step_views
-from traincheck.schema.events import CheckpointEvent, MarkEvent, RngEvent
+from traincheck.schema.events import CheckpointEvent, MarkEvent, OptimizerEvent, RngEvent
 from traincheck.schema.torch_api import DDP_INIT
 from traincheck.store.reader import TraceReader
 
@@ -23,6 +23,7 @@ class RankFacts:
     Attributes:
         loads, saves: checkpoints with the step they belong to.
         seeds: the seeds of generators, in order.
+        optimizers: their creations and changes.
         marks: observations, those of workers among them.
         ddp: the calls that wrapped a model.
         last: the step before the current one.
@@ -31,6 +32,7 @@ class RankFacts:
     loads: list[CheckpointEvent] = field(default_factory=list)
     saves: list[CheckpointEvent] = field(default_factory=list)
     seeds: list[RngEvent] = field(default_factory=list)
+    optimizers: list[OptimizerEvent] = field(default_factory=list)
     marks: list[MarkEvent] = field(default_factory=list)
     ddp: list[CallRecord] = field(default_factory=list)
     last: StepView | None = None
@@ -42,6 +44,8 @@ class RankFacts:
             if len(kept) < _MOST:
                 kept.append(event)
         self.seeds += [e for e in view.generators if e.change == "seed" and len(self.seeds) < _MOST]
+        if len(self.optimizers) < _MOST:
+            self.optimizers += view.optimizers
         if len(self.marks) < _MOST:
             self.marks += view.marks
         self.ddp += [call for call in view.calls if call.api == DDP_INIT]

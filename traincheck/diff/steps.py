@@ -125,12 +125,11 @@ class _Builder:
         self.view.calls.append(call)
 
     def _generator(self, event: RngEvent) -> None:
-        moment = getattr(event, "moment", "")
-        if event.change == "seed" or moment in _OPENING_RNG or event.step is None:
-            self.view.generators.append(event)
-        elif moment == "forward":
+        if event.moment == "forward":
             self.view.after_batch.append(event)
-        elif moment in ("", "step"):
+        elif self._is_opening and (event.change == "seed" or event.moment in _OPENING_RNG):
+            self.view.generators.append(event)
+        elif event.moment != "save":  # what comes after the forward pass, the next step begins with
             self.left_over.append(event)
 
 
