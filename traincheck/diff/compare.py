@@ -79,6 +79,7 @@ class Comparer:
         result = StepResult((a.number, b.number), a.end is None)
         if self.resumes and not self._has_begun:  # its seeds are of no training yet
             b.generators = [event for event in b.generators if event.change != "seed"]
+            b.batches = b.batches[-max(1, len(a.batches)) :]  # it skips those that A has done
         _compare_generators(a.generators, b.generators, _RNG, result)
         self._compare_opening(a, b, result)
         is_split = _compare_batches(a, b, result)

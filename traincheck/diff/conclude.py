@@ -56,10 +56,10 @@ def conclude(
     assert tally.first is not None
     assert tally.evidence is not None
     return Difference(
-        first=first_of(tally.evidence, tally.first, rank),
+        first=first_of(tally.evidence, tally.begun or tally.first.step, rank),
         cause=explain(tally.evidence),
         phases=_phases(tally.first),
-        then=tuple(tally.first.items[1:]),
+        then=tuple(item for item in tally.first.items if item is not tally.evidence.item),
         after=tally.after,
         alike_after=tally.alike_after,
         growth=tally.growth,
@@ -67,13 +67,13 @@ def conclude(
     )
 
 
-def first_of(evidence: Evidence, result: StepResult, rank: int) -> FirstDifference:
+def first_of(evidence: Evidence, step: tuple[int, int], rank: int) -> FirstDifference:
     """The first difference in words."""
     item = evidence.item
     a, b = texts_of(item)
     return FirstDifference(
-        step=result.step[0],
-        step_b=result.step[1],
+        step=step[0],
+        step_b=step[1],
         phase=item.phase,
         rank=rank,
         name=item.name,
@@ -90,7 +90,8 @@ def first_of(evidence: Evidence, result: StepResult, rank: int) -> FirstDifferen
 def _earliest(entry: tuple[int, Tally]) -> tuple[int, tuple[int, int], int]:
     rank, tally = entry
     assert tally.first is not None
-    return tally.first.step[0], tally.first.items[0].position, rank
+    assert tally.evidence is not None
+    return (tally.begun or tally.first.step)[0], tally.evidence.item.position, rank
 
 
 def _phases(result: StepResult) -> tuple[PhaseCount, ...]:

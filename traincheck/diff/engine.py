@@ -111,12 +111,14 @@ def compare_rank(
             result = _counting(comparer.compare(x, y), options)
             tally.add(result)
             if result.items and tally.first is None:
-                tally.first = result
                 sides = _sides((a, b), (x, y), facts, comparer, ranks)
                 environment = with_marks(environment, *facts)
-                tally.evidence = Evidence(
-                    item=result.items[0], items=result.items, a=sides[0], b=sides[1],
-                    environment=environment, resume=resume,
+                tally.found(
+                    result,
+                    Evidence(
+                        item=result.items[0], items=result.items, a=sides[0], b=sides[1],
+                        environment=environment, resume=resume,
+                    ),
                 )  # fmt: skip
             if tally.first is not None:
                 _note_growth(tally, result)
@@ -128,6 +130,7 @@ def compare_rank(
         for one, view in zip(facts, (x, y), strict=True):
             one.see(view)
             one.last = view
+    tally.end()
     return tally, with_marks(environment, *facts)
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import msgspec
 
-from traincheck.diff.causes.reading import elsewhere, fingerprint, loads
+from traincheck.diff.causes.reading import elsewhere, fingerprint, loads, norm
 from traincheck.diff.difference import Explanation
 from traincheck.diff.evidence import Evidence, Side
-from traincheck.diff.phases import STATE_PHASES
-from traincheck.schema.events import CheckpointEvent
+from traincheck.diff.phases import STATE_PHASES, Phase
 
-_LOW = ("bfloat16", "float16")
+_ROUNDING = 4e-3  # a weight in bfloat16 is at most 2^-8 from that in float32
 
 
 def explain(evidence: Evidence) -> Explanation | None:
@@ -36,13 +35,14 @@ def explain(evidence: Evidence) -> Explanation | None:
 
 
 def _resumed(evidence: Evidence) -> Explanation:
-    low = _low_precision(loads(evidence.b))
-    if low:
+    apart = _norms_apart(evidence)
+    if apart is not None and 0 < apart <= _ROUNDING:
         return Explanation(
             code="rounded-in-checkpoint",
-            text=f"the checkpoint holds the weights in {low}: what was trained in another dtype is "
-            "rounded",
+            text="the loaded weights are close to those of the run that goes on, and no value is "
+            "equal: the checkpoint holds them rounded, such as in bfloat16",
             fix="Save the weights in the dtype in which the optimizer keeps them.",
+            details=(f"after the step, norms of parameters differ by at most {apart:.2g}",),
         )
     found = elsewhere(evidence, evidence.item.b, evidence.item.name)
     return Explanation(
@@ -53,15 +53,12 @@ def _resumed(evidence: Evidence) -> Explanation:
     )
 
 
-def _low_precision(events: list[CheckpointEvent]) -> str:
-    """The low precision that a loaded file holds weights in; "" if there is none."""
-    for event in events:
-        for part in event.parts.values():
-            dtypes = part.get("dtypes", ()) if isinstance(part, dict) else ()
-            for dtype in _LOW:
-                if dtype in dtypes:
-                    return dtype
-    return ""
+def _norms_apart(evidence: Evidence) -> float | None:
+    """The largest relative difference of the norms of parameters after the step."""
+    after = [item for item in evidence.of(Phase.PARAMETER) if not item.is_opening]
+    norms = [(norm(item.a), norm(item.b)) for item in after]
+    found = [abs(a - b) / max(a, b) for a, b in norms if a and b]
+    return max(found, default=None)
 
 
 def _initial(evidence: Evidence) -> Explanation | None:

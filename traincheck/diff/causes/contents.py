@@ -47,6 +47,14 @@ def explain(evidence: Evidence) -> Explanation | None:
             fix=_SEEDS,
             details=(workers,),
         )
+    if evidence.resume is not None:
+        return Explanation(
+            code="augmentation-not-restored",
+            text="the same samples with other contents: the augmentation draws other random "
+            "numbers than in the run that goes on",
+            fix="Restore the states of the generators after the batches that are skipped, and "
+            "before the first one that is trained on.",
+        )
     same = sum(x == y for x, y in zip(a.samples, b.samples, strict=False))
     rows = f"{len(a.samples) - same} of {len(a.samples)} rows differ"
     return Explanation(
