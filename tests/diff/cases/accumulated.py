@@ -1,8 +1,7 @@
-"""Four micro-batches against one batch: averaged over all rows, or added up (transformers#34191)."""
-
-from common import VARIANT, Net, data
+"""Four micro-batches against one batch: averaged, or added up (transformers#34191)."""
 
 import torch
+from common import VARIANT, Net, data
 from torch import nn
 from torch.utils.data import DataLoader
 

@@ -7,7 +7,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 VARIANT = sys.argv[1] if len(sys.argv) > 1 else "a"
-FOLDER = sys.argv[2] if len(sys.argv) > 2 else "."  # noqa: PLR2004
+FOLDER = sys.argv[2] if len(sys.argv) > 2 else "."
 CHECKPOINT = f"{FOLDER}/checkpoint.pt"
 
 

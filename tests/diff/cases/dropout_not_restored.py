@@ -1,8 +1,7 @@
 """The generator of dropout is not restored at the end of an epoch (transformers#17032)."""
 
-from common import VARIANT, Net, data, load, loader, save, step
-
 import torch
+from common import VARIANT, Net, data, load, loader, save, step
 
 torch.manual_seed(0)
 model = Net(drop=0.3)

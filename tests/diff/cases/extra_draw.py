@@ -1,8 +1,7 @@
 """One random number more before the loop (Lightning#6988)."""
 
-from common import VARIANT, Net, data, loader, step
-
 import torch
+from common import VARIANT, Net, data, loader, step
 
 torch.manual_seed(0)
 model = Net()

@@ -1,8 +1,7 @@
 """The fused update rounds otherwise than the one over lists of tensors."""
 
-from common import VARIANT, Net, data, loader, step
-
 import torch
+from common import VARIANT, Net, data, loader, step
 
 torch.manual_seed(0)
 model = Net()

@@ -1,8 +1,7 @@
 """The model stays in evaluation mode after an evaluation."""
 
-from common import VARIANT, Net, data, loader, step
-
 import torch
+from common import VARIANT, Net, data, loader, step
 
 torch.manual_seed(0)
 model = Net(drop=0.2)

@@ -2,10 +2,9 @@
 
 import copy
 
-from common import VARIANT, Net, data, loader, step
-
 import torch
 import torch.distributed as dist
+from common import VARIANT, Net, data, loader, step
 from torch.nn.parallel import DistributedDataParallel
 
 dist.init_process_group("gloo")

@@ -1,8 +1,7 @@
 """One weight is moved by 1e-7 between the backward pass and the update."""
 
-from common import VARIANT, Net, data, loader, step
-
 import torch
+from common import VARIANT, Net, data, loader, step
 from torch import nn
 
 torch.manual_seed(0)

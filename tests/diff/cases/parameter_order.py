@@ -1,8 +1,7 @@
 """An optimizer over a set of parameters loads the states of others (alf#891, Lightning#17025)."""
 
-from common import VARIANT, data, load, loader, save, step
-
 import torch
+from common import VARIANT, data, load, loader, save, step
 from torch import nn
 
 torch.manual_seed(0)

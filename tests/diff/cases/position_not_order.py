@@ -1,9 +1,8 @@
 """Two ranks resume at the right position of another order (accelerate#4195)."""
 
-from common import VARIANT, Net, data, load, loader, save, step
-
 import torch
 import torch.distributed as dist
+from common import VARIANT, Net, data, load, loader, save, step
 from torch.nn.parallel import DistributedDataParallel
 
 dist.init_process_group("gloo")

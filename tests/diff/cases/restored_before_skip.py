@@ -1,8 +1,7 @@
-"""Random numbers of an augmentation are restored before the skip, which draws (transformers#46628)."""
-
-from common import VARIANT, Net, data, load, loader, save, step
+"""Generators are restored before the skip, which draws (transformers#46628)."""
 
 import torch
+from common import VARIANT, Net, data, load, loader, save, step
 from torch.utils.data import Dataset
 
 

@@ -1,8 +1,7 @@
 """The weights of a checkpoint are rounded to bfloat16 (speculators#1027)."""
 
-from common import CHECKPOINT, VARIANT, Net, data, loader, step
-
 import torch
+from common import CHECKPOINT, VARIANT, Net, data, loader, step
 
 torch.manual_seed(0)
 model = Net()

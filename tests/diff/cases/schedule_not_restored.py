@@ -1,8 +1,7 @@
 """The state of the scheduler is missing in the checkpoint."""
 
-from common import VARIANT, Net, data, load, loader, save, step
-
 import torch
+from common import VARIANT, Net, data, load, loader, save, step
 
 torch.manual_seed(0)
 model = Net()

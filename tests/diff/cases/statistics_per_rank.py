@@ -1,9 +1,8 @@
 """Each rank keeps batch norm statistics of its samples (broadcast_buffers=False)."""
 
-from common import VARIANT, data, loader, step
-
 import torch
 import torch.distributed as dist
+from common import VARIANT, data, loader, step
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 

@@ -1,9 +1,8 @@
 """A layer that DistributedDataParallel does not hold drifts between ranks (pytorch#128949)."""
 
-from common import VARIANT, Net, data, loader
-
 import torch
 import torch.distributed as dist
+from common import VARIANT, Net, data, loader
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 

@@ -1,8 +1,7 @@
 """Files in the order in which the file system lists them (VeOmni#330, vision#192)."""
 
-from common import FOLDER, VARIANT, Net, data, loader, step
-
 import torch
+from common import FOLDER, VARIANT, Net, data, loader, step
 from torch.utils.data import Dataset
 
 

@@ -1,9 +1,8 @@
 """NumPy draws alike in all workers, and otherwise with another number of workers."""
 
 import numpy as np
-from common import VARIANT, Net, data, loader, step
-
 import torch
+from common import VARIANT, Net, data, loader, step
 from torch.utils.data import Dataset
 
 
