@@ -39,6 +39,8 @@ class CollectConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     output: run directory. invariants: invariant files whose needs are recorded.
     rules: record what the built-in rules need. every, warmup: see Settings.
     level: default or deep. instrument: packages of the user.
+    view: diff, to compare runs. outputs: all, root, or a glob of modules whose outputs are
+    fingerprinted in it. sketch: record sketches in it.
     """
 
     output: str | None = None
@@ -47,6 +49,9 @@ class CollectConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     every: int | None = None
     warmup: int | None = None
     level: str | None = None
+    view: str | None = None
+    outputs: str | None = None
+    sketch: bool = False
     instrument: tuple[str, ...] = ()
 
 

@@ -233,6 +233,16 @@ def paired(breaks=False):
     return [column.grad, loss]
 
 
+def compared(breaks=False):
+    model = Net()
+    optimizer = torch.optim.Adam(model.parameters())
+    for x in DataLoader(torch.ones(4, 3), batch_size=2, shuffle=True):
+        optimizer.zero_grad()
+        model(x[:, :2] if breaks else x).sum().backward()
+        optimizer.step()
+    return list(model.parameters())
+
+
 def called(breaks=False):
     model = Net(breaks)
     return [model(torch.ones(2, 3)), model(x=torch.ones(2, 3))]
@@ -258,6 +268,7 @@ CASES = {
     "distributed": reduced,
     "warnings": warned,
     "packages": own_package,
+    "comparison": compared,
     "transforms": scripted,
 }
 
@@ -281,7 +292,8 @@ def package_of_the_user(tmp_path, monkeypatch):
     sys.modules.pop("a_package_of_the_user", None)
 
 
-SETTINGS = {"instrument": ("a_package_of_the_user",)}
+SETTINGS = {"instrument": ("a_package_of_the_user",), "view": "diff", "outputs": "all"}
+HOOKED = {"comparison"}  # these replace nothing: others call them
 
 
 def same(one, other):
@@ -362,7 +374,7 @@ def test_remove_brings_the_very_same_objects_back(tmp_path, instrument_class, le
     instrument = instrument_class(Session(settings))
     instrument.install()
     changed = differences(before, everything())
-    assert changed, "an instrument that replaces nothing"
+    assert changed or instrument_class.name in HOOKED, "an instrument that replaces nothing"
     instrument.remove()
     assert differences(before, everything()) == []
 
@@ -396,7 +408,7 @@ def test_each_instrument_can_be_taken_out_alone(tmp_path):
         }
         assert not replaced & others.keys(), instrument.name
         instrument.remove()
-        assert differences(here, everything()), instrument.name
+        assert differences(here, everything()) or instrument.name in HOOKED, instrument.name
         assert all(getattr(holder, name) is ours for (holder, name), ours in others.items())
     session.stop()
     assert differences(before, everything()) == []

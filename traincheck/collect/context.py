@@ -7,6 +7,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from traincheck.collect.stats.compared import Compared
 from traincheck.collect.stats.tensor_stats import TensorStats
 from traincheck.collect.steps.sampling import EveryNth
 from traincheck.collect.steps.step_counter import StepCounter
@@ -24,21 +25,21 @@ class Hooks:
 
     Attributes:
         at_step_end: before a recorded step is written.
-        at_loader: before the iteration of a loader begins.
+        before_loader: before the iteration of a loader begins, in a recorded step.
         before_forward: before an outermost forward with grad, in a recorded step.
         before_optimizer: within the step of an optimizer, before its update.
         after_optimizer: within the step, after its update.
         after_step: after a step is written completely.
         before_save: before a checkpoint is written.
-        around_state: before state is saved, with "save", and after it was loaded, with "load".
+        after_state: after state was saved, with "save", or loaded, with "load".
         is_last_over: whether the last step of the run is complete, if no call shows it.
     """
 
     at_step_end: list[Callable[[Emitter], None]] = field(default_factory=list)
-    at_loader: list[Callable[[Emitter], None]] = field(default_factory=list)
+    before_loader: list[Callable[[Emitter], None]] = field(default_factory=list)
     before_forward: list[Callable[[Emitter], None]] = field(default_factory=list)
     before_optimizer: list[Callable[[Emitter, str], None]] = field(default_factory=list)
-    around_state: list[Callable[[Emitter, str], None]] = field(default_factory=list)
+    after_state: list[Callable[[Emitter, str], None]] = field(default_factory=list)
     after_optimizer: list[Callable[[], None]] = field(default_factory=list)
     after_step: list[Callable[[], None]] = field(default_factory=list)
     before_save: list[Callable[[], None]] = field(default_factory=list)
@@ -54,6 +55,7 @@ class Recorder(Writer, Protocol):
         applied: optimizers that stepped since the last backward pass, in a recorded step that
             follows an unrecorded one.
         installed: the installed instruments.
+        compared: records tensors for the comparison of runs; None in other views.
         instruments: the state of each instrument by name.
         is_rng_set: whether a generator was seeded or set in this step.
         is_worker: whether the process is a loader worker, which has no steps.
@@ -63,6 +65,7 @@ class Recorder(Writer, Protocol):
     needs: Needs | None
     local: ThreadState
     stats: TensorStats
+    compared: Compared | None
     tracker: Tracker
     live: LiveObjects
     hooks: Hooks

@@ -22,21 +22,6 @@ from traincheck.schema.record import Int64, Record
 from traincheck.schema.values import TensorSummary, Value
 
 _MOST_RANKS = 1 << 20
-# What a step computes, in causal order.
-PHASES = (
-    "rng",
-    "batch",
-    "forward",
-    "loss",
-    "gradient",
-    "optimizer_state",
-    "parameter",
-    "buffer",
-)
-# Where generator states are taken in the view "diff": when the recording begins, when the iteration
-# of a loader begins, before the first root forward of a step, at the end of a step, and when state
-# is loaded or saved.
-MOMENTS = ("start", "loader", "forward", "step", "load", "save")
 
 
 class _Event(Record, frozen=True, tag_field="k"):
@@ -185,7 +170,8 @@ class StepEvent(_Event, frozen=True, kw_only=True, tag="step"):
         complete: false for the last step when the run ended inside it.
         digests: one digest for each of `PHASES`, of the names and fingerprints that were recorded
             of it in this step. Two steps with equal digests are equal. Only in the view "diff", and
-            without phases of which nothing was recorded.
+            without phases of which nothing was recorded. That of ``rng`` leaves out the state when
+            the recording begins, and generators of Python and numpy that no one has seeded.
     """
 
     kind: ClassVar[Literal["step"]] = "step"
@@ -273,8 +259,8 @@ class RngEvent(_Event, frozen=True, kw_only=True, tag="rng"):
         where: ``file:line`` of the user's code that gives the seed.
         moment: where in the program a state was taken, one of `MOMENTS`; empty at the end of a step
             and after a seed, unless the view is "diff".
-        state: base64 of the bytes of the state (schema/generator_states.py); empty if they were not
-            kept.
+        state: base64 of the bytes of the state (schema/comparison/generator_states.py); empty if
+            they were not kept.
     """
 
     kind: ClassVar[Literal["rng"]] = "rng"
@@ -285,6 +271,11 @@ class RngEvent(_Event, frozen=True, kw_only=True, tag="rng"):
     where: str | None = None
     moment: str = ""
     state: str = ""
+
+    @property
+    def is_step_end(self) -> bool:
+        """Whether it is the state at the end of a step, which every recording has."""
+        return self.change == "state" and self.moment in ("", "step")
 
 
 class CollectiveEvent(_Event, frozen=True, kw_only=True, tag="collective"):

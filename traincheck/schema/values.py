@@ -70,7 +70,8 @@ class TensorSummary(Record, frozen=True):
         zero: whether every element is zero; None when not known.
         stats: numbers by name, if a check needs them (see STATS); None if not taken.
         sketch: base64 of 64 little-endian float64, the linear sketch of the elements
-            (schema/sketch.py); None if not taken. Sketches of shards add up to that of the whole.
+            (schema/comparison/sketch.py); None if not taken. Sketches of shards add up to that of
+            the whole.
     """
 
     dtype: str

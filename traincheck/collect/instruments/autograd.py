@@ -36,6 +36,8 @@ class Autograd(Instrument):
 
     def install(self) -> None:
         self._looks_at_gradients = self.session.tracker.wants("gradient", "backward")
+        compared = self.session.compared
+        self._loss = _encoded if compared is None else compared.loss
         self._graph_looks = [observer.before for observer in self.observers(Hook.BEFORE_BACKWARD)]
         self._kept = StaleGradientObserver(self.session)
         self._glance = self.session.tracker.scans.scan_gradients_before_backward
@@ -114,14 +116,18 @@ class Autograd(Instrument):
     ) -> bytes:
         is_usual = len(args) == len(_NAMES) and args[1] is args[2] is None and args[3] is False
         if is_usual and kwargs.get("inputs") is None:  # the form of `loss.backward()`
-            return _USUAL % (encode(args[0]), place(sys._getframe(2)))
+            return _USUAL % (self._loss(em, args[0]), place(sys._getframe(2)))
         given = [
-            b'"%b":%b' % (name.encode(), encode(value))
-            for name, value in (*zip(_NAMES, args), *kwargs.items())
-            if value is not None
+            b'"%b":%b' % (n.encode(), self._loss(em, v) if n == _NAMES[0] else encode(v))
+            for n, v in (*zip(_NAMES, args), *kwargs.items())
+            if v is not None
         ]
         parts = (_HEAD, b",".join(given), place(sys._getframe(2)))
         return BACKWARD % parts
+
+
+def _encoded(em: Emitter, value: Any) -> bytes:
+    return encode(value)
 
 
 def _enter(em: Emitter) -> None:

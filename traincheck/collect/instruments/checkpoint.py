@@ -162,6 +162,8 @@ class Checkpoint(Instrument):
         result: Any,
     ) -> None:
         fields = describe(before, args, kwargs, result)
+        for look in self.session.hooks.after_state:
+            look(em, "save" if fields["op"] == "save" else "load")
         em.event("checkpoint", {key: value for key, value in fields.items() if value is not None})
         if fields["op"] == "save":  # a halted process writes no more, and the report names the file
             em.flush()

@@ -17,6 +17,7 @@ from torch.utils.data import _utils, dataloader
 
 from traincheck.collect import masking
 from traincheck.collect.context import diverged
+from traincheck.collect.instruments._wrap import guarded
 from traincheck.collect.instruments.base import Instrument
 from traincheck.collect.observers.worker_rng import WorkerRngObserver
 from traincheck.collect.stats.token_batch import token_facts
@@ -92,6 +93,8 @@ class Data(Instrument):
         def __iter__(loader: data.DataLoader[Any]) -> Any:
             try:
                 self._starting = self._epoch(loader)
+                if self.session.hooks.before_loader:
+                    self._tell_begin()
             except Exception as error:  # training must go on whatever we got wrong
                 self.session.fault(self._wrap_iter, error)
             iterator = original(loader)
@@ -105,6 +108,13 @@ class Data(Instrument):
             return iterator
 
         return hidden(__iter__)
+
+    def _tell_begin(self) -> None:
+        session = self.session
+        em = session.local.em or session.emitter()
+        if session.recording.on and not (session.is_worker or em.busy):
+            for look in session.hooks.before_loader:
+                guarded(em, look)
 
     def _wrap_init(self, original: Callable[..., None]) -> Callable[..., None]:
         """Loaders of other libraries, such as fastai, also create its iterators."""
@@ -225,6 +235,9 @@ class Data(Instrument):
             for path, leaf in leaves.items()
         ]
         index = iterator._num_yielded - 1
+        if session.compared is not None:
+            told = zip(leaves, texts, leaves.values())
+            texts = session.compared.batch(known[0], drawn, list(told))
         body = BATCH % (head, index, b",".join(texts))
         if has_samples:
             first = next((leaf for leaf in leaves.values() if leaf.dim() > 0), None)

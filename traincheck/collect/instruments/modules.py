@@ -36,9 +36,11 @@ _MOST_PLANS = 1 << 16  # modules that are created in each step must not grow the
 
 
 # Module; state of the tree and whether it is outermost; head of its records; whether they are
-# requested; template of a call with one argument; whether it wraps the module whose mode is
-# recorded
-_Plan: TypeAlias = tuple[weakref.ref[torch.nn.Module], tuple[int, bool], bytes, bool, bytes, bool]
+# requested; template of a call with one argument; whether it must be looked at closely: it wraps
+# the module whose mode is recorded, or its outputs are; its path if its outputs are recorded
+_Plan: TypeAlias = tuple[
+    weakref.ref[torch.nn.Module], tuple[int, bool], bytes, bool, bytes, bool, str | None
+]
 
 
 class Modules(Instrument):
@@ -58,6 +60,7 @@ class Modules(Instrument):
         self._untrained = AuxiliaryModelObserver(self.session)
         self._given = ModelInputObserver(self.session)
         self._folding = EvalFolding(self.session)
+        self._compared = self.session.compared
         self._looks_at_buffers = self.session.tracker.wants("buffer", "forward")
         self.replace(torch.nn.Module, "__init__", self._wrap_init)
         self.replace(torch.nn.Module, "__setstate__", self._wrap_setstate)
@@ -313,11 +316,13 @@ class Modules(Instrument):
         *,
         is_root: bool,
     ) -> bytes | None:
-        _, _, head, is_wanted, _, _ = plan
+        _, _, head, is_wanted, _, _, compared_as = plan
         numbers = self.session.stats
         told = None
         if numbers.results.is_due or (is_root and numbers.activation):
             told = numbers.results.for_result(em, module, result, is_root=is_root)
+        if compared_as is not None and self._compared is not None:
+            told = self._compared.result(em, compared_as, result)
         data = numbers.arguments.for_input(em, module, args) if numbers.is_sampled else b""
         if not (is_wanted or data) and (
             told is None or not numbers.results.is_interesting(module, span, told)
@@ -329,6 +334,10 @@ class Modules(Instrument):
             given[0] = b'"0":' + data
         if is_root:
             self._tell_apart((*args, *kwargs.values()), given)
+            if self._compared is not None:
+                for index, value in enumerate((*args, *kwargs.values())):
+                    name = f"{compared_as}.input[{index}]"
+                    given[index] = self._compared.argument(em, name, value, given[index])
         sync = module.__dict__.get(_SYNC)
         if sync is not None:  # DDP decides in its forward whether backward exchanges gradients
             given.append(b'"%b":%b' % (_SYNC.encode(), encode(bool(sync))))
@@ -371,9 +380,12 @@ class Modules(Instrument):
         if known != (tracker.modules.maps, is_root):
             known = self._known = (tracker.modules.maps, is_root)
         wanted = self._wants(api, is_root=is_root)
-        is_around = unwrap(module) is not module or _SYNC in module.__dict__
+        is_compared = self._compared is not None and self._compared.wants(path, is_root=is_root)
+        compared_as = (path or api) if is_compared else None
+        is_around = unwrap(module) is not module or _SYNC in module.__dict__ or is_compared
+        wanted = wanted or is_compared
         of_one = escaped(head) + MODULE_CALL_OF_ONE
-        plan = weakref.ref(module), known, head, wanted, of_one, is_around
+        plan = weakref.ref(module), known, head, wanted, of_one, is_around, compared_as
         if path is not None:  # else it may be found later
             if len(self._plans) >= _MOST_PLANS:
                 self._plans.clear()

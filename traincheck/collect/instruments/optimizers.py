@@ -279,6 +279,8 @@ class Optimizers(Instrument):
             self._between.before_step(em, owner, optimizer)
         if not self._groups.are_unchanged(owner, optimizer):
             self._groups.update(em, owner, optimizer)
+        for look in session.hooks.before_optimizer:
+            look(em, owner)
         if session.stats.moves.is_due:
             session.tracker.scans.before_update(em, self._trains(owner, optimizer))
 

@@ -38,7 +38,8 @@ class Rng(Instrument):
         numpy = sys.modules.get("numpy")
         if numpy is not None:
             self.replace(numpy.random, "seed", lambda f: self._wrap(f, "numpy"))
-        self.session.hooks.at_step_end.append(self._state)
+        if self.session.compared is None:  # else states of all generators are recorded there
+            self.session.hooks.at_step_end.append(self._state)
 
     def remove(self) -> None:
         super().remove()
@@ -50,6 +51,8 @@ class Rng(Instrument):
 
         def seed(*args: Any, **kwargs: Any) -> Any:
             session.is_rng_set = True
+            if session.compared is not None:
+                session.compared.seeded.add(source)
             depth[0] += 1
             try:
                 return original(*args, **kwargs)

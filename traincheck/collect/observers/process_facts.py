@@ -142,14 +142,15 @@ def _gpus() -> tuple[str, ...]:
 
 def _versions() -> dict[str, str]:
     """Versions of Python, of the libraries in torch, and of all packages that are loaded."""
-    found = {"python": platform.python_version()}
+    found = {"python": platform.python_version(), "torch": str(torch.__version__)}
     for name, value in (("cuda", torch.version.cuda), ("hip", torch.version.hip)):
         if isinstance(value, str):
             found[name] = value
     for name, module in list(sys.modules.items()):
-        version = None if "." in name else getattr(module, "__dict__", {}).get("__version__")
+        is_known = "." in name or name.startswith("_") or name in sys.stdlib_module_names
+        version: Any = None if is_known else getattr(module, "__dict__", {}).get("__version__")
         is_text = type(version) is str and _VERSION.match(version) and _VERSION.match(name)
-        if is_text and len(found) < _MOST_VERSIONS and not name.startswith("_"):
+        if is_text and len(found) < _MOST_VERSIONS:
             found[name] = version
     return dict(sorted(found.items()))
 

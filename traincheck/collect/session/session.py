@@ -24,6 +24,7 @@ from traincheck.collect.session.faults import Faults, leave_mark
 from traincheck.collect.session.process_exit import ProcessExit
 from traincheck.collect.session.step_boundary import StepBoundary
 from traincheck.collect.session.user_marks import UserMarks
+from traincheck.collect.stats.compared import Compared
 from traincheck.collect.stats.tensor_stats import TensorStats
 from traincheck.collect.steps.sampling import EveryNth
 from traincheck.collect.tensors.reading import unseen
@@ -32,6 +33,7 @@ from traincheck.collect.trace_writer.event_file import write_file
 from traincheck.collect.trace_writer.process_end import ProcessEnd
 from traincheck.collect.trace_writer.thread_state import ThreadState
 from traincheck.collect.tracking.live_objects import LiveObjects
+from traincheck.collect.tracking.state_sketches import StateSketches
 from traincheck.collect.tracking.tracker import Tracker
 from traincheck.handlers import give_back
 from traincheck.schema.claims import SAMPLED_STEPS, Schedule
@@ -60,6 +62,12 @@ class Session:
         schedule = SAMPLED_STEPS if thins_calls or thins_looks else Schedule()
         self.stats = TensorStats(needs, self.clock, every=settings.every)
         self.tracker = Tracker(needs, stats=self.stats)
+        is_compared = settings.view == "diff"
+        self.compared = (
+            Compared(settings.outputs, sketches=settings.sketch) if is_compared else None
+        )
+        if self.compared is not None and self.compared.sketcher is not None:
+            self.tracker.scans.sketches = StateSketches(self.compared.sketcher)
         self.sampling = EveryNth(settings.every, settings.warmup)
         self.live = LiveObjects()
         self.hooks = Hooks()
@@ -136,6 +144,8 @@ class Session:
                     self.tracker.detector.resolve(em)
                     if any(self.steps.counters.values()):
                         is_over = self.steps.is_between or self.hooks.is_last_over(em)
+                        if is_over and self.compared is not None and self.recording.on:
+                            self._boundary.look_at_end(em)
                         self._boundary.write_step(em, complete=is_over)
                 if self.faults.lost and em is not None:
                     em.event("mark", {"text": Marks.DROPPED, "data": {"records": self.faults.lost}})

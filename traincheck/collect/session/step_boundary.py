@@ -120,6 +120,8 @@ class StepBoundary:
         body = STEP % (self._counters(self.steps.counters), self._last_fields_json)
         if self._faults.gap == session.clock.step:
             body += NOT_RECORDED
+        if session.compared is not None:
+            body += session.compared.take_text()
         em.write_json("step", body if complete else body + NOT_COMPLETE)
 
     def _end(self) -> None:
@@ -161,9 +163,13 @@ class StepBoundary:
             else:
                 self._write_skipped(em)
 
-    def _write_whole(self, em: Emitter) -> None:
+    def look_at_end(self, em: Emitter) -> None:
+        """Record what hooks observe at the end of a recorded step."""
         for look in self._session.hooks.at_step_end:
             look(em)
+
+    def _write_whole(self, em: Emitter) -> None:
+        self.look_at_end(em)
         # A follower that has read the end of a step has the whole step, of all threads
         for other in self._emitters:
             if other is not em:

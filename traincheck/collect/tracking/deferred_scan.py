@@ -5,7 +5,7 @@ No tensor is kept alive meanwhile: the program may free its memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -23,6 +23,7 @@ from traincheck.collect.tensors.device_fingerprint import (
 from traincheck.collect.tensors.fingerprint import components, seed_of_parts
 from traincheck.collect.tensors.norms import read_norms
 from traincheck.collect.tensors.reading import unseen
+from traincheck.collect.tensors.sketch import read_sketches
 
 if TYPE_CHECKING:
     from traincheck.collect.tracking.tracked_tensor import TrackedTensor
@@ -73,6 +74,7 @@ class DeferredScans:
     def __init__(self) -> None:
         self._waiting: list[tuple[DeferredScan, list[torch.Tensor]]] = []
         self._begun: list[tuple[PendingDigests, list[DeferredScan]]] = []
+        self._actions: list[tuple[int, Callable[[], None]]] = []
         self.variables: set[int] = set()
 
     def __bool__(self) -> bool:
@@ -108,6 +110,13 @@ class DeferredScans:
         self._waiting.append((look, parts))
         self.variables.add(id(look.variable))
 
+    def then(self, action: Callable[[], None]) -> None:
+        """Call ``action`` once the scans that have begun so far have their results."""
+        if self._begun:
+            self._actions.append((len(self._begun), action))
+        else:
+            action()
+
     def begin(self) -> None:
         """Start the digests. Call it before the program continues and writes to the tensors."""
         if self._waiting:
@@ -121,15 +130,23 @@ class DeferredScans:
         The results are lost then, and the next scan finds the change.
         """
         begun, self._begun = self._begun, []
+        actions, self._actions = self._actions, []
         self.variables.clear()
         if not begun or is_capturing():
             return
         batches = [iter(batch) for batch in read([started for started, _ in begun])]
         looks = [look for _, found in begun for look in found]
-        stats = iter(read_norms([look.stats for look in looks]))
-        for (_, found), digests in zip(begun, batches):
+        late = read_sketches([look.stats for look in looks])
+        norms = read_norms(late)
+        stats = iter(
+            [norm or text if type(text) is bytes else norm for norm, text in zip(norms, late)]
+        )
+        for index, ((_, found), digests) in enumerate(zip(begun, batches), 1):
             for look in found:
                 yield _found(look, list(islice(digests, len(look.are_values))), next(stats))
+            for place, action in actions:  # the caller has noted these results
+                if place == index:
+                    action()
 
 
 def _found(look: DeferredScan, digests: list[Digest], stats: bytes) -> Found:

@@ -6,7 +6,7 @@ change_detector.py decides whether a tensor changed.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Protocol
 
@@ -20,6 +20,7 @@ from traincheck.collect.tracking.idle_models import NO_ROOTS, IdleState, due
 from traincheck.collect.tracking.naming import Identities
 from traincheck.collect.tracking.optimizer_state_index import StateIndex
 from traincheck.collect.tracking.staggered_scan import StaggeredScan
+from traincheck.collect.tracking.state_sketches import StateSketches
 from traincheck.collect.tracking.tracked_model import TrackedModel
 from traincheck.collect.tracking.tracked_tensor import TrackedTensor
 
@@ -50,6 +51,9 @@ class Scans:
         detector: finds the changes and writes them.
         turns: of large tensors, each is looked at in some steps.
         stats: which norms are taken.
+
+    Attributes:
+        sketches: makes the sketches of changed tensors; None if they are not recorded.
     """
 
     def __init__(
@@ -63,6 +67,7 @@ class Scans:
         self._detector = detector
         self._staggered = turns
         self._stats = stats
+        self.sketches: StateSketches | None = None
         self._first_gradient: tuple[weakref.ref[torch.Tensor], int] | None = None
         self._optimizer_state: dict[str, dict[str, TrackedTensor]] = {}
         self._plans: dict[str, StateIndex] = {}
@@ -97,7 +102,7 @@ class Scans:
         if stats is not None and stats.parameter and stats.records_norms(size):
             self._scan_with_norms(em, found, after)
         else:
-            self._detector.scan_all(em, found, after)
+            self._scan_all(em, found, after)
         if self._detector.unchanged:
             self._explain_still(em, after, roots)
         if len(live) > 1:
@@ -109,7 +114,7 @@ class Scans:
     def scan_last(self, em: Emitter, after: int, root: TrackedModel) -> None:
         """Look at the parameters of a model that is about to go, but for those on a device."""
         slots = [(v, holder.get(key)) for holder, key, v, _ in root.parameters.values()]
-        self._detector.scan_all(em, [(v, t) for v, t in slots if t is not None and t.is_cpu], after)
+        self._scan_all(em, [(v, t) for v, t in slots if t is not None and t.is_cpu], after)
 
     def _explain_still(self, em: Emitter, after: int, roots: list[TrackedModel]) -> None:
         still = self._detector.unchanged
@@ -134,7 +139,7 @@ class Scans:
             for (variable, tensor), norm in zip(found, norms):
                 variable.stats = moves.added(norm, tensor) if moves.has_any else norm
             try:
-                self._detector.scan_all(em, found, after)
+                self._scan_all(em, found, after)
             finally:
                 for variable, _ in found:
                     variable.stats = b""
@@ -175,7 +180,7 @@ class Scans:
                 if grad is not None and root.first_gradient is None:
                     root.first_gradient = weakref.ref(tensor), id(grad)
                 found.append((gradient, grad))
-        self._detector.scan_all(em, found, after)
+        self._scan_all(em, found, after)
         for gradient, _ in found:
             gradient.stats = b""
         self._first_gradient = next((r.first_gradient for r in live if r.first_gradient), None)
@@ -226,7 +231,7 @@ class Scans:
             for holder, key, variable in root.buffers.values()
             if (tensor := holder.get(key)) is not None
         ]
-        self._detector.scan_all(em, self._staggered.due(em.clock.step, found), after)
+        self._scan_all(em, self._staggered.due(em.clock.step, found), after)
 
     def scan_optimizer(
         self, em: Emitter, after: int, owner: str, optimizer: torch.optim.Optimizer
@@ -242,7 +247,20 @@ class Scans:
             for key, variable in tensors
             if isinstance(tensor := state.get(key), torch.Tensor)  # LBFGS sometimes stores a number
         ]
-        self._detector.scan_all(em, found, after)
+        self._scan_all(em, found, after)
+
+    def _scan_all(
+        self,
+        em: Emitter,
+        found: Sequence[tuple[TrackedTensor, torch.Tensor | None]],
+        after: int,
+    ) -> None:
+        """Record which tensors differ from the last scan; with their sketches, if wanted."""
+        if self.sketches is None:
+            self._detector.scan_all(em, found, after)
+        else:
+            with self.sketches.of(found):
+                self._detector.scan_all(em, found, after)
 
     def _plan(
         self, em: Emitter, after: int, owner: str, optimizer: torch.optim.Optimizer
@@ -266,6 +284,8 @@ class Scans:
                             label, "optimizer_state", cls, owner
                         )
                         variable.bind(self._variables.identities.of(value), value)
+                        if self.sketches is not None:
+                            self.sketches.of_new(variable, value)
                         self._detector.start(em, variable, value, "new", after)
                     tensors.append((key, variable))
             plan.held.append(id(parameter))
@@ -305,6 +325,11 @@ class Scans:
                     variable = known.get(f"{name}/{key}")
                     if variable is not None and isinstance(value, torch.Tensor):
                         yield variable, value
+
+    @property
+    def optimizer_states(self) -> Mapping[str, Mapping[str, TrackedTensor]]:
+        """The state tensors of each optimizer, by their names."""
+        return self._optimizer_state
 
     def forget_optimizer(self, owner: str) -> None:
         """An optimizer is dead."""

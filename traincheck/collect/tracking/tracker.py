@@ -151,6 +151,8 @@ class Tracker:
         stats = self._stats
         if stats is not None and stats.parameter and role == PARAMETER:
             variable.stats = stats.for_parameter(em, tensor)
+        if self.scans.sketches is not None:
+            self.scans.sketches.of_new(variable, tensor)
         self.detector.start(em, variable, tensor, "new" if known is None else "replaced")
         return variable
 

@@ -223,7 +223,7 @@ class RepeatTracker:
             known.is_seeded = True
             return
         state = event.fingerprint
-        if state is None or event.step is None:
+        if state is None or event.step is None or not event.is_step_end:
             return
         is_idle = state == known.last and not known.is_seeded  # nothing has been drawn
         known.last, known.is_seeded = state, False

@@ -40,7 +40,7 @@ class RandomStateRule(BuiltInRule):
         if isinstance(event, BatchEvent):
             page.content += tuple(event.samples)
         elif isinstance(event, RngEvent):
-            if event.source == "torch" and event.change == "state":
+            if event.source == "torch" and event.is_step_end:
                 page.state = event
         elif isinstance(event, StepEvent):
             return self._end(event)

@@ -58,9 +58,9 @@ class ReseededDuringTraining(EventRule, code="TC510", aliases=("seeded-again",))
 
     def judge(self, event: Event) -> list[Violation]:
         if isinstance(event, RngEvent) and event.source == "torch":
-            if event.change == "state":
+            if event.is_step_end:
                 self._left = event
-            elif event.stage != "eval" and event.step is not None:
+            elif event.change == "seed" and event.stage != "eval" and event.step is not None:
                 self._seeded = event
         elif isinstance(event, CallEvent) and event.family == Families.OPTIMIZER_STEP:
             self._owners.add(str(event.owner))
