@@ -29,6 +29,7 @@ def conclude(
     environment: tuple[EnvironmentEntry, ...],
     words: str,
     notes: Sequence[str],
+    labels: tuple[str, str] = ("", ""),
 ) -> Difference:
     """One difference of what each rank had: the earliest step, then phase, then rank."""
     compared: Counter[Phase] = Counter()
@@ -48,6 +49,7 @@ def conclude(
         "unknown": unknown,
         "closeness": words,
         "notes": tuple(said),
+        "labels": labels,
         "steps": max((tally.steps for _, tally in found), default=0),
     }
     if not broken:

@@ -119,6 +119,7 @@ class Difference:
         compared, unknown: by phase, how many values were compared in all, and how many could not.
         closeness: when values count as alike, as words.
         notes: what limits the comparison, as sentences.
+        labels: how reports call the two; empty for the names of their directories.
     """
 
     a: str
@@ -137,6 +138,7 @@ class Difference:
     unknown: Mapping[Phase, int] = field(default_factory=dict)
     closeness: str = "bit for bit"
     notes: tuple[str, ...] = ()
+    labels: tuple[str, str] = ("", "")
 
     @property
     def same(self) -> bool:

@@ -188,14 +188,18 @@ def _note_rest(
 
 def _counting(result: StepResult, options: Options) -> StepResult:
     """The same result with the differences that count."""
+    for counts in (result.compared, result.unknown):
+        for phase in Phase:
+            if phase not in options.phases:
+                del counts[phase]
     kept: list[Item] = []
     for item in result.items:
         if item.phase not in options.phases or not options.is_kept(item):
             continue
-        counts = options.closeness.counts(item)
-        if counts:
+        does_count = options.closeness.counts(item)
+        if does_count:
             kept.append(item)
-        elif counts is None:
+        elif does_count is None:
             result.unknown[item.phase] += 1
             result.compared[item.phase] -= 1
     result.items = kept

@@ -21,8 +21,11 @@ def message_of(item: Item, evidence: Evidence) -> str:
 
 
 def texts_of(item: Item) -> tuple[str, str]:
-    """Both values as short texts."""
-    return text_of(item.a, item.what), text_of(item.b, item.what)
+    """Both values as short texts: fingerprints where these show more than numbers."""
+    a, b = text_of(item.a, item.what), text_of(item.b, item.what)
+    if a == b and is_tensor(item.a) and is_tensor(item.b):
+        return _digits(item.a.get("fingerprint")), _digits(item.b.get("fingerprint"))
+    return a, b
 
 
 def text_of(value: Any, what: str = "") -> str:

@@ -35,7 +35,6 @@ def diff_ranks(run: Run, options: Options) -> Difference:
             fix="record the run with all its ranks: traincheck-collect -- torchrun ... train.py",
         )
     wrapper = _wrapper(run, ranks[0])
-    notes = list(wrapper.notes)
     chosen = replace(
         options, phases=options.phases & _REPLICATED, finds_resume=False, is_kept=wrapper.is_kept
     )
@@ -48,29 +47,35 @@ def diff_ranks(run: Run, options: Options) -> Difference:
             tally.evidence.a.label, tally.evidence.b.label = f"rank {ranks[0]}", f"rank {rank}"
         found.append((rank, tally))
         environment = environment or seen
-    return conclude(run, run, found, None, environment, options.closeness.words, notes)
+    broken = [(tally.first.step[0], rank) for rank, tally in found if tally.first is not None]
+    labels = f"rank {ranks[0]}", f"rank {min(broken)[1] if broken else ranks[1]}"
+    words = options.closeness.words
+    return conclude(run, run, found, None, environment, words, wrapper.notes, labels)
 
 
 class _Wrapper:
     """How ranks keep their models alike, as the run tells it."""
 
     def __init__(self, *, broadcasts: bool, shards: bool) -> None:
-        self._broadcasts = broadcasts
+        self._broadcasts, self._shards = broadcasts, shards
         self.notes: list[str] = []
-        if shards:
-            self.notes.append("parts of sharded variables differ between ranks and are skipped")
-        if broadcasts:
-            self.notes.append(
-                "running statistics are broadcast before each forward pass (broadcast_buffers), "
-                "so they are not compared after it"
-            )
-        self._shards = shards
 
     def is_kept(self, item: Item) -> bool:
         """Whether an item must be alike on all ranks."""
         if item.phase is Phase.BUFFER and self._broadcasts and item.name.endswith(_RUNNING):
+            self._note(
+                "running statistics are broadcast before each forward pass (broadcast_buffers), "
+                "so they are not compared after it"
+            )
             return False
-        return not (self._shards and item.what in ("shape", "presence"))
+        if self._shards and item.what in ("shape", "presence"):
+            self._note("parts of sharded variables differ between ranks and are skipped")
+            return False
+        return True
+
+    def _note(self, text: str) -> None:
+        if text not in self.notes:
+            self.notes.append(text)
 
 
 def _wrapper(run: Run, rank: int) -> _Wrapper:

@@ -98,6 +98,8 @@ class _Builder:
 
     def add(self, event: Any) -> None:
         kind = event.kind
+        if event.step is None and kind != "mark":
+            return  # of a worker of a loader: its marks tell how it began
         if kind == "call":
             self._call(event)
         elif kind == "state":

@@ -45,6 +45,7 @@ def explain(evidence: Evidence) -> Explanation | None:
 def _written(evidence: Evidence) -> Explanation:
     count = len(evidence.of(Phase.PARAMETER))
     names = f"{count} parameter" + ("" if count == 1 else "s")
+    differ = "differs" if count == 1 else "differ"
     if evidence.is_ranks:
         return Explanation(
             code="ranks-drift",
@@ -55,7 +56,7 @@ def _written(evidence: Evidence) -> Explanation:
         )
     return Explanation(
         code="written-outside",
-        text=f"{names} differ from the same gradients, optimizer states and settings: written "
+        text=f"{names} {differ} after the same gradients, optimizer states and settings: written "
         "outside of the optimizer, between the gradient and the end of the step",
         fix="Look for code under torch.no_grad() that writes parameters, such as a clamp, an "
         "average or a copy.",

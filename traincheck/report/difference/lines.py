@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,10 +22,13 @@ _VALUES = {
     Phase.BUFFER: "buffer",
 }
 _TENTH = 0.1
+_SIDE = re.compile(r"(?<![^\s(])[AB](?=$|[\s,:;)]|\.$|'s)")  # "A" and "B" as words
 
 
 def labels(difference: Difference) -> tuple[str, str]:
     """Names of the two runs: the last parts of their paths, if these differ."""
+    if difference.labels[0]:
+        return difference.labels
     a, b = Path(difference.a).name, Path(difference.b).name
     return (a, b) if a and b and a != b else (difference.a, difference.b)
 
@@ -43,19 +47,14 @@ def place(first: FirstDifference) -> str:
     """Step, phase and rank."""
     step = f"step {first.step}"
     if first.step_b != first.step:
-        step += f" ({first.step_b} of B)"
+        step += f" (step {first.step_b} of the second run)"
     return f"{step}, {first.phase.words}, rank {first.rank}"
 
 
 def in_names(text: str, difference: Difference) -> str:
     """A sentence about A and B with the names of the runs."""
     a, b = labels(difference)
-    for mark, name in ((" in A", a), (" in B", b)):
-        for end in (" ", ",", "."):
-            text = text.replace(mark + end, f" in {name}{end}")
-        if text.endswith(mark):
-            text = text[: -len(mark)] + f" in {name}"
-    return text.replace("only in A", f"only in {a}").replace("only in B", f"only in {b}")
+    return _SIDE.sub(lambda found: a if found[0] == "A" else b, text)
 
 
 def rows(difference: Difference) -> Iterator[tuple[str, list[str]]]:
