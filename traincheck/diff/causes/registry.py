@@ -17,6 +17,7 @@ from traincheck.diff.causes import (
     samples,
     seed,
     settings,
+    skipped,
     statistics,
     updates,
 )
@@ -55,6 +56,11 @@ CAUSES = (
     Cause(code="loss", phases=(Phase.LOSS,), explain=loss.explain),
     Cause(code="gradients", phases=(Phase.GRADIENT,), explain=gradients.explain),
     Cause(code="settings", phases=(Phase.OPTIMIZER_STATE,), explain=settings.explain),
+    Cause(
+        code="skipped",
+        phases=(Phase.PARAMETER, Phase.OPTIMIZER_STATE),
+        explain=skipped.explain,
+    ),
     Cause(code="states", phases=(Phase.OPTIMIZER_STATE,), explain=optimizer_states.explain),
     Cause(
         code="updates",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from traincheck.diff.causes.reading import arithmetic_facts, updates
+from traincheck.diff.causes.reading import arithmetic_facts
 from traincheck.diff.difference import Explanation
 from traincheck.diff.evidence import Evidence, Side
 from traincheck.diff.phases import Phase
@@ -15,14 +15,6 @@ def explain(evidence: Evidence) -> Explanation | None:
     """The first difference is in a parameter or an optimizer state, after the gradients."""
     if evidence.item.is_opening or evidence.item.what == "setting":
         return None
-    steps = updates(evidence.a), updates(evidence.b)
-    if bool(steps[0]) != bool(steps[1]):
-        side = "A" if not steps[0] else "B"
-        return Explanation(
-            code="step-skipped",
-            text=f"no optimizer steps in {side}: a GradScaler skipped the step, or it was left out",
-            fix="Compare the scale of the scaler in both runs; restore scaler.state_dict().",
-        )
     flags = [_flags(side) for side in (evidence.a, evidence.b)]
     size = max((item.size or 0.0 for item in evidence.items), default=0.0)
     if flags[0] != flags[1] and size <= _ROUNDING:
