@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from traincheck.errors import OutputError, UsageError
+from traincheck.errors import LaunchError, OutputError, UsageError
 
 from . import _completion
 from ._outputs import require_writable
@@ -37,6 +37,17 @@ class _WithCommand(click.Command):
     options_metavar="[OPTIONS]",
 )
 @click.argument("runs", nargs=-1, metavar="A B", shell_complete=_completion.folders)
+@click.option(
+    "--twice",
+    is_flag=True,
+    help="Record the program after -- twice: the first difference is not deterministic.",
+)
+@click.option(
+    "--against", is_flag=True, help="Record the program after --, and compare it with run A."
+)
+@click.option(
+    "--halt", is_flag=True, help="With --against: stop the program at the first difference."
+)
 @click.option("--ranks", is_flag=True, help="Compare the ranks of one run with its rank 0.")
 @click.option(
     "--rank", default="", metavar="R[:R]", help="Rank of A, and of B. [default: all of both]"
@@ -129,18 +140,24 @@ def diff(ctx: click.Context, /, runs: tuple[str, ...], **options: Any) -> int:
       traincheck diff traces/a traces/b --rtol 1e-5
       traincheck diff traces/a traces/b --control traces/a2
       traincheck diff traces/ddp --ranks
+      traincheck diff --twice -- python train.py
+      git bisect run traincheck diff traces/good --against --halt -- python train.py
 
     \b
     Exit status:
-      0  the runs are the same
-      1  they differ
-      2  bad input or usage
-      3  a bug of traincheck
-      4  nothing could be compared
+      0    the runs are the same
+      1    they differ
+      2    bad input or usage
+      3    a bug of traincheck
+      4    nothing could be compared
+      125  with --against: the program could not be run, or nothing could be compared
     """  # noqa: D301  # click reads the escape
     require_writable(options["output"])
-    _refuse_mixture(options)
-    found = _compared(runs, options)
+    command = ctx.meta[_COMMAND]
+    _refuse_mixture(options, command)
+    if options["against"]:
+        return _against(runs, command, options)
+    found = _twice(runs, command, options) if options["twice"] else _compared(runs, options)
     _write(found, options)
     return found.exit_status
 
@@ -177,7 +194,60 @@ def choices(options: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _refuse_mixture(options: dict[str, Any]) -> None:
+def _twice(runs: Sequence[str], command: Sequence[str], options: dict[str, Any]) -> Difference:
+    from traincheck.diff.library import diff as compare
+
+    from ._diff_programs import run_twice
+
+    if runs:
+        raise UsageError(
+            f"--twice compares two runs of one program, and {runs[0]!r} is named",
+            fix="traincheck diff --twice -- python train.py",
+        )
+    return run_twice(command, lambda a, b: compare(a, b, **choices(options)))
+
+
+def _against(runs: Sequence[str], command: Sequence[str], options: dict[str, Any]) -> int:
+    from traincheck.diff.library import diff as compare
+    from traincheck.store.reader import TraceReader
+
+    from ._diff_programs import COULD_NOT_RUN, run_against
+
+    if len(runs) != 1:
+        raise UsageError(
+            f"{len(runs)} runs are named, and --against needs one",
+            fix="traincheck diff traces/good --against -- python train.py",
+        )
+    TraceReader(runs[0])  # refuses what is no run, before the program is started
+    chosen = choices(options)
+    try:
+        found, status = run_against(
+            runs[0], command, lambda a, b: compare(a, b, **chosen), halts=options["halt"]
+        )
+    except LaunchError as error:
+        click.echo(f"error: {error.message}", err=True)
+        return COULD_NOT_RUN
+    if found is None:
+        return COULD_NOT_RUN
+    _write(found, options)
+    if found.first is not None:
+        return found.exit_status
+    return COULD_NOT_RUN if status or not found.same else 0
+
+
+def _refuse_mixture(options: dict[str, Any], command: Sequence[str]) -> None:
+    modes = [name for name in ("twice", "against", "ranks") if options[name]]
+    if len(modes) > 1:
+        raise UsageError(
+            f"--{modes[0]} and --{modes[1]} exclude each other", fix="leave one of them out"
+        )
+    if command and not (options["twice"] or options["against"]):
+        raise UsageError(
+            "a program is named, and nothing is to be recorded",
+            fix="add --twice, or --against with a run",
+        )
+    if options["halt"] and not options["against"]:
+        raise UsageError("--halt is only for --against", fix="leave it out, or add --against")
     if options["exact"] and (options["rtol"] is not None or options["atol"] is not None):
         raise UsageError("--exact and a tolerance exclude each other", fix="leave one of them out")
 

@@ -175,6 +175,7 @@ def _compare_pair(
                 note = ""
             elif phase is Phase.LOSS and note in ("input", "0"):
                 continue  # the output of the model, which the forward pass has compared
+            note = f"input {note}" if note.isdigit() else note
         else:
             note = ""
         found.compared[phase] += 1

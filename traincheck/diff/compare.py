@@ -60,6 +60,28 @@ class StepResult:
     notes: list[str] = field(default_factory=list)
 
 
+class Draws:
+    """The generators of one run that are seeded or drawn from.
+
+    Others are in another state in each process, and nothing depends on it.
+    """
+
+    def __init__(self) -> None:
+        self._first: dict[str, str] = {}
+        self._drawn: set[str] = set()
+
+    def drawn(self, view: StepView) -> set[str]:
+        """The sources that were used up to the end of a step."""
+        for event in (*view.generators, *view.after_batch, *view.closing):
+            if event.change == "seed":
+                self._drawn.add(event.source)
+            elif event.fingerprint is not None:
+                first = self._first.setdefault(event.source, event.fingerprint)
+                if first != event.fingerprint:
+                    self._drawn.add(event.source)
+        return self._drawn
+
+
 class Comparer:
     """Compares two runs step by step, and follows the state of both.
 
@@ -72,6 +94,7 @@ class Comparer:
         self.names = names
         self.resumes = resumes
         self.a, self.b = RunState(names.of_a), RunState(names.of_b)
+        self._a_draws, self._b_draws = Draws(), Draws()
         self._has_begun = False
 
     def compare(self, a: StepView, b: StepView) -> StepResult:
@@ -80,10 +103,11 @@ class Comparer:
         if self.resumes and not self._has_begun:  # its seeds are of no training yet
             b.generators = [event for event in b.generators if event.change != "seed"]
             b.batches = b.batches[-max(1, len(a.batches)) :]  # it skips those that A has done
-        _compare_generators(a.generators, b.generators, _RNG, result)
+        drawn = self._a_draws.drawn(a) | self._b_draws.drawn(b)
+        _compare_generators(a.generators, b.generators, _RNG, drawn, result)
         self._compare_opening(a, b, result)
         is_split = _compare_batches(a, b, result)
-        _compare_generators(a.after_batch, b.after_batch, _RNG_AFTER, result)
+        _compare_generators(a.after_batch, b.after_batch, _RNG_AFTER, drawn, result)
         if is_split:
             _skip_calls(a, result)
         else:
@@ -233,8 +257,14 @@ def _last_update(view: StepView) -> int:
 
 
 def _compare_generators(
-    a: Sequence[RngEvent], b: Sequence[RngEvent], place: int, result: StepResult
+    a: Sequence[RngEvent],
+    b: Sequence[RngEvent],
+    place: int,
+    drawn: set[str],
+    result: StepResult,
 ) -> None:
+    seeded = {event.source for event in (*a, *b) if event.change == "seed"}
+    a, b = _since_seed(a, seeded), _since_seed(b, seeded)
     mine, yours = _by_moment(a), _by_moment(b)
     for number, key in enumerate(dict.fromkeys([*mine, *yours])):
         x, y = mine.get(key), yours.get(key)
@@ -249,8 +279,13 @@ def _compare_generators(
             same = x.fingerprint == y.fingerprint
         if same is None:
             result.unknown[Phase.RNG] += 1
-        elif not same:
+        elif not same and (x.change == "seed" or x.source in drawn):
             result.items.append(_generator_item(key, x, y, (place, number)))
+
+
+def _since_seed(events: Sequence[RngEvent], seeded: set[str]) -> list[RngEvent]:
+    """Without the states at the start of the process that a seed replaces."""
+    return [event for event in events if event.moment != "start" or event.source not in seeded]
 
 
 def _by_moment(events: Sequence[RngEvent]) -> dict[tuple[str, str, str, int], RngEvent]:

@@ -101,6 +101,8 @@ def compare_rank(
     for x, y in _side_by_side(a.views(ranks[0]), b.views(ranks[1]), offset, comparer, facts, tally):
         if spread is not None:
             spread.advance(x)
+        for one, view in zip(facts, (x, y), strict=True):
+            one.see(view)
         is_in_range = options.first <= x.number and (last_step is None or x.number < last_step)
         if not is_in_range or not (x.is_recorded and y.is_recorded):
             if last_step is not None and x.number >= last_step:
@@ -128,7 +130,6 @@ def compare_rank(
                     )
                     break
         for one, view in zip(facts, (x, y), strict=True):
-            one.see(view)
             one.last = view
     tally.end()
     return tally, with_marks(environment, *facts)

@@ -32,6 +32,7 @@ class StepView:
         states: the other changes of variables.
         generators: random generators: first as the last step left them, then as found in this.
         after_batch: the states of generators found between the first batch and the first forward.
+        closing: those found later in the step, with which the next one begins.
         inits: calls that initialized parameters.
         calls: the other calls, in the order in which they ended.
         end: the record that ends it; None for what follows the last step.
@@ -42,6 +43,7 @@ class StepView:
     states: list[StateRecord] = field(default_factory=list)
     generators: list[RngEvent] = field(default_factory=list)
     after_batch: list[RngEvent] = field(default_factory=list)
+    closing: list[RngEvent] = field(default_factory=list)
     batches: list[BatchEvent] = field(default_factory=list)
     inits: list[CallRecord] = field(default_factory=list)
     calls: list[CallRecord] = field(default_factory=list)
@@ -91,8 +93,8 @@ class _Builder:
     """Sorts the records of one step."""
 
     def __init__(self, number: int, left_over: list[RngEvent] | None = None) -> None:
-        self.view = StepView(number, generators=list(left_over or ()))
         self.left_over: list[RngEvent] = []
+        self.view = StepView(number, generators=list(left_over or ()), closing=self.left_over)
         self.is_torn = False
         self._is_opening = True
 

@@ -72,7 +72,8 @@ def test_counts_offsets_of_philox() -> None:
 
 def test_fires_with_the_number_of_draws(compare: Compare) -> None:
     chosen = of("rng", 1, change="state")
-    a = edited(training(), chosen, source="numpy", state=state_after(10))
+    a = edited(training(), of("rng", 0, change="state"), source="numpy", state=state_after(5))
+    a = edited(a, chosen, source="numpy", state=state_after(10))
     b = edited(a, chosen, fingerprint="xxh3:" + "f" * 32, state=state_after(13))
     found = compare(a, edited(b, of("batch", 2), indices=(5, 6, 7)))
     assert found.cause is not None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tests.diff.run_pairs import Compare, edited, of, training, without
+from tests.diff.run_pairs import Compare, edited, numbered, of, training, without
+from traincheck.schema.events import Event, RngEvent
 
 SEEDED = of("rng", 0, change="seed")
 
@@ -27,3 +28,28 @@ def test_quiet_where_the_state_differs_after_one_seed(compare: Compare) -> None:
     found = compare(training(), edited(b, of("batch", 2), indices=(5, 6, 7)))
     assert found.cause is not None
     assert found.cause.code != "seed"
+
+
+def started(events: list[Event], state: str) -> list[Event]:
+    """The run, with the generator of Python as it begins, and after a draw."""
+    states = [
+        RngEvent(*events[0].header, source="python", fingerprint=f"xxh3:{text:>032}", moment=moment)
+        for moment, text in (("start", state), ("loader", f"{state}0"))
+    ]
+    return numbered([events[0], *states, *events[1:]])
+
+
+def test_fires_on_a_generator_without_a_seed(compare: Compare) -> None:
+    b = edited(started(training(), "2"), of("batch", 0), indices=(5, 6, 7))
+    found = compare(started(training(), "1"), b)
+    assert found.cause is not None
+    assert found.cause.code == "not-seeded"
+    assert "random.seed(0)" in found.cause.fix
+
+
+def test_quiet_about_a_start_that_a_seed_replaces(compare: Compare) -> None:
+    runs = [started(training(), state) for state in "12"]
+    a, b = (edited(run, SEEDED, source="python") for run in runs)
+    found = compare(a, edited(b, of("batch", 0), indices=(5, 6, 7)))
+    assert found.first is not None
+    assert found.first.phase == "batch"

@@ -12,8 +12,7 @@ def with_decay(decay: float, cls: str = "torch.optim.adam.Adam") -> list[Event]:
     for index, event in enumerate(events):
         if isinstance(event, OptimizerEvent):
             groups = tuple(
-                group.replace(hyper={**group.hyper, "weight_decay": decay})
-                for group in event.groups
+                g.replace(hyper={**g.hyper, "weight_decay": decay}) for g in event.groups
             )
             events[index] = event.replace(groups=groups, cls=cls)
     return events

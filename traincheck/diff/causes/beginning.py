@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from traincheck.diff.causes.reading import elsewhere, fingerprint, loads, norm
+from traincheck.diff.causes.reading import elsewhere, fingerprint, norm
 from traincheck.diff.difference import Explanation
 from traincheck.diff.evidence import Evidence, Side
 from traincheck.diff.phases import STATE_PHASES, Phase
@@ -62,7 +62,7 @@ def _norms_apart(evidence: Evidence) -> float | None:
 
 
 def _initial(evidence: Evidence) -> Explanation | None:
-    a, b = loads(evidence.a), loads(evidence.b)
+    a, b = evidence.a.facts.loads, evidence.b.facts.loads
     files_a = [event.path for event in a if event.path]
     files_b = [event.path for event in b if event.path]
     if files_a != files_b or bool(a) != bool(b):

@@ -95,7 +95,7 @@ def _other_workers(a: Side, b: Side) -> str:
 
 def _starts(side: Side) -> dict[tuple[int, str], str]:
     found: dict[tuple[int, str], str] = {}
-    for mark in (*side.facts.marks, *side.view.marks):
+    for mark in side.facts.marks:
         if mark.text == "worker":
             start = mark.data.get("start") or {}
             for source, state in (

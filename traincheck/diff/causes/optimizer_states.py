@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from traincheck.diff.causes.reading import elsewhere, loads
+from traincheck.diff.causes.reading import elsewhere
 from traincheck.diff.difference import Explanation
 from traincheck.diff.evidence import Evidence, Side
 
@@ -22,7 +22,7 @@ def explain(evidence: Evidence) -> Explanation | None:
             details=(f"first parameter: {_first(orders[0])} in A, {_first(orders[1])} in B",)
             + ((found,) if found else ()),
         )
-    if evidence.resume is not None and not any(load.owner for load in loads(evidence.b)):
+    if evidence.resume is not None and not any(load.owner for load in evidence.b.facts.loads):
         return Explanation(
             code="optimizer-not-restored",
             text="the state of the optimizer was not restored: it begins with none",
@@ -40,7 +40,7 @@ def explain(evidence: Evidence) -> Explanation | None:
 
 def _orders(side: Side) -> list[list[str]]:
     """The names in each group of the first optimizer."""
-    events = [*side.facts.optimizers, *side.view.optimizers]
+    events = side.facts.optimizers
     return [list(group.params) for group in events[-1].groups] if events else []
 
 

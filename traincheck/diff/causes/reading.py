@@ -12,7 +12,6 @@ from traincheck.diff.evidence import Evidence, Side
 from traincheck.diff.items import Item
 from traincheck.diff.records import CallRecord
 from traincheck.diff.values import NULL
-from traincheck.schema.events import CheckpointEvent
 from traincheck.schema.torch_api import Families
 
 _SHOWN = 4
@@ -50,12 +49,6 @@ def updates(side: Side) -> int:
 def arithmetic_facts(evidence: Evidence) -> list[str]:
     """Facts of the processes that change the last bits of a computation, as texts."""
     return [f"{e.name} {e.a} | {e.b}" for e in arithmetic(evidence.environment)][:_SHOWN]
-
-
-def loads(side: Side) -> list[CheckpointEvent]:
-    """The loads up to the step, those of the step included."""
-    here = [event for event in side.view.checkpoints if event.op != "save"]
-    return [*side.facts.loads, *here]
 
 
 def sizes(items: list[Item]) -> Iterator[float]:

@@ -56,7 +56,7 @@ def _written(evidence: Evidence) -> Explanation:
 
 
 def _flags(side: Side) -> dict[str, object]:
-    events = [*side.facts.optimizers, *side.view.optimizers]
+    events = side.facts.optimizers
     if not events or not events[-1].groups:
         return {}
     hyper = events[-1].groups[0].hyper
