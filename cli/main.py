@@ -50,6 +50,9 @@ COMMANDS = {
         module=".cmd_monitor", attribute="monitor", help="Record metrics of a training program."
     ),
     "metrics": Row(module=".cmd_metrics", attribute="metrics", help="Show recorded metrics."),
+    "diff": Row(
+        module=".cmd_diff", attribute="diff", help="Find the first difference between two runs."
+    ),
     "rules": Row(module=".cmd_rules", attribute="rules", help="List and explain built-in rules."),
     "invariants": Row(
         module=".cmd_invariants",

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-OFFERED = ("integrations", "store", "version")  # what traincheck/__init__.py offers by name
+OFFERED = ("diff", "integrations", "store", "version")  # what traincheck/__init__.py offers by name
 LAYERS = (
     ("errors", "handlers", "instrumentor", "version"),
     ("schema",),
@@ -23,7 +23,7 @@ LAYERS = (
     ("infer", "diff", "metrics", "profile"),
     ("report",),
     ("config", "presets"),
-    ("api",),
+    ("api", "testing"),
     ("integrations",),
     ("cli",),
 )

@@ -11,6 +11,8 @@ notebook, use `watch`::
 
     traincheck.open("traces/run").calls(steps=range(10), name="*zero_grad")
 
+`diff` finds the first difference between two recorded runs.
+
 `step` marks the end of a training step, `mark` adds a note to the trace, and `annotate_stage` sets
 the stage. `TrainingHalted` is raised by a watch with ``halt=True``.
 """
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
         monitor_scaled_dot_product_attention as monitor_scaled_dot_product_attention,
     )
     from traincheck.integrations.monitor_mixin import MonitorMixin as MonitorMixin
+    from traincheck.diff.library import diff as diff
     from traincheck.integrations.watching import TrainingHalted as TrainingHalted
     from traincheck.integrations.watching import watch as watch
     from traincheck.store.tables import open as open
@@ -65,6 +68,7 @@ _LATE = {
     "read_metrics": "traincheck.integrations.metric_files",
     "watch": "traincheck.integrations.watching",
 }
+_CALLED = ("diff", "profile")  # packages that are also functions
 
 # Stage names of the research release, and of traincheck.
 _STAGES = {
@@ -142,15 +146,17 @@ def metric(
 
 
 def __getattr__(name: str) -> Any:
-    """Load a name of `_LATE` on first access.
+    """Load a name of `_LATE`, or a package that can be called, on first access.
 
     `open` is not in ``__all__``: a star import must leave Python's own as it is.
     """
     if name in _LATE:
         return getattr(importlib.import_module(_LATE[name]), name)
+    if name in _CALLED:
+        return importlib.import_module(f"traincheck.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
     """Includes the names that are loaded on access, so that ``help(traincheck)`` shows them."""
-    return sorted({*globals(), *__all__, "open"})
+    return sorted({*globals(), *__all__, "diff", "open"})

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from traincheck.handlers import give_back
 from traincheck.schema.codec import decode, decode_lines, foreign_number
@@ -56,6 +56,16 @@ class SkipLog:
             self.skips.append(Skip(path=path, line=line, reason=reason))
 
 
+class Decoders(NamedTuple):
+    """How lines become events: of one line, and of several in one call (see schema/codec.py)."""
+
+    line: Callable[[bytes, int, str], Event]
+    lines: Callable[[bytes, int, str], list[Event] | None]
+
+
+WHOLE = Decoders(decode, decode_lines)
+
+
 class EventFile:
     """Reads one file from the last position. The file may grow or be renamed meanwhile.
 
@@ -67,6 +77,7 @@ class EventFile:
         chunk_bytes: size of one read.
         process: data of the "process" mark that begins a file, if it is lost: the known part of the
         recorded view. None if nothing is known.
+        decoders: how lines become events; a reader that needs only parts of them passes others.
     """
 
     def __init__(
@@ -78,6 +89,7 @@ class EventFile:
         *,
         chunk_bytes: int = CHUNK_BYTES,
         process: Mapping[str, Any] | None = None,
+        decoders: Decoders = WHOLE,
     ) -> None:
         self.path = path
         self.rank = rank
@@ -93,6 +105,7 @@ class EventFile:
         self._is_in_hole = False
         self._is_after_hole = False  # before the first line that begins after a hole
         self._process = process
+        self._decoders = decoders
         self._next = 0  # number of the next event
         self._is_torn = False  # the current step has lost events
 
@@ -185,7 +198,7 @@ class EventFile:
             self._rest, self._is_dropping = bytearray(), True
         if not feed:
             return []
-        events = decode_lines(complete, self.rank, self.stream)
+        events = self._decoders.lines(complete, self.rank, self.stream)
         if events is None:
             return self._decode_each(complete.split(b"\n"))
         self._line += len(events)
@@ -196,7 +209,7 @@ class EventFile:
         events: list[Event] = []
         for line in lines:
             try:
-                event = decode(line, self.rank, self.stream)
+                event = self._decoders.line(line, self.rank, self.stream)
             except ValueError as error:
                 give_back(error)
                 self._skip(str(error))

@@ -14,7 +14,7 @@ from traincheck.schema.json_text import parse_json
 from traincheck.schema.layout import EVENT_GLOB, parse_event_file_name
 from traincheck.schema.marks import Marks
 from traincheck.schema.reading import open_regular
-from traincheck.store.lines import CHUNK_BYTES, EventFile, Skip, SkipLog
+from traincheck.store.lines import CHUNK_BYTES, WHOLE, Decoders, EventFile, Skip, SkipLog
 from traincheck.store.manifest import Manifest, ending_notes, lost_notes, read_manifest
 from traincheck.store.order import merge_ranks, merge_streams
 from traincheck.store.runs import check_run
@@ -104,17 +104,40 @@ class TraceReader:
             TraceFormatError: there are lines, but none of them is an event; or a file cannot be
             read.
         """
-        return chain.from_iterable(self._batches())
+        return chain.from_iterable(self._batches(self._files, WHOLE))
 
-    def _batches(self) -> Iterator[Sequence[Event]]:
+    def rank_events(self, rank: int, decoders: Decoders = WHOLE) -> Iterator[Event]:
+        """The events of one rank, its streams merged by time.
+
+        Args:
+            rank: of `ranks`.
+            decoders: how lines become events.
+
+        Raises:
+            TraceFormatError: as `events`.
+        """
+        files = [file for file in self._files if file[1] == rank]
+        return chain.from_iterable(self._batches(files, decoders))
+
+    def _batches(
+        self, chosen: Sequence[tuple[Path, int, str]], decoders: Decoders
+    ) -> Iterator[Sequence[Event]]:
         self._log = SkipLog()
-        ahead = _READ_AHEAD_BYTES // max(1, len(self._files))
+        ahead = _READ_AHEAD_BYTES // max(1, len(chosen))
         chunk_bytes = max(_MIN_CHUNK_BYTES, min(CHUNK_BYTES, ahead))
         known = None if self.manifest is None else self.manifest.settings
         process = None if not known else {"recorded": known.get("needs")}
         self._reading = files = [
-            EventFile(path, rank, stream, self._log, chunk_bytes=chunk_bytes, process=process)
-            for path, rank, stream in self._files
+            EventFile(
+                path,
+                rank,
+                stream,
+                self._log,
+                chunk_bytes=chunk_bytes,
+                process=process,
+                decoders=decoders,
+            )
+            for path, rank, stream in chosen
         ]
         yield from self._merged(files)
         if not any(file.decoded for file in files):
@@ -128,6 +151,8 @@ class TraceReader:
             (rank, merge_streams((file.stream, _all_of(file)) for file in members))
             for rank, members in by_rank
         ]
+        if not ranks:
+            return iter(())
         return ranks[0][1] if len(ranks) == 1 else merge_ranks(ranks)
 
     def _refuse(self) -> None:

@@ -1,0 +1,270 @@
+"""traincheck diff: the first difference between two recorded runs, or the ranks of one."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from traincheck.errors import LaunchError, OutputError, UsageError
+
+from . import _completion
+from ._outputs import require_writable
+
+if TYPE_CHECKING:
+    from traincheck.diff.difference import Difference
+
+_FORMS = ("text", "json", "markdown", "junit", "sarif", "github")
+_COMMAND = "traincheck.command"  # key in click's context
+_SHOWN = 20
+
+
+class _WithCommand(click.Command):
+    """A command whose words after ``--`` are those of a program."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        end = args.index("--") if "--" in args else len(args)
+        ctx.meta[_COMMAND] = tuple(args[end + 1 :])
+        return super().parse_args(ctx, args[:end])
+
+
+@click.command(
+    cls=_WithCommand,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    options_metavar="[OPTIONS]",
+)
+@click.argument("runs", nargs=-1, metavar="A B", shell_complete=_completion.folders)
+@click.option(
+    "--twice",
+    is_flag=True,
+    help="Record the program after -- twice: the first difference is not deterministic.",
+)
+@click.option(
+    "--against", is_flag=True, help="Record the program after --, and compare it with run A."
+)
+@click.option(
+    "--halt", is_flag=True, help="With --against: stop the program at the first difference."
+)
+@click.option("--ranks", is_flag=True, help="Compare the ranks of one run with its rank 0.")
+@click.option(
+    "--rank", default="", metavar="R[:R]", help="Rank of A, and of B. [default: all of both]"
+)
+@click.option("--steps", default="", metavar="FIRST:END", help="Steps of A. [default: all]")
+@click.option(
+    "--until",
+    default="",
+    metavar="STEP",
+    help="Stop before this step of A: a number, or resume+3.",
+)
+@click.option(
+    "--phase",
+    multiple=True,
+    metavar="PHASE",
+    help="Compare these phases: rng, batch, forward, loss, gradient, optimizer_state, parameter, "
+    "buffer. Repeatable; separate several with commas. [default: all]",
+)
+@click.option("--select", multiple=True, metavar="GLOB", help="Compare these names. Repeatable.")
+@click.option("--ignore", multiple=True, metavar="GLOB", help="Leave these names out. Repeatable.")
+@click.option(
+    "--map",
+    "maps",
+    multiple=True,
+    metavar="OLD=NEW",
+    help="A part of names in A, and the same in B. OLD=NEW1|NEW2 if it is several there.",
+)
+@click.option("--exact", is_flag=True, help="Compare bit for bit. [default]")
+@click.option(
+    "--rtol", type=float, metavar="X", help="Relative tolerance, as of torch.testing.assert_close."
+)
+@click.option("--atol", type=float, metavar="X", help="Absolute tolerance.")
+@click.option(
+    "--control",
+    multiple=True,
+    metavar="DIR",
+    shell_complete=_completion.folders,
+    help="Another run of the program of A: by how much it differs is noise. Repeatable.",
+)
+@click.option(
+    "--spread",
+    type=float,
+    default=3.0,
+    show_default=True,
+    metavar="X",
+    help="With --control: this many times the noise is still alike.",
+)
+@click.option(
+    "--resume",
+    type=click.Choice(["auto", "no"]),
+    default="auto",
+    show_default=True,
+    help="Align a run that loads a state of the other with the step it continues from.",
+)
+@click.option("--all", "shows_all", is_flag=True, help="Also list the other differences.")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    default=_SHOWN,
+    show_default=True,
+    help="With --all: how many.",
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(_FORMS),
+    default="text",
+    show_default=True,
+    help="Format of the report.",
+)
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    shell_complete=_completion.files,
+    help="Write the report to this file. [default: stdout]",
+)
+@click.pass_context
+def diff(ctx: click.Context, /, runs: tuple[str, ...], **options: Any) -> int:
+    """Find the first difference between two recorded runs, and its likely cause.
+
+    Compares step by step in the order in which one thing causes the next: random generators, batch,
+    forward pass, loss, gradients, optimizer state, parameters, buffers. A run that resumes the
+    other is aligned with it.
+
+    \b
+    Examples:
+      traincheck diff traces/a traces/b
+      traincheck diff traces/full traces/resumed --until resume+3
+      traincheck diff traces/a traces/b --rtol 1e-5
+      traincheck diff traces/a traces/b --control traces/a2
+      traincheck diff traces/ddp --ranks
+      traincheck diff --twice -- python train.py
+      git bisect run traincheck diff traces/good --against --halt -- python train.py
+
+    \b
+    Exit status:
+      0    the runs are the same
+      1    they differ
+      2    bad input or usage
+      3    a bug of traincheck
+      4    nothing could be compared
+      125  with --against: the program could not be run, or nothing could be compared
+    """  # noqa: D301  # click reads the escape
+    require_writable(options["output"])
+    command = ctx.meta[_COMMAND]
+    _refuse_mixture(options, command)
+    if options["against"]:
+        return _against(runs, command, options)
+    found = _twice(runs, command, options) if options["twice"] else _compared(runs, options)
+    _write(found, options)
+    return found.exit_status
+
+
+def _compared(runs: Sequence[str], options: dict[str, Any]) -> Difference:
+    from traincheck.diff.library import diff as compare
+
+    expected = 1 if options["ranks"] else 2
+    if len(runs) != expected:
+        names = "one run" if options["ranks"] else "two runs"
+        raise UsageError(
+            f"{len(runs)} runs are named, and {names} {'is' if expected == 1 else 'are'} compared",
+            fix="traincheck diff A --ranks" if options["ranks"] else "traincheck diff A B",
+        )
+    return compare(*runs, **choices(options))
+
+
+def choices(options: dict[str, Any]) -> dict[str, Any]:
+    """The options of the command as those of `traincheck.diff`."""
+    return {
+        "rtol": options["rtol"],
+        "atol": options["atol"],
+        "control": options["control"],
+        "spread": options["spread"],
+        "rank": options["rank"],
+        "steps": options["steps"],
+        "until": options["until"],
+        "phase": [name for text in options["phase"] for name in text.split(",") if name],
+        "select": options["select"],
+        "ignore": options["ignore"],
+        "map": options["maps"],
+        "resume": options["resume"] == "auto",
+        "ranks": options["ranks"],
+    }
+
+
+def _twice(runs: Sequence[str], command: Sequence[str], options: dict[str, Any]) -> Difference:
+    from traincheck.diff.library import diff as compare
+
+    from ._diff_programs import run_twice
+
+    if runs:
+        raise UsageError(
+            f"--twice compares two runs of one program, and {runs[0]!r} is named",
+            fix="traincheck diff --twice -- python train.py",
+        )
+    return run_twice(command, lambda a, b: compare(a, b, **choices(options)))
+
+
+def _against(runs: Sequence[str], command: Sequence[str], options: dict[str, Any]) -> int:
+    from traincheck.diff.library import diff as compare
+    from traincheck.store.reader import TraceReader
+
+    from ._diff_programs import COULD_NOT_RUN, run_against
+
+    if len(runs) != 1:
+        raise UsageError(
+            f"{len(runs)} runs are named, and --against needs one",
+            fix="traincheck diff traces/good --against -- python train.py",
+        )
+    TraceReader(runs[0])  # refuses what is no run, before the program is started
+    chosen = choices(options)
+    try:
+        found, status = run_against(
+            runs[0], command, lambda a, b: compare(a, b, **chosen), halts=options["halt"]
+        )
+    except LaunchError as error:
+        click.echo(f"error: {error.message}", err=True)
+        return COULD_NOT_RUN
+    if found is None:
+        return COULD_NOT_RUN
+    _write(found, options)
+    if found.first is not None:
+        return found.exit_status
+    return COULD_NOT_RUN if status or not found.same else 0
+
+
+def _refuse_mixture(options: dict[str, Any], command: Sequence[str]) -> None:
+    modes = [name for name in ("twice", "against", "ranks") if options[name]]
+    if len(modes) > 1:
+        raise UsageError(
+            f"--{modes[0]} and --{modes[1]} exclude each other", fix="leave one of them out"
+        )
+    if command and not (options["twice"] or options["against"]):
+        raise UsageError(
+            "a program is named, and nothing is to be recorded",
+            fix="add --twice, or --against with a run",
+        )
+    if options["halt"] and not options["against"]:
+        raise UsageError("--halt is only for --against", fix="leave it out, or add --against")
+    if options["exact"] and (options["rtol"] is not None or options["atol"] is not None):
+        raise UsageError("--exact and a tolerance exclude each other", fix="leave one of them out")
+
+
+def _write(found: Difference, options: dict[str, Any]) -> None:
+    from traincheck.report.difference.forms import FORMS
+
+    write = FORMS[options["form"]]
+    shown = options["limit"] if options["shows_all"] else 0
+    if options["output"] is None:
+        write(found, sys.stdout, shown)
+        return
+    try:
+        with Path(options["output"]).open("w", encoding="utf-8", errors="backslashreplace") as file:
+            write(found, file, shown)
+    except OSError as error:
+        raise OutputError(
+            f"{options['output']}: cannot be written: {error.strerror or error}",
+            fix="choose a file in a writable directory with room",
+        ) from error

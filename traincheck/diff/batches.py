@@ -1,0 +1,93 @@
+"""The batches of a step in two runs: the samples that were drawn, and their contents."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from traincheck.diff.items import Item
+from traincheck.diff.phases import Phase
+from traincheck.diff.values import Answer, compare_values
+from traincheck.schema.events import BatchEvent
+
+
+@dataclass(slots=True)
+class BatchItems:
+    """Differences of the batches of a step.
+
+    is_split: the rows are the same, in another number of batches.
+    """
+
+    items: list[Item] = field(default_factory=list)
+    compared: int = 0
+    unknown: int = 0
+    is_split: bool = False
+
+
+def compare_batches(a: Sequence[BatchEvent], b: Sequence[BatchEvent]) -> BatchItems:
+    """Compare the batches of one step, in the order in which they reached the loop.
+
+    Loaders have no names in a program: the order tells them apart.
+    """
+    found = BatchItems()
+    if len(a) != len(b):
+        _compare_numbers(a, b, found)
+        return found
+    for number, (one, other) in enumerate(zip(a, b, strict=True)):
+        found.compared += 1
+        what, answer = _compare_one(one, other)
+        if answer is Answer.UNKNOWN:
+            found.unknown += 1
+        elif answer is Answer.DIFFERENT:
+            found.items.append(_item(one, other, what, number))
+    return found
+
+
+def rows_of(batches: Sequence[BatchEvent]) -> list[str]:
+    """The fingerprints of the rows of several batches; empty if some are not recorded."""
+    rows: list[str] = []
+    for batch in batches:
+        size = _size(batch)
+        if size is None or size != len(batch.samples):
+            return []
+        rows += batch.samples
+    return rows
+
+
+def _compare_numbers(a: Sequence[BatchEvent], b: Sequence[BatchEvent], found: BatchItems) -> None:
+    rows_a, rows_b = rows_of(a), rows_of(b)
+    found.compared += 1
+    if rows_a and rows_a == rows_b:
+        found.is_split = True
+        return
+    one, other = (a or b)[0], (b or a)[0]
+    note = f"{len(a)} batches in A, {len(b)} in B"
+    found.items.append(
+        Item(phase=Phase.BATCH, name=one.loader, what="count", a=one if a else None,
+             b=other if b else None, note=note)
+    )  # fmt: skip
+
+
+def _compare_one(a: BatchEvent, b: BatchEvent) -> tuple[str, Answer]:
+    if a.indices and b.indices and (list(a.indices) != list(b.indices) or a.drawn != b.drawn):
+        return "indices", Answer.DIFFERENT
+    if a.samples and b.samples and list(a.samples) != list(b.samples):
+        return "rows", Answer.DIFFERENT
+    result = compare_values(dict(a.leaves), dict(b.leaves))
+    if result.answer is Answer.UNKNOWN and a.samples and b.samples:
+        return "", Answer.SAME
+    return ("rows" if result.what == "bits" else "leaves"), result.answer
+
+
+def _item(a: BatchEvent, b: BatchEvent, what: str, number: int) -> Item:
+    return Item(
+        phase=Phase.BATCH, name=a.loader, what=what, a=a, b=b, index=number, position=(0, number)
+    )
+
+
+def _size(batch: BatchEvent) -> int | None:
+    """The number of rows of a batch; None if its first leaf has none."""
+    for leaf in batch.leaves.values():
+        shape = leaf.get("shape") if isinstance(leaf, dict) else None
+        return shape[0] if shape else None
+    return None

@@ -1,0 +1,1 @@
+"""The table of causes: what differs first, by what agrees before it."""

@@ -1,0 +1,360 @@
+"""One step of two runs: everything that differs, in causal order."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import msgspec
+
+from traincheck.diff.batches import compare_batches
+from traincheck.diff.calls import (
+    FORWARD,
+    call_is_backward,
+    compare_calls,
+    is_control,
+    kept_calls,
+    outline,
+    phase_of,
+)
+from traincheck.diff.items import Item
+from traincheck.diff.names import Names
+from traincheck.diff.phases import Phase
+from traincheck.diff.state import PHASE_OF, RunState, Variable, settings_of
+from traincheck.diff.steps import StepView
+from traincheck.diff.values import (
+    NULL,
+    Answer,
+    compare_json,
+    compare_values,
+    is_telling,
+    numbers_alike,
+)
+from traincheck.schema.events import RngEvent
+from traincheck.schema.torch_api import Families
+
+# Places in the causal order of a step; calls.py has those of forward and loss.
+_RNG, _OPENING, _BATCH, _RNG_AFTER, _GRADIENT, _SETTINGS = 0, 1, 4, 5, 8, 9
+_OPENING_ORDER = {"parameter": 0, "optimizer_state": 1, "buffer": 2}
+_ORDER = {"optimizer_state": 10, "parameter": 11, "buffer": 12}
+
+
+@dataclass(slots=True)
+class StepResult:
+    """What the comparison of one step found.
+
+    Attributes:
+        step: number of the step in A and in B.
+        items: what differs, the first cause first.
+        compared, unknown: by phase, how many things were compared, and how many could not be.
+        notes: what is different without making a value another one.
+        is_tail: whether it is what follows the last step.
+    """
+
+    step: tuple[int, int]
+    is_tail: bool = False
+    items: list[Item] = field(default_factory=list)
+    compared: Counter[Phase] = field(default_factory=Counter)
+    unknown: Counter[Phase] = field(default_factory=Counter)
+    notes: list[str] = field(default_factory=list)
+
+
+class Draws:
+    """The generators of one run that are seeded or drawn from.
+
+    Others are in another state in each process, and nothing depends on it.
+    """
+
+    def __init__(self) -> None:
+        self._first: dict[str, str] = {}
+        self._drawn: set[str] = set()
+
+    def drawn(self, view: StepView) -> set[str]:
+        """The sources that were used up to the end of a step."""
+        for event in (*view.generators, *view.after_batch, *view.closing):
+            if event.change == "seed":
+                self._drawn.add(event.source)
+            elif event.fingerprint is not None:
+                first = self._first.setdefault(event.source, event.fingerprint)
+                if first != event.fingerprint:
+                    self._drawn.add(event.source)
+        return self._drawn
+
+
+class Comparer:
+    """Compares two runs step by step, and follows the state of both.
+
+    Args:
+        names: how the names of B are those of A.
+        resumes: whether B begins with a state that A has later than at its start.
+    """
+
+    def __init__(self, names: Names, *, resumes: bool = False) -> None:
+        self.names = names
+        self.resumes = resumes
+        self.a, self.b = RunState(names.of_a), RunState(names.of_b)
+        self._a_draws, self._b_draws = Draws(), Draws()
+        self._has_begun = False
+
+    def compare(self, a: StepView, b: StepView) -> StepResult:
+        """Compare a step of A with one of B; both runs are taken to the end of these."""
+        result = StepResult((a.number, b.number), a.end is None)
+        if self.resumes and not self._has_begun:  # its seeds are of no training yet
+            b.generators = [event for event in b.generators if event.change != "seed"]
+            b.batches = b.batches[-max(1, len(a.batches)) :]  # it skips those that A has done
+        drawn = self._a_draws.drawn(a) | self._b_draws.drawn(b)
+        _compare_generators(a.generators, b.generators, _RNG, drawn, result)
+        self._compare_opening(a, b, result)
+        is_split = _compare_batches(a, b, result)
+        _compare_generators(a.after_batch, b.after_batch, _RNG_AFTER, drawn, result)
+        if is_split:
+            _skip_calls(a, result)
+        else:
+            self._compare_calls(a, b, result)
+        self._compare_gradients(a, b, result)
+        self._compare_settings(a, b, result)
+        self._compare_states(a, b, result)
+        result.items.sort(key=lambda item: item.position)
+        _drop_harmless(result)
+        self._has_begun = True
+        return result
+
+    def skip(self, view: StepView, *, is_a: bool) -> None:
+        """Take one run to the end of a step that is not compared."""
+        state = self.a if is_a else self.b
+        state.open(view)
+        for record in view.states:
+            state.put(record)
+
+    def _compare_opening(self, a: StepView, b: StepView, result: StepResult) -> None:
+        touched = dict.fromkeys([*self.a.open(a), *self.b.open(b)])
+        if not self._has_begun:  # a run that resumes begins with all that the other has
+            touched.update(dict.fromkeys(v for v in self.a.values if v in self.b.values))
+        for number, variable in enumerate(touched):
+            if variable[0] in _OPENING_ORDER:
+                place = (_OPENING + _OPENING_ORDER[variable[0]], number)
+                self._compare_variable(variable, place, result, is_opening=True)
+
+    def _compare_calls(self, a: StepView, b: StepView, result: StepResult) -> None:
+        if self.names.is_plain and outline(a.calls) == outline(b.calls):
+            _count_calls(a, result)
+            return
+        found = compare_calls(a.calls, b.calls, self.names)
+        result.items += found.items
+        result.compared += found.compared
+        result.unknown += found.unknown
+
+    def _compare_gradients(self, a: StepView, b: StepView, result: StepResult) -> None:
+        mine, yours = _gradients(a, self.a), _gradients(b, self.b)
+        for number, name in enumerate(dict.fromkeys([*mine, *yours])):
+            if not self.names.is_chosen(name):
+                continue
+            x, y = mine.get(name, [NULL]), yours.get(name, [NULL])
+            if len(x) != len(y):  # another number of backward passes: what the optimizer saw
+                x, y = x[-1:], y[-1:]
+            for index, (one, other) in enumerate(zip(x, y, strict=True)):
+                place = (_GRADIENT, index * 100_000 + number)
+                if _put(one, other, Phase.GRADIENT, name, place, result, index=index):
+                    break
+
+    def _compare_settings(self, a: StepView, b: StepView, result: StepResult) -> None:
+        if a.end is None or b.end is None:
+            return
+        mine, yours = settings_of(self.a, a.end.lr), settings_of(self.b, b.end.lr)
+        for number, name in enumerate(dict.fromkeys([*mine, *yours])):
+            result.compared[Phase.OPTIMIZER_STATE] += 1
+            x, y = mine.get(name), yours.get(name)
+            found = compare_values(x, y)
+            if found.answer is Answer.DIFFERENT:
+                result.items.append(
+                    Item(phase=Phase.OPTIMIZER_STATE, name=name, what="setting", a=x, b=y,
+                         position=(_SETTINGS, number), gaps=found.gaps, is_sized=bool(found.gaps))
+                )  # fmt: skip
+
+    def _compare_states(self, a: StepView, b: StepView, result: StepResult) -> None:
+        touched: dict[Variable, None] = {}
+        for state, view in ((self.a, a), (self.b, b)):
+            for record in view.states:
+                if record.role != "gradient":
+                    variable = state.put(record)
+                    if variable is not None:
+                        touched[variable] = None
+        for number, variable in enumerate(touched):
+            place = (_ORDER.get(variable[0], _ORDER["buffer"]), number)
+            self._compare_variable(variable, place, result)
+
+    def _compare_variable(
+        self,
+        variable: Variable,
+        place: tuple[int, int],
+        result: StepResult,
+        *,
+        is_opening: bool = False,
+    ) -> None:
+        role, name = variable
+        if self.names.is_chosen(name):
+            a, b = self.a.values.get(variable, NULL), self.b.values.get(variable, NULL)
+            _put(a, b, PHASE_OF.get(role, Phase.BUFFER), name, place, result, is_opening=is_opening)
+
+
+def _put(
+    a: bytes | None,
+    b: bytes | None,
+    phase: Phase,
+    name: str,
+    place: tuple[int, int],
+    result: StepResult,
+    *,
+    index: int = 0,
+    is_opening: bool = False,
+) -> bool:
+    """Compare the values of one variable; whether they differ."""
+    if a is None or b is None:
+        result.unknown[phase] += 1
+        return False
+    if a == b:
+        counts = result.compared if is_telling(a) else result.unknown
+        counts[phase] += 1
+        return False
+    result.compared[phase] += 1
+    found = compare_json(a, b)
+    if found.answer is not Answer.DIFFERENT:
+        if found.answer is Answer.UNKNOWN:
+            result.unknown[phase] += 1
+            result.compared[phase] -= 1
+        return False
+    mine, yours = msgspec.json.decode(a), msgspec.json.decode(b)
+    result.items.append(
+        Item(phase=phase, name=name, what=found.what, a=mine, b=yours, index=index,
+             is_opening=is_opening, position=place, gaps=found.gaps,
+             is_sized=numbers_alike(mine, yours))
+    )  # fmt: skip
+    return True
+
+
+def _gradients(view: StepView, state: RunState) -> dict[str, list[bytes | None]]:
+    """The values of each gradient in a step, up to what the optimizer applied."""
+    found: dict[str, list[bytes | None]] = {}
+    last = _last_update(view)
+    for records in (view.opening, view.states):
+        for record in records:
+            if record.role != "gradient":
+                continue
+            variable = state.put(record)
+            if variable is None or record.seq > last:
+                continue
+            value = state.values[variable]
+            if value != NULL:
+                found.setdefault(variable[1], []).append(value)
+    return found
+
+
+def _last_update(view: StepView) -> int:
+    """Number of the last call that updated parameters; later gradients are of the next step."""
+    steps = [call.seq for call in view.calls if call.family == Families.OPTIMIZER_STEP]
+    return steps[-1] if steps else 1 << 62
+
+
+def _compare_generators(
+    a: Sequence[RngEvent],
+    b: Sequence[RngEvent],
+    place: int,
+    drawn: set[str],
+    result: StepResult,
+) -> None:
+    seeded = {event.source for event in (*a, *b) if event.change == "seed"}
+    a, b = _since_seed(a, seeded), _since_seed(b, seeded)
+    mine, yours = _by_moment(a), _by_moment(b)
+    for number, key in enumerate(dict.fromkeys([*mine, *yours])):
+        x, y = mine.get(key), yours.get(key)
+        if x is None or y is None:
+            if (x or y).change == "seed":  # type: ignore[union-attr]
+                result.items.append(_generator_item(key, x, y, (place, number)))
+            continue
+        result.compared[Phase.RNG] += 1
+        if x.fingerprint is None or y.fingerprint is None:
+            same: bool | None = x.seed == y.seed if x.change == "seed" else None
+        else:
+            same = x.fingerprint == y.fingerprint
+        if same is None:
+            result.unknown[Phase.RNG] += 1
+        elif not same and (x.change == "seed" or x.source in drawn):
+            result.items.append(_generator_item(key, x, y, (place, number)))
+
+
+def _since_seed(events: Sequence[RngEvent], seeded: set[str]) -> list[RngEvent]:
+    """Without the states at the start of the process that a seed replaces."""
+    return [event for event in events if event.moment != "start" or event.source not in seeded]
+
+
+def _by_moment(events: Sequence[RngEvent]) -> dict[tuple[str, str, str, int], RngEvent]:
+    """Records of generators by source, kind, moment and number of the same before."""
+    seen: Counter[tuple[str, str, str]] = Counter()
+    found = {}
+    for event in events:
+        key = (event.source, event.change, event.moment)
+        found[(*key, seen[key])] = event
+        seen[key] += 1
+    return found
+
+
+def _generator_item(
+    key: tuple[str, str, str, int],
+    a: RngEvent | None,
+    b: RngEvent | None,
+    place: tuple[int, int],
+) -> Item:
+    source, change, _, index = key
+    what = "presence" if a is None or b is None else "seed" if change == "seed" else "state"
+    where = (a.where if a else b.where if b else "") or ""
+    return Item(
+        phase=Phase.RNG, name=f"{source} generator", what=what, a=a, b=b, index=index,
+        is_opening=place[0] == _RNG, position=place, where=where,
+    )  # fmt: skip
+
+
+def _compare_batches(a: StepView, b: StepView, result: StepResult) -> bool:
+    """Whether the same rows come in another number of micro-batches."""
+    found = compare_batches(a.batches, b.batches)
+    result.compared[Phase.BATCH] += found.compared
+    result.unknown[Phase.BATCH] += found.unknown
+    result.items += [replace(item, position=(_BATCH, item.position[1])) for item in found.items]
+    if found.is_split:
+        result.notes.append(
+            f"the rows of step {a.number} come in {len(a.batches)} and {len(b.batches)} batches"
+        )
+    return found.is_split
+
+
+def _count_calls(view: StepView, result: StepResult) -> None:
+    for call in view.calls:
+        if not is_control(call):
+            told = bytes(call.args) if call_is_backward(call) else bytes(call.result)
+            counts = result.compared if is_telling(told) else result.unknown
+            counts[phase_of(call)] += 1
+
+
+def _skip_calls(view: StepView, result: StepResult) -> None:
+    for call in kept_calls(view.calls):
+        result.unknown[phase_of(call)] += 1
+
+
+def _drop_harmless(result: StepResult) -> None:
+    """Calls that one run has more are a difference only if a value differs after them."""
+    extra = [item for item in result.items if _is_extra_call(item)]
+    if not extra or any(
+        item.position[0] >= FORWARD for item in result.items if not _is_extra_call(item)
+    ):
+        return
+    result.items = [item for item in result.items if not _is_extra_call(item)]
+    for note in ("only in A", "only in B"):
+        names = [item.name for item in extra if item.note == note]
+        if names:
+            result.notes.append(
+                f"calls {note} that change no recorded value: {', '.join(names[:3])}"
+            )
+
+
+def _is_extra_call(item: Item) -> bool:
+    return item.phase in (Phase.FORWARD, Phase.LOSS) and item.what == "presence" and bool(item.note)

@@ -1,0 +1,111 @@
+"""Turn what the comparison of each rank found into one difference."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from traincheck.diff.causes.registry import explain
+from traincheck.diff.compare import StepResult
+from traincheck.diff.difference import (
+    Difference,
+    EnvironmentEntry,
+    FirstDifference,
+    PhaseCount,
+    Resume,
+)
+from traincheck.diff.evidence import Evidence
+from traincheck.diff.messages import message_of, texts_of
+from traincheck.diff.phases import PHASES, Phase
+from traincheck.diff.run_facts import Run
+from traincheck.diff.tally import Tally
+
+
+def conclude(
+    a: Run,
+    b: Run,
+    found: Sequence[tuple[int, Tally]],
+    resume: Resume | None,
+    environment: tuple[EnvironmentEntry, ...],
+    words: str,
+    notes: Sequence[str],
+    labels: tuple[str, str] = ("", ""),
+) -> Difference:
+    """One difference of what each rank had: the earliest step, then phase, then rank."""
+    compared: Counter[Phase] = Counter()
+    unknown: Counter[Phase] = Counter()
+    said = list(notes)
+    for _, tally in found:
+        compared += tally.compared
+        unknown += tally.unknown
+        said += [note for note in tally.notes if note not in said]
+    broken = [(rank, tally) for rank, tally in found if tally.first is not None]
+    common = {
+        "a": str(a.path),
+        "b": str(b.path),
+        "environment": environment,
+        "resume": resume,
+        "compared": compared,
+        "unknown": unknown,
+        "closeness": words,
+        "notes": tuple(said),
+        "labels": labels,
+        "steps": max((tally.steps for _, tally in found), default=0),
+    }
+    if not broken:
+        return Difference(first=None, **common)  # type: ignore[arg-type]
+    rank, tally = min(broken, key=_earliest)
+    assert tally.first is not None
+    assert tally.evidence is not None
+    return Difference(
+        first=first_of(tally.evidence, tally.begun or tally.first.step, rank),
+        cause=explain(tally.evidence),
+        phases=_phases(tally.first),
+        then=tuple(item for item in tally.first.items if item is not tally.evidence.item),
+        after=tally.after,
+        alike_after=tally.alike_after,
+        growth=tally.growth,
+        **common,  # type: ignore[arg-type]
+    )
+
+
+def first_of(evidence: Evidence, step: tuple[int, int], rank: int) -> FirstDifference:
+    """The first difference in words."""
+    item = evidence.item
+    a, b = texts_of(item)
+    return FirstDifference(
+        step=step[0],
+        step_b=step[1],
+        phase=item.phase,
+        rank=rank,
+        name=item.name,
+        message=message_of(item, evidence),
+        a=a,
+        b=b,
+        is_opening=item.is_opening,
+        size=item.size,
+        where=item.where,
+        item=item,
+    )
+
+
+def _earliest(entry: tuple[int, Tally]) -> tuple[int, tuple[int, int], int]:
+    rank, tally = entry
+    assert tally.first is not None
+    assert tally.evidence is not None
+    return (tally.begun or tally.first.step)[0], tally.evidence.item.position, rank
+
+
+def _phases(result: StepResult) -> tuple[PhaseCount, ...]:
+    """The phases of one step of which something was compared."""
+    differing = Counter(item.phase for item in result.items)
+    return tuple(
+        PhaseCount(
+            phase=phase,
+            differing=differing[phase],
+            compared=max(result.compared[phase], differing[phase]),
+            unknown=result.unknown[phase],
+        )
+        for phase in PHASES
+        if result.compared[phase] or differing[phase] or result.unknown[phase]
+    )

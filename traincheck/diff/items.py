@@ -1,0 +1,55 @@
+"""One thing that two runs have differently: its phase, its name, and its value in each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from traincheck.diff.phases import Phase
+from traincheck.diff.values import Gap
+
+Key: TypeAlias = tuple[Phase, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """One differing item of a step.
+
+    Attributes:
+        phase: what it belongs to.
+        name: of the variable, module, loader, generator or setting, by the names of run A.
+        what: "bits", "numbers", "value", "shape", "dtype", "form", "presence", "mode", "order",
+            "count".
+        a, b: the recorded values; None if there is none.
+        index: how many items of this name came before it in the step.
+        is_opening: whether it differs before the first batch of the step.
+        position: its place in the causal order of the step; smaller is earlier.
+        gaps: the numbers that differ.
+        is_sized: whether a number was recorded on both sides.
+        note: what else there is to know, as words.
+        where: ``file:line`` of the user's code; "" if not known.
+    """
+
+    phase: Phase
+    name: str
+    what: str
+    a: Any = None
+    b: Any = None
+    index: int = 0
+    is_opening: bool = False
+    position: tuple[int, int] = (0, 0)
+    gaps: tuple[Gap, ...] = ()
+    is_sized: bool = False
+    note: str = ""
+    where: str = ""
+    call: Any = field(default=None, repr=False)
+
+    @property
+    def key(self) -> Key:
+        """What it is compared as over the steps."""
+        return (self.phase, self.name)
+
+    @property
+    def size(self) -> float | None:
+        """The relative difference; None if no number was recorded."""
+        return max((gap.relative for gap in self.gaps), default=None)

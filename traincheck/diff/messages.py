@@ -1,0 +1,149 @@
+"""A difference as a sentence, and the two values as short texts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from traincheck.diff.evidence import Evidence
+from traincheck.diff.items import Item
+from traincheck.diff.phases import Phase
+from traincheck.schema.events import BatchEvent, RngEvent
+from traincheck.schema.values import is_tensor
+
+_SHOWN = 6  # indices of a batch
+_DIGITS = 8  # of a fingerprint
+
+
+def message_of(item: Item, evidence: Evidence) -> str:
+    """What is different, as a sentence without its end."""
+    return _WORDS[item.phase](item, evidence)
+
+
+def texts_of(item: Item) -> tuple[str, str]:
+    """Both values as short texts: fingerprints where these show more than numbers."""
+    a, b = text_of(item.a, item.what), text_of(item.b, item.what)
+    if a == b and is_tensor(item.a) and is_tensor(item.b):
+        return _digits(item.a.get("fingerprint")), _digits(item.b.get("fingerprint"))
+    return a, b
+
+
+def text_of(value: Any, what: str = "") -> str:
+    """One value: numbers where there are some, else the beginning of its fingerprint."""
+    if value is None:
+        return "none"
+    if isinstance(value, BatchEvent):
+        return _batch(value, what)
+    if isinstance(value, RngEvent):
+        return f"seed {value.seed}" if value.change == "seed" else _digits(value.fingerprint)
+    if is_tensor(value):
+        return _tensor(value)
+    if isinstance(value, list) and len(value) == 1:
+        return text_of(value[0], what)
+    return f"{value:.8g}" if isinstance(value, float) else str(value)
+
+
+def _batch(batch: BatchEvent, what: str) -> str:
+    if what == "count":
+        return f"batch {batch.index}"
+    values: Sequence[Any] = batch.indices if what == "indices" and batch.indices else batch.samples
+    most = _SHOWN if what == "indices" else _SHOWN // 3
+    shown = ", ".join(map(str, values[:most]))
+    more = ", ..." if len(values) > most else ""
+    return f"[{shown}{more}]"
+
+
+def _tensor(value: Mapping[str, Any]) -> str:
+    kind = f"{value['dtype']}{list(value['shape'])}"
+    number = value.get("value")
+    if number is not None:
+        return f"{number:.8g}" if isinstance(number, float) else str(number)
+    norm = (value.get("stats") or {}).get("norm")
+    if isinstance(norm, float):
+        return f"{kind} norm {norm:.8g}"
+    return f"{kind} {_digits(value.get('fingerprint'))}".rstrip()
+
+
+def _digits(fingerprint: str | None) -> str:
+    return (fingerprint or "").rpartition(":")[2][:_DIGITS]
+
+
+def _rng(item: Item, evidence: Evidence) -> str:
+    source = item.name.removesuffix(" generator")
+    if item.what == "seed":
+        return f"{source} is seeded with {item.b.seed} in B and with {item.a.seed} in A"
+    if item.what == "presence":
+        side = "A" if item.b is None else "B"
+        return f"{source} is seeded in {side} only"
+    return f"the {item.name} is in another state {_moment(item)}"
+
+
+def _moment(item: Item) -> str:
+    moment = item.a.moment if isinstance(item.a, RngEvent) else ""
+    return {
+        "start": "when training begins",
+        "loader": "when the loader begins",
+        "load": "after the load",
+        "forward": "before the forward pass",
+    }.get(moment, "before the first batch of the step")
+
+
+def _batches(item: Item, evidence: Evidence) -> str:
+    if item.what == "indices":
+        return f"{item.name} draws other samples"
+    if item.what == "rows":
+        return f"{item.name} returns other contents"
+    if item.what == "count":
+        return f"the step takes another number of batches: {item.note}"
+    return f"{item.name} returns tensors of another form"
+
+
+def _forward(item: Item, evidence: Evidence) -> str:
+    if item.what == "mode":
+        return f"{item.name} runs in {item.b} mode in B and in {item.a} mode in A"
+    if item.what == "presence":
+        return f"{item.name} is called {item.note}"
+    if item.note == "argument":
+        return f"{item.name} is given another value"
+    if item.what in ("dtype", "shape", "form"):
+        return f"{item.name} returns another {item.what}"
+    return f"{item.name} returns another value"
+
+
+def _loss(item: Item, evidence: Evidence) -> str:
+    if item.what == "presence":
+        return f"{item.name} is computed {item.note}"
+    if item.note == "argument" and "backward" not in item.name:
+        return f"the loss {item.name} is given another value"
+    return f"the {item.name} differs" if "loss" in item.name else f"the loss {item.name} differs"
+
+
+def _gradient(item: Item, evidence: Evidence) -> str:
+    if item.what == "presence":
+        side = "A" if item.b is None else "B"
+        return f"{item.name} has a gradient in {side} only"
+    return f"the gradient of {item.name} differs"
+
+
+def _state(item: Item, evidence: Evidence) -> str:
+    if item.what == "setting":
+        return f"{item.name} is {text_of(item.b)} in B and {text_of(item.a)} in A"
+    if item.what == "presence":
+        side = "A" if item.b is None else "B"
+        return f"{item.name} exists in {side} only"
+    moment = ", before the first batch of the step" if item.is_opening else ""
+    if item.what in ("dtype", "shape"):
+        return f"{item.name} has another {item.what}{moment}"
+    return f"{item.name} differs{moment}"
+
+
+_WORDS = {
+    Phase.RNG: _rng,
+    Phase.BATCH: _batches,
+    Phase.FORWARD: _forward,
+    Phase.LOSS: _loss,
+    Phase.GRADIENT: _gradient,
+    Phase.OPTIMIZER_STATE: _state,
+    Phase.PARAMETER: _state,
+    Phase.BUFFER: _state,
+}

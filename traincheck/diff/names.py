@@ -1,0 +1,88 @@
+"""Names of run B in those of run A: what `--map` says, and nothing else."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+
+from traincheck.errors import UsageError
+
+
+class Names:
+    """Translates names of variables and modules of run B, and chooses those to be compared.
+
+    Args:
+        maps: texts ``OLD=NEW`` or ``OLD=NEW1|NEW2``: parts of dotted names in A and in B.
+        select: patterns of names that are compared; empty for all.
+        ignore: patterns of names that are not.
+
+    Raises:
+        UsageError: a text is not of this form.
+    """
+
+    def __init__(
+        self, maps: Iterable[str] = (), select: Iterable[str] = (), ignore: Iterable[str] = ()
+    ) -> None:
+        self._select, self._ignore = tuple(select), tuple(ignore)
+        self._rules: list[tuple[re.Pattern[str], str]] = []
+        self._split: list[re.Pattern[str]] = []
+        for text in maps:
+            self._add(text)
+        self._known: dict[str, str | None] = {}
+        self._chosen: dict[str, bool] = {}
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether names stay as they are."""
+        return not (self._rules or self._split)
+
+    def of_b(self, name: str) -> str | None:
+        """The name in A; None for a part of what is one variable in A, which no part equals."""
+        if self.is_plain:
+            return name
+        if name not in self._known:
+            self._known[name] = self._translated(name)
+        return self._known[name]
+
+    def of_a(self, name: str) -> str | None:
+        """The name; None for a variable that is several in B."""
+        return None if any(part.search(name) for part in self._split) else name
+
+    def is_chosen(self, name: str) -> bool:
+        """Whether `--select` and `--ignore` leave it in the comparison."""
+        if not (self._select or self._ignore):
+            return True
+        if name not in self._chosen:
+            is_selected = not self._select or _matches(name, self._select)
+            self._chosen[name] = is_selected and not _matches(name, self._ignore)
+        return self._chosen[name]
+
+    def _add(self, text: str) -> None:
+        old, _, new = text.partition("=")
+        parts = [part for part in new.split("|") if part]
+        if not old or not parts:
+            raise UsageError(
+                f"--map {text!r} does not name two parts of names",
+                fix="write OLD=NEW, e.g. --map encoder.layers=encoder.blocks",
+            )
+        if len(parts) == 1:
+            self._rules.append((_part(parts[0]), old))
+        else:
+            self._split += [_part(old), *map(_part, parts)]
+
+    def _translated(self, name: str) -> str | None:
+        if any(part.search(name) for part in self._split):
+            return None
+        for part, old in self._rules:
+            name = part.sub(lambda _, old=old: old, name)  # type: ignore[misc]
+        return name
+
+
+def _part(text: str) -> re.Pattern[str]:
+    """Finds whole parts of a dotted name."""
+    return re.compile(rf"(?<![^./]){re.escape(text)}(?![^./])")
+
+
+def _matches(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)

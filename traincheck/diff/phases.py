@@ -1,0 +1,27 @@
+"""The phases of a training step, in the order in which one causes the next."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Phase(str, Enum):
+    """What a difference is in. The order of the members is the causal order."""
+
+    RNG = "rng"
+    BATCH = "batch"
+    FORWARD = "forward"
+    LOSS = "loss"
+    GRADIENT = "gradient"
+    OPTIMIZER_STATE = "optimizer_state"
+    PARAMETER = "parameter"
+    BUFFER = "buffer"
+
+    @property
+    def words(self) -> str:
+        """As in a sentence: ``optimizer state``."""
+        return "random generator" if self is Phase.RNG else self.value.replace("_", " ")
+
+
+PHASES = tuple(Phase)
+STATE_PHASES = (Phase.PARAMETER, Phase.OPTIMIZER_STATE, Phase.BUFFER)

@@ -1,0 +1,125 @@
+"""The values of the variables of one run, followed over its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from traincheck.diff.phases import Phase
+from traincheck.diff.records import StateRecord
+from traincheck.diff.steps import StepView
+from traincheck.diff.values import NULL
+from traincheck.schema.events import CheckpointEvent, OptimizerEvent
+
+Variable = tuple[str, str]  # role, name
+# Settings that choose how an update is computed, not which.
+_IMPLEMENTATION = frozenset(
+    {"foreach", "fused", "capturable", "differentiable", "initial_lr", "lr"}
+)
+_GONE = ("cleared", "gone")
+PHASE_OF = {
+    "parameter": Phase.PARAMETER,
+    "buffer": Phase.BUFFER,
+    "optimizer_state": Phase.OPTIMIZER_STATE,
+    "gradient": Phase.GRADIENT,
+}
+
+
+class RunState:
+    """What one run holds after the records that it was given.
+
+    values: of each variable, the JSON of its summary; None where the trace cannot show it.
+
+    Args:
+        named: the name by which a variable is known in the comparison; None for none.
+    """
+
+    def __init__(self, named: Callable[[str], str | None] = lambda name: name) -> None:
+        self._named = named
+        self.values: dict[Variable, bytes | None] = {}
+        self.settings: dict[str, dict[str, Any]] = {}
+        self.classes: dict[str, str] = {}  # of modules that own a variable
+
+    def open(self, view: StepView) -> list[Variable]:
+        """Take in what changed before the first batch of a step; the variables in order."""
+        touched: dict[Variable, None] = {}
+        records: list[StateRecord | CheckpointEvent] = [*view.opening]
+        if view.checkpoints:
+            records = sorted([*records, *view.checkpoints], key=lambda record: record.time_ns)
+        for record in records:
+            if isinstance(record, StateRecord):
+                variable = self.put(record)
+                if variable is not None:
+                    touched[variable] = None
+            elif record.op == "load_state_dict" and record.changed != 0:
+                touched.update(dict.fromkeys(self._load(record)))
+        for event in view.optimizers:
+            self._set(event)
+        return list(touched)
+
+    def put(self, record: StateRecord) -> Variable | None:
+        """Take in one change; None if the variable is not compared."""
+        name = self._named(record.name)
+        if name is None:
+            return None
+        variable = (record.role, name)
+        if record.change == "unknown":
+            self.values[variable] = None
+        elif record.change in _GONE:
+            self.values[variable] = NULL
+        else:
+            self.values[variable] = bytes(record.summary)
+        return variable
+
+    def named(self, role: str) -> Iterator[tuple[str, bytes | None]]:
+        """The variables of a role that exist now."""
+        for (its, name), value in self.values.items():
+            if its == role and value != NULL:
+                yield name, value
+
+    def _load(self, load: CheckpointEvent) -> Iterator[Variable]:
+        """A load: parameters are told, what else it wrote is not known until it changes."""
+        for given, fingerprint in load.values.items():
+            name = self._named(given) or ""
+            old = self.values.get(("parameter", name))
+            if isinstance(fingerprint, str) and old is not None and old != NULL:
+                self.values["parameter", name] = _loaded(old, fingerprint)
+                yield ("parameter", name)
+        for variable in self.values:
+            role, name = variable
+            is_buffer = role == "buffer" and load.target and _is_within(name, load.target)
+            if is_buffer or (role == "optimizer_state" and load.owner):
+                self.values[variable] = None
+
+    def _set(self, event: OptimizerEvent) -> None:
+        found: dict[str, Any] = {"class": event.cls.rpartition(".")[2]}
+        for number, group in enumerate(event.groups):
+            prefix = f"group {number} " if len(event.groups) > 1 else ""
+            for name, value in group.hyper.items():
+                if name not in _IMPLEMENTATION:
+                    found[f"{prefix}{name}"] = value
+        self.settings[event.id] = found
+
+
+def _is_within(name: str, model: str) -> bool:
+    return name.startswith(f"{model}.")
+
+
+def _loaded(old: bytes, fingerprint: str) -> bytes:
+    """The summary of a parameter after a load."""
+    summary = msgspec.json.decode(old)
+    kept = {key: summary[key] for key in ("dtype", "shape", "device") if key in summary}
+    return msgspec.json.encode({**kept, "fingerprint": fingerprint})
+
+
+def settings_of(state: RunState, lr: Mapping[str, Sequence[float]]) -> dict[str, Any]:
+    """All settings of the optimizers in a step, ``opt0.lr`` first."""
+    found: dict[str, Any] = {}
+    for optimizer, rates in lr.items():
+        for number, rate in enumerate(rates):
+            found[f"{optimizer}.lr" + (f"[{number}]" if len(rates) > 1 else "")] = rate
+    for optimizer, settings in state.settings.items():
+        found.update({f"{optimizer}.{name}": value for name, value in settings.items()})
+    return found

@@ -1,0 +1,1 @@
+"""Reports of `traincheck diff`: text, Markdown, JSON, and forms for CI."""
