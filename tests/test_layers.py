@@ -36,7 +36,7 @@ COLLECT_LAYERS = (
     ("tracking",),
     ("context",),
     ("active_session", "observers"),
-    ("instruments",),
+    ("instruments", "profile"),
     ("session",),
 )
 # Within check/.

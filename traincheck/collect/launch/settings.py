@@ -38,6 +38,7 @@ class Settings:
     instrument: the user's own packages to record calls of.
     fold: omit calls within models from repeated evaluation forwards; for rules alone.
     needs: the requested records; None for everything of the level.
+    profile: the first step whose layers are profiled, and the number of such steps; None: none.
     package: folder of the traincheck that launched the run, for interpreters that lack it.
     """
 
@@ -50,6 +51,7 @@ class Settings:
     fold: bool = False
     instrument: tuple[str, ...] = ()
     needs: Needs | None = None
+    profile: tuple[int, int] | None = None
     package: str = _PACKAGE
 
     @property
@@ -83,6 +85,7 @@ class Settings:
             "fold": self.fold,
             "instrument": list(self.instrument),
             "needs": None if self.needs is None else needs_json(self.needs),
+            **({} if self.profile is None else {"profile": list(self.profile)}),
         }
 
 
@@ -97,9 +100,10 @@ def from_env(environ: Mapping[str, str]) -> Settings | None:
         return None
     try:
         record = orjson.loads(raw)
-        needs = record.pop("needs")
+        needs, profile = record.pop("needs"), record.pop("profile", None)
         return Settings(
             **{**record, "instrument": tuple(record["instrument"])},
+            profile=None if profile is None else (int(profile[0]), int(profile[1])),
             needs=None if needs is None else own_needs(needs),
         )
     except (ValueError, TypeError, KeyError, AttributeError) as error:

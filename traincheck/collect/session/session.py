@@ -19,6 +19,7 @@ from traincheck.collect.active_session import CURRENT
 from traincheck.collect.context import Hooks
 from traincheck.collect.instruments.registry import INSTRUMENTS
 from traincheck.collect.launch.settings import Settings
+from traincheck.collect.profile.recorder import ProfileRecorder, window
 from traincheck.collect.session.emitters import Emitters
 from traincheck.collect.session.faults import Faults, leave_mark
 from traincheck.collect.session.process_exit import ProcessExit
@@ -60,7 +61,9 @@ class Session:
         schedule = SAMPLED_STEPS if thins_calls or thins_looks else Schedule()
         self.stats = TensorStats(needs, self.clock, every=settings.every)
         self.tracker = Tracker(needs, stats=self.stats)
-        self.sampling = EveryNth(settings.every, settings.warmup)
+        profiled = settings.profile
+        self.sampling = window(*profiled) if profiled else EveryNth(settings.every, settings.warmup)
+        self.profile = ProfileRecorder(self, *profiled) if profiled else None
         self.live = LiveObjects()
         self.hooks = Hooks()
         # Ids, until a backward pass, in a recorded step that follows an unrecorded one
@@ -109,6 +112,8 @@ class Session:
         CURRENT.session = self
         self._leaving.install()
         self._boundary.apply_sampling()
+        if self.profile is not None:
+            self.profile.start()
 
     def stop(self) -> None:
         """Remove every instrument; originals are back in place."""
@@ -117,6 +122,8 @@ class Session:
         if CURRENT.session is self:
             CURRENT.session = None
         self.steps.manual = True  # wrappers that are still referenced no longer count steps
+        if self.profile is not None:
+            self.profile.stop()
         for instrument in reversed(self.installed):
             instrument.remove()
         self.installed.clear()
@@ -136,6 +143,8 @@ class Session:
                     self.tracker.detector.resolve(em)
                     if any(self.steps.counters.values()):
                         is_over = self.steps.is_between or self.hooks.is_last_over(em)
+                        if self.profile is not None:
+                            self.profile.close(em, complete=is_over)
                         self._boundary.write_step(em, complete=is_over)
                 if self.faults.lost and em is not None:
                     em.event("mark", {"text": Marks.DROPPED, "data": {"records": self.faults.lost}})
