@@ -46,6 +46,11 @@ COMMANDS = {
     "collect": Row(module=".cmd_collect", attribute="collect", help="Record a training run."),
     "infer": Row(module=".cmd_infer", attribute="infer", help="Learn invariants from good runs."),
     "check": Row(module=".cmd_check", attribute="check", help="Check a recorded or live run."),
+    "profile": Row(
+        module=".cmd_profile",
+        attribute="profile",
+        help="Profile layers: time, memory, FLOPs, first NaN.",
+    ),
     "rules": Row(module=".cmd_rules", attribute="rules", help="List and explain built-in rules."),
     "invariants": Row(
         module=".cmd_invariants",

@@ -25,7 +25,9 @@ from traincheck.collect.tensors.reading import unseen
 from traincheck.collect.trace_writer.call_site import outside
 from traincheck.collect.trace_writer.compile_state import is_traced, state
 from traincheck.collect.trace_writer.emitter import Emitter
+from traincheck.collect.trace_writer.event_file import write_file
 from traincheck.handlers import give_back
+from traincheck.schema.layout import PROFILED
 
 if TYPE_CHECKING:
     from traincheck.collect.context import Recorder
@@ -51,13 +53,10 @@ class ProfileRecorder:
         session: the recording that counts the steps.
         first: number of the first profiled step.
         steps: how many are profiled.
-        done: called when the last one is written.
     """
 
-    def __init__(
-        self, session: Recorder, first: int, steps: int, done: Callable[[], None] = lambda: None
-    ) -> None:
-        self._session, self._done = session, done
+    def __init__(self, session: Recorder, first: int, steps: int) -> None:
+        self._session = session
         self._steps = range(first, first + steps)
         self._patches = Patches()
         self._handles: list[Any] = []
@@ -127,6 +126,13 @@ class ProfileRecorder:
             scaled = self._session.steps.counters.get("scaler_step", 0)
             is_skipped = bool(scaled) and not step.updates
             em.event("profile", record_of(step, skipped_update=is_skipped, complete=complete))
+
+    def _done(self) -> None:
+        """Tell the launcher that the last step is there."""
+        try:
+            write_file(f"{self._session.settings.directory}/{PROFILED}", b"")
+        except OSError as error:  # the launcher waits for the end of the program then
+            give_back(error)
 
     # -- replacements
 
