@@ -159,9 +159,7 @@ def _table_options(options: dict[str, Any]) -> TableOptions:
     names = options["columns"]
     columns = tuple(filter(None, (name.strip() for name in names.split(",")))) if names else DEFAULT
     sort = options["sort"] or ("self" if options["top"] else None)
-    return TableOptions(
-        depth=options["depth"], sort=sort, columns=columns, top=options["top"]
-    )
+    return TableOptions(depth=options["depth"], sort=sort, columns=columns, top=options["top"])
 
 
 # -- a program
@@ -289,7 +287,7 @@ def _write(profile: Profile, table: TableOptions, options: dict[str, Any]) -> No
         from traincheck.profile.tree import document
         from traincheck.schema.json_text import dump_json
 
-        text = dump_json(document(profile)) + "\n"
+        text = dump_json(document(profile)).decode() + "\n"
     elif options["form"] == "csv":
         text = _csv(profile)
     else:
@@ -322,9 +320,7 @@ def _compare(options: dict[str, Any]) -> int:
     from traincheck.profile.difference import changes, difference_text, read_document
 
     if options["script"] is None:
-        raise UsageError(
-            "--diff needs two profiles", fix="traincheck profile --diff A.json B.json"
-        )
+        raise UsageError("--diff needs two profiles", fix="traincheck profile --diff A.json B.json")
     names = [options["diff"], options["script"]]
     before, after = map(read_document, names)
     _put(difference_text(before, after, names), options["output"])
@@ -356,4 +352,3 @@ def _tell_origin(profile: Profile) -> int:
 
 def _warn(text: str) -> None:
     click.echo(f"traincheck: {text}", err=True)
-

@@ -12,7 +12,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-OFFERED = ("integrations", "store", "version")  # what traincheck/__init__.py offers by name
+OFFERED = (
+    "integrations",
+    "profile",
+    "store",
+    "version",
+)  # what traincheck/__init__.py offers by name
 LAYERS = (
     ("errors", "handlers", "instrumentor", "version"),
     ("schema",),

@@ -11,6 +11,8 @@ notebook, use `watch`::
 
     traincheck.open("traces/run").calls(steps=range(10), name="*zero_grad")
 
+`profile` measures the layers of the training steps in a ``with`` block.
+
 `step` marks the end of a training step, `mark` adds a note to the trace, and `annotate_stage` sets
 the stage. `TrainingHalted` is raised by a watch with ``halt=True``.
 """
@@ -26,6 +28,7 @@ from traincheck.version import VERSION
 if TYPE_CHECKING:
     from traincheck.integrations.watching import TrainingHalted as TrainingHalted
     from traincheck.integrations.watching import watch as watch
+    from traincheck.profile.in_process import profile as profile
     from traincheck.store.tables import open as open
 
 __version__ = VERSION
@@ -85,12 +88,14 @@ def annotate_stage(stage_name: str) -> None:
 
 
 def __getattr__(name: str) -> Any:
-    """Load `watch`, which needs torch, its exception, and `open` on first access.
+    """Load `watch`, which needs torch, its exception, `profile` and `open` on first access.
 
     `open` is not in ``__all__``: a star import must leave Python's own as it is.
     """
     if name == "open":
         return importlib.import_module("traincheck.store.tables").open
+    if name == "profile":
+        return importlib.import_module("traincheck.profile")  # a package that can be called
     if name in ("TrainingHalted", "watch"):
         return getattr(importlib.import_module("traincheck.integrations.watching"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -98,4 +103,4 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     """Includes the names that are loaded on access, so that ``help(traincheck)`` shows them."""
-    return sorted({*globals(), *__all__, "open"})
+    return sorted({*globals(), *__all__, "open", "profile"})

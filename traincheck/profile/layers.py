@@ -28,6 +28,9 @@ class Spent(NamedTuple):
     total: int = 0
 
 
+_NO_TIME = Spent()
+
+
 class Tensor(NamedTuple):
     """An input or output."""
 
@@ -66,9 +69,9 @@ class Layer:
     output_bad: bool = False
     gradient_in_bad: bool = False
     gradient_out_bad: bool = False
-    forward: Spent = Spent()
-    backward: Spent = Spent()
-    again: Spent = Spent()
+    forward: Spent = _NO_TIME
+    backward: Spent = _NO_TIME
+    again: Spent = _NO_TIME
     forward_flops: int = 0
     backward_flops: int = 0
     retained: int = 0

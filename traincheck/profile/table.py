@@ -176,9 +176,7 @@ def _tree(step: StepRecord, options: TableOptions) -> Iterator[tuple[str, Layer]
         yield from _below(root, "", 1, options.depth)
 
 
-def _below(
-    layer: Layer, indent: str, level: int, depth: int | None
-) -> Iterator[tuple[str, Layer]]:
+def _below(layer: Layer, indent: str, level: int, depth: int | None) -> Iterator[tuple[str, Layer]]:
     if depth is not None and level >= depth:
         return
     for child in layer.children:

@@ -90,9 +90,7 @@ class FiniteWatch:
         for gradient, target in zip(gradients, targets):
             value = self._value(gradient) if isinstance(gradient, torch.Tensor) else None
             if value is not None:
-                self._add(
-                    None, Entry(BACKWARD, name, call, where(), value, target=target)
-                )
+                self._add(None, Entry(BACKWARD, name, call, where(), value, target=target))
 
     def updated(self, parameter: torch.Tensor, where: str | None) -> None:
         """An optimizer has stepped."""

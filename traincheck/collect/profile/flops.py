@@ -9,9 +9,11 @@ pass.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any, NamedTuple, TypeAlias
+
+import torch
 
 Shape: TypeAlias = "tuple[int, ...]"
 
@@ -131,8 +133,9 @@ _QKV = ("query", "key", "value")
 
 def _recurrent_layer(node: Any) -> Flops | None:
     """One direction of one layer: both matrices once for each token."""
-    inner, state = (_edge(node, 1) or _saved(node, "weight0")), (
-        _edge(node, 2) or _saved(node, "weight1")
+    inner, state = (
+        (_edge(node, 1) or _saved(node, "weight0")),
+        (_edge(node, 2) or _saved(node, "weight1")),
     )
     if inner is None or state is None:
         return None
@@ -175,7 +178,6 @@ _FORMULAS: dict[str, Callable[[Any], Flops | None]] = {
     "MvBackward": _vector(0, 1, ("self", "vec")),
     "AddmvBackward": _vector(1, 2, ("mat", "vec")),
     "DotBackward": _vector(0, 1, ("self", "tensor")),
-    "LinearBackward": None,  # type: ignore[dict-item]  # below
     "ConvolutionBackward": _convolution,
     "ScaledDotProductFlashAttentionForCpuBackward": _attention,
     "ScaledDotProductFlashAttentionBackward": _attention,
@@ -201,6 +203,32 @@ def _linear(node: Any) -> Flops | None:
 
 
 _FORMULAS["LinearBackward"] = _FORMULAS["MkldnnLinearBackward"] = _linear
+
+
+def untaped(
+    module: torch.nn.Module, inputs: Sequence[tuple[Sequence[int], str]] | None,
+    outputs: Sequence[torch.Tensor],
+) -> int | None:  # fmt: skip
+    """Forward FLOPs of a call that made no node, from its shapes; None if there is no formula.
+
+    inputs: shapes and dtypes.
+    """
+    made = outputs[0].numel()
+    if isinstance(module, torch.nn.Linear):
+        return 2 * made * module.in_features
+    if isinstance(module, torch.nn.modules.conv._ConvTransposeNd):
+        return 2 * prod(inputs[0][0]) * prod(module.weight.shape[1:]) if inputs else None
+    if isinstance(module, torch.nn.modules.conv._ConvNd):
+        return 2 * made * prod(module.weight.shape[1:])
+    if isinstance(module, torch.nn.RNNBase):
+        tokens = prod(outputs[0].shape[:-1])
+        return 2 * tokens * sum(p.numel() for p in module.parameters() if p.dim() > 1)
+    is_free = isinstance(module, torch.nn.Embedding) or all(
+        p.dim() < 2 for p in module.parameters()
+    )
+    return 0 if is_free else None
+
+
 # Nodes that compute much and have no formula.
 _NOT_COUNTED = frozenset(
     f"{name}Backward"

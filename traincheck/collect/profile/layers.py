@@ -115,7 +115,8 @@ class LayerStep:
         arrivals, departures: sequence number of the node, and place, of each input and output that
             gradients flow through.
         found: whether an output was found to be not finite.
-        forward, backward: FLOPs.
+        forward, backward: FLOPs of nodes.
+        untaped: forward FLOPs of calls that made no node.
         saved: bytes that are kept for backward passes and not yet freed.
         retained: the most of them at the end of a forward pass.
         grown_forward, grown_backward: bytes that the device allocated meanwhile.
@@ -124,11 +125,11 @@ class LayerStep:
     __slots__ = (
         "arrivals", "backward", "calls", "departures", "flow_in", "flow_out", "forward", "found",
         "grown_backward", "grown_forward", "input_bytes", "inputs", "output_bytes", "outputs",
-        "recomputed", "retained", "saved", "varies",
+        "recomputed", "retained", "saved", "untaped", "varies",
     )  # fmt: skip
 
     def __init__(self) -> None:
-        self.calls = self.recomputed = self.forward = self.backward = 0
+        self.calls = self.recomputed = self.forward = self.backward = self.untaped = 0
         self.saved = self.retained = self.input_bytes = self.output_bytes = 0
         self.grown_forward = self.grown_backward = 0
         self.inputs: list[Form] | None = None

@@ -46,9 +46,7 @@ class MemoryWatch:
         """A backward pass begins."""
         self._note(None)
 
-    def backward(
-        self, call: int, held: int, targets: tuple[tuple[int, int] | None, ...]
-    ) -> None:
+    def backward(self, call: int, held: int, targets: tuple[tuple[int, int] | None, ...]) -> None:
         """A node is done: its saved tensors are free, the gradients of leaves are there."""
         self._gradients += sum(found[1] for found in targets if found and found[0] == -1)
         self._note(call)

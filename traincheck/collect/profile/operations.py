@@ -14,6 +14,8 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._device import DeviceContext
 
+from traincheck.collect.trace_writer.emitter import hidden
+
 if TYPE_CHECKING:
     from traincheck.collect.profile.step import StepProfile
 
@@ -40,6 +42,8 @@ class Operations(TorchFunctionMode):
         step.end_operation(func, line, args, kwargs, result)
         return result
 
+    hidden(__torch_function__)
+
 
 def insert(mode: TorchFunctionMode) -> None:
     """Put a mode at the bottom of the stack, above the default device."""
@@ -63,4 +67,3 @@ def remove(mode: TorchFunctionMode) -> bool:
 def _taken() -> list[Any]:
     """All modes, the top first; the stack is empty then."""
     return [_pop() for _ in range(_length())]
-

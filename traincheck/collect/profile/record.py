@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from traincheck.collect.profile.finite import GIVEN, Entry, text_of
+from traincheck.collect.profile.finite import GIVEN, GRADIENT, OPTIMIZER, Entry, text_of
 from traincheck.collect.profile.layers import Form, LayerStep, Row
 from traincheck.collect.profile.step import StepProfile
 from traincheck.collect.profile.timeline import BACKWARD, FORWARD, PHASES, RECOMPUTE, Times
@@ -47,7 +47,8 @@ def _layers(step: StepProfile, times: Times) -> Iterator[dict[str, Any]]:
             "parent": row.parent,
             "calls": layer.calls,
             "recomputed": layer.recomputed,
-            "flops": [layer.forward, layer.backward],
+            # with ``use_reentrant``, the nodes are made when the segment is computed again
+            "flops": [layer.forward + (not layer.recomputed) * layer.untaped, layer.backward],
             "retained": layer.retained,
         }
         for name, phase in (("forward", FORWARD), ("backward", BACKWARD), ("again", RECOMPUTE)):
@@ -144,7 +145,7 @@ def _facts(step: StepProfile) -> dict[str, Any]:
 
 def _origin(step: StepProfile, entry: Entry, *, skipped_update: bool) -> dict[str, Any]:
     path = step.path_of(entry.call) if entry.call else ""
-    if entry.kind == GIVEN:
+    if entry.kind in (GIVEN, GRADIENT, OPTIMIZER):
         path = entry.name.rpartition(".")[0]
     user = _first_use(step, entry)
     return {

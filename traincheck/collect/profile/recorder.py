@@ -41,6 +41,9 @@ _OPERATIONS = "operations of compiled programs"
 _OPERATIONS_IN_EVAL = "operations of models in evaluation mode"
 
 
+Write = Callable[[int | None, dict[str, Any]], None]
+
+
 def window(first: int, steps: int) -> Window:
     """The recorded steps: those that are profiled, and the one before."""
     return Window(max(0, first - 1), first + steps - 1)
@@ -53,10 +56,13 @@ class ProfileRecorder:
         session: the recording that counts the steps.
         first: number of the first profiled step.
         steps: how many are profiled.
+        write: gets number and fields of each step, instead of the trace.
     """
 
-    def __init__(self, session: Recorder, first: int, steps: int) -> None:
-        self._session = session
+    def __init__(
+        self, session: Recorder, first: int, steps: int, write: Write | None = None
+    ) -> None:
+        self._session, self._sink = session, write
         self._steps = range(first, first + steps)
         self._patches = Patches()
         self._handles: list[Any] = []
@@ -93,6 +99,18 @@ class ProfileRecorder:
             self._write(em, complete=complete)
         self._restore()
 
+    def finish(self) -> None:
+        """The profiled block ends, and with it its last step."""
+        em = self._session.local.em or self._session.emitter()
+        busy, em.busy = em.busy, True
+        try:
+            self.close(em, complete=True)
+        except Exception as error:  # training must go on whatever we got wrong
+            self._session.fault(self.finish, error)
+        finally:
+            em.busy = busy
+            self.stop()
+
     def _at_step_end(self, em: Emitter) -> None:
         try:
             if self._step is not None:
@@ -102,7 +120,8 @@ class ProfileRecorder:
                 self._begin()
             elif self._patches.is_installed:
                 self._restore()
-                self._done()
+                if self._sink is None:
+                    self._done()
         except Exception as error:  # training must go on whatever we got wrong
             self.stop()
             self._session.fault(self._at_step_end, error)
@@ -125,7 +144,11 @@ class ProfileRecorder:
             step.close()
             scaled = self._session.steps.counters.get("scaler_step", 0)
             is_skipped = bool(scaled) and not step.updates
-            em.event("profile", record_of(step, skipped_update=is_skipped, complete=complete))
+            fields = record_of(step, skipped_update=is_skipped, complete=complete)
+            if self._sink is None:
+                em.event("profile", fields)
+            else:
+                self._sink(self._session.clock.step, fields)
 
     def _done(self) -> None:
         """Tell the launcher that the last step is there."""
@@ -158,7 +181,7 @@ class ProfileRecorder:
         if step is None:
             return
         if _is_compiled():
-            step.unseen[_OPERATIONS] += 1
+            step.unseen[_OPERATIONS] = 1
             return
         self._mode = Operations(step)
         insert(self._mode)
@@ -182,8 +205,10 @@ class ProfileRecorder:
                 recorder._give_up(error)
                 return original(self, *args, **kwargs)
             try:
-                result = recorder._hidden(original, self, args, kwargs) if hides else original(
-                    self, *args, **kwargs
+                result = (
+                    recorder._hidden(original, self, args, kwargs)
+                    if hides
+                    else original(self, *args, **kwargs)
                 )
             except BaseException:
                 recorder._leave(step, frame, None, has_raised=True)
@@ -261,6 +286,7 @@ class ProfileRecorder:
     def _before_update(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         step = self._step
         if step is not None:
+            self._forget_operations()  # hundreds of small ones, and no line of the program
             self._updating.append(step.begin_optimizer())
 
     def _after_update(self, optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -269,6 +295,8 @@ class ProfileRecorder:
             return
         try:
             step.end_optimizer(optimizer, self._updating.pop(), outside(sys._getframe(1)))
+            if not self._updating:
+                self._see_operations()
         except Exception as error:  # training must go on whatever we got wrong
             self._session.fault(self._after_update, error)
 

@@ -12,8 +12,9 @@ from typing import Any
 import torch
 
 _names: dict[type, tuple[str, ...]] = {}  # of the nodes of torch, one for each function
+_SavedTensor = torch._C._autograd.SavedTensor
 _RAW = "_raw_saved_"
-IS_READABLE = hasattr(torch._C._autograd.SavedTensor, "unpack_hook")
+IS_READABLE = hasattr(_SavedTensor, "unpack_hook")
 
 
 def saved_tensors(node: Any, packed: list[Any]) -> Iterator[torch.Tensor]:
@@ -49,10 +50,14 @@ def kept_inputs(unpack: Any, seen: set[int]) -> Iterator[torch.Tensor]:
     if frame is None or id(frame.cell_contents) in seen:
         return
     seen.add(id(frame.cell_contents))
-    saver = getattr(frame.cell_contents, "input_saver", None)
-    node = getattr(saver, "grad_fn", None)
-    if node is not None:
-        yield from saved_tensors(node, [])
+    kept = getattr(frame.cell_contents, "saved_args", None)
+    if kept is None:  # before torch 2.11
+        saver = getattr(frame.cell_contents, "input_saver", None)
+        node = getattr(saver, "grad_fn", None)
+        kept = () if node is None else node._raw_saved_tensors
+    for one in kept:
+        if isinstance(one, _SavedTensor) and one.unpack_hook is None:
+            yield one.data
 
 
 def size_of(tensor: torch.Tensor) -> tuple[int, int] | None:

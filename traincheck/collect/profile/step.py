@@ -13,8 +13,16 @@ import torch
 
 from traincheck.collect.profile.clock import StepClock
 from traincheck.collect.profile.finite import FiniteWatch
-from traincheck.collect.profile.graph import Graph
-from traincheck.collect.profile.layers import Layers, LayerStep, bytes_of, flowing, forms, tensors_in
+from traincheck.collect.profile.flops import untaped
+from traincheck.collect.profile.graph import Graph, next_number
+from traincheck.collect.profile.layers import (
+    Layers,
+    LayerStep,
+    bytes_of,
+    flowing,
+    forms,
+    tensors_in,
+)
 from traincheck.collect.profile.memory import MemoryWatch
 from traincheck.collect.profile.saved import size_of
 from traincheck.collect.profile.timeline import BACKWARD, LOADER, OPTIMIZER, Position, Timeline
@@ -31,6 +39,7 @@ class Frame(NamedTuple):
     row: int
     before: Position
     allocated: int
+    nodes: int
 
 
 class StepProfile:
@@ -140,7 +149,7 @@ class StepProfile:
                 self._take_inputs(layer, tensors, is_root=before.call == 0)
             graph = self.graph()
             graph.enter(call)
-            frame = Frame(call, row, before, self.memory.allocated(call))
+            frame = Frame(call, row, before, self.memory.allocated(call), next_number())
         timeline.resume()
         return frame
 
@@ -167,12 +176,25 @@ class StepProfile:
             if not has_raised:
                 tensors = list(tensors_in(result))
                 self._take_outputs(layer, tensors, is_again=self.backward_depth > 0)
+                if not self.backward_depth:
+                    self._count_untaped(layer, frame, tensors)
                 is_root = frame.before.call == 0 and not self.backward_depth
                 if is_root:
                     graph.walk(map(_node_of, tensors))
             grown = self.memory.allocated(frame.call) - frame.allocated
             layer.grown_forward = max(layer.grown_forward, grown)
         timeline.go(*frame.before)
+
+    def _count_untaped(self, layer: LayerStep, frame: Frame, outputs: _Tensors) -> None:
+        """A call of a module without others that made no node: no parameter of it is trained."""
+        if len(self.timeline.calls) - 1 != frame.call or next_number() != frame.nodes:
+            return
+        module = self.layers.rows[frame.row].module
+        counted = None if module is None or not outputs else untaped(module, layer.inputs, outputs)
+        if counted is None:
+            self.unseen["FLOPs of calls without gradients"] += 1
+        else:
+            layer.untaped += counted
 
     def _take_outputs(self, layer: LayerStep, tensors: _Tensors, *, is_again: bool) -> None:
         if layer.outputs is None:
@@ -226,6 +248,8 @@ class StepProfile:
                 graph = self.graph()
                 graph.walk(getattr(root, "grad_fn", None) for root in tensors)
                 graph.enter(0)
+                if not self.backward_depth:
+                    self._settle()
                 self.memory.begin_backward()
         except Exception as error:  # training must go on whatever we got wrong
             self.fault(self.begin_backward, error)
@@ -238,7 +262,8 @@ class StepProfile:
         self.timeline.pause()
         self.backward_depth -= 1
         if not self.backward_depth:
-            self._settle()
+            for layer in self.steps.values():
+                layer.saved = 0  # what was computed again is free, too
             self.memory.end_backward()
             self._take_gradients()
         self.graph().enter(before.call)

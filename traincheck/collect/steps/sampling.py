@@ -4,6 +4,7 @@ from __future__ import annotations
 
 _FAR = 1 << 20  # steps
 
+
 class EveryNth:
     """The first ``warmup`` steps, then those whose number is a multiple of ``every``.
 
