@@ -1,4 +1,4 @@
-"""The first NaN or infinity: its step, phase, module, operation and line; healthy twins are quiet."""
+"""The first NaN or infinity: step, phase, module, operation, line; healthy twins are quiet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every kind of network: times add up, retained memory is that of the hooks, training is unchanged."""
+"""Every network: times add up, retained memory is that of hooks, training is unchanged."""
 
 from __future__ import annotations
 

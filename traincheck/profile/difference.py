@@ -53,9 +53,8 @@ def read_document(path: Path | str) -> dict[str, Any]:
         OSError: it cannot be read.
     """
     try:
-        found = parse_json(read_regular(path))
-        if not isinstance(found, dict) or not isinstance(found["tree"], dict):
-            raise TypeError("no object")
+        found: dict[str, Any] = {**parse_json(read_regular(path))}
+        found["tree"] = {**found["tree"]}
         version = int(found["schema_version"])
     except (ValueError, TypeError, KeyError) as error:
         raise UsageError(

@@ -113,7 +113,7 @@ def _step_of(event: ProfileEvent) -> StepRecord:
     layers = [_layer(record) for record in event.layers]
     outside = layers[0] if layers else Layer(path=OUTSIDE)
     outside.path = OUTSIDE
-    roots = []
+    roots: list[Layer] = []
     for layer, record in list(zip(layers, event.layers))[1:]:
         parent = int(record["parent"])
         (layers[parent].children if parent else roots).append(layer)

@@ -41,7 +41,7 @@ class CudaClock:
         self._free: list[Any] = []
 
     def stamp(self) -> Any:
-        event = self._free.pop() if self._free else torch.cuda.Event(enable_timing=True)
+        event = self._free.pop() if self._free else torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record()
         return event
 
@@ -63,7 +63,7 @@ def step_clock() -> StepClock:
     Events of different devices cannot be compared: with several devices in one process it is the
     clock of the CPU, which sees kernels only where the program waits for them.
     """
-    if not torch.cuda.is_available() or not torch.cuda.is_initialized():
+    if not torch.cuda.is_available() or not torch.cuda._initialized:
         return CpuClock()
     used = [n for n in range(torch.cuda.device_count()) if torch.cuda.memory_allocated(n)]
     return CudaClock() if len(used) == 1 else CpuClock()

@@ -223,10 +223,8 @@ def untaped(
     if isinstance(module, torch.nn.RNNBase):
         tokens = prod(outputs[0].shape[:-1])
         return 2 * tokens * sum(p.numel() for p in module.parameters() if p.dim() > 1)
-    is_free = isinstance(module, torch.nn.Embedding) or all(
-        p.dim() < 2 for p in module.parameters()
-    )
-    return 0 if is_free else None
+    has_matrix = any(p.dim() > 1 for p in module.parameters())
+    return None if has_matrix and not isinstance(module, torch.nn.Embedding) else 0
 
 
 # Nodes that compute much and have no formula.

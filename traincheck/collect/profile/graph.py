@@ -7,24 +7,40 @@ walked when an outermost module returns and when a backward pass begins. No node
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
 
 import torch
 
+from traincheck.collect.profile.finite import FiniteWatch
 from traincheck.collect.profile.flops import flops
+from traincheck.collect.profile.layers import LayerStep
+from traincheck.collect.profile.memory import MemoryWatch
 from traincheck.collect.profile.saved import IS_READABLE, kept_inputs, saved_tensors, size_of
-from traincheck.collect.profile.timeline import BACKWARD
+from traincheck.collect.profile.timeline import BACKWARD, Timeline
 from traincheck.collect.tensors.reading import unseen
-
-if TYPE_CHECKING:
-    from traincheck.collect.profile.step import StepProfile
 
 next_number = torch._C._autograd._get_sequence_nr
 _CUSTOM: type = getattr(torch._C, "_FunctionBase", object)
 _ACCUMULATE = "AccumulateGrad"
 # Functions of torch itself that are written as a program's are, and compute nothing.
 _FREE = frozenset({"CheckpointFunctionBackward", "_NoopSaveInputsBackward", "_DDPSinkBackward"})
+
+
+class Step(Protocol):
+    """The step that a graph belongs to: see `StepProfile`."""
+
+    timeline: Timeline
+    finite: FiniteWatch
+    memory: MemoryWatch
+    is_open: bool
+    uncounted: Counter[str]
+    unseen: Counter[str]
+    fault: Callable[[Any, BaseException], None]
+
+    def layer(self, row: int) -> LayerStep:
+        """The facts of a row in this step."""
 
 
 class Graph:
@@ -34,7 +50,7 @@ class Graph:
         first: number of the first node of the step.
     """
 
-    def __init__(self, step: StepProfile) -> None:
+    def __init__(self, step: Step) -> None:
         self._step = step
         self.first = next_number()
         self._starts: list[int] = [self.first]
@@ -133,7 +149,7 @@ class _Before:
 
     __slots__ = ("_call", "_step")
 
-    def __init__(self, step: StepProfile, call: int) -> None:
+    def __init__(self, step: Step, call: int) -> None:
         self._step, self._call = step, call
 
     def __call__(self, gradients: Any) -> None:
@@ -148,7 +164,7 @@ class _After:
     __slots__ = ("_call", "_graph", "_held", "_kind", "_number", "_step", "_targets")
 
     def __init__(
-        self, step: StepProfile, graph: Graph, number: int, kind: str, call: int, held: int,
+        self, step: Step, graph: Graph, number: int, kind: str, call: int, held: int,
         targets: tuple[tuple[int, int] | None, ...],
     ) -> None:  # fmt: skip
         self._step, self._graph, self._number, self._kind = step, graph, number, kind

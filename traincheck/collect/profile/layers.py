@@ -22,7 +22,7 @@ Form = tuple[list[int], str]
 
 
 class Row:
-    """A module. names: of its own parameters and buffers are those of its tables.
+    """A module.
 
     Attributes:
         path: dotted, beginning with the class of the outermost module.
@@ -43,7 +43,7 @@ class Row:
         return None if self.ref is None else self.ref()
 
     def own(self, table: str) -> Iterator[tuple[str, torch.Tensor]]:
-        """Name and tensor of its own parameters or buffers: ``_parameters``, ``_buffers``."""
+        """Names and tensors of one of its tables: ``_parameters``, ``_buffers``."""
         module = self.module
         held = {} if module is None else getattr(module, table, {})
         for name, tensor in list(held.items()):

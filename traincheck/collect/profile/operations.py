@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from types import FrameType
+from typing import Any, Protocol
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -16,18 +17,32 @@ from torch.utils._device import DeviceContext
 
 from traincheck.collect.trace_writer.emitter import hidden
 
-if TYPE_CHECKING:
-    from traincheck.collect.profile.step import StepProfile
-
 _GETTERS = frozenset({"__get__", "__set__", "backward", "size", "dim", "requires_grad_"})
 _push, _pop = torch._C._push_on_torch_function_stack, torch._C._pop_torch_function_stack
 _length = torch._C._len_torch_function_stack
 
 
+class Step(Protocol):
+    """The step whose operations are seen: see `StepProfile`."""
+
+    is_open: bool
+
+    def is_mine(self) -> bool:
+        """Whether the step is that of this thread."""
+
+    def begin_operation(self, func: Any, frame: FrameType | None) -> str | None:
+        """A function is called. Returns its line."""
+
+    def end_operation(
+        self, func: Any, line: str | None, args: Any, kwargs: Any, result: Any
+    ) -> None:
+        """It returns."""
+
+
 class Operations(TorchFunctionMode):
     """Sees the functions that the program calls, and changes none of them."""
 
-    def __init__(self, step: StepProfile) -> None:
+    def __init__(self, step: Step) -> None:
         super().__init__()
         self._step = step
 

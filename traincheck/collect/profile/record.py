@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -22,7 +22,7 @@ def record_of(step: StepProfile, *, skipped_update: bool, complete: bool) -> dic
     skipped_update: a gradient scaler has found infinities, and left the parameters as they were.
     """
     called = {row for row, layer in step.steps.items() if layer.calls or layer.recomputed}
-    times = step.timeline.times(step.rows_of(called))
+    times = step.timeline.times(_rows_of(step, called))
     entry = step.finite.origin()
     origin = None if entry is None else _origin(step, entry, skipped_update=skipped_update)
     return {
@@ -36,6 +36,29 @@ def record_of(step: StepProfile, *, skipped_update: bool, complete: bool) -> dic
         "unseen": dict(step.unseen),
         "complete": complete,
     }
+
+
+def _path_of(step: StepProfile, call: int) -> str:
+    """Path of the module of a call; empty outside of modules."""
+    return step.layers.rows[step.timeline.calls[call][0]].path
+
+
+def _rows_of(step: StepProfile, called: set[int]) -> Callable[[int], tuple[int, ...]]:
+    """The rows that the time of a call is part of: those of its callers, each once.
+
+    A container that is never called, such as a list of modules, gets the time of the modules in it.
+    """
+    known: dict[int, tuple[int, ...]] = {0: ()}
+
+    def rows_of(call: int) -> tuple[int, ...]:
+        found = known.get(call)
+        if found is None:
+            row, parent = step.timeline.calls[call]
+            around = (one for one in step.layers.ancestors(row) if one not in called)
+            found = known[call] = tuple(dict.fromkeys((*rows_of(parent), row, *around)))
+        return found
+
+    return rows_of
 
 
 def _layers(step: StepProfile, times: Times) -> Iterator[dict[str, Any]]:
@@ -115,12 +138,12 @@ def _memory(step: StepProfile) -> dict[str, Any]:
     call = memory.peak_call
     found: dict[str, Any] = {
         "activations": memory.peak,
-        "at": None if call is None else step.path_of(call),
+        "at": None if call is None else _path_of(step, call),
         "in_backward": call is not None,
     }
     if memory.allocated_peak:
         found["allocated"] = memory.allocated_peak
-        found["allocated_at"] = step.path_of(memory.allocated_call)
+        found["allocated_at"] = _path_of(step, memory.allocated_call)
     return found
 
 
@@ -144,7 +167,7 @@ def _facts(step: StepProfile) -> dict[str, Any]:
 
 
 def _origin(step: StepProfile, entry: Entry, *, skipped_update: bool) -> dict[str, Any]:
-    path = step.path_of(entry.call) if entry.call else ""
+    path = _path_of(step, entry.call) if entry.call else ""
     if entry.kind in (GIVEN, GRADIENT, OPTIMIZER):
         path = entry.name.rpartition(".")[0]
     user = _first_use(step, entry)

@@ -20,6 +20,7 @@ from traincheck.collect.profile.operations import Operations, insert, remove
 from traincheck.collect.profile.patches import Patches
 from traincheck.collect.profile.record import record_of
 from traincheck.collect.profile.step import StepProfile
+from traincheck.collect.profile.timeline import LOADER, OPTIMIZER
 from traincheck.collect.steps.sampling import Window
 from traincheck.collect.tensors.reading import unseen
 from traincheck.collect.trace_writer.call_site import outside
@@ -270,24 +271,24 @@ class ProfileRecorder:
         return _engine_run_backward
 
     def _wrap_next(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def __next__(iterator: Any) -> Any:
+        def fetch(iterator: Any) -> Any:
             step = self._step
             if step is None or not step.is_mine():
                 return original(iterator)
-            before = step.begin_fetch()
+            before = step.begin(LOADER)
             try:
                 return original(iterator)
             finally:
                 if step.is_open:
-                    step.end_fetch(before)
+                    step.timeline.go(*before)
 
-        return __next__
+        return fetch
 
     def _before_update(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         step = self._step
         if step is not None:
             self._forget_operations()  # hundreds of small ones, and no line of the program
-            self._updating.append(step.begin_optimizer())
+            self._updating.append(step.begin(OPTIMIZER))
 
     def _after_update(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         step = self._step

@@ -11,8 +11,10 @@ from typing import Any
 
 import torch
 
+from traincheck.handlers import give_back
+
 _names: dict[type, tuple[str, ...]] = {}  # of the nodes of torch, one for each function
-_SavedTensor = torch._C._autograd.SavedTensor
+_SavedTensor: Any = torch._C._autograd.SavedTensor
 _RAW = "_raw_saved_"
 IS_READABLE = hasattr(_SavedTensor, "unpack_hook")
 
@@ -65,5 +67,6 @@ def size_of(tensor: torch.Tensor) -> tuple[int, int] | None:
     try:
         storage = tensor.untyped_storage()
         return (storage.data_ptr(), storage.nbytes()) if storage.nbytes() else None
-    except (NotImplementedError, RuntimeError):  # subclasses, sparse tensors
+    except (NotImplementedError, RuntimeError) as error:  # subclasses, sparse tensors
+        give_back(error)
         return None

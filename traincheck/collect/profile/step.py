@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from functools import partial
 from threading import get_ident
 from types import FrameType
 from typing import Any, NamedTuple
@@ -25,7 +24,7 @@ from traincheck.collect.profile.layers import (
 )
 from traincheck.collect.profile.memory import MemoryWatch
 from traincheck.collect.profile.saved import size_of
-from traincheck.collect.profile.timeline import BACKWARD, LOADER, OPTIMIZER, Position, Timeline
+from traincheck.collect.profile.timeline import BACKWARD, Position, Timeline
 from traincheck.collect.tensors.reading import unseen
 from traincheck.collect.trace_writer.call_site import outside
 
@@ -43,7 +42,7 @@ class Frame(NamedTuple):
 
 
 class StepProfile:
-    """What one step shows, until it is closed.
+    """The facts of one step, until it is closed.
 
     Args:
         layers: the rows, which outlive the step.
@@ -84,15 +83,11 @@ class StepProfile:
     # -- rows
 
     def layer(self, row: int) -> LayerStep:
-        """What this step shows of a row."""
+        """The facts of a row in this step."""
         found = self.steps.get(row)
         if found is None:
             found = self.steps[row] = LayerStep()
         return found
-
-    def path_of(self, call: int) -> str:
-        """Path of the module of a call; empty outside of modules."""
-        return self.layers.rows[self.timeline.calls[call][0]].path
 
     def _known(self) -> list[tuple[int, int] | None]:
         tables = ("_parameters", "_buffers")
@@ -281,16 +276,16 @@ class StepProfile:
                 if gradient is not None:
                     self.gradients[id(parameter)] = gradient.numel() * gradient.element_size()
 
-    def begin_optimizer(self) -> Position:
-        """An optimizer steps."""
+    def begin(self, phase: int) -> Position:
+        """A phase outside of modules begins. Returns the position to `go` back to."""
         before = self.timeline.here
-        self.timeline.go(0, OPTIMIZER)
+        self.timeline.go(0, phase)
         return before
 
     def end_optimizer(
         self, optimizer: torch.optim.Optimizer, before: Position, where: str | None
     ) -> None:
-        """It has stepped, called at this line."""
+        """An optimizer has stepped, called at this line."""
         self.timeline.pause()
         self.updates += 1
         with unseen():
@@ -303,15 +298,6 @@ class StepProfile:
                         self.finite.updated(parameter, where)
         self.timeline.go(*before)
 
-    def begin_fetch(self) -> Position:
-        """A loader is asked for a batch."""
-        before = self.timeline.here
-        self.timeline.go(0, LOADER)
-        return before
-
-    def end_fetch(self, before: Position) -> None:
-        self.timeline.go(*before)
-
     # -- the end
 
     def close(self) -> None:
@@ -319,26 +305,6 @@ class StepProfile:
         self.is_open = False
         self._settle()
         self._graphs.clear()
-
-    def rows_of(self, called: set[int]) -> Callable[[int], tuple[int, ...]]:
-        """The rows that the time of a call is part of: those of its callers, each once.
-
-        A container that is never called, such as a list of modules, gets the time of the modules in
-        it.
-        """
-        return partial(self._rows_of, called, {})
-
-    def _rows_of(
-        self, called: set[int], known: dict[int, tuple[int, ...]], call: int
-    ) -> tuple[int, ...]:
-        found = known.get(call)
-        if found is None:
-            row, parent = self.timeline.calls[call]
-            rows = [] if not call else [*self._rows_of(called, known, parent)]
-            if call:
-                rows += [row, *(r for r in self.layers.ancestors(row) if r not in called)]
-            found = known[call] = tuple(dict.fromkeys(rows))
-        return found
 
 
 def _places(tensors: _Tensors) -> list[tuple[int, int]]:
