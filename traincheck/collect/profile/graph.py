@@ -19,6 +19,7 @@ from traincheck.collect.profile.layers import LayerStep
 from traincheck.collect.profile.memory import MemoryWatch
 from traincheck.collect.profile.saved import IS_READABLE, kept_inputs, saved_tensors, size_of
 from traincheck.collect.profile.timeline import BACKWARD, Timeline
+from traincheck.collect.tensors.autograd_graph import IS_TOLD
 from traincheck.collect.tensors.reading import unseen
 
 next_number = torch._C._autograd._get_sequence_nr
@@ -102,7 +103,8 @@ class Graph:
         layer = step.layer(step.timeline.calls[call][0])
         kind = type(node).__name__
         is_custom = isinstance(node, _CUSTOM)
-        cost = None if is_custom and kind not in _FREE else flops(node)
+        is_known = IS_TOLD and (not is_custom or kind in _FREE)
+        cost = flops(node) if is_known else None
         if cost is None:
             step.uncounted[kind] += 1
         else:

@@ -13,13 +13,12 @@ import weakref
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from os import getpid
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from traincheck.collect.active_session import CURRENT
 from traincheck.collect.context import Hooks
 from traincheck.collect.instruments.registry import INSTRUMENTS
 from traincheck.collect.launch.settings import Settings
-from traincheck.collect.profile.recorder import ProfileRecorder, window
 from traincheck.collect.session.emitters import Emitters
 from traincheck.collect.session.faults import Faults, leave_mark
 from traincheck.collect.session.process_exit import ProcessExit
@@ -38,6 +37,9 @@ from traincheck.handlers import give_back
 from traincheck.schema.claims import SAMPLED_STEPS, Schedule
 from traincheck.schema.layout import unused_file_name
 from traincheck.schema.marks import Marks
+
+if TYPE_CHECKING:
+    from traincheck.collect.profile.recorder import ProfileRecorder
 
 logger = logging.getLogger(__name__)
 
@@ -61,9 +63,10 @@ class Session:
         schedule = SAMPLED_STEPS if thins_calls or thins_looks else Schedule()
         self.stats = TensorStats(needs, self.clock, every=settings.every)
         self.tracker = Tracker(needs, stats=self.stats)
-        profiled = settings.profile
-        self.sampling = window(*profiled) if profiled else EveryNth(settings.every, settings.warmup)
-        self.profile = ProfileRecorder(self, *profiled) if profiled else None
+        self.sampling = EveryNth(settings.every, settings.warmup)
+        self.profile: ProfileRecorder | None = None
+        if settings.profile is not None:
+            self._profile_steps(*settings.profile)
         self.live = LiveObjects()
         self.hooks = Hooks()
         # Ids, until a backward pass, in a recorded step that follows an unrecorded one
@@ -87,6 +90,13 @@ class Session:
         self.steps = self._boundary.steps
         self.user_marks = UserMarks(self)
         self._is_closed = False
+
+    def _profile_steps(self, first: int, steps: int) -> None:
+        """Record these steps alone, and profile them."""
+        from traincheck.collect.profile.recorder import ProfileRecorder, window
+
+        self.sampling = window(first, steps)
+        self.profile = ProfileRecorder(self, first, steps)
 
     # -- life
 
