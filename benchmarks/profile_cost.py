@@ -13,6 +13,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,7 @@ def measured(
             optimizer.step()
         if session is not None:
             session.stop()
-    spent = [1000 * (after - before) for before, after in zip(moments, moments[1:])]
+    spent = [1000 * (after - before) for before, after in pairwise(moments)]
     return spent[_FIRST:]
 
 

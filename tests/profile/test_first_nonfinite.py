@@ -265,3 +265,16 @@ def test_a_step_that_the_scaler_skips_is_no_fault(tmp_path: Path) -> None:
     first = profile_of(recorded).steps[0]
     assert first.origin is not None
     assert first.origin.is_skipped
+
+
+def test_memory_that_is_not_set_yet_is_no_fault(tmp_path: Path) -> None:
+    def filled(x: torch.Tensor) -> torch.Tensor:
+        whole = torch.empty(16, 8)
+        whole.view(torch.int32).fill_(0x7FC00000)  # NaN, as memory may hold
+        y = torch.empty_like(x, requires_grad=False)
+        y.view(torch.int32).fill_(0x7FC00000)
+        y[:4] = 1.0
+        y[4:].copy_(torch.ones(4, 8))
+        return x + y
+
+    assert run(tmp_path, Middle(filled)).origin is None

@@ -25,6 +25,11 @@ _PLACING = frozenset(
     {"masked_fill", "masked_fill_", "full", "full_like", "new_full", "fill_", "where", "triu",
      "tril", "tensor", "masked_scatter", "index_fill", "finfo"}
 )  # fmt: skip
+# Functions whose results hold whatever was in memory before.
+_UNSET = frozenset(
+    {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided",
+     "resize_", "resize_as_"}
+)  # fmt: skip
 FORWARD, LOSS, GIVEN, BACKWARD, GRADIENT, OPTIMIZER = (
     "forward", "loss", "given", "backward", "gradient", "optimizer",
 )  # fmt: skip
@@ -58,6 +63,7 @@ class FiniteWatch:
         self.bad: set[tuple[int, int]] = set()
         self.skipped = 0  # tensors that could not be read
         self._name_of = name_of
+        self._unset: dict[int, weakref.ref[torch.Tensor]] = {}
         self._known: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
 
     def result(
@@ -65,9 +71,15 @@ class FiniteWatch:
     ) -> None:
         """An operation has returned. where: its line, asked for if it is needed."""
         for tensor in tensors:
+            if name in _UNSET:
+                self._unset[id(tensor)] = weakref.ref(tensor)
+                continue
             value = self._value(tensor)
             if value is None:
                 self._known.pop(id(tensor), None)
+                self._unset.pop(id(tensor), None)
+                continue
+            if self._unset and any(map(self._is_unset, (tensor, *given))):
                 continue
             sources = tuple(self._sources(given, tensor))
             placed = name in _PLACING or any(
@@ -113,6 +125,16 @@ class FiniteWatch:
         """Whether a tensor on the CPU is not finite; False for others."""
         value = self._value(tensor)
         return value is not None and isinstance(value[0], float)
+
+    def _is_unset(self, value: Any) -> bool:
+        """Whether a tensor, or the one that it is a view of, was never written to."""
+        if not isinstance(value, torch.Tensor):
+            return False
+        base = value._base
+        found = self._unset.get(id(value))
+        return (found is not None and found() is value) or (
+            base is not None and self._is_unset(base)
+        )
 
     def _add(self, tensor: torch.Tensor | None, entry: Entry) -> None:
         if len(self.entries) < _MOST_ENTRIES:
