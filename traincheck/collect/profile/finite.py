@@ -30,6 +30,13 @@ _UNSET = frozenset(
     {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided",
      "resize_", "resize_as_"}
 )  # fmt: skip
+# Nodes that give the memory of a gradient to the next node: it was tested already.
+_HANDING_ON = frozenset(
+    f"{name}Backward{number}"
+    for name in ("Add", "Alias", "Expand", "Permute", "ReshapeAlias", "Squeeze", "Sub", "T",
+                 "Transpose", "UnsafeView", "Unsqueeze", "View")
+    for number in range(3)
+)  # fmt: skip
 FORWARD, LOSS, GIVEN, BACKWARD, GRADIENT, OPTIMIZER = (
     "forward", "loss", "given", "backward", "gradient", "optimizer",
 )  # fmt: skip
@@ -74,7 +81,8 @@ class FiniteWatch:
             if name in _UNSET:
                 self._unset[id(tensor)] = weakref.ref(tensor)
                 continue
-            value = self._value(tensor)
+            is_same = not (self.entries or name.endswith("_")) and _is_view_of(tensor, given)
+            value = None if is_same else self._value(tensor)
             if value is None:
                 self._known.pop(id(tensor), None)
                 self._unset.pop(id(tensor), None)
@@ -96,11 +104,16 @@ class FiniteWatch:
 
     def gradient(
         self, name: str, call: int, where: Callable[[], str | None], gradients: Iterable[Any],
-        targets: tuple[tuple[int, int] | None, ...],
+        given: Iterable[Any], targets: tuple[tuple[int, int] | None, ...],
     ) -> None:  # fmt: skip
         """A node has computed gradients. targets: where each of them goes."""
+        met: set[int] = set()
+        if name in _HANDING_ON and not self.entries:
+            met = {one.data_ptr() for one in given if type(one) is torch.Tensor}
         for gradient, target in zip(gradients, targets):
-            value = self._value(gradient) if isinstance(gradient, torch.Tensor) else None
+            if type(gradient) is not torch.Tensor or gradient.data_ptr() in met:
+                continue
+            value = self._value(gradient)
             if value is not None:
                 self._add(None, Entry(BACKWARD, name, call, where(), value, target=target))
 
@@ -205,6 +218,17 @@ class FiniteWatch:
                 placed.add(one)
         left = [one for one in sorted(chain) if one not in placed]
         return left[0] if left else index
+
+
+def _is_view_of(tensor: torch.Tensor, given: Iterable[Any]) -> bool:
+    """Whether it shows elements of an argument, which were tested already."""
+    base = tensor._base
+    if base is None:
+        return False
+    return any(
+        isinstance(one, torch.Tensor) and one is not tensor and (one is base or one._base is base)
+        for one in given
+    )
 
 
 def _read(entries: list[Entry]) -> None:

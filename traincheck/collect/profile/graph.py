@@ -179,7 +179,9 @@ class _After:
         step.timeline.pause()
         try:
             with unseen():
-                step.finite.gradient(self._kind, self._call, self._line, computed, self._targets)
+                step.finite.gradient(
+                    self._kind, self._call, self._line, computed, given, self._targets
+                )
                 step.memory.backward(self._call, self._held, self._targets)
         except Exception as error:  # training must go on whatever we got wrong
             step.fault(self.__call__, error)
