@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import torch
 from torch.autograd.graph import saved_tensors_hooks
 
 from tests.profile.networks import NETWORKS, Reused, of_logits
-from tests.profile.profiling import layer, profiling, train, trained
+from tests.profile.profiling import layer, profile_of, profiling, train, trained
 from traincheck.profile.layers import StepRecord
 from traincheck.profile.tree import document, info_of
 
@@ -254,3 +255,29 @@ def test_a_failure_of_ours_drops_the_profile_and_not_the_training(
     assert not run.of("profile")
     assert run.marks("fault")
     assert not torch._C._len_torch_function_stack()
+
+
+def test_the_exchange_of_gradients_is_not_time_of_a_layer(tmp_path: Path) -> None:
+    from torch import distributed
+
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 2))
+    store = distributed.FileStore(str(tmp_path / "store"), 1)
+    distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        wrapped = torch.nn.parallel.DistributedDataParallel(model)
+        optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.1)
+
+        def slow(_: Any, bucket: Any) -> Any:
+            time.sleep(0.05)
+            future = torch.futures.Future()
+            future.set_result(bucket.buffer())
+            return future
+
+        slow.__annotations__.clear()  # torch compares them with its own classes
+        wrapped.register_comm_hook(None, slow)
+        with profiling(tmp_path / "run", wrapped, optimizer) as run:
+            train(wrapped, optimizer, lambda m: of_logits(m(torch.ones(4, 8))), 2)
+    finally:
+        distributed.destroy_process_group()
+    step = profile_of(run).steps[0]
+    assert step.outside.backward_own > 50_000_000 > sum(one.backward_own for one in step.layers())

@@ -205,13 +205,14 @@ def _notes(layer: Layer) -> str:
 def _footer(profile: Profile) -> Iterator[str]:
     step = profile.typical
     spent = step.phases
-    again = spent.get("recompute", 0)
+    again, beside = spent.get("recompute", 0), step.outside.backward_own
     yield _line(
         "phases",
         [
             f"forward {milliseconds(spent.get('forward', 0))} ms",
             f"backward {milliseconds(spent.get('backward', 0) + again)} ms"
-            + (f" ({milliseconds(again)} computed again)" if again else ""),
+            + (f" ({milliseconds(again)} computed again)" if again else "")
+            + (f" ({milliseconds(beside)} outside of modules)" if beside else ""),
             f"optimizer {milliseconds(spent.get('optimizer', 0))} ms",
             f"loader {milliseconds(spent.get('loader', 0))} ms",
             f"outside {milliseconds(spent.get('outside', 0))} ms",

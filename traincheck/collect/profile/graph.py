@@ -36,6 +36,7 @@ class Step(Protocol):
     finite: FiniteWatch
     memory: MemoryWatch
     is_open: bool
+    exchanges: bool
     uncounted: Counter[str]
     unseen: Counter[str]
     fault: Callable[[Any, BaseException], None]
@@ -185,7 +186,8 @@ class _After:
                 step.memory.backward(self._call, self._held, self._targets)
         except Exception as error:  # training must go on whatever we got wrong
             step.fault(self.__call__, error)
-        step.timeline.go(self._call, BACKWARD)
+        # Until the next node, gradients are added up; of several ranks also exchanged
+        step.timeline.go(0 if step.exchanges else self._call, BACKWARD)
 
     def _line(self) -> str | None:
         return self._graph.line_of(self._number)

@@ -17,6 +17,7 @@ from traincheck.collect.tracking.naming import class_of, is_there, unwrap, walk
 OUTSIDE = ""  # path of row 0
 _MOST_FORMS = 64  # tensors of one call whose shapes are kept
 _MOST_DEPTH = 4
+_EXCHANGING = frozenset({"DistributedDataParallel", "FullyShardedDataParallel"})
 
 Form = tuple[list[int], str]
 
@@ -95,6 +96,14 @@ class Layers:
             self.rows.append(Row(path, module, parent))
         self._of[id(module)] = number
         return number
+
+    @property
+    def are_exchanged(self) -> bool:
+        """Whether a wrapper exchanges gradients between ranks in the backward pass."""
+        classes = (type(row.module) for row in self.rows)
+        return any(
+            cls.__name__ in _EXCHANGING or cls.__name__.startswith("FSDP") for cls in classes
+        )
 
     def ancestors(self, row: int) -> Iterator[int]:
         """The rows that hold it, from the inside."""

@@ -51,6 +51,7 @@ class StepProfile:
 
     Attributes:
         is_open: whether the step goes on; hooks of nodes may outlive it.
+        exchanges: whether ranks exchange gradients within backward passes.
         updates: how often an optimizer stepped.
         uncounted, unseen: see `ProfileEvent`.
         states: bytes of optimizer states.
@@ -66,6 +67,7 @@ class StepProfile:
         self.finite = FiniteWatch(self._name_of)
         self.memory = MemoryWatch(self._known(), is_cuda=clock.name == "cuda")
         self.is_open = True
+        self.exchanges = layers.are_exchanged
         self.updates = 0
         self.uncounted: Counter[str] = Counter()
         self.unseen: Counter[str] = Counter()
@@ -132,6 +134,7 @@ class StepProfile:
             row = self.layers.row(module, caller)
             if len(self.layers.rows) != rows:
                 self.memory.exclude(self._known())
+                self.exchanges = self.layers.are_exchanged
             is_again = self.backward_depth > 0
             call = timeline.enter(row, is_again=is_again)
             layer = self.layer(row)
