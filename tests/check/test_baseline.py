@@ -71,14 +71,22 @@ GOOD = {"kind": "traincheck-baseline", "schema_version": 1, "findings": []}
         ("[]", "is not a baseline"),
         ('{"findings": []}', "is not a baseline"),
         (json.dumps({**GOOD, "schema_version": 2}), "written by schema 2, this is 1"),
-        (json.dumps({**GOOD, "findings": None}), "an entry is incomplete"),
-        (json.dumps({**GOOD, "findings": [{"fingerprint": "x"}]}), "an entry is incomplete"),
-        (json.dumps({**GOOD, "findings": [{"variables": []}]}), "an entry is incomplete"),
+        (
+            json.dumps({**GOOD, "findings": None}),
+            r"Expected `array`, got `null` - at `\$.findings`",
+        ),
+        (json.dumps({**GOOD, "findings": [{"fingerprint": "x"}]}), "required field `check`"),
+        (json.dumps({**GOOD, "findings": [{"variables": []}]}), "required field `fingerprint`"),
         (
             json.dumps({**GOOD, "findings": [{"fingerprint": "x", "variables": []}]}),
-            "an entry is incomplete",
+            "required field `check`",
         ),
-        (json.dumps({**GOOD, "findings": [{"fingerprint": "x", "variables": [1]}]}), "incomplete"),
+        (
+            json.dumps(
+                {**GOOD, "findings": [{"fingerprint": "x", "check": "y", "variables": [1]}]}
+            ),
+            r"Expected `str`, got `int` - at `\$.findings\[0\].variables",
+        ),
     ],
 )
 def test_what_is_no_baseline_is_named(tmp_path: Path, content: str | None, what: str) -> None:

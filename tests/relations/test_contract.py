@@ -138,6 +138,23 @@ def test_examples_do_not_depend_on_what_it_did_not_ask_for(relation):
 
 
 @relations
+def test_its_proposer_makes_nothing_of_the_events_that_it_ignores(relation):
+    whole, part = relation.proposer(), relation.proposer()
+    for event in rich_run().build():
+        whole.observe(event)
+        if event.kind not in part.ignored_kinds:
+            part.observe(event)
+    assert list(part.hypotheses()) == list(whole.hypotheses())
+    assert list(part.observed_terms()) == list(whole.observed_terms())
+
+
+def test_changes_of_state_are_withheld_from_proposers_of_calls():
+    """They are nine events in ten."""
+    ignoring = {r.name for r in BUILT_IN if "state" in r.proposer().ignored_kinds}
+    assert ignoring == {"constant", "count", "input_output", "loss", "schedule"}
+
+
+@relations
 def test_it_says_each_claim_in_words_of_its_own(relation):
     said = [relation.text(claim) for claim in of(relation)]
     assert all(text and text[-1] not in ".!" for text in said)

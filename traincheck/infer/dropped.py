@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from traincheck.errors import InvariantFormatError
 from traincheck.schema.claims import Hypothesis, Invariant
 from traincheck.schema.json_text import parse_json
 from traincheck.schema.reading import read_regular
+from traincheck.schema.record import Record
 
 VERSION = 1
 _CLOSEST = 5
@@ -84,6 +87,34 @@ def dropped_json(dropped: Iterable[Dropped]) -> dict[str, Any]:
     return {"schema_version": VERSION, "dropped": entries}
 
 
+class _Examples(Record, frozen=True, kw_only=True):
+    positive: int
+    negative: int
+
+
+class _Entry(Record, frozen=True, kw_only=True):
+    relation: str
+    params: dict[str, Any]
+    text: str
+    reason: str
+    detail: str
+    examples: _Examples
+
+    def build(self) -> Dropped:
+        return Dropped(
+            hypothesis=Hypothesis(relation=self.relation, params=self.params),
+            text=self.text,
+            reason=self.reason,
+            detail=self.detail,
+            positive=self.examples.positive,
+            negative=self.examples.negative,
+        )
+
+
+class _Form(Record, frozen=True, kw_only=True):
+    dropped: tuple[_Entry, ...]
+
+
 def read_dropped(path: str | Path) -> list[Dropped]:
     """Read the file.
 
@@ -92,22 +123,11 @@ def read_dropped(path: str | Path) -> list[Dropped]:
     """
     fix = "learn again: traincheck-infer --force -t DIR"
     try:
-        value = parse_json(read_regular(path))
-        return [_dropped(entry) for entry in value["dropped"]]
+        form = msgspec.convert(parse_json(read_regular(path)), _Form)
     except OSError as error:
         raise InvariantFormatError(
             f"{path}: cannot be read: {error.strerror or error}", fix=fix
         ) from error
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except ValueError as error:  # msgspec's is one
         raise InvariantFormatError(f"{path}: is no list of dropped statements", fix=fix) from error
-
-
-def _dropped(value: Mapping[str, Any]) -> Dropped:
-    return Dropped(
-        hypothesis=Hypothesis(relation=str(value["relation"]), params=dict(value["params"])),
-        text=str(value["text"]),
-        reason=str(value["reason"]),
-        detail=str(value["detail"]),
-        positive=int(value["examples"]["positive"]),
-        negative=int(value["examples"]["negative"]),
-    )
+    return [entry.build() for entry in form.dropped]

@@ -77,32 +77,39 @@ def train(target: nn.Module, source: nn.Module, update: Any, before: Any = None)
 
 
 @pytest.mark.parametrize(
-    ("make", "update", "before", "is_wrong"),
+    ("make", "update", "before", "verdict"),
     [
-        (AveragedModel, lambda s, t: t.update_parameters(s), None, False),
-        (copy.deepcopy, parameters_alone, lambda t: update_bn(DATA, t), False),
+        (AveragedModel, lambda s, t: t.update_parameters(s), None, Verdict.NOT_TRIGGERED),
+        (copy.deepcopy, parameters_alone, lambda t: update_bn(DATA, t), Verdict.NOT_TRIGGERED),
         (
-            lambda m: AveragedModel(m, multi_avg_fn=get_ema_multi_avg_fn(), use_buffers=True),
+            lambda m: AveragedModel(
+                m, multi_avg_fn=get_ema_multi_avg_fn(), use_buffers=Verdict.VIOLATED
+            ),
             lambda s, t: t.update_parameters(s),
             None,
-            False,
+            Verdict.NOT_TRIGGERED,
         ),
-        (copy.deepcopy, parameters_alone, None, True),
-        (copy.deepcopy, with_buffers, None, False),
-        (copy.deepcopy, lambda s, t: t.load_state_dict(s.state_dict()), None, False),
-        (copy.deepcopy, lambda s, t: None, None, False),  # random features
+        (copy.deepcopy, parameters_alone, None, Verdict.VIOLATED),
+        (copy.deepcopy, with_buffers, None, Verdict.NOT_TRIGGERED),
+        (
+            copy.deepcopy,
+            lambda s, t: t.load_state_dict(s.state_dict()),
+            None,
+            Verdict.NOT_TRIGGERED,
+        ),
+        (copy.deepcopy, lambda s, t: None, None, Verdict.HELD),  # random features
     ],
 )
 def test_averages_of_a_recorded_run(
-    tmp_path: Path, make: Average, update: Any, before: Any, is_wrong: bool
+    tmp_path: Path, make: Average, update: Any, before: Any, verdict: Verdict
 ) -> None:
     source = model()
     with recording(tmp_path / "run") as run:
         train(make(source), source, update, before)
-    if is_wrong:
+    if verdict is Verdict.VIOLATED:
         assert fires("TC307", run.events).severity == "warning"
     else:
-        assert quiet("TC307", run.events) in (Verdict.HELD, Verdict.NOT_TRIGGERED)
+        assert quiet("TC307", run.events) is verdict
 
 
 def test_quiet_on_a_model_that_is_trained(tmp_path: Path) -> None:

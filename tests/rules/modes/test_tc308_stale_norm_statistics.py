@@ -78,24 +78,30 @@ EMA = {"multi_avg_fn": get_ema_multi_avg_fn()}
 
 
 @pytest.mark.parametrize(
-    ("norm", "options", "before", "epochs", "is_wrong"),
+    ("norm", "options", "before", "epochs", "verdict"),
     [
-        (nn.BatchNorm2d(4), {}, lambda mean: None, 3, True),
-        (nn.BatchNorm2d(4), {}, lambda mean: update_bn(DATA, mean), 3, False),
-        (nn.BatchNorm2d(4), {}, lambda mean: None, 1, False),  # the model itself
-        (nn.BatchNorm2d(4), {"use_buffers": True}, lambda mean: None, 3, False),
-        (nn.BatchNorm2d(4), EMA, lambda mean: None, 3, False),
-        (nn.GroupNorm(2, 4), {}, lambda mean: None, 3, False),
-        (nn.BatchNorm2d(4, track_running_stats=False), {}, lambda mean: None, 3, False),
+        (nn.BatchNorm2d(4), {}, lambda mean: None, 3, Verdict.VIOLATED),
+        (nn.BatchNorm2d(4), {}, lambda mean: update_bn(DATA, mean), 3, Verdict.HELD),
+        (nn.BatchNorm2d(4), {}, lambda mean: None, 1, Verdict.NOT_TRIGGERED),  # the model itself
+        (nn.BatchNorm2d(4), {"use_buffers": True}, lambda mean: None, 3, Verdict.NOT_TRIGGERED),
+        (nn.BatchNorm2d(4), EMA, lambda mean: None, 3, Verdict.NOT_TRIGGERED),
+        (nn.GroupNorm(2, 4), {}, lambda mean: None, 3, Verdict.NOT_TRIGGERED),
+        (
+            nn.BatchNorm2d(4, track_running_stats=False),
+            {},
+            lambda mean: None,
+            3,
+            Verdict.NOT_TRIGGERED,
+        ),
     ],
 )
 def test_means_of_a_recorded_run(
-    tmp_path: Path, norm: nn.Module, options: Any, before: Any, epochs: int, is_wrong: bool
+    tmp_path: Path, norm: nn.Module, options: Any, before: Any, epochs: int, verdict: Verdict
 ) -> None:
     source = model(norm)
     with recording(tmp_path / "run") as run:
         train(source, AveragedModel(source, **options), before, epochs)
-    if is_wrong:
+    if verdict is Verdict.VIOLATED:
         assert fires("TC308", run.events).severity == "warning"
     else:
-        assert quiet("TC308", run.events) in (Verdict.HELD, Verdict.NOT_TRIGGERED)
+        assert quiet("TC308", run.events) is verdict

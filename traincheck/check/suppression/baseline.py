@@ -11,11 +11,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from traincheck.errors import BaselineError
 from traincheck.schema.files import write_json
 from traincheck.schema.findings import Finding, Report, Suppressed
 from traincheck.schema.json_text import parse_json
 from traincheck.schema.reading import read_regular
+from traincheck.schema.record import Record
 from traincheck.version import VERSION
 
 SCHEMA_VERSION = 1
@@ -49,6 +52,16 @@ class Baseline:
         return replace(report, findings=left, suppressed=suppressed)
 
 
+class _Entry(Record, frozen=True, kw_only=True):
+    fingerprint: str
+    check: str
+    variables: frozenset[str]
+
+
+class _File(Record, frozen=True, kw_only=True):
+    findings: tuple[_Entry, ...]
+
+
 def read_baseline(path: Path) -> Baseline:
     """Read a baseline.
 
@@ -72,7 +85,11 @@ def read_baseline(path: Path) -> Baseline:
         raise BaselineError(
             f"baseline {path} was written by schema {version}, this is {SCHEMA_VERSION}", fix=_MAKE
         )
-    return _baseline(path, record.get("findings"))
+    try:
+        entries = msgspec.convert(record, _File).findings
+    except msgspec.ValidationError as error:
+        raise BaselineError(f"baseline {path} is damaged: {error}", fix=_MAKE) from error
+    return Baseline(path=str(path), known={one.fingerprint: one.variables for one in entries})
 
 
 def write_baseline(path: Path, findings: Iterable[Finding]) -> int:
@@ -103,24 +120,3 @@ def _entry(finding: Finding) -> dict[str, Any]:
         "title": finding.title,
         "variables": [],
     }
-
-
-def _baseline(path: Path, entries: Any) -> Baseline:
-    known: dict[str, frozenset[str]] = {}
-    for entry in entries if isinstance(entries, list) else [{}]:
-        if not _is_entry(entry):
-            raise BaselineError(f"baseline {path} is damaged: an entry is incomplete", fix=_MAKE)
-        known[entry["fingerprint"]] = frozenset(entry["variables"])
-    return Baseline(path=str(path), known=known)
-
-
-def _is_entry(entry: Any) -> bool:
-    if not isinstance(entry, dict):
-        return False
-    variables = entry.get("variables")
-    return (
-        isinstance(entry.get("fingerprint"), str)
-        and isinstance(entry.get("check"), str)
-        and isinstance(variables, list)
-        and all(isinstance(name, str) for name in variables)
-    )

@@ -21,6 +21,3 @@ class TrainerThreads:
 
     def __contains__(self, thread: int | None) -> bool:
         return thread in self._threads
-
-    def __len__(self) -> int:
-        return len(self._threads)

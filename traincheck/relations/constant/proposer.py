@@ -36,7 +36,7 @@ _MAX_EVAL = 64  # modules that are named
 class ConstantProposer(ProposerBase):
     """Proposes the values that were always the same."""
 
-    ignores = frozenset({"state"})
+    ignored_kinds = frozenset({"state"})
 
     def __init__(self) -> None:
         self._program = ProgramName()

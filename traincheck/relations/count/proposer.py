@@ -40,7 +40,7 @@ def word(api: str, owner: str) -> str:
 class CountProposer(ProposerBase):
     """Proposes one count for each key that has one."""
 
-    ignores = frozenset({"state"})
+    ignored_kinds = frozenset({"state"})
 
     def __init__(self) -> None:
         self._program = ProgramName()

@@ -147,7 +147,7 @@ class _Api:
 class FlowProposer(ProposerBase):
     """Proposes what never failed. Equal calls are read once."""
 
-    ignores = frozenset({"state"})
+    ignored_kinds = frozenset({"state"})
 
     def __init__(self, relation: str) -> None:
         self._relation = relation

@@ -117,7 +117,7 @@ class Loss(RelationBase):
 class LossProposer(ProposerBase):
     """Proposes the kinds that the run has numbers of."""
 
-    ignores = frozenset({"state"})
+    ignored_kinds = frozenset({"state"})
 
     def __init__(self) -> None:
         self._shares = LossShares()

@@ -32,7 +32,7 @@ _MIN_EPOCHS = 2  # that begin with a scheduler step, before it is not coincidenc
 class ScheduleProposer(ProposerBase):
     """Proposes the most specific shape that all rates have."""
 
-    ignores = frozenset({"state"})
+    ignored_kinds = frozenset({"state"})
 
     def __init__(self) -> None:
         self._program = ProgramName()
