@@ -184,6 +184,7 @@ class _After:
                     self._kind, self._call, self._line, computed, given, self._targets
                 )
                 step.memory.backward(self._call, self._held, self._targets)
+                step.memory.allocated(self._call)
         except Exception as error:  # training must go on whatever we got wrong
             step.fault(self.__call__, error)
         # Until the next node, gradients are added up; of several ranks also exchanged

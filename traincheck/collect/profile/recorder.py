@@ -71,6 +71,7 @@ class ProfileRecorder:
         self._step: StepProfile | None = None
         self._clock: StepClock | None = None
         self._mode: Operations | None = None
+        self._updating: list[Any] = []  # positions before the optimizers that step
 
     def _find(self, module: torch.nn.Module) -> tuple[str, torch.nn.Module]:
         path, root = self._session.tracker.modules.find(module)
@@ -131,6 +132,7 @@ class ProfileRecorder:
         with unseen():
             if self._clock is None:
                 self._clock = step_clock()
+            self._updating = []
             self._step = StepProfile(self._layers, self._clock, self._session.fault)
             if not self._patches.is_installed:
                 self._install()
@@ -168,7 +170,6 @@ class ProfileRecorder:
             optimizers.register_optimizer_step_pre_hook(self._before_update),
             optimizers.register_optimizer_step_post_hook(self._after_update),
         ]
-        self._updating: list[Any] = []
 
     def _restore(self) -> None:
         self._forget_operations()
@@ -245,14 +246,16 @@ class ProfileRecorder:
         self, original: Callable[..., Any], module: torch.nn.Module, args: Any, kwargs: Any
     ) -> Any:
         """Call a module without the mode."""
-        mode, self._mode = self._mode, None
+        step, mode = self._step, self._mode
+        self._mode = None
         is_out = mode is not None and remove(mode)
-        if self._step is not None:
-            self._step.unseen[_OPERATIONS_IN_EVAL] += 1
+        if step is not None:
+            step.unseen[_OPERATIONS_IN_EVAL] += 1
         try:
             return original(module, *args, **kwargs)
         finally:
-            if is_out and mode is not None and self._step is not None:
+            # The step may have ended meanwhile, and the next one has another mode
+            if is_out and mode is not None and self._step is step and step is not None:
                 insert(mode)
                 self._mode = mode
 
