@@ -46,12 +46,17 @@ COMMANDS = {
     "collect": Row(module=".cmd_collect", attribute="collect", help="Record a training run."),
     "infer": Row(module=".cmd_infer", attribute="infer", help="Learn invariants from good runs."),
     "check": Row(module=".cmd_check", attribute="check", help="Check a recorded or live run."),
+    "diff": Row(
+        module=".cmd_diff", attribute="diff", help="Find the first difference between two runs."
+    ),
     "monitor": Row(
         module=".cmd_monitor", attribute="monitor", help="Record metrics of a training program."
     ),
     "metrics": Row(module=".cmd_metrics", attribute="metrics", help="Show recorded metrics."),
-    "diff": Row(
-        module=".cmd_diff", attribute="diff", help="Find the first difference between two runs."
+    "profile": Row(
+        module=".cmd_profile",
+        attribute="profile",
+        help="Profile layers: time, memory, FLOPs, first NaN.",
     ),
     "rules": Row(module=".cmd_rules", attribute="rules", help="List and explain built-in rules."),
     "invariants": Row(

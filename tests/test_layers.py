@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-OFFERED = ("diff", "integrations", "store", "version")  # what traincheck/__init__.py offers by name
+# What traincheck/__init__.py offers by name.
+OFFERED = ("diff", "integrations", "profile", "store", "version")
 LAYERS = (
     ("errors", "handlers", "instrumentor", "version"),
     ("schema",),
@@ -36,7 +37,7 @@ COLLECT_LAYERS = (
     ("tracking",),
     ("context",),
     ("active_session", "observers"),
-    ("instruments",),
+    ("instruments", "profile"),
     ("session",),
 )
 # Within check/.

@@ -12,6 +12,7 @@ notebook, use `watch`::
     traincheck.open("traces/run").calls(steps=range(10), name="*zero_grad")
 
 `diff` finds the first difference between two recorded runs.
+`profile` measures the layers of the training steps in a ``with`` block.
 
 `step` marks the end of a training step, `mark` adds a note to the trace, and `annotate_stage` sets
 the stage. `TrainingHalted` is raised by a watch with ``halt=True``.
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from traincheck.diff.library import diff as diff
     from traincheck.integrations.watching import TrainingHalted as TrainingHalted
     from traincheck.integrations.watching import watch as watch
+    from traincheck.profile.in_process import profile as profile
     from traincheck.store.tables import open as open
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -160,3 +162,4 @@ def __getattr__(name: str) -> Any:
 def __dir__() -> list[str]:
     """Includes the names that are loaded on access, so that ``help(traincheck)`` shows them."""
     return sorted({*globals(), *__all__, "diff", "open"})
+    return sorted({*globals(), *__all__, *_CALLED, "open"})

@@ -467,6 +467,36 @@ class MarkEvent(_Event, frozen=True, kw_only=True, tag="mark"):
         return StepEvent(*self.header, recorded=False, complete=False)
 
 
+class ProfileEvent(_Event, frozen=True, kw_only=True, tag="profile"):
+    """The layers of a profiled step, written when it ends.
+
+    Attributes:
+        layers: one object for each module, in the order of registration: its ``path``, ``class``,
+            calls, shapes, FLOPs, times in nanoseconds, retained bytes and parameters.
+        phases: nanoseconds of the step by phase (forward, backward, recompute, optimizer, loader,
+            outside), and of the recording itself (overhead).
+        clock: "cpu", or "cuda" for events on the stream of the device.
+        memory: bytes by kind (parameters, buffers, gradients, states, retained), and the peak.
+        origin: the first NaN or infinity that spread: its phase, module, operation and line; None
+            if there is none.
+        facts: device, dtypes, threads, and shapes of the inputs of the outermost module.
+        uncounted: operators without a formula for their FLOPs, and how often they ran.
+        unseen: parts of the step that could not be observed, by reason, and how often.
+        complete: false if the run ended inside the step.
+    """
+
+    kind: ClassVar[Literal["profile"]] = "profile"
+    layers: Sequence[Mapping[str, Value]] = ()
+    phases: Mapping[str, Int64] = {}
+    clock: str = "cpu"
+    memory: Mapping[str, Value] = {}
+    origin: Mapping[str, Value] | None = None
+    facts: Mapping[str, Value] = {}
+    uncounted: Mapping[str, Int64] = {}
+    unseen: Mapping[str, Int64] = {}
+    complete: bool = True
+
+
 Event: TypeAlias = (
     CallEvent
     | StateEvent
@@ -481,6 +511,7 @@ Event: TypeAlias = (
     | MetricsEvent
     | ChecksumEvent
     | MarkEvent
+    | ProfileEvent
 )
 EVENT_TYPES = (
     CallEvent,
@@ -496,5 +527,6 @@ EVENT_TYPES = (
     MetricsEvent,
     ChecksumEvent,
     MarkEvent,
+    ProfileEvent,
 )
 KINDS = tuple(event_type.kind for event_type in EVENT_TYPES)

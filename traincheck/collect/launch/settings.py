@@ -53,6 +53,7 @@ class Settings:
     checksums: the steps in which checksums are taken, as `parse_schedule` reads it; empty for none.
     needs: the requested records; None for everything of the level.
     monitor: the metrics of a monitored run, as `MonitorView.to_json` gives them; None for none.
+    profile: the first step whose layers are profiled, and the number of such steps; None: none.
     package: folder of the traincheck that launched the run, for interpreters that lack it.
     """
 
@@ -70,6 +71,7 @@ class Settings:
     instrument: tuple[str, ...] = ()
     needs: Needs | None = None
     monitor: Mapping[str, Any] | None = None
+    profile: tuple[int, int] | None = None
     package: str = _PACKAGE
 
     @property
@@ -108,6 +110,7 @@ class Settings:
             "instrument": list(self.instrument),
             "needs": None if self.needs is None else needs_json(self.needs),
             **({} if self.monitor is None else {"monitor": self.monitor}),
+            **({} if self.profile is None else {"profile": list(self.profile)}),
         }
 
 
@@ -122,9 +125,10 @@ def from_env(environ: Mapping[str, str]) -> Settings | None:
         return None
     try:
         record = orjson.loads(raw)
-        needs = record.pop("needs")
+        needs, profile = record.pop("needs"), record.pop("profile", None)
         return Settings(
             **{**record, "instrument": tuple(record["instrument"])},
+            profile=None if profile is None else (int(profile[0]), int(profile[1])),
             needs=None if needs is None else own_needs(needs),
         )
     except (ValueError, TypeError, KeyError, AttributeError) as error:

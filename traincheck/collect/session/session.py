@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from os import getpid
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from traincheck.collect.active_session import CURRENT
 from traincheck.collect.context import Hooks
@@ -39,6 +39,9 @@ from traincheck.handlers import give_back
 from traincheck.schema.claims import SAMPLED_STEPS, Schedule
 from traincheck.schema.layout import unused_file_name
 from traincheck.schema.marks import Marks
+
+if TYPE_CHECKING:
+    from traincheck.collect.profile.recorder import ProfileRecorder
 
 logger = logging.getLogger(__name__)
 
@@ -69,6 +72,9 @@ class Session:
         if self.compared is not None and self.compared.sketcher is not None:
             self.tracker.scans.sketches = StateSketches(self.compared.sketcher)
         self.sampling = EveryNth(settings.every, settings.warmup)
+        self.profile: ProfileRecorder | None = None
+        if settings.profile is not None:
+            self._profile_steps(*settings.profile)
         self.live = LiveObjects()
         self.hooks = Hooks()
         # Ids, until a backward pass, in a recorded step that follows an unrecorded one
@@ -92,6 +98,13 @@ class Session:
         self.steps = self._boundary.steps
         self.user_marks = UserMarks(self)
         self._is_closed = False
+
+    def _profile_steps(self, first: int, steps: int) -> None:
+        """Record these steps alone, and profile them."""
+        from traincheck.collect.profile.recorder import ProfileRecorder, window
+
+        self.sampling = window(first, steps)
+        self.profile = ProfileRecorder(self, first, steps)
 
     # -- life
 
@@ -117,6 +130,8 @@ class Session:
         CURRENT.session = self
         self._leaving.install()
         self._boundary.apply_sampling()
+        if self.profile is not None:
+            self.profile.start()
 
     def stop(self) -> None:
         """Remove every instrument; originals are back in place."""
@@ -125,6 +140,8 @@ class Session:
         if CURRENT.session is self:
             CURRENT.session = None
         self.steps.manual = True  # wrappers that are still referenced no longer count steps
+        if self.profile is not None:
+            self.profile.stop()
         for instrument in reversed(self.installed):
             instrument.remove()
         self.installed.clear()
@@ -148,6 +165,8 @@ class Session:
                         is_over = self.steps.is_between or self.hooks.is_last_over(em)
                         if is_over and self.compared is not None and self.recording.on:
                             self._boundary.look_at_end(em)
+                        if self.profile is not None:
+                            self.profile.close(em, complete=is_over)
                         self._boundary.write_step(em, complete=is_over)
                 if self.faults.lost and em is not None:
                     em.event("mark", {"text": Marks.DROPPED, "data": {"records": self.faults.lost}})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+_FAR = 1 << 20  # steps
+
 
 class EveryNth:
     """The first ``warmup`` steps, then those whose number is a multiple of ``every``.
@@ -23,6 +25,29 @@ class EveryNth:
     def skipped(self, step: int) -> int:
         """Number of steps that are certainly not recorded, from this one on."""
         return 0 if self.wants(step) else self.every - step % self.every
+
+
+class Window(EveryNth):
+    """The steps from ``first`` to ``last``, and no other.
+
+    Args:
+        first: number of the first recorded step, from 0.
+        last: number of the last one.
+    """
+
+    def __init__(self, first: int, last: int) -> None:
+        super().__init__()
+        self.is_all = False
+        self.first, self.last = first, last
+
+    def wants(self, step: int) -> bool:
+        return self.first <= step <= self.last
+
+    def skipped(self, step: int) -> int:
+        """Number of steps that are certainly not recorded, from this one on."""
+        if step < self.first:
+            return self.first - step
+        return 0 if step <= self.last else _FAR
 
 
 class OnDemand(EveryNth):
