@@ -24,7 +24,7 @@ _FILES = {
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What was written: where, and how many numbers."""
+    """The written file or folder, and the number of its numbers."""
 
     path: Path
     rows: int

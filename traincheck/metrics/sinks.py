@@ -22,7 +22,7 @@ _MLFLOW_BATCH = 1000  # metrics that MLflow takes at once
 
 
 class Sink(Protocol):
-    """Where metrics are sent."""
+    """A receiver of metrics."""
 
     def log(self, numbers: Mapping[str, float], step: int) -> None:
         """Send the metrics of one step."""

@@ -118,5 +118,5 @@ def _nothing(*_: Any) -> None:
 
 
 def _of_a_copy() -> Callable[..., None]:
-    """What a hook is pickled as."""
+    """The form in which a hook is pickled."""
     return _nothing
