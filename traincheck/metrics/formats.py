@@ -142,7 +142,7 @@ def _save_parquet(metrics: Metrics, path: Path) -> None:
 def _load_parquet(path: Path) -> Metrics:
     _, parquet = _pyarrow()
     with open_regular(path) as file:
-        table = parquet.read_table(file, columns=_HEADER)
+        table = parquet.ParquetFile(file).read(columns=_HEADER)
     return of_rows(zip(*(table[name].to_pylist() for name in _HEADER)))
 
 
