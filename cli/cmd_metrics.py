@@ -45,8 +45,20 @@ _STEPS = 2  # numbers in a range of steps
     show_default=True,
     help="Format of the output.",
 )
+@click.option(
+    "--to",
+    type=click.Choice(["wandb", "mlflow", "tensorboard"]),
+    help="Send the metrics to an experiment tracker instead, as its own settings say.",
+)
 def metrics(
-    directory: str, *, select: tuple[str, ...], steps: str | None, by: str, limit: int, form: str
+    directory: str,
+    *,
+    select: tuple[str, ...],
+    steps: str | None,
+    by: str,
+    limit: int,
+    form: str,
+    to: str | None,
 ) -> None:
     """Show the metrics of a run that was recorded with `traincheck monitor`.
 
@@ -58,6 +70,7 @@ def metrics(
       traincheck metrics traces/m1
       traincheck metrics traces/m1 --select 'activation/*/rms' --steps 100:200
       traincheck metrics traces/m1 --by step --format csv > metrics.csv
+      WANDB_MODE=offline traincheck metrics traces/m1 --to wandb
     """  # noqa: D301  # click reads the escape
     from traincheck.metrics.formats import write_csv, write_json
     from traincheck.metrics.table import layer_tables, step_table
@@ -69,7 +82,12 @@ def metrics(
             f"no metric of {directory} matches these options",
             fix=f"traincheck metrics {directory} lists what there is",
         )
-    if form == "csv":
+    if to is not None:
+        from traincheck.metrics.sinks import send, sink_of
+
+        send(found, sink_of(to))
+        click.echo(f"{len(found):,} metrics of {len(found.steps):,} steps sent to {to}", err=True)
+    elif form == "csv":
         write_csv(found, sys.stdout)
     elif form == "json":
         write_json(found, sys.stdout)

@@ -78,6 +78,11 @@ _SHOWN = 12  # rows of a table at the end of a run
     multiple=True,
     help="Python file with metrics of your own, marked with @traincheck.metric. Repeatable.",
 )
+@click.option(
+    "--to",
+    type=click.Choice(["wandb", "mlflow", "tensorboard"]),
+    help="Also send the metrics to an experiment tracker, when the program has ended.",
+)
 @click.option("--quiet", is_flag=True, help="Do not print the metrics when the run has ended.")
 @click.pass_context
 def monitor(ctx: click.Context, /, **options: Any) -> int:
@@ -122,6 +127,9 @@ def monitor(ctx: click.Context, /, **options: Any) -> int:
         monitor=_view(options).to_json(),
     )
     outcome = launch(command, settings)
+    if options["to"]:
+        with ignore_closed_stderr():
+            click.echo(line_start(sys.stderr) + _sent(directory, options["to"]), err=True)
     if not options["quiet"]:
         with ignore_closed_stderr():
             sys.stderr.write(line_start(sys.stderr))
@@ -142,6 +150,20 @@ def _view(options: dict[str, Any]) -> MonitorView:
         exclude=options["exclude"],
         plugins=tuple(str(Path(plugin).absolute()) for plugin in options["plugins"]),
     )
+
+
+def _sent(directory: Path, name: str) -> str:
+    """Send the metrics. Returns a line about it: the status stays that of the program."""
+    from traincheck.metrics.sinks import send, sink_of
+    from traincheck.metrics.trace import read_run
+
+    try:
+        found = read_run(directory)
+        send(found, sink_of(name))
+    except Exception as error:  # of a tracker: any
+        again = f"traincheck metrics {shlex.quote(str(directory))} --to {name}"
+        return f"traincheck: the metrics were not sent to {name}: {error}; try again: {again}"
+    return f"traincheck: {len(found):,} metrics sent to {name}"
 
 
 def _summary(outcome: Outcome, directory: Path) -> Iterator[str]:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from traincheck.schema.events import Event
     from traincheck.store.reader import TraceReader
 
+_METRIC_FILES = ("csv", "hdf5", "json")
 _CONTEXT = {"help_option_names": ["-h", "--help"]}
 
 
@@ -108,30 +109,42 @@ def show(directory: str, *, form: str, top: int, as_events: bool, **choice: Any)
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["parquet"]),
+    type=click.Choice(["parquet", *_METRIC_FILES, "tensorboard"]),
     default="parquet",
     show_default=True,
-    help="Format of the files.",
+    help="Format of the files. All but parquet have the metrics of a monitored run.",
 )
 def export(directory: str, output: str, form: str) -> None:
     """Convert a run to Parquet: one file per kind of event, for DuckDB, pandas or Polars.
 
     The conversion is lossless. The column "order" is the position of an event in the run. Nested
-    values, such as the arguments of a call, are JSON text.
+    values, such as the arguments of a call, are JSON text. The metrics of a monitored run are also
+    written as numbers: to metric-values.parquet, or to metrics.csv, metrics.h5 or event files of
+    TensorBoard.
 
     \b
-    Example:
+    Examples:
       traincheck trace export traces/good -o good-parquet
       duckdb -c "select api, count(*) from 'good-parquet/calls.parquet' group by 1 order by 2 desc"
+      traincheck trace export traces/m1 --format hdf5 -o m1
     """  # noqa: D301  # click reads the escape
+    from traincheck.metrics.export import METRIC_VALUES, export_metrics, has_metrics
     from traincheck.store.columnar import export_parquet, file_name
     from traincheck.store.reader import TraceReader
 
     if Path(output).is_file():
         raise OutputError(f"output path {output!r} is a file", fix="name a folder with -o")
     reader = TraceReader(directory)
+    if form != "parquet":
+        with progress(reader):
+            written = export_metrics(reader, output, form)
+        click.echo(f"{written.path}: {written.rows:,} numbers", err=True)
+        return
     with progress(reader):
         rows = export_parquet(reader, output)
+    if has_metrics(rows):
+        written = export_metrics(reader, output, METRIC_VALUES)
+        click.echo(f"{written.path}: {written.rows:,} numbers", err=True)
     for kind, count in sorted(rows.items()):
         click.echo(f"{Path(output) / file_name(kind)}: {count:,} rows", err=True)
     if reader.skipped:

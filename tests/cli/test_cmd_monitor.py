@@ -11,6 +11,7 @@ import pytest
 
 from traincheck.cli import main as entry
 from traincheck.metrics.formats import load
+from traincheck.metrics.sinks import read_tensorboard
 from traincheck.metrics.trace import read_run
 
 TRAIN = """
@@ -167,3 +168,29 @@ def test_a_run_without_metrics(capsys, monkeypatch, tmp_path: Path) -> None:
     status, _, errors = shown(capsys, monkeypatch, "metrics", str(tmp_path / "plain"))
     assert status == entry.BAD_USAGE
     assert "traincheck monitor" in errors
+
+
+@pytest.mark.parametrize(
+    ("form", "name"),
+    [
+        ("csv", "metrics.csv"),
+        ("json", "metrics.json"),
+        ("hdf5", "metrics.h5"),
+        ("parquet", "metric-values.parquet"),
+    ],
+)
+def test_exports(recorded, capsys, monkeypatch, tmp_path: Path, form: str, name: str) -> None:
+    if form == "hdf5":
+        pytest.importorskip("h5py")
+    one, out = recorded[0] / "one", tmp_path / "out"
+    words = ("trace", "export", str(one), "--format", form, "-o", str(out))
+    assert shown(capsys, monkeypatch, *words)[0] == 0
+    assert load(out / name) == read_run(one)
+
+
+def test_export_to_tensorboard(recorded, capsys, monkeypatch, tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    one, out = recorded[0] / "one", tmp_path / "out"
+    words = ("trace", "export", str(one), "--format", "tensorboard", "-o", str(out))
+    assert shown(capsys, monkeypatch, *words)[0] == 0
+    assert read_tensorboard(out).keys() == read_run(one).keys()

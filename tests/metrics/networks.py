@@ -23,7 +23,7 @@ class Pair(nn.Module):
         super().__init__()
         self.a, self.b = nn.Linear(6, 3), nn.Linear(6, 2)
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> Any:
         return self.a(x), (self.b(x), None)
 
 
@@ -32,7 +32,7 @@ class Tuples(nn.Module):
         super().__init__()
         self.pair, self.head = Pair(), nn.Linear(5, 2)
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> Any:
         a, (b, _) = self.pair(x)
         return self.head(torch.cat([a, b], 1))
 
@@ -42,7 +42,7 @@ class Dicts(nn.Module):
         super().__init__()
         self.body, self.head = nn.Linear(6, 4), nn.Linear(4, 2)
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> Any:
         hidden = torch.tanh(self.body(x))
         return {"logits": self.head(hidden), "hidden": hidden}
 
@@ -52,7 +52,9 @@ class Scaled(nn.Module):
         super().__init__()
         self.fc = nn.Linear(6, 2)
 
-    def forward(self, x, *, scale, shift=None):
+    def forward(
+        self, x: torch.Tensor, *, scale: torch.Tensor, shift: torch.Tensor | None = None
+    ) -> torch.Tensor:
         return self.fc(x) * scale + (0 if shift is None else shift)
 
 
@@ -61,7 +63,7 @@ class Keywords(nn.Module):
         super().__init__()
         self.inner = Scaled()
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> Any:
         return self.inner(x, scale=torch.full((1,), 3.0), shift=x.new_ones(2))
 
 
@@ -71,7 +73,7 @@ class Tied(nn.Module):
         self.first, self.second = nn.Linear(6, 6), nn.Linear(6, 6)
         self.second.weight = self.first.weight
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> Any:
         return self.second(torch.relu(self.first(x)))
 
 
@@ -88,7 +90,7 @@ class Lora(nn.Module):
         self.down, self.up = nn.Linear(6, 2, bias=False), nn.Linear(2, 4, bias=False)
         nn.init.zeros_(self.up.weight)
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> Any:
         return self.base(x) + self.up(self.down(x))
 
 
@@ -100,7 +102,7 @@ class Experts(nn.Module):
         self.gate = nn.Linear(6, 3)
         self.experts = nn.ModuleList(nn.Linear(6, 2) for _ in range(4))
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> Any:
         weight, chosen = self.gate(x).softmax(1).max(1)
         out = x.new_zeros(len(x), 2)
         for index in range(3):
@@ -114,7 +116,7 @@ class Recurrent(nn.Module):
         super().__init__()
         self.lstm, self.head = nn.LSTM(6, 5, batch_first=True), nn.Linear(5, 2)
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> Any:
         return self.head(self.lstm(x[:, None].expand(-1, 3, -1))[0][:, -1])
 
 
@@ -124,7 +126,7 @@ class Checkpointed(nn.Module):
         self.reentrant = reentrant
         self.stem, self.body = nn.Linear(6, 6), Plain(nn.Dropout(0.3))
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> Any:
         return checkpoint(self.body, self.stem(x), use_reentrant=self.reentrant)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -43,8 +43,8 @@ class Offline:
         array = tensor.detach().clone().double().numpy().ravel()
         self.found[key][self.step].append(array)
 
-    def _before(self, path):
-        def hook(module, args, kwargs):
+    def _before(self, path: str) -> Callable[..., None]:
+        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             if self._in_backward:
                 return
             given = args[0] if len(args) == 1 and not kwargs else {}
@@ -57,8 +57,8 @@ class Offline:
 
         return hook
 
-    def _after(self, path):
-        def hook(module, args, result):
+    def _after(self, path: str) -> Callable[..., None]:
+        def hook(module: nn.Module, args: tuple[Any, ...], result: Any) -> None:
             if self._in_backward:
                 return
             for name, tensor in tensors(result, path):
@@ -109,7 +109,7 @@ class Offline:
         return float(FORMULAS[name](x))
 
 
-def _standard(x, power):
+def _standard(x: np.ndarray, power: int) -> float:
     return np.mean((x - x.mean()) ** power) / np.mean((x - x.mean()) ** 2) ** (power / 2)
 
 

@@ -87,6 +87,7 @@ class Monitor(MonitorMetrics):
         self._excluded = re.compile(excluded_modules_regex)
         self.cpu_offload = cpu_offload
         self.module: Any = None
+        self._formatted: dict[str, str] = {}  # names of parameters
         self._requests = parse_requests(metrics)
         self._measure: Measure | None = None
         self._handles: list[Any] = []
@@ -401,8 +402,12 @@ class Monitor(MonitorMetrics):
 
     def _parameters(self, model: Any) -> list[tuple[str, Any]]:
         """Formatted name and object of each parameter; tied ones under each of their names."""
-        named = model.named_parameters(remove_duplicate=False)
-        return [(self.format_module_name_fn(name), parameter) for name, parameter in named]
+        known, found = self._formatted, []
+        for name, parameter in model.named_parameters(remove_duplicate=False):
+            if name not in known:
+                known[name] = self.format_module_name_fn(name)
+            found.append((known[name], parameter))
+        return found
 
     def _name_of(self, module: Any) -> str | None:
         if isinstance(module, str):

@@ -1,4 +1,4 @@
-"""What modules and loops of torch-module-monitor call beside the monitor itself."""
+"""Functions that modules and loops of torch-module-monitor call beside the monitor."""
 
 from __future__ import annotations
 

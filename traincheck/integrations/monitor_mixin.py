@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from traincheck.integrations.monitor import Monitor
+    from traincheck.integrations.monitor_results import MonitorResults
 
 _LINK = "_traincheck_monitor"
 
@@ -13,7 +13,9 @@ _LINK = "_traincheck_monitor"
 class _Link:
     """A monitor in the attributes of a module. Copies and pickles of the module have none."""
 
-    def __init__(self, monitor: Monitor | None = None, *, is_reference: bool = False) -> None:
+    def __init__(
+        self, monitor: MonitorResults | None = None, *, is_reference: bool = False
+    ) -> None:
         self.monitor, self.is_reference = monitor, is_reference
 
     def __deepcopy__(self, memo: Any) -> _Link:
@@ -35,12 +37,12 @@ class MonitorMixin:
     """
 
     def set_module_monitor(
-        self, monitor: Monitor | None = None, is_reference_module: bool = False
+        self, monitor: MonitorResults | None = None, is_reference_module: bool = False
     ) -> None:
         """Called by the monitor of the model."""
         self.__dict__[_LINK] = _Link(monitor, is_reference=is_reference_module)
 
-    def get_module_monitor(self) -> Monitor | None:
+    def get_module_monitor(self) -> MonitorResults | None:
         """The monitor, or None."""
         link = self.__dict__.get(_LINK)
         return None if link is None else link.monitor

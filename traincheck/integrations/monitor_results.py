@@ -21,7 +21,7 @@ _MOST_FAULTS = 10
 
 
 class MonitorResults:
-    """What a monitor has measured; see `Monitor`.
+    """The numbers of a monitor; see `Monitor`.
 
     Args:
         logger: gets warnings.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib
 import math
 from collections import defaultdict
 from collections.abc import Iterable
@@ -84,7 +85,7 @@ def load_as(path: Path, suffix: str) -> Metrics:
         return reader(path)
     except MissingDependencyError:
         raise
-    except (OSError, ValueError, KeyError, TypeError, csv.Error) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, csv.Error) as error:
         raise TraceFormatError(
             f"{path} has no metrics: {error}", fix="write it again with traincheck trace export"
         ) from error
@@ -141,7 +142,7 @@ def _save_parquet(metrics: Metrics, path: Path) -> None:
 def _load_parquet(path: Path) -> Metrics:
     _, parquet = _pyarrow()
     with open_regular(path) as file:
-        table = parquet.read_table(file, columns=_HEADER)
+        table = parquet.ParquetFile(file).read(columns=_HEADER)
     return of_rows(zip(*(table[name].to_pylist() for name in _HEADER)))
 
 
@@ -185,12 +186,11 @@ def _pyarrow() -> tuple[Any, Any]:
 
 def _h5py() -> Any:
     try:
-        import h5py  # type: ignore[import-untyped,import-not-found,unused-ignore]
+        return importlib.import_module("h5py")
     except ImportError as error:
         raise MissingDependencyError(
             f"HDF5 files need the package h5py: {error}", fix="pip install 'traincheck[hdf5]'"
         ) from error
-    return h5py
 
 
 _WRITERS = {

@@ -61,8 +61,11 @@ def _layers(subject: str, rows: _Table, names: Sequence[str], limit: int) -> Ite
     shown = chosen if not limit else chosen[:limit]
     width = max(len(title), *(len(printable(name)) for name, _ in shown))
     blank = " " * width
-    yield blank + "".join(f"  {name:<{10 + 2 + 10 + 2 + _TREND}}" for name in names).rstrip()
-    yield f"{title:<{width}}" + f"  {'first':>10}  {'last':>10}  {'trend':<{_TREND}}" * len(names)
+    if any(names):
+        label = "".join(f"  {name:<{10 + 2 + 10 + 2 + _TREND}}" for name in names)
+        yield (blank + label).rstrip()
+    columns = f"  {'first':>10}  {'last':>10}  {'trend':<{_TREND}}" * len(names)
+    yield f"{title:<{width}}{columns}".rstrip()
     for name, row in shown:
         cells = "".join(_cells(row.get(statistic, {})) for statistic in names)
         yield f"{printable(name):<{width}}{cells}".rstrip()

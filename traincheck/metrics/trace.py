@@ -56,7 +56,7 @@ def overview(run: Path | str, metrics: Metrics) -> str:
 
 
 def _view(reader: TraceReader) -> MonitorView | None:
-    """What the run was asked for; None if its manifest does not tell it."""
+    """The requests of the run; None if its manifest does not tell it."""
     settings = reader.manifest.settings if reader.manifest is not None else None
     record = (settings or {}).get("monitor")
     try:

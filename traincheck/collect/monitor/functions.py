@@ -71,9 +71,13 @@ class FunctionMetrics:
             tensors: the tensor, and that of the reference.
             weight: of a number that a metric returns, such as how many elements it is of.
         """
-        for metric in metrics.values():
-            if metric.regex.match(name) and (subject, metric.name) not in self._off:
-                self._guarded(subject, name, metric, tensors, weight)
+        if not metrics:
+            return
+        own = tuple(detached(local_part(tensor)[0]) for tensor in tensors)
+        with torch.no_grad():
+            for metric in metrics.values():
+                if metric.regex.match(name) and (subject, metric.name) not in self._off:
+                    self._guarded(subject, name, metric, own, weight)
 
     def _guarded(
         self,
@@ -84,12 +88,14 @@ class FunctionMetrics:
         weight: float,
     ) -> None:
         try:
-            with torch.no_grad():
-                own = tuple(detached(local_part(tensor)[0]) for tensor in tensors)
-                for suffix, parts, share in _slices(own, metric.per):
-                    value = metric.function(*parts)
-                    key = f"{subject}/{name}{suffix}/{metric.name}"
-                    self.log(key, value, metric.aggregate, weight * share)
+            if metric.per is None:
+                value = metric.function(*tensors)
+                self.log(f"{subject}/{name}/{metric.name}", value, metric.aggregate, weight)
+                return
+            for suffix, parts, share in _slices(tensors, metric.per):
+                value = metric.function(*parts)
+                key = f"{subject}/{name}{suffix}/{metric.name}"
+                self.log(key, value, metric.aggregate, weight * share)
         except Exception as error:  # training must go on whatever the metric does
             give_back(error)
             self._off.add((subject, metric.name))
@@ -107,6 +113,9 @@ class FunctionMetrics:
         Raises:
             TypeError: the value is none of these.
         """
+        if type(value) is torch.Tensor and not value.dim() and aggregate is None and value.is_cpu:
+            self._add(key, weight, float(value.item()) * weight)  # the usual case
+            return
         if isinstance(value, Mapping):
             for part, one in value.items():
                 self.log(f"{key}/{part}", one, aggregate, weight)
@@ -192,12 +201,9 @@ def _aggregated(key: str, aggregate: Any, values: torch.Tensor) -> dict[str, flo
 
 
 def _slices(
-    tensors: tuple[torch.Tensor, ...], per: str | int | None
+    tensors: tuple[torch.Tensor, ...], per: str | int
 ) -> Iterator[tuple[str, tuple[torch.Tensor, ...], float]]:
     """Suffix of the name, the tensors, and their share of the whole."""
-    if per is None:
-        yield "", tensors, 1.0
-        return
     dimension = DIMENSIONS[per] if isinstance(per, str) else per
     parts = [tensor.unbind(dimension)[:_MOST_SLICES] for tensor in tensors]
     label = per if isinstance(per, str) else f"dim{per}"

@@ -260,7 +260,7 @@ def _slice(
 
 
 def _subtracted(parameter: torch.Tensor, old: torch.Tensor) -> torch.Tensor | None:
-    """What a parameter has changed by, in the memory of its copy; None if it is another tensor."""
+    """The change of a parameter, in the memory of its copy; None if it is another tensor."""
     now, _ = local_part(parameter.detach())
     if now.shape != old.shape or now.device != old.device:
         return None
@@ -268,7 +268,7 @@ def _subtracted(parameter: torch.Tensor, old: torch.Tensor) -> torch.Tensor | No
 
 
 def _scale_inside(optimizer: Any) -> Any:
-    """What the gradients of a fused optimizer are multiplied by when it gets them."""
+    """The factor of the gradients that a fused optimizer gets."""
     scale = getattr(optimizer, "grad_scale", None)
     return scale if isinstance(scale, torch.Tensor) else None
 

@@ -14,7 +14,7 @@ from traincheck.collect.monitor.functions import FunctionMetric, FunctionMetrics
 from traincheck.collect.monitor.measure import Measure
 from traincheck.collect.monitor.module_hooks import ModuleHooks
 from traincheck.collect.monitor.numbers import leaves
-from traincheck.collect.monitor.reference import Reference, kept_random_state
+from traincheck.collect.monitor.reference import Reference, devices_of, kept_random_state
 from traincheck.collect.tensors.sums import is_hidden
 
 Named = list[tuple[str, Any]]
@@ -57,6 +57,7 @@ class ModelMonitor:
         self.is_paused = False
         self.reference: Reference | None = None
         self.check: CoordinateCheck | None = None
+        self._devices = devices_of(model)
         self._named = list(named)
         self._measure = measure
         self._is_training = True
@@ -80,7 +81,10 @@ class ModelMonitor:
     def attach(self) -> None:
         """A step begins that is measured."""
         self._depth = 0
-        self._hooks.attach()
+        self._devices = devices_of(self.model)
+        measures_inputs = self._measure is not None and self._measure.measures_inputs
+        enters_all = measures_inputs or self.check is not None
+        self._hooks.attach(None if enters_all else self.model)
         if self.reference is not None:
             self.reference.attach()
 
@@ -108,6 +112,9 @@ class ModelMonitor:
         """Begin the refined coordinate check. There is a reference."""
         if self.check is None and self.reference is not None:
             self.check = CoordinateCheck(self.reference, FunctionMetrics(self._on_failure))
+            if self._hooks.is_attached:  # a step goes on: every call is announced from now on
+                self._hooks.detach()
+                self._hooks.attach()
         assert self.check is not None
         return self.check
 
@@ -155,8 +162,10 @@ class ModelMonitor:
                 self._measure.call(name, args, kwargs, result, is_training=training)
             if not metrics and self.reference is None:
                 return self._ended(module)
-            with kept_random_state(self.model):  # a metric may draw random numbers
-                if metrics:
+            with kept_random_state(self._devices):  # a metric may draw random numbers
+                if type(result) is torch.Tensor:  # the usual case
+                    self.activation(name, result, values)
+                elif metrics:
                     leaves(result, name, lambda n, t: self.activation(n, t, values))
                 self._compare(name, module, args, kwargs, result)
         self._ended(module)
@@ -242,7 +251,7 @@ class ModelMonitor:
 
     def parameters(self, named: Named, references: Mapping[str, torch.Tensor]) -> None:
         """Run the metrics of parameters, and of their differences to those of the reference."""
-        with kept_random_state(self.model):
+        with kept_random_state(self._devices):
             for name, parameter in named:
                 self.values.run("parameter", name, self._metrics["parameter"], parameter)
                 other = references.get(name)
@@ -259,7 +268,7 @@ class ModelMonitor:
             scale: what the gradients are to be divided by; None for nothing.
         """
         missing = 0
-        with kept_random_state(self.model):
+        with kept_random_state(self._devices):
             for name, parameter in named:
                 gradient = parameter.grad
                 if gradient is None:

@@ -43,15 +43,24 @@ class ModuleHooks:
         self._entered, self._left, self._fault = entered, left, fault
         self._handles: list[Any] = []
 
-    def attach(self) -> None:
-        """Hook the modules. Does nothing if they are hooked."""
+    @property
+    def is_attached(self) -> bool:
+        """Whether the modules are hooked."""
+        return bool(self._handles)
+
+    def attach(self, only: torch.nn.Module | None = None) -> None:
+        """Hook the modules. Does nothing if they are hooked.
+
+        Args:
+            only: the module whose calls are announced before they begin; None for all.
+        """
         if self._handles:
             return
         for name, ref in self._named:
             module = ref()
             if module is None:
                 continue
-            if self._entered is not None:
+            if self._entered is not None and only in (None, module):
                 before = _Before(name, ref, self._entered, self._fault)
                 self._handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
             after = _After(name, ref, self._left, self._fault)
@@ -109,5 +118,5 @@ def _nothing(*_: Any) -> None:
 
 
 def _of_a_copy() -> Callable[..., None]:
-    """What a hook is pickled as."""
+    """The form in which a hook is pickled."""
     return _nothing

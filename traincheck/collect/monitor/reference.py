@@ -127,7 +127,7 @@ def _copy(value: Any, copied: Callable[[torch.Tensor], torch.Tensor]) -> Any:
 def unchanged(module: torch.nn.Module) -> Iterator[None]:
     """Put random generators and the buffers of a module back at the end."""
     buffers = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
-    with kept_random_state(module):
+    with kept_random_state(devices_of(module)):
         try:
             yield
         finally:
@@ -136,10 +136,14 @@ def unchanged(module: torch.nn.Module) -> Iterator[None]:
                     buffer.copy_(before)
 
 
+def devices_of(module: torch.nn.Module) -> frozenset[torch.device]:
+    """The devices other than the CPU that hold parameters of a module."""
+    return frozenset(p.device for p in module.parameters() if p.is_cuda)
+
+
 @contextlib.contextmanager
-def kept_random_state(module: torch.nn.Module) -> Iterator[None]:
-    """Put the generators of the CPU and of the devices of a module back at the end."""
-    devices = {p.device for p in module.parameters() if p.is_cuda}
+def kept_random_state(devices: frozenset[torch.device]) -> Iterator[None]:
+    """Put the generators of the CPU and of some devices back at the end."""
     state = torch.default_generator.get_state()
     states = [(device, torch.cuda.get_rng_state(device)) for device in devices]
     try:

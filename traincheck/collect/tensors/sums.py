@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 
 import torch
 
+from traincheck.collect.tensors.fingerprint import PLAIN_TYPES
 from traincheck.collect.tensors.readable import FLOATS, FUNC, HALF, is_countable, is_included
 from traincheck.collect.tensors.reading import detached, modes
 from traincheck.schema.metrics.sums import (
@@ -54,6 +55,8 @@ def why_not(tensor: torch.Tensor) -> str | None:
 
 def local_part(tensor: torch.Tensor) -> tuple[torch.Tensor, bool]:
     """The part of a distributed tensor that is in this process, and whether it is only a part."""
+    if type(tensor) in PLAIN_TYPES:
+        return tensor, False
     placements = getattr(tensor, "placements", None)
     if placements is None or not hasattr(tensor, "to_local"):
         return tensor, False

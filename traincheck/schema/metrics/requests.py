@@ -81,7 +81,7 @@ DIMENSIONS = {"row": 0, "channel": 1, "feature": -1}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MonitorView:
-    """What a monitored run records.
+    """The view of a monitored run.
 
     Attributes:
         requests: which statistics of which tensors.
