@@ -2,6 +2,7 @@
 
     python -m benchmarks.overhead [--quick] [--rounds N] [--only a,c] [--peer PYTHON] [--json FILE]
     python -m benchmarks.overhead --against CHECKOUT [--rounds N] [--only a,c] [--json FILE]
+    python -m benchmarks.overhead --view diff [--rounds N] [--only a,c] [--json FILE]
 
 In a round all variants of a program are started together, on one core, and take turns: each runs a
 few steps, then the next one. So a short slowdown of the machine affects all of them. Each lap gives
@@ -14,6 +15,9 @@ itself: its steps are too long to take turns.
 environment that holds it. Both versions take turns in one ring. The table shows each kind of
 recording before and after; the exit status is 1 when the median ratio of one of them rose by more
 than its program allows. Each version learns its own invariants for selective recording.
+
+``--view`` measures a view alone: with outputs of models, with outputs of all modules, and with
+sketches in every 10th step.
 """
 
 from __future__ import annotations
@@ -35,6 +39,7 @@ from benchmarks import harness
 from benchmarks.checkout import Checkout, checkout_at
 from benchmarks.harness import WORKLOADS, Done, spread
 from benchmarks.peer import Peer
+from traincheck.collect.launch.settings import VIEWS
 
 SETTLE = 3  # steps at the start do not count: allocators warm up, lazy imports happen
 EVERY = 10
@@ -110,6 +115,7 @@ class Bench:
     """One program's runs. ratios: variant -> one figure a round; the plain program is 1.
 
     versions: what the names of a version's variants begin with -> the version.
+    view: that is measured, in place of the usual kinds of recording.
     """
 
     program: Program
@@ -119,6 +125,7 @@ class Bench:
     ratios: dict[str, list[float]] = field(default_factory=dict)
     plain_ms: list[float] = field(default_factory=list)
     runs: int = 0
+    view: str = ""
 
     def invariants(self, version: str) -> Path:
         """The invariants that a version learned from the same program."""
@@ -167,6 +174,13 @@ class Bench:
             "rules": lambda _: {"rules": True},
             "every": lambda _: {"every": EVERY},
         }
+        if self.view:
+            view = ("--view", self.view)
+            kinds = {
+                "view": lambda _: {"more": view},
+                "view all": lambda _: {"more": (*view, "--outputs", "all")},
+                "view every": lambda _: {"more": (*view, "--sketch"), "every": EVERY},
+            }
         return {
             version + kind: partial(self._ours, tool=self.versions[version], **options(version))
             for kind, options in kinds.items()
@@ -318,6 +332,7 @@ def measure_call(folder: Path, rounds: int) -> dict[str, Any]:
     }
 
 
+VIEW_COLUMNS = ("again", "view", "view all", "view every mean", "view every skipped")
 COLUMNS = ("again", "default", "selective", "rules", "every mean", "every skipped")
 PEER_COLUMNS = ("peer", "peer selective")
 
@@ -351,6 +366,20 @@ def show(result: dict[str, Any]) -> str:
             f"machine: {result['machine']}",
         ]
     )
+
+
+def show_view(result: dict[str, Any]) -> str:
+    """The ratios of a view as a table, as median (min-max)."""
+    header = ["program", "plain ms", *VIEW_COLUMNS]
+    rows = [
+        [
+            p["program"],
+            f"{p['plain_ms']['median']:.2f}",
+            *(_cell(p["ratios"].get(column)) for column in VIEW_COLUMNS),
+        ]
+        for p in result["programs"]
+    ]
+    return "\n".join([harness.table(header, rows), "", f"machine: {result['machine']}"])
 
 
 def _cell(figures: dict[str, float] | None) -> str:
@@ -436,8 +465,11 @@ def run_rounds(
         if not options.only or program.letter in options.only.split(","):
             place = folder / program.name
             place.mkdir()
-            benches.append(Bench(program=program, folder=place, peer=peer, versions=versions))
-            benches[-1].prepare(peer_infers=not options.quick)
+            bench = Bench(program=program, folder=place, peer=peer, versions=versions)
+            bench.view = options.view
+            benches.append(bench)
+            if not options.view:
+                bench.prepare(peer_infers=not options.quick)
     for number in range(options.rounds):
         for bench in benches:
             print(f"round {number + 1} of {options.rounds}: {bench.program.name}", file=sys.stderr)
@@ -449,11 +481,14 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Run everything that was requested, in rounds over all programs."""
     before = harness.describe_machine()
     benches = run_rounds(options, folder, {"": Checkout()})
+    parts: dict[str, Any] = {}
+    if not options.view:
+        parts["startup"] = measure_startup(folder, options.rounds)
+        parts["call"] = measure_call(folder, options.rounds)
     return {
         "machine": {**before, "load_after": harness.describe_machine()["load"]},
         "rounds": options.rounds,
-        "startup": measure_startup(folder, options.rounds),
-        "call": measure_call(folder, options.rounds),
+        **parts,
         "programs": [
             {
                 "program": f"({bench.program.letter}) {bench.program.name}",
@@ -505,11 +540,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--against", type=Path, help="compare with another version: a checkout, or its Python"
     )
+    parser.add_argument(
+        "--view", default="", choices=VIEWS, help="measure this view in place of the usual kinds"
+    )
     options = parser.parse_args(argv)
+    if options.view and options.against:
+        parser.error("--view and --against cannot be used together")
     options.rounds = 2 if options.quick else options.rounds
     with tempfile.TemporaryDirectory() as scratch:
         measured = (compare if options.against else measure)(options, Path(scratch))
-    print((show_rises if options.against else show)(measured))
+    shown = show_rises if options.against else show_view if options.view else show
+    print(shown(measured))
     harness.write_json(options.json, measured)
     rows = [row for p in measured["programs"] for row in p.get("rises", ())]
     return int(not all(row["within"] for row in rows))

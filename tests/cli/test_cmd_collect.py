@@ -10,9 +10,10 @@ import pytest
 from traincheck.cli import main as entry
 from traincheck.collect.launch import launcher as launching
 from traincheck.collect.launch.launcher import Outcome
-from traincheck.collect.launch.settings import Settings
+from traincheck.collect.launch.settings import Settings, from_env
 from traincheck.rules.registry import RULES
 from traincheck.schema.claims import Hypothesis, Invariant, Needs
+from traincheck.schema.comparison.diff_view import DIFF_NEEDS
 from traincheck.schema.invariant_file import write_invariants
 
 
@@ -108,6 +109,33 @@ def test_needs_of_rules_are_added(collect, tmp_path) -> None:
     assert rules != Needs()
     collect("-p", "train.py", "--rules", "-i", invariant_file(tmp_path / "1.json", own))
     assert collect.settings.needs == rules | own
+
+
+def test_a_view_has_its_needs_and_options(collect, tmp_path) -> None:
+    words = ("--view", "diff", "--outputs", "Net.a.*", "--sketch")
+    assert collect("--rules", *words, "-p", "train.py") == 0
+    settings = collect.settings
+    assert (settings.view, settings.outputs, settings.sketch) == ("diff", "Net.a.*", True)
+    assert settings.whole
+    assert not settings.fold
+    assert settings.needs is not None
+    assert settings.needs | DIFF_NEEDS == settings.needs != DIFF_NEEDS
+    assert collect("--view", "diff", "-p", "train.py") == 0
+    assert (collect.settings.needs, collect.settings.outputs) == (DIFF_NEEDS, "root")
+    (tmp_path / "traincheck.toml").write_text('[collect]\nview = "diff"\nsketch = true\n')
+    assert collect("-p", "train.py") == 0
+    assert (collect.settings.view, collect.settings.sketch) == ("diff", True)
+    assert from_env(collect.settings.to_env()) == collect.settings
+
+
+def test_an_option_of_a_view_without_one_is_a_mistake(collect, tmp_path, capfd) -> None:
+    assert collect("--sketch", "-p", "train.py") == 2
+    assert "sketch is set without a view" in capfd.readouterr().err
+    assert collect("--outputs", "all", "-p", "train.py") == 2
+    (tmp_path / "traincheck.toml").write_text('[collect]\nview = "all"\n')
+    assert collect("-p", "train.py") == 2
+    assert "view is 'all'" in capfd.readouterr().err
+    assert not collect.launches
 
 
 def test_a_configuration_file_gives_options_and_the_command_line_wins(collect, tmp_path) -> None:

@@ -78,6 +78,9 @@ def test_same_with_and_without_recording(tmp_path, case):
         ("gan", ("--every", "3")),
         ("mlp_dropout", ("--level", "deep")),
         ("compiled", ("--rules", "--every", "2")),
+        ("mlp_dropout", ("--view", "diff", "--outputs", "all", "--sketch")),
+        ("loader_workers", ("--view", "diff", "--every", "2")),
+        ("gan", ("--view", "diff")),
     ],
 )
 @pytest.mark.slow

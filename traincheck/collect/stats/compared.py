@@ -37,7 +37,7 @@ Part: TypeAlias = tuple[str, Any]  # key within the whole, with brackets; value
 
 
 class Compared:
-    """What one session records of tensors in calls and batches for the comparison of runs.
+    """Records tensors of calls and batches of one session for the comparison of runs.
 
     Args:
         outputs: of which modules outputs are fingerprinted: all, root, or a glob of paths.
