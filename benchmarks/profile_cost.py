@@ -1,4 +1,4 @@
-"""What `traincheck profile` costs: profiled steps, and the steps around them.
+"""Cost of `traincheck profile`: profiled steps, and the steps around them.
 
 Variants take turns, step by step: the plain program, a session that profiles no step, and profiled
 steps. CPU time of the thread, medians.

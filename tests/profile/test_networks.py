@@ -281,3 +281,30 @@ def test_the_exchange_of_gradients_is_not_time_of_a_layer(tmp_path: Path) -> Non
         distributed.destroy_process_group()
     step = profile_of(run).steps[0]
     assert step.outside.backward_own > 50_000_000 > sum(one.backward_own for one in step.layers())
+
+
+def test_an_evaluation_within_a_step_is_unchanged(tmp_path: Path) -> None:
+    """Encoders of torch choose another path where they see a mode."""
+
+    def results(folder: Path | None) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        layer = torch.nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)
+        model = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        found = []
+
+        def loss_of(given: Any) -> torch.Tensor:
+            with torch.no_grad():
+                found.append(given.eval()(torch.ones(2, 4, 32)))
+            return of_logits(given.train()(torch.ones(2, 4, 32)))
+
+        if folder is None:
+            train(model, optimizer, loss_of, 3)
+            return [*found, *model.parameters()]
+        with profiling(folder, model, optimizer) as run:
+            train(model, optimizer, loss_of, 3)
+        assert "operations of models in evaluation mode" in run.of("profile")[1].unseen
+        return [*found, *model.parameters()]
+
+    assert all(map(torch.equal, results(None), results(tmp_path)))
+    assert not torch._C._len_torch_function_stack()
