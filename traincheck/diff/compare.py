@@ -42,7 +42,7 @@ _ORDER = {"optimizer_state": 10, "parameter": 11, "buffer": 12}
 
 @dataclass(slots=True)
 class StepResult:
-    """What the comparison of one step found.
+    """The result of the comparison of one step.
 
     Attributes:
         step: number of the step in A and in B.
