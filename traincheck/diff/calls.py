@@ -60,8 +60,7 @@ def is_control(call: CallRecord) -> bool:
 def outline(calls: Sequence[CallRecord]) -> list[tuple[object, ...]]:
     """The contents of calls. Steps with equal outlines have equal calls."""
     return [
-        (c.api, c.module, c.training, c.autocast, c.grad_enabled, bytes(c.result), bytes(c.args))
-        for c in calls
+        (c.api, c.module, c.training, c.autocast, c.grad_enabled, c.result, c.args) for c in calls
     ]
 
 
