@@ -87,7 +87,7 @@ EXPECTED = {
         ranks=2, is_within=True,
     ),
     "local_target": Case(
-        step=0, phase="parameter", name="Agent.target.body.weight", cause="ranks-drift", ranks=2,
+        step=1, phase="parameter", name="Agent.target.body.weight", cause="ranks-drift", ranks=2,
         is_within=True,
     ),
     "schedule_not_restored": Case(

@@ -30,7 +30,7 @@ FORWARD, LOSS = 6, 7  # places in the causal order of a step
 
 
 class Key(NamedTuple):
-    """What a call is aligned by."""
+    """The API and the module by which a call is aligned."""
 
     api: str
     module: str | None
@@ -58,10 +58,9 @@ def is_control(call: CallRecord) -> bool:
 
 
 def outline(calls: Sequence[CallRecord]) -> list[tuple[object, ...]]:
-    """What two steps have alike if all their calls are: cheap to make and to compare."""
+    """The contents of calls. Steps with equal outlines have equal calls."""
     return [
-        (c.api, c.module, c.training, c.autocast, c.grad_enabled, bytes(c.result), bytes(c.args))
-        for c in calls
+        (c.api, c.module, c.training, c.autocast, c.grad_enabled, c.result, c.args) for c in calls
     ]
 
 
@@ -110,7 +109,7 @@ def compare_calls(a: Sequence[CallRecord], b: Sequence[CallRecord], names: Names
     """Compare the calls of a step, the earliest difference first."""
     found = CallItems([], Counter(), Counter())
     kept_a, kept_b = kept_calls(a), kept_calls(b)
-    owners = {call.span: call.module for call in (*kept_a,) if call.module}
+    owners: dict[int, str | None] = {call.span: call.module for call in kept_a if call.module}
     seen: Counter[str] = Counter()
     for number, pair in enumerate(align(kept_a, kept_b, names)):
         call = pair.a or pair.b

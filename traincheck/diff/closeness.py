@@ -34,7 +34,7 @@ class Exact:
 
 
 class Within:
-    """As `torch.testing.assert_close`: alike if |a - b| <= atol + rtol * |b|.
+    """Tolerances of `torch.testing.assert_close`: alike if |a - b| <= atol + rtol * |b|.
 
     Args:
         rtol: relative tolerance.

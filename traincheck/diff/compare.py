@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import msgspec
 
 from traincheck.diff.batches import compare_batches
 from traincheck.diff.calls import (
     FORWARD,
-    call_is_backward,
     compare_calls,
     is_control,
     kept_calls,
@@ -42,7 +42,7 @@ _ORDER = {"optimizer_state": 10, "parameter": 11, "buffer": 12}
 
 @dataclass(slots=True)
 class StepResult:
-    """What the comparison of one step found.
+    """The result of the comparison of one step.
 
     Attributes:
         step: number of the step in A and in B.
@@ -95,6 +95,7 @@ class Comparer:
         self.resumes = resumes
         self.a, self.b = RunState(names.of_a), RunState(names.of_b)
         self._a_draws, self._b_draws = Draws(), Draws()
+        self._kinds: dict[tuple[str, str | None, str | None], Phase | Literal[False] | None] = {}
         self._has_begun = False
 
     def compare(self, a: StepView, b: StepView) -> StepResult:
@@ -138,12 +139,25 @@ class Comparer:
 
     def _compare_calls(self, a: StepView, b: StepView, result: StepResult) -> None:
         if self.names.is_plain and outline(a.calls) == outline(b.calls):
-            _count_calls(a, result)
+            self._count_calls(a, result)
             return
         found = compare_calls(a.calls, b.calls, self.names)
         result.items += found.items
         result.compared += found.compared
         result.unknown += found.unknown
+
+    def _count_calls(self, view: StepView, result: StepResult) -> None:
+        """Count the calls of a step in which all are equal."""
+        known = self._kinds
+        for call in view.calls:
+            key = (call.api, call.family, call.owner)
+            kind = known.get(key, False)
+            if kind is False:
+                kind = known[key] = None if is_control(call) else phase_of(call)
+            if kind is not None:
+                told = bytes(call.args) if call.api == Families.BACKWARD else bytes(call.result)
+                counts = result.compared if is_telling(told) else result.unknown
+                counts[kind] += 1
 
     def _compare_gradients(self, a: StepView, b: StepView, result: StepResult) -> None:
         mine, yours = _gradients(a, self.a), _gradients(b, self.b)
@@ -325,14 +339,6 @@ def _compare_batches(a: StepView, b: StepView, result: StepResult) -> bool:
             f"the rows of step {a.number} come in {len(a.batches)} and {len(b.batches)} batches"
         )
     return found.is_split
-
-
-def _count_calls(view: StepView, result: StepResult) -> None:
-    for call in view.calls:
-        if not is_control(call):
-            told = bytes(call.args) if call_is_backward(call) else bytes(call.result)
-            counts = result.compared if is_telling(told) else result.unknown
-            counts[phase_of(call)] += 1
 
 
 def _skip_calls(view: StepView, result: StepResult) -> None:

@@ -102,7 +102,7 @@ class Resume:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """What `traincheck diff` found.
+    """The result of `traincheck diff`.
 
     Attributes:
         a, b: the run directories, or one with its ranks.

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import base64
-
-import numpy as np
+import random
 
 from traincheck.schema.comparison.generator_states import WORDS, Twister, philox, twister
 
 MOST = 1_000_000
+_VERSION = 3  # of the states of Python's generator
 
 
 def distance(source: str, a: str, b: str, most: int = MOST) -> int | None:
@@ -42,23 +42,18 @@ def distance(source: str, a: str, b: str, most: int = MOST) -> int | None:
 
 def _steps(start: Twister, end: Twister, most: int) -> int | None:
     """How many draws lead from one state to the other; None if more than `most`."""
-    generator = np.random.MT19937()
-    words = np.array(start.words, dtype=np.uint32)
-    target = np.array(end.words, dtype=np.uint32)
-    if start.position <= end.position and np.array_equal(words, target):
+    if start.position <= end.position and start.words == end.words:
         return end.position - start.position
-    generator.state = {
-        "bit_generator": "MT19937",
-        "state": {"key": words, "pos": start.position},
-    }
+    generator = random.Random()  # of Python: a Mersenne Twister that C steps
+    generator.setstate((_VERSION, (*start.words, start.position), None))
     drawn = 0
     position = start.position
     while drawn <= most:
-        generator.random_raw(WORDS - position + 1, output=False)  # one draw into the next words
-        drawn += WORDS - position + 1
+        block = WORDS - position + 1  # one draw into the next words
+        generator.getrandbits(32 * block)
+        drawn += block
         position = 1
-        state = generator.state["state"]
-        if np.array_equal(state["key"], target):
+        if generator.getstate()[1][:WORDS] == end.words:
             found = drawn + end.position - 1
             return found if found <= most else None
     return None

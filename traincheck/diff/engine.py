@@ -26,7 +26,7 @@ _FOLLOWED = 1000  # steps after the first difference that are still compared
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What is compared, and how.
+    """The choice of what is compared, and how.
 
     Attributes:
         closeness: when a difference counts.

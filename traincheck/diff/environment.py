@@ -1,4 +1,4 @@
-"""What two runs have differently beside their steps: machine, versions, settings, command."""
+"""Differences of two runs beside their steps: machine, versions, settings, command."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def differing(a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[EnvironmentEn
 
 
 def arithmetic(entries: tuple[EnvironmentEntry, ...]) -> list[EnvironmentEntry]:
-    """Those that may change the last bits of a computation."""
+    """The entries that may change the last bits of a computation."""
     return [
         entry for entry in entries if any(word.lower() in entry.name.lower() for word in ARITHMETIC)
     ]

@@ -1,4 +1,4 @@
-"""What the table of causes is given: the first difference, and what is known around it."""
+"""The input of the table of causes: the first difference, and what is known around it."""
 
 from __future__ import annotations
 

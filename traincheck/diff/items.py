@@ -46,7 +46,7 @@ class Item:
 
     @property
     def key(self) -> Key:
-        """What it is compared as over the steps."""
+        """The phase and the name by which it is followed over the steps."""
         return (self.phase, self.name)
 
     @property

@@ -16,7 +16,7 @@ _DIGITS = 8  # of a fingerprint
 
 
 def message_of(item: Item, evidence: Evidence) -> str:
-    """What is different, as a sentence without its end."""
+    """The difference as a sentence without its end."""
     return _WORDS[item.phase](item, evidence)
 
 

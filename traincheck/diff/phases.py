@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class Phase(str, Enum):
-    """What a difference is in. The order of the members is the causal order."""
+    """The part of a step that a difference is in. Members are in causal order."""
 
     RNG = "rng"
     BATCH = "batch"
@@ -19,7 +19,7 @@ class Phase(str, Enum):
 
     @property
     def words(self) -> str:
-        """As in a sentence: ``optimizer state``."""
+        """The name as in a sentence: ``optimizer state``."""
         return "random generator" if self is Phase.RNG else self.value.replace("_", " ")
 
 

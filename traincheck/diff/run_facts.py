@@ -18,7 +18,7 @@ _MOST = 10_000  # of each kind of record that is kept of a whole run
 
 @dataclass(slots=True)
 class RankFacts:
-    """What is kept of the steps of one rank.
+    """The records of one rank that are kept over its steps.
 
     Attributes:
         loads, saves: checkpoints with the step they belong to.

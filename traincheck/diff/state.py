@@ -28,7 +28,7 @@ PHASE_OF = {
 
 
 class RunState:
-    """What one run holds after the records that it was given.
+    """The variables and settings of one run after the records that it was given.
 
     values: of each variable, the JSON of its summary; None where the trace cannot show it.
 

@@ -1,4 +1,4 @@
-"""What the comparison of one pair of ranks has found, step by step."""
+"""The findings of the comparison of one pair of ranks, step by step."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _RANDOM = (Phase.BATCH, Phase.FORWARD, Phase.LOSS)  # that generators have a par
 
 @dataclass(slots=True)
 class Tally:
-    """What the comparison of one pair of ranks has found so far.
+    """The findings of the comparison of one pair of ranks so far.
 
     Attributes:
         compared, unknown: by phase, how many values were compared, and how many could not be.

@@ -149,7 +149,7 @@ def _gaps(a: Mapping[str, Json], b: Mapping[str, Json]) -> Iterator[Gap]:
     if sketch is not None:
         yield sketch
         return
-    pairs = [("value", a.get("value"), b.get("value"))]
+    pairs: list[tuple[str, Json, Json]] = [("value", a.get("value"), b.get("value"))]
     mine, yours = a.get("stats") or {}, b.get("stats") or {}
     pairs += [(name, mine.get(name), yours.get(name)) for name in _SIZES]
     for name, x, y in pairs:

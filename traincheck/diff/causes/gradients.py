@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from statistics import median
 
 from traincheck.diff.causes.reading import arithmetic_facts, calls_of, norm
 from traincheck.diff.difference import Explanation
 from traincheck.diff.evidence import Evidence
 from traincheck.diff.phases import Phase
+from traincheck.schema.events import CollectiveEvent
 from traincheck.schema.torch_api import Families
 
 _ALIKE = 1e-3  # how far ratios of norms of one factor are apart
@@ -55,10 +57,8 @@ def _between_ranks(evidence: Evidence) -> Explanation:
     )
 
 
-def _reductions(collectives: list[object]) -> list[object]:
-    return [
-        event for event in collectives if getattr(event, "op", "").startswith(("all_", "reduce"))
-    ]
+def _reductions(collectives: Sequence[CollectiveEvent]) -> list[CollectiveEvent]:
+    return [event for event in collectives if event.op.startswith(("all_", "reduce"))]
 
 
 def _scaled(evidence: Evidence) -> Explanation | None:

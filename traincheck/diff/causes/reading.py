@@ -1,4 +1,4 @@
-"""What several rows of the table read from the evidence."""
+"""Readings of the evidence that several rows of the table share."""
 
 from __future__ import annotations
 

@@ -30,8 +30,8 @@ def write_junit(difference: Difference, stream: TextIO, shown: int = 0) -> None:
     """Write one test case, which fails with the first difference."""
     failures = "0" if difference.first is None else "1"
     counts = {"tests": "1", "failures": failures, "errors": "0"}
-    suites = ET.Element("testsuites", name="traincheck", **counts)
-    suite = ET.SubElement(suites, "testsuite", name="traincheck.diff", **counts)
+    suites = ET.Element("testsuites", {"name": "traincheck", **counts})
+    suite = ET.SubElement(suites, "testsuite", {"name": "traincheck.diff", **counts})
     case = ET.SubElement(
         suite, "testcase", classname="traincheck.diff", name=_clean("runs are the same")
     )
