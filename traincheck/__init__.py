@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from traincheck.version import VERSION
 
 if TYPE_CHECKING:
+    from traincheck.diff.library import diff as diff
     from traincheck.integrations.monitor import Monitor as Monitor
     from traincheck.integrations.monitor_attention import (
         RefinedCoordinateCheck as RefinedCoordinateCheck,
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
         monitor_scaled_dot_product_attention as monitor_scaled_dot_product_attention,
     )
     from traincheck.integrations.monitor_mixin import MonitorMixin as MonitorMixin
-    from traincheck.diff.library import diff as diff
     from traincheck.integrations.watching import TrainingHalted as TrainingHalted
     from traincheck.integrations.watching import watch as watch
     from traincheck.profile.in_process import profile as profile
