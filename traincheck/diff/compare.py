@@ -124,12 +124,12 @@ class Comparer:
     def skip(self, view: StepView, *, is_a: bool) -> None:
         """Take one run to the end of a step that is not compared."""
         state = self.a if is_a else self.b
-        state.open(view)
+        state.begin_step(view)
         for record in view.states:
             state.put(record)
 
     def _compare_opening(self, a: StepView, b: StepView, result: StepResult) -> None:
-        touched = dict.fromkeys([*self.a.open(a), *self.b.open(b)])
+        touched = dict.fromkeys([*self.a.begin_step(a), *self.b.begin_step(b)])
         if not self._has_begun:  # a run that resumes begins with all that the other has
             touched.update(dict.fromkeys(v for v in self.a.values if v in self.b.values))
         for number, variable in enumerate(touched):

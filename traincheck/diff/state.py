@@ -42,7 +42,7 @@ class RunState:
         self.settings: dict[str, dict[str, Any]] = {}
         self.classes: dict[str, str] = {}  # of modules that own a variable
 
-    def open(self, view: StepView) -> list[Variable]:
+    def begin_step(self, view: StepView) -> list[Variable]:
         """Take in what changed before the first batch of a step; the variables in order."""
         touched: dict[Variable, None] = {}
         records: list[StateRecord | CheckpointEvent] = [*view.opening]

@@ -18,30 +18,14 @@ from typing import ClassVar, Literal, TypeAlias
 
 from msgspec import field
 
-from traincheck.schema.record import Int64, Record
+from traincheck.schema.metrics.event import MetricsEvent
+from traincheck.schema.record import EventBase, Int64, Record
 from traincheck.schema.values import TensorSummary, Value
 
 _MOST_RANKS = 1 << 20
 
 
-class _Event(Record, frozen=True, tag_field="k"):
-    """The common fields of all events. Rank and stream are in the file name, not in the lines."""
-
-    seq: Int64 = field(name="n")
-    time_ns: Int64 = field(name="t")
-    step: Int64 | None = field(name="s")
-    stage: str = field(name="g")
-    rank: Int64 = 0
-    stream: str = ""
-    kind: ClassVar[str]
-
-    @property
-    def header(self) -> tuple[int, int, int | None, str, int, str]:
-        """The common fields, to make another event at the same position and time."""
-        return (self.seq, self.time_ns, self.step, self.stage, self.rank, self.stream)
-
-
-class CallEvent(_Event, frozen=True, kw_only=True, tag="call"):
+class CallEvent(EventBase, frozen=True, kw_only=True, tag="call"):
     """A call from entry to exit, written when it ends; ``open`` when the run ended first.
 
     Attributes:
@@ -89,7 +73,7 @@ class CallEvent(_Event, frozen=True, kw_only=True, tag="call"):
         return any(self.args.get(name) is not None for name in ("closure", "0"))
 
 
-class StateEvent(_Event, frozen=True, kw_only=True, tag="state"):
+class StateEvent(EventBase, frozen=True, kw_only=True, tag="state"):
     """A tracked variable appeared, changed or vanished, as found at the end of span ``after``.
 
     Attributes:
@@ -137,7 +121,7 @@ class ParamGroup(Record, frozen=True):
     ids: Sequence[Int64]
 
 
-class OptimizerEvent(_Event, frozen=True, kw_only=True, tag="optimizer"):
+class OptimizerEvent(EventBase, frozen=True, kw_only=True, tag="optimizer"):
     """An optimizer was created, or its parameters or settings changed.
 
     Attributes:
@@ -156,7 +140,7 @@ class OptimizerEvent(_Event, frozen=True, kw_only=True, tag="optimizer"):
     where: str | None = None
 
 
-class StepEvent(_Event, frozen=True, kw_only=True, tag="step"):
+class StepEvent(EventBase, frozen=True, kw_only=True, tag="step"):
     """The end of a step.
 
     Attributes:
@@ -193,7 +177,7 @@ class StepEvent(_Event, frozen=True, kw_only=True, tag="step"):
         return StepEvent(*self.header, counters=self.counters, recorded=False)
 
 
-class StageEvent(_Event, frozen=True, kw_only=True, tag="stage"):
+class StageEvent(EventBase, frozen=True, kw_only=True, tag="stage"):
     """The stage changed; ``stage`` is the new one.
 
     Attributes:
@@ -204,7 +188,7 @@ class StageEvent(_Event, frozen=True, kw_only=True, tag="stage"):
     previous: str = "init"
 
 
-class BatchEvent(_Event, frozen=True, kw_only=True, tag="batch"):
+class BatchEvent(EventBase, frozen=True, kw_only=True, tag="batch"):
     """A batch reached the loop.
 
     Attributes:
@@ -248,7 +232,7 @@ class BatchEvent(_Event, frozen=True, kw_only=True, tag="batch"):
     tokens: Mapping[str, Value] = {}
 
 
-class RngEvent(_Event, frozen=True, kw_only=True, tag="rng"):
+class RngEvent(EventBase, frozen=True, kw_only=True, tag="rng"):
     """A random generator was seeded, or its state looked at.
 
     Attributes:
@@ -278,7 +262,7 @@ class RngEvent(_Event, frozen=True, kw_only=True, tag="rng"):
         return self.change == "state" and self.moment in ("", "step")
 
 
-class CollectiveEvent(_Event, frozen=True, kw_only=True, tag="collective"):
+class CollectiveEvent(EventBase, frozen=True, kw_only=True, tag="collective"):
     """A torch.distributed call.
 
     Attributes:
@@ -313,7 +297,7 @@ class CollectiveEvent(_Event, frozen=True, kw_only=True, tag="collective"):
     where: str | None = None
 
 
-class CheckpointEvent(_Event, frozen=True, kw_only=True, tag="checkpoint"):
+class CheckpointEvent(EventBase, frozen=True, kw_only=True, tag="checkpoint"):
     """State was saved or loaded.
 
     Attributes:
@@ -362,7 +346,7 @@ class CheckpointEvent(_Event, frozen=True, kw_only=True, tag="checkpoint"):
     where: str | None = None
 
 
-class WarningEvent(_Event, frozen=True, kw_only=True, tag="warning"):
+class WarningEvent(EventBase, frozen=True, kw_only=True, tag="warning"):
     """A Python warning raised during the run.
 
     Attributes:
@@ -377,37 +361,7 @@ class WarningEvent(_Event, frozen=True, kw_only=True, tag="warning"):
     where: str | None = None
 
 
-class MetricsEvent(_Event, frozen=True, kw_only=True, tag="metrics"):
-    """The metrics of one step of a monitored process, or of the evaluation within it.
-
-    Names stand in the first event of the process that has them, under a number that later events
-    use.
-
-    Attributes:
-        names: number -> name, of those that no earlier event of this process has.
-        combine: number -> how its values combine over calls and ranks, where it is not "mean":
-            "sum", "max", "min", "last"; "shard" where sums are of one part of a tensor.
-        sums: for each tensor its number, then count, sum, squares, minimum, maximum, zeros,
-            nonfinite, absolutes, cubes, fourths of its elements; null where it was not taken, and
-            left out at the end.
-        values: for each metric its number, its weight and its value; of a mean the weighted sum.
-            null stands for NaN, text for infinities.
-        skipped: number -> why a tensor was not measured, when this is first seen.
-        failed: metrics that failed, with ``metric``, ``on`` and ``error``; not taken from then on.
-        evaluates: whether it is about forwards without gradients.
-    """
-
-    kind: ClassVar[Literal["metrics"]] = "metrics"
-    names: Mapping[str, str] = {}
-    combine: Mapping[str, str] = {}
-    sums: Sequence[Sequence[float | int | None]] = ()
-    values: Sequence[Sequence[float | int | str | None]] = ()
-    skipped: Mapping[str, str] = {}
-    failed: Sequence[Mapping[str, Value]] = ()
-    evaluates: bool = False
-
-
-class ChecksumEvent(_Event, frozen=True, kw_only=True, tag="checksum"):
+class ChecksumEvent(EventBase, frozen=True, kw_only=True, tag="checksum"):
     """The content of a tensor before an optimizer stepped, or of other state that it depends on.
 
     Attributes:
@@ -429,7 +383,37 @@ class ChecksumEvent(_Event, frozen=True, kw_only=True, tag="checksum"):
     data: Mapping[str, Value] = {}
 
 
-class MarkEvent(_Event, frozen=True, kw_only=True, tag="mark"):
+class ProfileEvent(EventBase, frozen=True, kw_only=True, tag="profile"):
+    """The layers of a profiled step, written when it ends.
+
+    Attributes:
+        layers: one object for each module, in the order of registration: its ``path``, ``class``,
+            calls, shapes, FLOPs, times in nanoseconds, retained bytes and parameters.
+        phases: nanoseconds of the step by phase (forward, backward, recompute, optimizer, loader,
+            outside), and of the recording itself (overhead).
+        clock: "cpu", or "cuda" for events on the stream of the device.
+        memory: bytes by kind (parameters, buffers, gradients, states, retained), and the peak.
+        origin: the first NaN or infinity that spread: its phase, module, operation and line; None
+            if there is none.
+        facts: device, dtypes, threads, and shapes of the inputs of the outermost module.
+        uncounted: operators without a formula for their FLOPs, and how often they ran.
+        unseen: parts of the step that could not be observed, by reason, and how often.
+        complete: false if the run ended inside the step.
+    """
+
+    kind: ClassVar[Literal["profile"]] = "profile"
+    layers: Sequence[Mapping[str, Value]] = ()
+    phases: Mapping[str, Int64] = {}
+    clock: str = "cpu"
+    memory: Mapping[str, Value] = {}
+    origin: Mapping[str, Value] | None = None
+    facts: Mapping[str, Value] = {}
+    uncounted: Mapping[str, Int64] = {}
+    unseen: Mapping[str, Int64] = {}
+    complete: bool = True
+
+
+class MarkEvent(EventBase, frozen=True, kw_only=True, tag="mark"):
     """A note in the trace.
 
     Attributes:
@@ -465,36 +449,6 @@ class MarkEvent(_Event, frozen=True, kw_only=True, tag="mark"):
     def gap(self) -> StepEvent:
         """The step event that checks get for lost events: an unrecorded, incomplete step."""
         return StepEvent(*self.header, recorded=False, complete=False)
-
-
-class ProfileEvent(_Event, frozen=True, kw_only=True, tag="profile"):
-    """The layers of a profiled step, written when it ends.
-
-    Attributes:
-        layers: one object for each module, in the order of registration: its ``path``, ``class``,
-            calls, shapes, FLOPs, times in nanoseconds, retained bytes and parameters.
-        phases: nanoseconds of the step by phase (forward, backward, recompute, optimizer, loader,
-            outside), and of the recording itself (overhead).
-        clock: "cpu", or "cuda" for events on the stream of the device.
-        memory: bytes by kind (parameters, buffers, gradients, states, retained), and the peak.
-        origin: the first NaN or infinity that spread: its phase, module, operation and line; None
-            if there is none.
-        facts: device, dtypes, threads, and shapes of the inputs of the outermost module.
-        uncounted: operators without a formula for their FLOPs, and how often they ran.
-        unseen: parts of the step that could not be observed, by reason, and how often.
-        complete: false if the run ended inside the step.
-    """
-
-    kind: ClassVar[Literal["profile"]] = "profile"
-    layers: Sequence[Mapping[str, Value]] = ()
-    phases: Mapping[str, Int64] = {}
-    clock: str = "cpu"
-    memory: Mapping[str, Value] = {}
-    origin: Mapping[str, Value] | None = None
-    facts: Mapping[str, Value] = {}
-    uncounted: Mapping[str, Int64] = {}
-    unseen: Mapping[str, Int64] = {}
-    complete: bool = True
 
 
 Event: TypeAlias = (
