@@ -277,9 +277,7 @@ def _compare_generators(
     drawn: set[str],
     result: StepResult,
 ) -> None:
-    seeded = {event.source for event in (*a, *b) if event.change == "seed"}
-    a, b = _since_seed(a, seeded), _since_seed(b, seeded)
-    mine, yours = _by_moment(a), _by_moment(b)
+    mine, yours = _by_moment(_since_seed(a)), _by_moment(_since_seed(b))
     for number, key in enumerate(dict.fromkeys([*mine, *yours])):
         x, y = mine.get(key), yours.get(key)
         if x is None or y is None:
@@ -297,9 +295,18 @@ def _compare_generators(
             result.items.append(_generator_item(key, x, y, (place, number)))
 
 
-def _since_seed(events: Sequence[RngEvent], seeded: set[str]) -> list[RngEvent]:
-    """Without the states at the start of the process that a seed replaces."""
-    return [event for event in events if event.moment != "start" or event.source not in seeded]
+def _since_seed(events: Sequence[RngEvent]) -> list[RngEvent]:
+    """Without the states of a generator, from the start of the process, that a seed replaces."""
+    first: dict[str, int] = {}
+    for number, event in enumerate(events):
+        if event.change == "seed":
+            first.setdefault(event.source, number)
+    begun = {event.source for event in events if event.moment == "start"}
+    return [
+        event
+        for number, event in enumerate(events)
+        if event.source not in begun or number >= first.get(event.source, 0)
+    ]
 
 
 def _by_moment(events: Sequence[RngEvent]) -> dict[tuple[str, str, str, int], RngEvent]:
