@@ -277,7 +277,8 @@ def _compare_generators(
     drawn: set[str],
     result: StepResult,
 ) -> None:
-    mine, yours = _by_moment(_since_seed(a)), _by_moment(_since_seed(b))
+    seeded = {event.source for event in (*a, *b) if event.change == "seed"}
+    mine, yours = _by_moment(_since_seed(a, seeded)), _by_moment(_since_seed(b, seeded))
     for number, key in enumerate(dict.fromkeys([*mine, *yours])):
         x, y = mine.get(key), yours.get(key)
         if x is None or y is None:
@@ -295,17 +296,21 @@ def _compare_generators(
             result.items.append(_generator_item(key, x, y, (place, number)))
 
 
-def _since_seed(events: Sequence[RngEvent]) -> list[RngEvent]:
-    """Without the states of a generator, from the start of the process, that a seed replaces."""
+def _since_seed(events: Sequence[RngEvent], seeded: set[str]) -> list[RngEvent]:
+    """Without the states of a generator, from the start of the process, that a seed replaces.
+
+    The state at the start is recorded late, when tensors are first seen.
+    """
+    begun = {event.source for event in events if event.moment == "start"}
     first: dict[str, int] = {}
     for number, event in enumerate(events):
-        if event.change == "seed":
+        if event.change == "seed" and event.source in begun:
             first.setdefault(event.source, number)
-    begun = {event.source for event in events if event.moment == "start"}
     return [
         event
         for number, event in enumerate(events)
-        if event.source not in begun or number >= first.get(event.source, 0)
+        if number >= first.get(event.source, 0)
+        and not (event.moment == "start" and event.source in seeded)
     ]
 
 
