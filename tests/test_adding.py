@@ -98,8 +98,7 @@ def run(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 def perform(page: str, folder: Path, *, without: Step | None = None) -> list[str]:
-    """Perform a page, but for one step; the output of each command that failed."""
-    failed = []
+    """Perform a page, but for one step, until a command fails; the output of that command."""
     for step in steps(page):
         path = folder / step.path
         if step == without:
@@ -108,14 +107,14 @@ def perform(page: str, folder: Path, *, without: Step | None = None) -> list[str
             for line in step.text.splitlines():
                 result = run(line.removeprefix("$ "), folder)
                 if result.returncode:
-                    failed.append(f"{line}\n{result.stdout[-3000:]}{result.stderr[-2000:]}")
+                    return [f"{line}\n{result.stdout[-3000:]}{result.stderr[-2000:]}"]
         elif step.kind == "diff":
             path.write_text(patched(path.read_text("utf-8"), step.text), encoding="utf-8")
         else:
             assert not path.exists(), f"{step.path} exists already"
             path.parent.mkdir(exist_ok=True)
             path.write_text(step.text, encoding="utf-8")
-    return failed
+    return []
 
 
 def test_the_pages_have_steps() -> None:
