@@ -1,10 +1,11 @@
 """Parts of the programs: data, a model, a loop, and checkpoints."""
 
 import sys
+from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 VARIANT = sys.argv[1] if len(sys.argv) > 1 else "a"
 FOLDER = sys.argv[2] if len(sys.argv) > 2 else "."
@@ -31,14 +32,19 @@ class Net(nn.Module):
         return self.head(self.drop(torch.relu(self.body(inputs))))
 
 
-def step(model: nn.Module, optimizer: torch.optim.Optimizer, inputs, labels) -> None:
+def step(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    inputs: torch.Tensor,
+    labels: torch.Tensor,
+) -> None:
     """One update."""
     optimizer.zero_grad()
     nn.functional.cross_entropy(model(inputs), labels).backward()
     optimizer.step()
 
 
-def loader(dataset, **options) -> DataLoader:
+def loader(dataset: Dataset, **options: Any) -> DataLoader:
     """Batches of eight rows."""
     return DataLoader(dataset, batch_size=8, **options)
 

@@ -14,7 +14,7 @@ class Noisy(Dataset):
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __getitem__(self, index: int):
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
         inputs, label = self.rows[index]
         return inputs + 0.1 * torch.randn(8), label
 

@@ -14,7 +14,7 @@ class Files(Dataset):
     def __len__(self) -> int:
         return len(self.names)
 
-    def __getitem__(self, index: int):
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
         return torch.load(self.names[index], weights_only=False)
 
 

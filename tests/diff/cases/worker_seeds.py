@@ -15,7 +15,7 @@ class Noisy(Dataset):
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __getitem__(self, index: int):
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
         inputs, label = self.rows[index]
         generator = np.random if FROM_WORKER else np.random.default_rng(index)
         return inputs + torch.tensor(generator.normal(size=8), dtype=torch.float32), label

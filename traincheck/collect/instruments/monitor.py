@@ -200,7 +200,8 @@ class Monitor(Instrument):
     def _load_plugins(self, em: Emitter) -> None:
         busy, em.busy = em.busy, True
         try:
-            self._plugins.load()
+            with unseen():
+                self._plugins.load()
         finally:
             em.busy = busy
 

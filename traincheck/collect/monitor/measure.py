@@ -11,6 +11,7 @@ import torch
 from traincheck.collect.monitor.numbers import StepNumbers, leaves
 from traincheck.collect.monitor.plan import Plan
 from traincheck.collect.tensors.sums import Taken, is_hidden, local_part, sums_of, why_not
+from traincheck.handlers import give_back
 from traincheck.schema.metrics.names import SHARDED
 from traincheck.schema.metrics.requests import DIMENSIONS, MetricRequest
 from traincheck.schema.metrics.sums import scaled
@@ -113,6 +114,7 @@ class Measure:
                 if not is_hidden() and why_not(gradient) is None:
                     self._gradients.append((name, sums_of(gradient, columns)))
             except Exception as error:  # training must go on whatever we got wrong
+                give_back(error)
                 self._fault(self._hook, error)
 
         _on_gradient(tensor, take)

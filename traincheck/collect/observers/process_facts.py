@@ -12,6 +12,7 @@ import re
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
+from os import sched_getaffinity
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -128,9 +129,7 @@ def _facts(threads: int) -> ProcessFacts:
 
 
 def _processors() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 0
+    return len(sched_getaffinity(0))
 
 
 def _gpus() -> tuple[str, ...]:

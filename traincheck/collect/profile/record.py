@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
+from os import getpid
 from typing import Any
 
 import torch
@@ -162,7 +162,7 @@ def _facts(step: StepProfile) -> dict[str, Any]:
         "inputs": step.inputs,
         "updates": step.updates,
         "operations": step.sees_operations,
-        "pid": os.getpid(),
+        "pid": getpid(),
     }
 
 

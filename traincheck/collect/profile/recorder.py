@@ -106,7 +106,8 @@ class ProfileRecorder:
         em = self._session.local.em or self._session.emitter()
         busy, em.busy = em.busy, True
         try:
-            self.close(em, complete=True)
+            with unseen():
+                self.close(em, complete=True)
         except Exception as error:  # training must go on whatever we got wrong
             self._session.fault(self.finish, error)
         finally:
@@ -204,6 +205,7 @@ class ProfileRecorder:
                 frame = step.enter(self, args, kwargs)
                 hides = recorder._must_hide(self)
             except Exception as error:  # training must go on whatever we got wrong
+                give_back(error)
                 recorder._give_up(error)
                 return original(self, *args, **kwargs)
             try:
@@ -229,6 +231,7 @@ class ProfileRecorder:
         try:
             step.leave(frame, result, has_raised=has_raised)
         except Exception as error:  # training must go on whatever we got wrong
+            give_back(error)
             self._give_up(error)
 
     def _give_up(self, error: Exception) -> None:
