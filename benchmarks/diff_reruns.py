@@ -101,12 +101,20 @@ def measure(
     folder: Path, runs: int, *, only: str = "", jobs: int = 1, views: Sequence[str] = tuple(VIEWS)
 ) -> Iterator[Line]:
     """Record and compare everything, in ``folder``; a line for each program and view."""
-    with ThreadPoolExecutor(jobs) as pool:
-        for kind in (kind for kind in KINDS if only in kind):
-            for view in views:
-                places = [folder / f"{kind}-{view}-{number}" for number in range(runs)]
-                made = pool.map(lambda place, k=kind, v=view: record(k, v, place), places)
-                yield from compare(kind, view, list(made))
+    chosen = [(kind, view) for kind in KINDS if only in kind for view in views]
+    pool = ThreadPoolExecutor(jobs)
+    try:
+        made = {
+            (kind, view): [
+                pool.submit(record, kind, view, folder / f"{kind}-{view}-{number}")
+                for number in range(runs)
+            ]
+            for kind, view in chosen
+        }
+        for (kind, view), recordings in made.items():
+            yield from compare(kind, view, [one.result() for one in recordings])
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def show(found: Sequence[Line]) -> None:
@@ -129,10 +137,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=1, help="recordings at the same time")
     parser.add_argument("--json", type=Path, help="write the result here")
     options = parser.parse_args(argv)
+    found = []
     with tempfile.TemporaryDirectory() as folder:
-        found = list(
-            measure(Path(folder), options.runs, only=options.only, jobs=options.jobs)
-        )
+        for line in measure(Path(folder), options.runs, only=options.only, jobs=options.jobs):
+            found.append(line)
+            print(*line.cells(), file=sys.stderr)
     show(found)
     rows = [dict(zip(HEADER, line.cells(), strict=True)) for line in found]
     harness.write_json(options.json, {"machine": harness.describe_machine(), "lines": rows})

@@ -1,6 +1,6 @@
-"""A short deterministic training of one kind: ``rerun.py in_process|workers|autocast|ranks|accumulation``.
+"""A short deterministic training of one kind: ``rerun.py KIND``.
 
-Ten updates with dropout, batch norm, AdamW, a schedule, clipping and a shuffled loader; it saves a
+The kinds are in_process, workers, autocast, ranks and accumulation. Ten updates with dropout, batch norm, AdamW, a schedule, clipping and a shuffled loader; it saves a
 checkpoint in the current folder. Same seeds each time: two runs of a kind are identical.
 """
 
