@@ -1,7 +1,8 @@
 """A short deterministic training of one kind: ``rerun.py KIND``.
 
-The kinds are in_process, workers, autocast, ranks and accumulation. Ten updates with dropout, batch norm, AdamW, a schedule, clipping and a shuffled loader; it saves a
-checkpoint in the current folder. Same seeds each time: two runs of a kind are identical.
+The kinds are in_process, workers, autocast, ranks and accumulation. Ten updates with dropout, batch
+norm, AdamW, a schedule, clipping and a shuffled loader. Seeds are fixed, so two runs of a kind are
+identical. A checkpoint is saved in the current folder.
 """
 
 import contextlib
