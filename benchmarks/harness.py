@@ -144,10 +144,12 @@ def collect(  # noqa: PLR0913  # options of the command, each with its default
     more: Sequence[str] = (),
     timeout_s: float = 900,
     python: str = sys.executable,
+    cwd: Path | None = None,
 ) -> Done:
     """Record a run of a script into ``out``; with invariants or rules, only their needs.
 
     script: one of Python, or the words of any command. python: whose traincheck records.
+    cwd: the folder that the program runs in.
     """
     program = ["-p", script] if isinstance(script, Path) else ["--", *script]
     options: list[str | Path] = ["-o", out, *more]
@@ -158,7 +160,7 @@ def collect(  # noqa: PLR0913  # options of the command, each with its default
     if every != 1:
         options += ["--every", str(every)]
     argv = [command("traincheck-collect", python), *options, *program]
-    return run(argv, env=env, timeout_s=timeout_s, out=out)
+    return run(argv, env=env, cwd=cwd, timeout_s=timeout_s, out=out)
 
 
 def infer(

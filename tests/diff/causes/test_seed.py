@@ -53,3 +53,19 @@ def test_quiet_about_a_start_that_a_seed_replaces(compare: Compare) -> None:
     found = compare(a, edited(b, of("batch", 0), indices=(5, 6, 7)))
     assert found.first is not None
     assert found.first.phase == "batch"
+
+
+def test_quiet_about_a_start_that_is_written_after_its_seed(compare: Compare) -> None:
+    def run(state: str) -> list[Event]:
+        events = edited(training(), SEEDED, source="python")
+        at = next(number for number, event in enumerate(events) if SEEDED(event)) + 1
+        began = started(events[:1], state)[1].replace(step=0)
+        drawn = [event.replace(source="python") for event in started(events[:1], "3")[2:]]
+        return numbered([*events[:at], began, *drawn, *events[at:]])
+
+    found = compare(run("1"), run("2"))
+    assert found.same
+    assert not found.notes
+    found = compare(run("1"), edited(run("2"), of("batch", 0), indices=(5, 6, 7)))
+    assert found.first is not None
+    assert found.first.phase == "batch"

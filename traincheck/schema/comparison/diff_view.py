@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from traincheck.schema.claims import BATCH_CONTENT, Needs
 from traincheck.schema.observations.process_facts import ProcessFacts
-from traincheck.schema.torch_api import Families, losses
+from traincheck.schema.torch_api import DDP_INIT, Families, losses
 
 DIFF = "diff"
 
@@ -27,6 +27,7 @@ DIFF_NEEDS = Needs(
         Families.TRAIN,
         Families.EVAL,
         Families.SET_RNG_STATE,
+        DDP_INIT,  # whether ranks have the same running statistics
     },
     states=frozenset(
         {
