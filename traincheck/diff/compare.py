@@ -296,7 +296,10 @@ def _compare_generators(
 
 
 def _since_seed(events: Sequence[RngEvent]) -> list[RngEvent]:
-    """Without the states of a generator, from the start of the process, that a seed replaces."""
+    """Without the states of a generator, from the start of the process, that a seed replaces.
+
+    The state at the start is written with the first moment of the loop, so it may follow the seed.
+    """
     first: dict[str, int] = {}
     for number, event in enumerate(events):
         if event.change == "seed":
@@ -305,7 +308,9 @@ def _since_seed(events: Sequence[RngEvent]) -> list[RngEvent]:
     return [
         event
         for number, event in enumerate(events)
-        if event.source not in begun or number >= first.get(event.source, 0)
+        if event.source not in begun
+        or event.source not in first
+        or (event.moment != "start" and number >= first[event.source])
     ]
 
 
