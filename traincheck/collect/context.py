@@ -29,7 +29,8 @@ class Hooks:
         before_loader: before the iteration of a loader begins, in a recorded step.
         after_batch: after a batch of training was fetched in a recorded step, with its iterator.
         before_forward: before an outermost forward with grad, in a recorded step.
-        before_optimizer: within the step of an optimizer, before its update.
+        before_optimizer: within the step of an optimizer, right before its update: after the first
+            call of its closure, if it has one.
         after_optimizer: within the step, after its update.
         after_step: after a step is written completely.
         before_save: before a checkpoint is written.

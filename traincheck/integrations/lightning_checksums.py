@@ -12,8 +12,8 @@ from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
-from traincheck.collect.instruments.checksums import UpdateHook
 from traincheck.collect.instruments.data import leaves_of
+from traincheck.collect.instruments.update_hook import UpdateHook
 from traincheck.collect.launch.run_manifest import ENVIRONMENT
 from traincheck.collect.tensors.reading import unseen
 from traincheck.collect.tensors.step_checksums import StepChecksums

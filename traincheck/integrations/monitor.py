@@ -284,12 +284,19 @@ class Monitor(MonitorMetrics):
                 "an optimizer is given without a model", fix="Monitor(model, optimizer)"
             )
         self._handles = [
-            optimizer.register_step_pre_hook(self._before_update),
+            optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_step_post_hook(self._after_update),
         ]
         self.begin_step(0)
 
-    def _before_update(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+    def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> Any:
+        from traincheck.collect.instruments.update_hook import before_update
+
+        if not self._is_open:
+            return None
+        return before_update(args, kwargs, lambda: self._before_update(optimizer))
+
+    def _before_update(self, optimizer: Any) -> None:
         if not self._is_open:
             return
         try:

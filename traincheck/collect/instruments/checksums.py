@@ -6,17 +6,16 @@ nothing.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import orjson
 import torch
-from torch.optim import optimizer as optimizers
 
 from traincheck.collect.context import Recorder
 from traincheck.collect.instruments.base import Instrument
 from traincheck.collect.instruments.data import leaves_of, quoted_path
+from traincheck.collect.instruments.update_hook import UpdateHook
 from traincheck.collect.tensors.reading import unseen
 from traincheck.collect.tensors.step_checksums import StepChecksums
 from traincheck.collect.tensors.summarize import dumps
@@ -39,7 +38,7 @@ class Checksums(Instrument):
         ddp = getattr(torch.nn.parallel, "DistributedDataParallel", None)
         if ddp is not None:
             self.replace(ddp, "forward", self._wrap_forward)
-        self._pre_hook = UpdateHook(self._before_update, self._is_due)
+        self._pre_hook = UpdateHook(self._before_update, lambda _: self._is_due())
         hooks = self.session.hooks
         hooks.after_batch.append(self._add_batch)
         hooks.at_step_end.append(self._end)
@@ -169,67 +168,3 @@ class _Tracked:
 
     def optimizers(self) -> list[tuple[str, torch.optim.Optimizer]]:
         return self._session.live.live_optimizers()
-
-
-def before_update(
-    args: tuple[Any, ...], kwargs: Mapping[str, Any], action: Callable[[], None]
-) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-    """Call ``action`` right before an optimizer updates: after its closure, if it has one.
-
-    Args:
-        args: of the step, from the optimizer on, as a pre-hook of the optimizer gets them.
-        kwargs: likewise.
-        action: called once.
-
-    Returns:
-        Arguments to use instead, with a closure that calls ``action`` after its first call; None if
-        there is no closure.
-    """
-    closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
-    if not callable(closure):
-        action()
-        return None
-    is_done = False
-
-    @functools.wraps(closure, updated=())
-    def evaluated(*given: Any, **named: Any) -> Any:
-        nonlocal is_done
-        result = closure(*given, **named)
-        if not is_done:
-            is_done = True
-            action()
-        return result
-
-    evaluated = hidden(evaluated)
-    if "closure" in kwargs:
-        return args, {**kwargs, "closure": evaluated}
-    return (args[0], evaluated, *args[2:]), dict(kwargs)
-
-
-class UpdateHook:
-    """Calls ``action`` before each update of any optimizer, until it is removed.
-
-    It has its own key among torch's hooks, so that the keys of the program's are as without it.
-
-    Args:
-        action: gets the optimizer.
-        is_due: whether it is called now.
-    """
-
-    def __init__(
-        self,
-        action: Callable[[torch.optim.Optimizer], None],
-        is_due: Callable[[], bool] = lambda: True,
-    ) -> None:
-        def before_step(optimizer: Any, args: Any, kwargs: Any) -> Any:
-            if not is_due():
-                return None
-            return before_update(args, kwargs, lambda: action(optimizer))
-
-        hooks: Any = optimizers._global_optimizer_pre_hooks
-        self._hooks = hooks
-        self._hooks[self] = hidden(before_step)
-
-    def remove(self) -> None:
-        """Call it no more."""
-        self._hooks.pop(self, None)

@@ -97,7 +97,8 @@ class Comparison(Instrument):
         """An optimizer is about to use the gradients: reduced, accumulated, unscaled, clipped."""
         tracker = self.session.tracker
         if self.session.recording.scans:
-            tracker.scans.scan_gradients(em, em.next_span)
+            after = em.next_span if em.top is None else em.top  # the step
+            tracker.scans.scan_gradients(em, after)
             tracker.detector.pending.then(self._take_gradients)
 
     def _take_gradients(self) -> None:

@@ -15,6 +15,7 @@ import torch
 from torch.optim import optimizer as optimizers
 
 from traincheck.collect.instruments.base import Instrument
+from traincheck.collect.instruments.update_hook import UpdateHook
 from traincheck.collect.monitor.attention import Attention, measured
 from traincheck.collect.monitor.measure import Measure
 from traincheck.collect.monitor.plan import Plan
@@ -74,7 +75,7 @@ class Monitor(Instrument):
             hooks.after_scaler.append(self._after_scaler)
         if plan.has("attention"):
             hooks.around[ATTENTION] = self._wrap_attention
-        optimizers._global_optimizer_pre_hooks[_HOOK] = self._before_step
+        self._pre_hook = UpdateHook(self._before_step, lambda _: self._is_due())
         optimizers._global_optimizer_post_hooks[_HOOK] = self._after_step
         self.session.hooks.at_step_end.append(self._write)
         self.session.hooks.at_close.append(self._write)
@@ -82,7 +83,7 @@ class Monitor(Instrument):
     def remove(self) -> None:
         super().remove()
         self._is_on = False
-        optimizers._global_optimizer_pre_hooks.pop(_HOOK, None)
+        self._pre_hook.remove()
         optimizers._global_optimizer_post_hooks.pop(_HOOK, None)
         hooks = self.session.hooks
         hooks.before_clip.clear()
@@ -250,7 +251,10 @@ class Monitor(Instrument):
             found += [(name, p) for name, p in names if id(p) in unnamed]
         return found
 
-    def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+    def _is_due(self) -> bool:
+        return self.session.recording.on and not is_traced()
+
+    def _before_step(self, optimizer: Any) -> None:
         self._guarded(self._before_update, optimizer)
 
     def _before_update(self, optimizer: Any, named: list[tuple[str, torch.Tensor]]) -> None:
@@ -265,7 +269,7 @@ class Monitor(Instrument):
 
     def _guarded(self, action: Callable[..., None], optimizer: Any) -> None:
         session = self.session
-        if not session.recording.on or is_traced():
+        if not self._is_due():
             return
         em = session.local.em or session.emitter()
         busy, em.busy = em.busy, True

@@ -21,6 +21,7 @@ from torch.optim import Optimizer
 from traincheck.collect.context import diverged, watch_for_boundary
 from traincheck.collect.instruments._wrap import Count, Describe, guarded, span_wrapper
 from traincheck.collect.instruments.base import Instrument
+from traincheck.collect.instruments.update_hook import UpdateHook
 from traincheck.collect.observers.external_writes import ExternalWriteObserver
 from traincheck.collect.observers.manual_updates import ManualUpdateObserver
 from traincheck.collect.steps.pattern_counter import LAST, LEFT, PatternStepCounter
@@ -56,6 +57,8 @@ class Optimizers(Instrument):
         self._groups = OptimizerGroups(self.session.tracker)
         self._trained: dict[str, tuple[tuple[int, int], frozenset[str]]] = {}
         self._stepping: set[int] = set()
+        self._update_hook: UpdateHook | None = None  # once somebody looks
+        self._awaited: set[int] = set()  # updates of steps that have begun
         self._loose = self._groups.loose
         self._by_hand = ManualUpdateObserver(self.session)
         self._awaits_update = True
@@ -157,6 +160,8 @@ class Optimizers(Instrument):
 
     def remove(self) -> None:
         super().remove()
+        if self._update_hook is not None:
+            self._update_hook.remove()
         self._ids.clear()  # a scheduler may hold this step, which must do nothing more
 
     def owner(self, optimizer: Optimizer) -> str | None:
@@ -279,10 +284,30 @@ class Optimizers(Instrument):
             self._between.before_step(em, owner, optimizer)
         if not self._groups.are_unchanged(owner, optimizer):
             self._groups.update(em, owner, optimizer)
-        for look in session.hooks.before_optimizer:
-            look(em, owner)
+        if session.hooks.before_optimizer:
+            self._await_update(optimizer)
         if session.stats.moves.is_due:
             session.tracker.scans.before_update(em, self._trains(owner, optimizer))
+
+    def _await_update(self, optimizer: Optimizer) -> None:
+        """Look right before the update, which a closure may put off."""
+        if self._update_hook is None:
+            self._update_hook = UpdateHook(self._before_update, self._is_awaited)
+        self._awaited.add(id(optimizer))
+
+    def _is_awaited(self, optimizer: Optimizer) -> bool:
+        """Whether a recorded step begins, not that of a parent class within it."""
+        if id(optimizer) not in self._awaited:
+            return False
+        self._awaited.discard(id(optimizer))
+        return self.session.recording.on and not is_traced()
+
+    def _before_update(self, optimizer: Optimizer) -> None:
+        session, owner = self.session, self._ids.get(id(optimizer))
+        if owner is not None and session.recording.on:
+            em = session.local.em or session.emitter()
+            for look in session.hooks.before_optimizer:
+                guarded(em, look, owner)
 
     def _after_step(
         self, em: Emitter, span: int, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
