@@ -7,6 +7,7 @@ import sys
 import click
 
 from traincheck.errors import UsageError
+from traincheck.schema.printable import printable
 
 from . import _completion
 
@@ -73,6 +74,7 @@ def metrics(
       WANDB_MODE=offline traincheck metrics traces/m1 --to wandb
     """  # noqa: D301  # click reads the escape
     from traincheck.metrics.formats import write_csv, write_json
+    from traincheck.metrics.notable import notable
     from traincheck.metrics.table import layer_tables, step_table
     from traincheck.metrics.trace import read_run
 
@@ -95,6 +97,8 @@ def metrics(
         lines = layer_tables(found, limit) if by == "layer" else step_table(found, limit)
         for line in lines:
             click.echo(line)
+        for line in notable(found):
+            click.echo(f"notable: {printable(line)}", err=True)
     for one in found.failed:
         click.echo(
             f"failed: metric {one.get('metric')!r} of {one.get('on')}: {one.get('error')}, at step "

@@ -15,7 +15,18 @@ import click
 
 from traincheck.collect.launch.settings import MOST_STEPS
 from traincheck.errors import TraincheckError, UsageError
-from traincheck.schema.metrics.requests import DEFAULT, MonitorView, checked, parse_requests
+from traincheck.schema.metrics.requests import (
+    COMPARED,
+    DEFAULT,
+    DIFFERENCES,
+    INITIAL,
+    MetricRequest,
+    MonitorView,
+    checked,
+    parse_requests,
+    request,
+)
+from traincheck.schema.printable import printable
 
 from . import _completion
 from ._broken_pipe import ignore_closed_stderr, line_start
@@ -23,6 +34,7 @@ from ._program_args import PROGRAM, ProgramCommand, program_command
 
 if TYPE_CHECKING:
     from traincheck.collect.launch.launcher import Outcome
+    from traincheck.config import MetricConfig, MonitorConfig
 
 _EVERY, _WARMUP = 20, 10
 _SHOWN = 12  # rows of a table at the end of a run
@@ -42,41 +54,48 @@ _SHOWN = 12  # rows of a table at the end of a run
 @click.option(
     "--every",
     type=click.IntRange(min=1, max=MOST_STEPS),
-    default=_EVERY,
-    show_default=True,
     metavar="N",
-    help="Measure every N-th step.",
+    help=f"Measure every N-th step.  [default: {_EVERY}]",
 )
 @click.option(
     "--warmup",
     type=click.IntRange(min=0, max=MOST_STEPS),
-    default=_WARMUP,
-    show_default=True,
     metavar="N",
-    help="Also measure the first N steps.",
+    help=f"Also measure the first N steps.  [default: {_WARMUP}]",
 )
 @click.option(
     "--metrics",
     metavar="KIND:STATISTICS",
     multiple=True,
     help="What to measure, e.g. act:rms,absmax or attn:entropy. Kinds: act, in, act_grad, param, "
-    "grad, clip, update, state, attn. Repeatable. "
-    f"[default: {' '.join(DEFAULT)}]",
+    "grad, clip, update, state, attn; with a reference also diff and param_diff. Repeatable. "
+    f"[default: {' '.join(DEFAULT)}, and {' '.join(DIFFERENCES)} with a reference]",
 )
 @click.option(
     "--modules",
     metavar="REGEX",
-    default="",
     help="Only modules and variables whose name matches from its beginning, e.g. '.*attn.*'.",
 )
-@click.option("--exclude", metavar="REGEX", default="", help="Not those whose name matches.")
+@click.option("--exclude", metavar="REGEX", help="Not those whose name matches.")
 @click.option(
     "--plugin",
-    "plugins",
     metavar="FILE",
     shell_complete=_completion.files,
     multiple=True,
     help="Python file with metrics of your own, marked with @traincheck.metric. Repeatable.",
+)
+@click.option(
+    "--reference",
+    metavar="init|FILE",
+    shell_complete=_completion.files,
+    help="Compare outputs and parameters with a copy of the model: as it is when its training "
+    "begins, or with the weights of a file.",
+)
+@click.option(
+    "--rcc",
+    is_flag=True,
+    help="Refined coordinate check: how much of the change of each layer's output comes from its "
+    "weights, and how much from its input.",
 )
 @click.option(
     "--to",
@@ -103,28 +122,32 @@ def monitor(ctx: click.Context, /, **options: Any) -> int:
       traincheck monitor train.py
       traincheck monitor --every 100 --metrics act:rms,kurtosis --modules '.*mlp.*' train.py
       traincheck monitor --metrics attn:entropy,max_logit train_gpt.py --layers 4
+      traincheck monitor --reference init --rcc train.py
       traincheck monitor -- torchrun --nproc-per-node 2 train.py
 
-    Put options of traincheck before the script; all words after it are passed to the script.
+    Options may also stand in [tool.traincheck.monitor] of pyproject.toml. Put options of
+    traincheck before the script; all words after it are passed to the script.
 
     \b
     Exit status: that of the program, 128+n if signal n ended it; 2 if it could not be started.
     """  # noqa: D301  # click reads the escape
     from traincheck.collect.launch.launcher import launch, new_run_id
     from traincheck.collect.launch.settings import Settings
+    from traincheck.config import load_config
     from traincheck.schema.claims import Needs
 
     command = program_command(ctx.meta[PROGRAM], "traincheck monitor")
+    config = _configuration(options, load_config().monitor)
     run_id = new_run_id(command)
-    directory = Path(options["output"] or Path("traces") / run_id)
+    directory = Path(config.output or Path("traces") / run_id)
     settings = Settings(
         directory=str(directory.absolute()),
         run_id=run_id,
-        every=options["every"],
-        warmup=options["warmup"],
+        every=_EVERY if config.every is None else config.every,
+        warmup=_WARMUP if config.warmup is None else config.warmup,
         whole=True,
         needs=Needs(),
-        monitor=_view(options).to_json(),
+        monitor=_view(config).to_json(),
     )
     outcome = launch(command, settings)
     if options["to"]:
@@ -138,18 +161,63 @@ def monitor(ctx: click.Context, /, **options: Any) -> int:
     return outcome.exit_status
 
 
-def _view(options: dict[str, Any]) -> MonitorView:
-    checked(options["modules"], "--modules")
-    checked(options["exclude"], "--exclude")
-    for plugin in options["plugins"]:
+def _configuration(options: dict[str, Any], config: MonitorConfig) -> MonitorConfig:
+    """Values of the configuration file, where the command line does not say otherwise.
+
+    Raises:
+        UsageError: a number of steps in the file is too small or too large.
+    """
+    for name, lowest in (("every", 1), ("warmup", 0)):
+        value = getattr(config, name)
+        if value is not None and not lowest <= value <= MOST_STEPS:
+            raise UsageError(
+                f"{name} in [monitor] is {value}",
+                fix=f"make it a number from {lowest} to {MOST_STEPS}",
+            )
+    given = {name: options[name] for name in config.__struct_fields__}
+    return config.replace(
+        **{n: v for n, v in given.items() if v is not None and v is not False and v != ()}
+    )
+
+
+def _view(config: MonitorConfig) -> MonitorView:
+    checked(config.modules, "--modules")
+    checked(config.exclude, "--exclude")
+    for plugin in config.plugin:
         if not Path(plugin).is_file():
             raise UsageError(f"--plugin {plugin!r} is not a file", fix="name a Python file")
+    reference = _reference(config)
+    usual = (*DEFAULT, *DIFFERENCES) if reference else DEFAULT
+    requests = tuple(map(_request, config.metrics or usual))
+    if not reference and any(one.on in COMPARED for one in requests):
+        raise UsageError("differences need a reference", fix="add --reference init")
     return MonitorView(
-        requests=parse_requests(options["metrics"] or DEFAULT),
-        modules=options["modules"],
-        exclude=options["exclude"],
-        plugins=tuple(str(Path(plugin).absolute()) for plugin in options["plugins"]),
+        requests=requests,
+        modules=config.modules,
+        exclude=config.exclude,
+        plugins=tuple(str(Path(plugin).absolute()) for plugin in config.plugin),
+        reference=reference,
+        coordinates=config.rcc,
     )
+
+
+def _request(given: str | MetricConfig) -> MetricRequest:
+    if isinstance(given, str):
+        return parse_requests([given])[0]
+    return request(given.on, given.statistics, modules=given.modules, per=given.per)
+
+
+def _reference(config: MonitorConfig) -> str:
+    """INITIAL, the absolute path of a file, or nothing."""
+    given = config.reference or (INITIAL if config.rcc else "")
+    if given in ("", INITIAL):
+        return given
+    if not Path(given).is_file():
+        raise UsageError(
+            f"--reference {given!r} is not a file",
+            fix=f"name a file with a state dict, or write --reference {INITIAL}",
+        )
+    return str(Path(given).absolute())
 
 
 def _sent(directory: Path, name: str) -> str:
@@ -168,6 +236,7 @@ def _sent(directory: Path, name: str) -> str:
 
 def _summary(outcome: Outcome, directory: Path) -> Iterator[str]:
     """The lines after the output of the program."""
+    from traincheck.metrics.notable import notable
     from traincheck.metrics.table import layer_tables
     from traincheck.metrics.trace import overview, read_run
 
@@ -177,6 +246,8 @@ def _summary(outcome: Outcome, directory: Path) -> Iterator[str]:
         yield f"traincheck: {overview(directory, found)}"
         yield ""
         yield from layer_tables(found, _SHOWN)
+        for line in notable(found):
+            yield f"notable   {printable(line)}"
         for one in found.failed:
             yield (
                 f"failed    metric {one.get('metric')!r} of {one.get('on')}: {one.get('error')}, "

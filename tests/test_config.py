@@ -63,6 +63,9 @@ def test_nothing_given_is_nothing_set(config, text) -> None:
         ('[collect]\ninvariants = "a.json"', "invariants", "list of strings"),
         ("[collect]\ninstrument = [1]", r"instrument\[0\] in \[collect\] is 1", "a string"),
         ("[collect]\nevery = 2020-01-01", r"every in \[collect\] is datetime", "whole number"),
+        ("[monitor]\nmetrics = [3]", r"metrics\[0\] in \[monitor\] is 3", "a string"),
+        ('[monitor]\nmetrics = [{per = "row"}]', r"\[monitor\] has no on", "add on"),
+        ('[monitor]\nmetrics = [{on = "act", stat = 1}]', "unknown key 'stat'", "'statistics'"),
         ("[collect", "not TOML", "correct"),
     ],
 )

@@ -55,12 +55,43 @@ class CollectConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     instrument: tuple[str, ...] = ()
 
 
+class MetricConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A table in ``metrics`` of ``[monitor]``; see `MetricRequest`.
+
+    on: kind of tensor, by its long or short name. statistics: of it. modules: a regular expression.
+    per: a dimension, for one number for each index of it.
+    """
+
+    on: str
+    statistics: tuple[str, ...] = ()
+    modules: str = ""
+    per: str = ""
+
+
+class MonitorConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The table ``[monitor]``: options of traincheck monitor by their long names.
+
+    metrics: texts such as "act:rms", or tables.
+    """
+
+    output: str | None = None
+    every: int | None = None
+    warmup: int | None = None
+    metrics: tuple[str | MetricConfig, ...] = ()
+    modules: str = ""
+    exclude: str = ""
+    plugin: tuple[str, ...] = ()
+    reference: str = ""
+    rcc: bool = False
+
+
 class _Common(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
     fail_on: Literal["info", "warning", "error"] = "warning"
     rules: dict[str, dict[str, Any]] = msgspec.field(default_factory=dict)
     collect: CollectConfig = CollectConfig()
+    monitor: MonitorConfig = MonitorConfig()
 
 
 class _Suppress(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -85,6 +116,7 @@ class Config(_Common, frozen=True, kw_only=True):
         suppress: violations that are suppressed, with reasons.
         rules: options of rules, by code.
         collect: options of traincheck-collect.
+        monitor: options of traincheck monitor.
         path: the file; None for the defaults.
     """
 
@@ -187,6 +219,7 @@ _SEVERITY = f"one of {', '.join(SEVERITIES)}"
 _TABLES: dict[str, tuple[type[Record], str, str]] = {
     "": (_File, "a table", "write [tool.traincheck]"),
     "collect": (CollectConfig, "a table", "write [collect] on its own line"),
+    "monitor": (MonitorConfig, "a table", "write [monitor] on its own line"),
     "suppress": (_Suppress, "a list of tables", "write [[suppress]]"),
     "rules": (_File, "a table of tables", "write [rules.TC201]"),
 }
@@ -196,6 +229,8 @@ def _usage_error(path: Path, found: Complaint) -> UsageError:
     """The fault in the file, and its correction."""
     table = found.steps[0] if found.steps and found.steps[0] in _TABLES else ""
     kind, form, fix = _TABLES[str(table)]
+    if kind is MonitorConfig and len(found.steps) > 1:  # a table in a list of it
+        kind = MetricConfig
     place = _place(found.steps) if table else ""
     if found.unknown:
         value = found.value[found.unknown]

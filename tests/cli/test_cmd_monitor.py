@@ -82,6 +82,23 @@ def test_a_table_follows(recorded) -> None:
     assert "traincheck metrics one" in errors
 
 
+def test_differences_to_the_start(recorded, tmp_path: Path) -> None:
+    """Also within a wrapper: two ranks have the differences of one."""
+    folder, out, _, _ = recorded
+    words = ["--every", "1", "--reference", "init", "--rcc"]
+    done = run(folder, "monitor", "-o", "start", *words, "train.py")
+    assert done.stdout == out
+    assert "RCC (W_t-W_0)x_t" in done.stderr
+    one = read_run(folder / "start")
+    assert one["activation_difference/Net/rms"][0] == 0 < one["activation_difference/Net/rms"][5]
+    launch = ["torchrun", "--nproc-per-node", "2", "--master-port", "29534", "train.py"]
+    run(tmp_path, "monitor", "-o", "two", *words, "--", *launch)
+    two = read_run(tmp_path / "two")
+    assert one.keys() == two.keys()
+    for key, values in one.items():
+        assert two[key] == pytest.approx(dict(values), rel=1e-4, abs=1e-6), key
+
+
 def test_two_ranks_equal_one(recorded, tmp_path: Path) -> None:
     folder = recorded[0]
     asked = [word for text in METRICS for word in ("--metrics", text)]
@@ -142,6 +159,8 @@ def test_metrics_as_data(recorded, capsys, monkeypatch, tmp_path: Path, form: st
         (["monitor", "--metrics", "attn:rms", "train.py"], "attention has no metric 'rms'"),
         (["monitor", "--modules", "(", "train.py"], "--modules is not a regular expression"),
         (["monitor", "--plugin", "none.py", "train.py"], "--plugin 'none.py' is not a file"),
+        (["monitor", "--reference", "w.pt", "train.py"], "--reference 'w.pt' is not a file"),
+        (["monitor", "--metrics", "diff:rms", "train.py"], "differences need a reference"),
         (["monitor"], "no program to run"),
         (["metrics", "none"], "none"),
     ],
@@ -153,6 +172,35 @@ def test_bad_usage(words, text, capsys, monkeypatch, tmp_path: Path) -> None:
     assert status == entry.BAD_USAGE
     assert text in errors
     assert "fix:" in errors
+
+
+@pytest.mark.parametrize(
+    ("table", "text"),
+    [
+        ("every = 0", "every in [monitor] is 0"),
+        ('metrics = ["acts:rms"]', "there are no metrics of 'acts'"),
+        ('metrics = [{on = "act", per = "rows"}]', "per is 'rows'"),
+        ('reference = "w.pt"', "--reference 'w.pt' is not a file"),
+    ],
+)
+def test_bad_configuration(table, text, capsys, monkeypatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("", encoding="utf-8")
+    (tmp_path / "traincheck.toml").write_text(f"[monitor]\n{table}\n", encoding="utf-8")
+    status, _, errors = shown(capsys, monkeypatch, "monitor", "train.py")
+    assert status == entry.BAD_USAGE
+    assert text in errors
+
+
+def test_configuration(tmp_path: Path) -> None:
+    """The command line comes first; the file says what it leaves open."""
+    table = 'every = 2\nwarmup = 0\nmetrics = ["grad:norm", {on = "act", per = "feature"}]'
+    (tmp_path / "traincheck.toml").write_text(f"[monitor]\n{table}\n", encoding="utf-8")
+    done = run(tmp_path, "monitor", "-o", "one", "--every", "3", "train.py")
+    found = read_run(tmp_path / "one")
+    assert found.steps == [0, 3], done.stderr
+    assert {key.partition("/")[0] for key in found} == {"gradient", "activation"}
+    assert found["activation/Net.fc.feature_7/rms"]
 
 
 def test_options_of_metrics_that_match_nothing(recorded, capsys, monkeypatch) -> None:

@@ -487,3 +487,27 @@ def test_a_sink_that_fails_is_reported(caplog: pytest.LogCaptureFixture) -> None
         found = one_step(monitor, model, torch.ones(1, 3))
     assert sink.lines == [found]
     assert "no network" in caplog.text
+
+
+def test_differences_need_no_function() -> None:
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    monitor = Monitor(model, optimizer, every=1, metrics=["diff:rms", "param_diff:norm"])
+    monitor.set_reference("init")
+    first = copy.deepcopy(model)
+    x = torch.ones(2, 3)
+    expected = []
+    for _ in range(2):
+        with torch.no_grad():
+            moved = (model(x) - first(x)).square().mean().sqrt().item()
+        expected.append((moved, (model[0].weight - first[0].weight).norm().item()))
+        optimizer.zero_grad()
+        loss_of(model(x)).backward()
+        optimizer.step()
+    monitor.close()
+    for step, (moved, weight) in enumerate(expected):
+        found = monitor.get_all_metrics()[step]
+        assert found["activation_difference/[root module]/rms"] == pytest.approx(moved, rel=1e-5)
+        assert found["parameter_difference/0.weight/norm"] == pytest.approx(weight, rel=1e-5)
+    assert expected[0] == (0, 0)
+    assert expected[1] > (0, 0)

@@ -56,7 +56,8 @@ def _by_subject(metrics: Metrics) -> dict[str, dict[str, dict[str, Mapping[int, 
 
 
 def _layers(subject: str, rows: _Table, names: Sequence[str], limit: int) -> Iterator[str]:
-    title = subject.replace("_", " ")
+    # Names of terms, such as W_t, stay
+    title = subject if subject.startswith("RCC") else subject.replace("_", " ")
     chosen = [(name, row) for name, row in rows.items() if any(s in row for s in names)]
     shown = chosen if not limit else chosen[:limit]
     width = max(len(title), *(len(printable(name)) for name, _ in shown))

@@ -17,6 +17,7 @@ from torch.optim import optimizer as optimizers
 from traincheck.collect.instruments.base import Instrument
 from traincheck.collect.instruments.update_hook import UpdateHook
 from traincheck.collect.monitor.attention import Attention, measured
+from traincheck.collect.monitor.comparison import Comparison, Comparisons
 from traincheck.collect.monitor.measure import Measure
 from traincheck.collect.monitor.plan import Plan
 from traincheck.collect.monitor.plugins import Plugins
@@ -43,6 +44,7 @@ class _Stack(threading.local):
         self.modules: list[torch.nn.Module] = []
         self.is_training = True
         self.count = 0  # of measured calls
+        self.comparison: Comparison | None = None  # of the outermost module, if it has a reference
 
 
 class Monitor(Instrument):
@@ -65,6 +67,11 @@ class Monitor(Instrument):
         self._stack = _Stack()
         self._is_on = True
         self._plugins = Plugins(plan.view.plugins, plan.includes)
+        self._comparisons: Comparisons | None = None
+        if plan.view.reference:
+            self._comparisons = Comparisons(
+                plan.view, self._measure, self._path, self._plugins.fail
+            )
         self._names: dict[int, tuple[weakref.ref[torch.nn.Module], int, str | None]] = {}
         # Not `__call__`, which records calls: each can be taken out alone
         self.replace(torch.nn.Module, "_call_impl", self._wrap_call)
@@ -121,16 +128,20 @@ class Monitor(Instrument):
             grad = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
             stack.is_training = grad
             self._load_plugins(em)
+            if grad and self._comparisons is not None:
+                self._begin_comparison(self._comparisons, em, module, args, kwargs)
         name = self._entered(em, module, args, kwargs)
         before = stack.count
         stack.modules.append(module)
         try:
             result = original(module, *args, **kwargs)
+            if name is not None and session.recording.on:
+                self._left(em, module, name, args, kwargs, result, has_inner=stack.count != before)
+            return result
         finally:
             stack.modules.pop()
-        if name is not None and session.recording.on:
-            self._left(em, module, name, args, kwargs, result, has_inner=stack.count != before)
-        return result
+            if stack.comparison is not None and not stack.modules:
+                self._end_comparison(em)
 
     def _entered(
         self, em: Emitter, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -143,6 +154,8 @@ class Monitor(Instrument):
                 if name is not None and self._measure.measures_inputs and unwrap(module) is module:
                     is_training = self._stack.is_training
                     self._measure.inputs(name, args, kwargs, is_training=is_training)
+                if name is not None and self._stack.comparison is not None:
+                    self._stack.comparison.entered(name, module)
                 return name
         except Exception as error:  # training must go on whatever we got wrong
             self.session.fault(self._entered, error)
@@ -174,10 +187,45 @@ class Monitor(Instrument):
                 self._measure.call(name, args, kwargs, result, is_training=training)
                 if self._plugins.has_any:
                     self._plugins.run("activation", name, result, is_training=training)
+                if stack.comparison is not None:
+                    stack.comparison.left(name, module, args, kwargs, result)
         except Exception as error:  # training must go on whatever we got wrong
             self.session.fault(self._left, error)
         finally:
             em.busy = False
+
+    def _begin_comparison(
+        self,
+        comparisons: Comparisons,
+        em: Emitter,
+        module: torch.nn.Module,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> None:
+        """A model is about to be called: its reference comes first."""
+        em.busy = True
+        try:
+            with unseen():
+                self._stack.comparison = comparisons.begin(unwrap(module), args, kwargs)
+        except Exception as error:  # training must go on whatever we got wrong
+            self.session.fault(self._begin_comparison, error)
+        finally:
+            em.busy = False
+
+    def _end_comparison(self, em: Emitter) -> None:
+        comparison, self._stack.comparison = self._stack.comparison, None
+        em.busy = True
+        try:
+            if comparison is not None:
+                comparison.end()
+        except Exception as error:  # training must go on whatever we got wrong
+            self.session.fault(self._end_comparison, error)
+        finally:
+            em.busy = False
+
+    def _path(self, module: torch.nn.Module) -> str | None:
+        """The path of a part of a model that no call is within."""
+        return self.session.tracker.modules.find(module)[0]
 
     def _name(self, module: torch.nn.Module) -> str | None:
         """The path of a module; None if it is not below a known model."""
@@ -259,6 +307,8 @@ class Monitor(Instrument):
 
     def _before_update(self, optimizer: Any, named: list[tuple[str, torch.Tensor]]) -> None:
         self._measure.before_update(optimizer, named)
+        if self._comparisons is not None:
+            self._comparisons.parameters(named)
         if self._plugins.has_any:
             for name, parameter in named:
                 self._plugins.run("parameter", name, parameter, is_training=True)
@@ -311,6 +361,8 @@ class Monitor(Instrument):
         measure.forget_update()
         measure.end_backward()
         self._plugins.hand_over(measure.training, measure.evaluation)
+        if self._comparisons is not None:
+            self._comparisons.hand_over(measure.training)
         failed, self._plugins.failed = self._plugins.failed, []
         for numbers, evaluates in ((measure.training, False), (measure.evaluation, True)):
             numbers.read()

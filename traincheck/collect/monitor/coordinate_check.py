@@ -8,6 +8,7 @@ is exactly 0 while the weights are those of the initialization, also with dropou
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -25,13 +26,21 @@ class CoordinateCheck:
 
     Args:
         reference: the model at initialization; its forward runs before that of the model.
+        terms: collects the numbers.
+        includes: whether a layer is checked, by its name; None for all.
 
     Attributes:
         terms: the numbers so far.
     """
 
-    def __init__(self, reference: Reference, terms: FunctionMetrics) -> None:
+    def __init__(
+        self,
+        reference: Reference,
+        terms: FunctionMetrics,
+        includes: Callable[[str], bool] | None = None,
+    ) -> None:
         self._reference = reference
+        self._includes = includes
         self.terms = terms
         self._states: list[torch.Tensor] = []
         reference.keeps_inputs = True
@@ -40,6 +49,10 @@ class CoordinateCheck:
         """A layer is about to be called: its random numbers begin here."""
         if is_layer(module):
             self._states.append(torch.default_generator.get_state())
+
+    def forget(self) -> None:
+        """The forward is over, also by an exception."""
+        self._states.clear()
 
     def left(
         self,
@@ -66,7 +79,7 @@ class CoordinateCheck:
             return
         state = self._states.pop()
         layer = self._reference.parts.get(name)
-        if layer is None:
+        if layer is None or not (self._includes is None or self._includes(name)):
             return
         with torch.no_grad(), unchanged(layer), same_modes(layer, module):
             torch.default_generator.set_state(state)

@@ -94,6 +94,17 @@ class Measure:
         for key, value in kwargs.items():
             leaves(value, f"{name}[{key}]", take)
 
+    def difference(
+        self, subject: str, name: str, tensor: torch.Tensor, other: torch.Tensor
+    ) -> None:
+        """Measure the difference of a tensor and another one of its shape."""
+        columns = self.plan.columns(subject, name)
+        if columns is None or is_hidden():
+            return
+        if why_not(local_part(tensor)[0]) is None:
+            moved = tensor.detach() - other.detach().to(tensor.device)
+            self.training.add(f"{subject}/{name}", moved, columns)
+
     @property
     def measures_inputs(self) -> bool:
         """Whether inputs of modules are requested."""

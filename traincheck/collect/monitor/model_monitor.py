@@ -142,7 +142,8 @@ class ModelMonitor:
         reference = self.reference
         if reference is None or not self._is_checked() or reference.outputs:
             return
-        if self.check is None and not self._metrics.get("activation_difference"):
+        differs = self._measure is not None and self._measure.plan.has("activation_difference")
+        if self.check is None and not differs and not self._metrics.get("activation_difference"):
             return
         reference.run(self.model, args, kwargs)
 
@@ -196,8 +197,7 @@ class ModelMonitor:
         reference = self.reference
         if reference is None or not self._is_training:
             return
-        initial = _next(reference.outputs, name)
-        first = _next(reference.inputs, name)
+        initial, first = reference.next(name)
         if self.check is not None:
             self.check.left(name, module, args, kwargs, result, initial, first)
         if initial is not None:
@@ -212,6 +212,8 @@ class ModelMonitor:
         """Run the metrics of differences on an activation and that of the reference."""
         if other is None or other.shape != tensor.shape:
             return
+        if self._measure is not None:
+            self._measure.difference("activation_difference", name, tensor, other)
         self.values.run(
             "activation_difference",
             name,
@@ -256,6 +258,8 @@ class ModelMonitor:
                 self.values.run("parameter", name, self._metrics["parameter"], parameter)
                 other = references.get(name)
                 if other is not None:
+                    if self._measure is not None:
+                        self._measure.difference("parameter_difference", name, parameter, other)
                     metrics = self._metrics["parameter_difference"]
                     self.values.run("parameter_difference", name, metrics, parameter, other)
 
@@ -278,12 +282,6 @@ class ModelMonitor:
                     gradient = gradient.detach() / scale
                 self.values.run(subject, name, self._metrics["gradient"], gradient)
         return missing
-
-
-def _next(found: dict[str, list[Any]], name: str) -> Any:
-    """The oldest that is left under a name."""
-    left = found.get(name)
-    return left.pop(0) if left else None
 
 
 def compiled(regex: str) -> re.Pattern[str]:

@@ -36,8 +36,8 @@ class Plugins:
         self._includes = includes
         self._metrics: dict[str, dict[str, FunctionMetric]] = {name: {} for name in SUBJECTS}
         self.failed: list[dict[str, str]] = []
-        self._training = FunctionMetrics(self._fail)
-        self._evaluation = FunctionMetrics(self._fail)
+        self._training = FunctionMetrics(self.fail)
+        self._evaluation = FunctionMetrics(self.fail)
 
     def load(self) -> None:
         """Run the files, once. One that fails is left out."""
@@ -50,7 +50,7 @@ class Plugins:
                 self._take(_module(path, f"traincheck_plugin_{number}"))
             except Exception as error:  # training must go on whatever the file does
                 give_back(error)
-                self._fail(Path(path).name, "plugin", error)
+                self.fail(Path(path).name, "plugin", error)
         random.setstate(states[0])
         torch.default_generator.set_state(states[1])
 
@@ -86,7 +86,8 @@ class Plugins:
         for own, numbers in ((self._training, training), (self._evaluation, evaluation)):
             numbers.values.update(own.take_weighted())
 
-    def _fail(self, metric: str, on: str, error: Exception) -> None:
+    def fail(self, metric: str, on: str, error: Exception) -> None:
+        """Note a failure for the next record."""
         text = f"{type(error).__name__}: {error}"[:500]
         self.failed.append({"metric": metric, "on": on, "error": text})
 

@@ -7,6 +7,8 @@ on as if it had not been run, and the monitored model draws the same numbers aft
 from __future__ import annotations
 
 import contextlib
+import random
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -66,6 +68,10 @@ class Reference:
         self._put_back()  # its forward may have raised
         self.clear()
 
+    def next(self, name: str) -> tuple[Any, torch.Tensor | None]:
+        """Result and first argument of the oldest call that is left under a name."""
+        return _next(self.outputs, name), _next(self.inputs, name)
+
     def clear(self) -> None:
         """Forget the activations."""
         self.outputs.clear()
@@ -113,6 +119,11 @@ class Reference:
         return copied.cpu() if self._offload else copied
 
 
+def _next(found: dict[str, list[Any]], name: str) -> Any:
+    left = found.get(name)
+    return left.pop(0) if left else None
+
+
 def _copy(value: Any, copied: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     if isinstance(value, torch.Tensor):
         return copied(value)
@@ -143,13 +154,18 @@ def devices_of(module: torch.nn.Module) -> frozenset[torch.device]:
 
 @contextlib.contextmanager
 def kept_random_state(devices: frozenset[torch.device]) -> Iterator[None]:
-    """Put the generators of the CPU and of some devices back at the end."""
-    state = torch.default_generator.get_state()
+    """Put the global generators of torch, Python and numpy, and of some devices back at the end."""
+    state, of_python = torch.default_generator.get_state(), random.getstate()
+    numpy = sys.modules.get("numpy.random")
+    of_numpy = None if numpy is None else numpy.get_state()
     states = [(device, torch.cuda.get_rng_state(device)) for device in devices]
     try:
         yield
     finally:
         torch.default_generator.set_state(state)
+        random.setstate(of_python)
+        if numpy is not None:
+            numpy.set_state(of_numpy)
         for device, before in states:
             torch.cuda.set_rng_state(before, device)
 

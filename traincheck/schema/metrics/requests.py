@@ -16,18 +16,23 @@ from traincheck.schema.metrics.sums import STATISTICS, statistic
 # Kinds of tensors: first part of the names of metrics, short name, what they are.
 SUBJECTS = {
     "activation": ("act", "outputs of modules"),
+    "activation_difference": ("diff", "outputs of modules less those of the reference"),
     "input": ("in", "inputs of modules, positional and keyword"),
     "activation_gradient": ("act_grad", "gradients of the outputs of modules"),
     "parameter": ("param", "parameters, before the optimizer steps"),
+    "parameter_difference": ("param_diff", "parameters less those of the reference"),
     "gradient": ("grad", "gradients as the optimizer gets them"),
     "gradient_before_clip": ("clip", "gradients before clip_grad_norm_ or clip_grad_value_"),
     "update": ("upd", "what the optimizer step adds to parameters"),
     "optimizer_state": ("state", "tensors of the optimizer, such as exp_avg"),
     "attention": ("attn", "scaled_dot_product_attention, for each head"),
 }
+COMPARED = ("activation_difference", "parameter_difference")  # those that need a reference
 ATTENTION = ("entropy", "max_logit", "query_norm", "key_norm", "value_norm")
 RATIO = "ratio"  # of the norm of an update to that of the parameter
 DEFAULT = ("act:rms,absmax", "grad:norm", "param:norm", "update:ratio")
+DIFFERENCES = ("diff:rms", "param_diff:norm")  # in addition, where there is a reference
+INITIAL = "init"  # the reference: each model as it is at its first measured forward
 _USUAL = {"attention": ("entropy",), "update": (RATIO,)}
 _SHORT = {short: name for name, (short, _) in SUBJECTS.items()}
 
@@ -41,8 +46,8 @@ class MetricRequest:
         statistics: names in STATISTICS; for attention in ATTENTION, for updates also RATIO.
         modules: a regular expression that the name of the module or variable must match from its
         beginning; empty for all.
-        per: "row", "channel" or "feature": one number for each index of the first, the second or
-        the last dimension; empty for one number.
+        per: "row", "channel", "head" or "feature": one number for each index of the first, the
+        second (also of heads) or the last dimension; empty for one number.
     """
 
     on: str
@@ -76,7 +81,7 @@ class MetricRequest:
         return own.union(*(each.columns for each in known))
 
 
-DIMENSIONS = {"row": 0, "channel": 1, "feature": -1}
+DIMENSIONS = {"row": 0, "channel": 1, "head": 1, "feature": -1}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,12 +93,16 @@ class MonitorView:
         modules: a regular expression that names must match from their beginning; empty for all.
         exclude: a regular expression of names that are left out; empty for none.
         plugins: files with functions that `traincheck.metric` marks.
+        reference: INITIAL, a file with a state dict, or empty for no reference.
+        coordinates: whether the terms of the refined coordinate check are taken.
     """
 
     requests: tuple[MetricRequest, ...]
     modules: str = ""
     exclude: str = ""
     plugins: tuple[str, ...] = ()
+    reference: str = ""
+    coordinates: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """The view as JSON values, for settings and manifests."""
@@ -105,6 +114,8 @@ class MonitorView:
             "modules": self.modules,
             "exclude": self.exclude,
             "plugins": list(self.plugins),
+            "reference": self.reference,
+            "coordinates": self.coordinates,
         }
 
     @classmethod
@@ -122,6 +133,8 @@ class MonitorView:
             modules=record["modules"],
             exclude=record["exclude"],
             plugins=tuple(record["plugins"]),
+            reference=record.get("reference", ""),
+            coordinates=record.get("coordinates", False),
         )
 
 
@@ -151,9 +164,21 @@ def parse_requests(texts: Iterable[str]) -> tuple[MetricRequest, ...]:
 
 def _parsed(text: str) -> MetricRequest:
     word, _, names = text.partition(":")
-    on = _SHORT.get(word.strip(), word.strip())
     statistics = tuple(name.strip() for name in names.split(",") if name.strip())
-    return MetricRequest(on=on, statistics=statistics or _USUAL.get(on, ("rms",)))
+    return request(word.strip(), statistics)
+
+
+def request(
+    on: str, statistics: tuple[str, ...] = (), *, modules: str = "", per: str = ""
+) -> MetricRequest:
+    """A request by the long or the short name of a kind of tensor.
+
+    Raises:
+        UsageError: something in it is unknown.
+    """
+    on = _SHORT.get(on, on)
+    statistics = statistics or _USUAL.get(on, ("rms",))
+    return MetricRequest(on=on, statistics=statistics, modules=modules, per=per)
 
 
 def _check_attention(name: str) -> None:
