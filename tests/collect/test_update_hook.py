@@ -14,9 +14,9 @@ from torch.optim import optimizer as optimizers
 from torch.utils.data import DataLoader, TensorDataset
 
 from tests.collect.recording import recording
-from traincheck.collect.instruments.update_hook import UpdateHook, before_update
 from traincheck.collect.steps.step_digests import StepDigests
 from traincheck.collect.tensors.fingerprint import fingerprint
+from traincheck.collect.tracking.update_hook import UpdateHook, before_update
 from traincheck.diff.library import diff
 from traincheck.integrations.monitor import Monitor
 from traincheck.metrics.trace import combine

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.harness import run
+from benchmarks.harness import command, run
 from traincheck.diff.difference import Difference
 from traincheck.diff.library import diff
 
@@ -113,7 +113,7 @@ def record(name: str, variant: str, folder: Path, case: Case) -> Path:
     """Record one variant of a program."""
     made = folder / variant
     port = random.Random(f"{name}{variant}{os.getpid()}").randint(20_000, 50_000)
-    launch = ("torchrun", "--nproc-per-node", str(case.ranks), "--master-port", str(port))
+    launch = (command("torchrun"), "--nproc-per-node", str(case.ranks), "--master-port", str(port))
     program = ("--", *launch) if case.ranks > 1 else ("-p",)
     script = str(CASES / f"{name}.py")
     words = (*COLLECT, *case.view, "-o", str(made), *program, script, variant, str(folder))

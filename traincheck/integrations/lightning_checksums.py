@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from traincheck.collect.instruments.data import leaves_of
-from traincheck.collect.instruments.update_hook import UpdateHook
 from traincheck.collect.launch.run_manifest import ENVIRONMENT
 from traincheck.collect.tensors.reading import unseen
 from traincheck.collect.tensors.step_checksums import StepChecksums
+from traincheck.collect.tracking.update_hook import UpdateHook
 from traincheck.errors import OutputError
 from traincheck.handlers import give_back
 from traincheck.integrations._missing import load

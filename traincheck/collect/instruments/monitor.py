@@ -15,7 +15,6 @@ import torch
 from torch.optim import optimizer as optimizers
 
 from traincheck.collect.instruments.base import Instrument
-from traincheck.collect.instruments.update_hook import UpdateHook
 from traincheck.collect.monitor.attention import Attention, measured
 from traincheck.collect.monitor.comparison import Comparison, Comparisons
 from traincheck.collect.monitor.measure import Measure
@@ -27,6 +26,7 @@ from traincheck.collect.tensors.sums import is_hidden
 from traincheck.collect.trace_writer.compile_state import is_traced, state
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
 from traincheck.collect.tracking.naming import unwrap
+from traincheck.collect.tracking.update_hook import UpdateHook
 from traincheck.schema.claims import Needs
 from traincheck.schema.metrics.requests import MonitorView
 from traincheck.schema.torch_api import ATTENTION

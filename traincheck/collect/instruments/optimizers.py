@@ -21,7 +21,6 @@ from torch.optim import Optimizer
 from traincheck.collect.context import diverged, watch_for_boundary
 from traincheck.collect.instruments._wrap import Count, Describe, guarded, span_wrapper
 from traincheck.collect.instruments.base import Instrument
-from traincheck.collect.instruments.update_hook import UpdateHook
 from traincheck.collect.observers.external_writes import ExternalWriteObserver
 from traincheck.collect.observers.manual_updates import ManualUpdateObserver
 from traincheck.collect.steps.pattern_counter import LAST, LEFT, PatternStepCounter
@@ -35,6 +34,7 @@ from traincheck.collect.trace_writer.marks import write
 from traincheck.collect.tracking.idle_models import NO_ROOTS
 from traincheck.collect.tracking.live_objects import rates_of
 from traincheck.collect.tracking.optimizer_groups import OptimizerGroups
+from traincheck.collect.tracking.update_hook import UpdateHook
 from traincheck.collect.tracking.wrapped_optimizers import owner_of
 from traincheck.schema.observations.gradients import ReplacedGradients
 from traincheck.schema.torch_api import Families
