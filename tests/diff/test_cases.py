@@ -8,16 +8,25 @@ from __future__ import annotations
 
 import os
 import random
+import runpy
 import sys
+import warnings
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from benchmarks.harness import command, run
+from traincheck.collect.launch import run_manifest
+from traincheck.collect.launch.settings import Settings
+from traincheck.collect.session.session import Session
 from traincheck.diff.difference import Difference
 from traincheck.diff.library import diff
+from traincheck.schema.comparison.diff_view import DIFF_NEEDS
 
 CASES = Path(__file__).parent / "cases"
 COLLECT = (sys.executable, "-m", "traincheck", "collect", "--quiet")
@@ -112,12 +121,43 @@ EXPECTED = {
 def record(name: str, variant: str, folder: Path, case: Case) -> Path:
     """Record one variant of a program."""
     made = folder / variant
+    if case.ranks == 1:
+        return record_here(CASES / f"{name}.py", [variant, str(folder)], made, case)
     port = random.Random(f"{name}{variant}{os.getpid()}").randint(20_000, 50_000)
     launch = (command("torchrun"), "--nproc-per-node", str(case.ranks), "--master-port", str(port))
-    program = ("--", *launch) if case.ranks > 1 else ("-p",)
     script = str(CASES / f"{name}.py")
-    words = (*COLLECT, *case.view, "-o", str(made), *program, script, variant, str(folder))
+    words = (*COLLECT, *case.view, "-o", str(made), "--", *launch, script, variant, str(folder))
     run(words, cwd=folder, out=made).expect()
+    return made
+
+
+def record_here(script: Path, words: list[str], made: Path, case: Case) -> Path:
+    """Record a program in this process, which has torch: most of the time of others is its import.
+
+    Its state is as that of a new process.
+    """
+    view = {"view": "diff", "outputs": "all", "needs": DIFF_NEEDS} if case.view else {}
+    settings = Settings(directory=str(made), run_id=made.name, whole=bool(view), **view)
+    command = [sys.executable, str(script), *words]
+    threads = torch.get_num_threads()
+    manifest = run_manifest.started(settings, command, os.environ)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", command[1:])
+        patch.setattr(sys, "path", [str(script.parent), *sys.path])
+        random.seed(0), np.random.seed(0), torch.manual_seed(0)
+        made.mkdir()
+        run_manifest.write(made, manifest, is_first=True)
+        session = Session(settings)
+        session.start()
+        try:
+            with suppress(SystemExit), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                runpy.run_path(str(script), run_name="__main__")
+        finally:
+            session.stop()
+            torch.set_num_threads(threads)
+            sys.modules.pop("common", None)
+    run_manifest.write(made, run_manifest.ended(manifest, made, 0))
     return made
 
 
