@@ -136,7 +136,9 @@ def record_here(script: Path, words: list[str], made: Path, case: Case) -> Path:
 
     Its state is as that of a new process.
     """
-    view = {"view": "diff", "outputs": "all", "needs": DIFF_NEEDS} if case.view else {}
+    view: dict[str, Any] = (
+        {"view": "diff", "outputs": "all", "needs": DIFF_NEEDS} if case.view else {}
+    )
     settings = Settings(directory=str(made), run_id=made.name, whole=bool(view), **view)
     command = [sys.executable, str(script), *words]
     threads = torch.get_num_threads()
