@@ -130,6 +130,7 @@ class CoverageCollector:
                 self._packages = tuple(map(str, event.data.get("packages") or ()))
 
     def _end_step(self, event: StepEvent) -> None:
+        self._sketch.observe(event)
         self._additions.read()
         if event.recorded and self._additions.any_of():
             self._adds = True

@@ -158,6 +158,7 @@ class _Process:
                 self._sketch.observe(event)
         elif isinstance(event, StepEvent):
             self._steps += is_judged(event)
+            self._sketch.observe(event)
         elif isinstance(event, MarkEvent):
             self._note_view(event)
 
