@@ -76,7 +76,10 @@ class ReplicaObserver(Observer):
             self._session.fault(self._tell, error)
 
     def _write(self, em: Emitter) -> None:
-        parameters = list(self._session.tracker.live_parameters())
+        tracker = self._session.tracker
+        # A part may have been tracked before the model that it belongs to: the last name counts
+        found_names = tracker.live_parameters()
+        parameters = [(name, p) for name, p in found_names if tracker.name_of(p) == name]
         groups = list(self._groups())
         layouts: dict[Layout, int] = {}
         placed: dict[str, int] = {}

@@ -43,8 +43,8 @@ class GradientsReducedOverOneRank(ReplicaRule, code="TC087", severity="error"):
         one GPU.
 
     Source:
-        https://github.com/pytorch/pytorch/issues/100437,
-        https://docs.pytorch.org/docs/stable/fsdp.html
+        https://github.com/pytorch/pytorch/issues/154888,
+        https://github.com/verl-project/verl/issues/7493
     """
 
     title = "The gradients of {variables} are reduced over a single rank"
