@@ -6,6 +6,7 @@ import pytest
 
 from tests.builders import LINEAR, MLP, MLP_BN, TraceBuilder
 from tests.learning import learn, report_of
+from traincheck.collect.launch.script_sketch import script_sketch
 from traincheck.facts.programs import Sketch, alike, file_of
 from traincheck.schema.claims import PROGRAM, Condition, Precondition
 from traincheck.schema.findings import Verdict
@@ -96,7 +97,7 @@ def test_a_violation_in_the_first_step_counts_once_the_model_is_known():
 
 def test_the_report_says_which_program_it_is_taken_for():
     notes = report_of(learn(run(MLP)).invariants, run(MLP, "renamed.py")).notes
-    assert any("renamed.py trains the same model as train.py" in note for note in notes)
+    assert any("renamed.py is train.py under another name" in note for note in notes)
     assert not any(
         "train.py" in note for note in report_of(learn(run(MLP)).invariants, run(MLP)).notes
     )
@@ -140,6 +141,48 @@ def test_the_digest_tells_models_that_differ_in_one_parameter_of_many():
     assert again.is_same(name)
     assert not second.is_same(name)
     assert late.of("a.py").rpartition("=")[2] == name.rpartition("=")[2]
+
+
+def sources(mine: str, theirs: str) -> Verdict:
+    """The verdict of a claim about train.py in another file with the same model."""
+    broken = run(MLP, "other.py", **FAULT)
+    for events, source in ((reference := run(MLP), mine), (broken, theirs)):
+        events[0].data["source"] = source
+    (own,) = [i for i in learn(reference).invariants if i.text == OWN]
+    return report_of([own], broken).verdicts[own.id]
+
+
+def test_another_script_that_trains_the_same_model_is_another_program():
+    """Such as one that fine-tunes it: its loop is a different one."""
+    lines = "".join(f"{i:04x}" for i in range(24))
+    others = "".join(f"{i:04x}" for i in range(100, 124))
+    edited = "".join(f"{i:04x}" for i in (*range(18), *range(100, 106)))
+    assert sources(lines, lines) is Verdict.VIOLATED
+    assert sources(lines, edited) is Verdict.VIOLATED
+    assert sources(lines, others) is Verdict.NOT_TRIGGERED
+    assert sources(lines, "") is Verdict.VIOLATED  # not known
+
+
+def test_runs_of_an_edited_script_are_those_of_one_program():
+    first, second = run(MLP), run(MLP)
+    first[0].data["source"], second[0].data["source"] = "0001" * 8, "00020003"
+    (own,) = [i for i in learn(first, second).invariants if i.text == OWN]
+    assert len(own.precondition.programs()) == 1
+
+
+def test_a_sketch_of_a_script_survives_an_edit(tmp_path):
+    script = tmp_path / "train.py"
+    text = "".join(f"loss_{i} = train(step={i})\n" for i in range(40))
+    sketches = []
+    for content in (text, "import torch\n# edited\n" + text.replace("step=7)", "step=8)"), "x\n"):
+        script.write_text(content)
+        sketches.append(script_sketch(str(script)))
+    whole, edited, other = (set(map("".join, zip(*[iter(s)] * 4))) for s in sketches)
+    assert len(whole) == 24
+    assert len(whole & edited) >= 23
+    assert not whole & other
+    assert script_sketch(str(tmp_path / "missing.py")) == ""
+    assert script_sketch("-c") == ""
 
 
 def test_sketches_of_old_files_have_no_digest_and_still_identify():

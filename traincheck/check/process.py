@@ -61,7 +61,7 @@ class Process:
         self._view = view
         self.subscriptions: list[Subscription] = []
         self._disabled: list[Subscription] = []
-        self.program_filter = ProgramFilter(checks.programs, view.program)
+        self.program_filter = ProgramFilter(checks.programs, view.program, view.source)
         self._program = plain_subscription(self.program_filter, NEEDS)
         self._subscribe_rules()
         self._subscribe_invariants(restricted_to_program)

@@ -2,7 +2,8 @@
 
 Many programs are called train.py. A claim that is limited to a program applies to processes of one
 file name whose parameters are mostly the same. A script may also be renamed: under another file
-name, it applies to processes whose parameters are exactly the same.
+name, it applies to processes whose parameters are exactly the same, and whose script has mostly the
+same lines.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from traincheck.schema.marks import Marks
 SEEN = frozenset({"parameter@new"})  # parameters needed to distinguish programs with one file name
 _MARK = "#"  # between the file name and the sketch
 _WHOLE = "="  # between the sketch and the digest of all parameters
+_SOURCE = "~"  # between the digest and the sketch of the script
+_LINE_DIGITS = 4  # of each part of the sketch of a script, in hex
+_KEPT_LINES = 24  # the smallest ones
 _DIGITS = 6  # of each part of a sketch, in hex
 _KEPT = 16  # parts of a sketch: the smallest ones, a fair sample
 _SHARE = 0.5  # of the parts that must agree
@@ -31,9 +35,20 @@ def program_of(mark: MarkEvent) -> str | None:
     return posixpath.basename(argv0.replace("\\", "/")) or None if isinstance(argv0, str) else None
 
 
+def source_of(mark: MarkEvent) -> str:
+    """The sketch of the script, from the mark that begins a file; empty if it has none."""
+    source = mark.data.get("source")
+    return source if isinstance(source, str) else ""
+
+
 def file_of(program: str) -> str:
     """The file name alone: ``train.py`` of ``train.py#1b2c3d...``."""
     return program.partition(_MARK)[0]
+
+
+def core_of(program: str) -> str:
+    """The file name and the sketch of the parameters: by these, runs are those of one program."""
+    return program.partition(_SOURCE)[0].partition(_WHOLE)[0]
 
 
 def alike(first: str, second: str) -> bool:
@@ -56,21 +71,37 @@ def _is_part(some: set[str], of: set[str]) -> bool:
 
 
 def _parts(program: str) -> set[str]:
-    sketch = program.partition(_MARK)[2].partition(_WHOLE)[0]
+    sketch = program.partition(_MARK)[2].partition(_SOURCE)[0].partition(_WHOLE)[0]
     return {sketch[i : i + _DIGITS] for i in range(0, len(sketch), _DIGITS)}
 
 
 def _digest(program: str) -> str:
-    return program.rpartition(_WHOLE)[2] if _WHOLE in program.partition(_MARK)[2] else ""
+    return program.partition(_MARK)[2].partition(_SOURCE)[0].partition(_WHOLE)[2]
+
+
+def _lines(source: str) -> set[str]:
+    return {source[i : i + _LINE_DIGITS] for i in range(0, len(source), _LINE_DIGITS)}
+
+
+def _are_similar(first: str, second: str) -> bool:
+    """Whether two sketches of scripts have half of their lines in common; True if one is empty."""
+    mine, theirs = _lines(first), _lines(second)
+    if not mine or not theirs:
+        return True  # not known
+    both = sorted(mine | theirs)[:_KEPT_LINES]  # a fair sample of the lines of both
+    return sum(line in mine and line in theirs for line in both) >= _SHARE * len(both)
 
 
 class Sketch:
     """A sketch of the parameters of a process: name, class of the module, and shape.
 
     The order of the parameters does not matter.
+
+    source: the sketch of the script, which is part of the name; empty if not known.
     """
 
     def __init__(self) -> None:
+        self.source = ""
         self._parts: set[str] = set()
         self._digest = ""  # of the parameters that were known when the first step ended
 
@@ -99,7 +130,8 @@ class Sketch:
         """The name of a program with its parameters, for claims that are limited to it."""
         kept = "".join(sorted(self._parts)[:_KEPT])
         digest = f"{_WHOLE}{self._digest}" if self._digest else ""
-        return f"{program}{_MARK}{kept}{digest}" if kept else program
+        source = f"{_SOURCE}{self.source}" if self.source else ""
+        return f"{program}{_MARK}{kept}{digest}{source}" if kept else program
 
     def fits(self, programs: Iterable[str], *, is_whole: bool) -> bool:
         """Whether this may be one of ``programs``, all of one file name.
@@ -109,16 +141,19 @@ class Sketch:
         return any(self._is_like(_parts(program), is_whole=is_whole) for program in programs)
 
     def is_same(self, program: str) -> bool:
-        """Whether ``program`` trains exactly these parameters, whatever its file is called.
+        """Whether ``program`` is this one under another file name.
 
-        A program of an old file has no digest: its sketch decides. Models of few parameters
+        It trains exactly these parameters, and most lines of its script are the same. A program of
+        an old file has no digest and no lines: its sketch decides. Models of few parameters
         identify no program.
         """
         mine, theirs = self._beside(_parts(program))
         if len(theirs) < _TELLING or mine != theirs:
             return False
         digest = _digest(program)
-        return not digest or not self._digest or digest == self._digest
+        if digest and self._digest and digest != self._digest:
+            return False
+        return _are_similar(self.source, program.partition(_SOURCE)[2])
 
     def likeness(self, program: str) -> float:
         """The share of common parts among the parts of both."""
@@ -177,7 +212,7 @@ class RunProgram:
     @property
     def name(self) -> str | None:
         """The name for claims that are limited to this program; None until known."""
-        return None if self._name.name is None else self._sketch.of(self._name.name)
+        return None if self._name.name is None else core_of(self._sketch.of(self._name.name))
 
     def observe(self, event: Event) -> None:
         """Enter a start, or a parameter."""
@@ -186,6 +221,8 @@ class RunProgram:
                 self._sketch.observe(event)
         else:
             self._name.observe(event)
+            if isinstance(event, MarkEvent) and event.text == Marks.PROCESS:
+                self._sketch.source = self._sketch.source or source_of(event)
 
     def fits(self, params: Mapping[str, Any]) -> bool:
         """Whether a claim with these parameters applies to this program."""

@@ -53,8 +53,8 @@ def renamed_note(former: Iterable[str], here: Iterable[str]) -> str:
     """A sentence on the programs that the scripts of this run are, under other names."""
     own = joined(sorted(here)) or "this run"
     return (
-        f"{own} trains the same model as {joined(sorted(former))}: the invariants of that program "
-        "apply to this run"
+        f"{own} is {joined(sorted(former))} under another name, as the model and most lines of the "
+        "script are the same: the invariants of that program apply to this run"
     )
 
 
@@ -66,13 +66,14 @@ class ProgramFilter:
     are known, such as the stages of a pipeline, a process is the program that it is most like.
 
     If no known program has the file name of this one, the script may have been renamed. Then what
-    is claimed of the programs with exactly the same parameters applies. If several scripts train
-    this model, only what is claimed of all of them applies. The violations of the first step are
-    held back until its end, when the parameters are known.
+    is claimed of the programs with exactly the same parameters and mostly the same lines applies.
+    If there are several, only what is claimed of all of them applies. The violations of the first
+    step are held back until its end, when the parameters are known.
 
     Args:
         programs: id of an invariant that is restricted to programs -> these programs.
         program: file name of the script of this process.
+        source: sketch of its lines; empty if not known.
 
     Attributes:
         observe: takes an event.
@@ -80,13 +81,16 @@ class ProgramFilter:
         is_renamed: whether the file name is that of no known program.
     """
 
-    def __init__(self, programs: Mapping[str, tuple[str, ...]], program: str | None) -> None:
+    def __init__(
+        self, programs: Mapping[str, tuple[str, ...]], program: str | None, source: str = ""
+    ) -> None:
         self._programs = programs
         self._program = program
         self._of_file: dict[str, set[str]] = defaultdict(set)
         for one in {one for some in programs.values() for one in some}:
             self._of_file[file_of(one)].add(one)
         self._sketch = Sketch()
+        self._sketch.source = source
         self._cache: dict[tuple[tuple[str, ...], int, bool], bool] = {}
         self._held: list[Violation] = []
         self._namesakes: dict[str, set[str]] = {}
@@ -121,8 +125,8 @@ class ProgramFilter:
         if programs is None:
             return True
         if self.is_renamed:
-            known = self._namesakes.values()
-            return bool(known) and all(not same.isdisjoint(programs) for same in known)
+            files = self._namesakes.values()
+            return bool(files) and all(not same.isdisjoint(programs) for same in files)
         key = (programs, self._sketch.size, self.is_complete)
         known = self._cache.get(key)
         if known is None:

@@ -118,7 +118,7 @@ class ReplicaObserver(Observer):
         for module in list(tracker.modules.created):
             kind = _kind(module)
             ranks = _reduced_over(module, kind) if kind else ()
-            parameters = list(module.parameters()) if ranks else []
+            parameters: list[torch.Tensor] = list(module.parameters()) if ranks else []
             name = next(filter(None, map(tracker.name_of, parameters)), None)
             if name is not None:
                 strategy = getattr(getattr(module, "sharding_strategy", None), "name", "")
