@@ -17,6 +17,7 @@ from traincheck.schema.protocols import Rule
 
 # Beginning of a code -> what such rules are about.
 THEMES: Mapping[str, str] = {
+    **dict.fromkeys(("TC085", "TC086", "TC087"), "Replicas and gradients"),
     "TC1": "Parameters and optimizer",
     "TC2": "Step window",
     "TC3": "Modes and arguments",

@@ -12,6 +12,7 @@ from traincheck.collect.observers.loss_broadcast import LossBroadcastObserver
 from traincheck.collect.observers.model_inputs import ModelInputObserver
 from traincheck.collect.observers.process_facts import ProcessFactsObserver
 from traincheck.collect.observers.recomputation import RecomputationObserver
+from traincheck.collect.observers.replicas import ReplicaObserver
 from traincheck.collect.observers.stale_gradients import StaleGradientObserver
 from traincheck.collect.observers.worker_rng import WorkerRngObserver
 
@@ -27,4 +28,5 @@ OBSERVERS: tuple[type[Observer], ...] = (
     WorkerRngObserver,
     RecomputationObserver,
     ProcessFactsObserver,
+    ReplicaObserver,
 )

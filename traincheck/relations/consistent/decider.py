@@ -49,7 +49,7 @@ class ConsistentDecider:
             is_of_ranks |= params.get("of") in (SHAPES, RECEIVED, NORMS)
             if not is_of_ranks and not ("copy" in params and "source" in params):
                 raise ValueError(f"nothing is known of {dict(params)}")
-        self._program = RunProgram()
+        self._program = RunProgram(self._claims)
         self._steps = RankSteps(counts_all=True)
         self._collectives = Collectives()
         self._has_copies = any("copy" in params for params in self._claims)

@@ -23,6 +23,7 @@ from traincheck.schema.observations.model_inputs import ModelInputs
 from traincheck.schema.observations.model_structure import ModelStructure
 from traincheck.schema.observations.process_facts import ProcessFacts
 from traincheck.schema.observations.recomputation import Recomputation
+from traincheck.schema.observations.replicas import ParameterPlacement, ReplicaValues
 from traincheck.schema.observations.worker_rng import WorkerRng
 
 OBSERVATIONS: tuple[type[Observation], ...] = (
@@ -43,6 +44,8 @@ OBSERVATIONS: tuple[type[Observation], ...] = (
     WorkerRng,
     Recomputation,
     ProcessFacts,
+    ParameterPlacement,
+    ReplicaValues,
 )
 # Texts of the marks that traincheck makes; a user's mark with one of them is told apart.
 MARK_TEXTS = MARKS | {observation.text for observation in OBSERVATIONS}
