@@ -1,11 +1,12 @@
 """The field benchmark: record public reports and healthy pipelines, check, judge, print.
 
     python -m benchmarks.field [--mode rules,probe,twin] [--population known,fresh]
-        [--case NAME,...] [--healthy [NAME,...]] [--view rules|full] [--json FILE] [--keep FOLDER]
+        [--case NAME,...] [--healthy [NAME,...]] [--references N] [--view rules|full]
+        [--json FILE] [--keep FOLDER]
 
 Modes: ``rules`` records a program and applies the built-in rules. ``probe`` records it with
 ``--probe`` and applies them, so it shows rules and probes together. ``twin`` applies only the
-invariants learned from three runs of the clean program with other seeds.
+invariants learned from a run of the clean program with other seeds, or from several.
 
 Exits with 1 when a clean program or healthy pipeline has a finding of severity warning or above,
 or a program fails; with 2 when a name is unknown.
@@ -51,9 +52,16 @@ from benchmarks.lab import FULL, Report
 from benchmarks.silent_bugs.recordings import VIEWS, Recordings
 from traincheck.errors import TraincheckError
 
-REFERENCE_RUNS = 3
 HEALTHY = "healthy"
 NO_PROBE = "this version of traincheck-collect has no option --probe"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class How:
+    """Options of a run. view: what is recorded for rules and probes. references: runs to learn."""
+
+    view: str
+    references: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,27 +80,29 @@ def can_probe() -> bool:
     return "--probe" in done.stdout
 
 
-def reference(recordings: Recordings, script: Path, launcher: str) -> Path:
-    """Invariants of three runs of a program with other seeds."""
+def reference(recordings: Recordings, script: Path, launcher: str, count: int) -> Path:
+    """Invariants of some runs of a program with other seeds."""
     runs = [
         recordings.run(script, launcher, is_reseeded=True, reseeding=number)
-        for number in range(1, REFERENCE_RUNS + 1)
+        for number in range(1, count + 1)
     ]
     return recordings.invariants(runs)
 
 
 def reports(
-    recordings: Recordings, scripts: Sequence[Path], launcher: str, mode: str, view: str
+    recordings: Recordings, scripts: Sequence[Path], launcher: str, mode: str, how: How
 ) -> list[Report]:
     """Record and check programs in one mode; the last one is the reference of the mode twin."""
-    learned = reference(recordings, scripts[-1], launcher) if mode == TWIN else None
-    view = FULL if mode == TWIN else view
+    learned = None
+    if mode == TWIN:
+        learned = reference(recordings, scripts[-1], launcher, how.references)
+    view = FULL if mode == TWIN else how.view
     more = ["--probe"] if mode == PROBE else []
     runs = [recordings.run(script, launcher, view=view, more=more) for script in scripts]
     return [recordings.check(run, learned) for run in runs]
 
 
-def outcome(trial: Trial, recordings: Recordings, view: str) -> Line:
+def outcome(trial: Trial, recordings: Recordings, how: How) -> Line:
     """Run one trial. A program that fails is a result, not the end of the table."""
     case, pipeline, mode = trial.case, trial.pipeline, trial.mode
     line: Line = {"mode": mode, "population": case.population if case else HEALTHY}
@@ -101,10 +111,10 @@ def outcome(trial: Trial, recordings: Recordings, view: str) -> Line:
         return {**line, "skipped": NO_PROBE}
     try:
         if case is not None:
-            buggy, clean = reports(recordings, [case.buggy, case.clean], case.launcher, mode, view)
+            buggy, clean = reports(recordings, [case.buggy, case.clean], case.launcher, mode, how)
             return {**line, **judge(case, buggy, clean)}
         assert pipeline is not None
-        return {**line, **judge_healthy(*reports(recordings, [pipeline], "python", mode, view))}
+        return {**line, **judge_healthy(*reports(recordings, [pipeline], "python", mode, how))}
     except (harness.CommandFailedError, subprocess.TimeoutExpired, TraincheckError) as error:
         return {**line, "error": str(error)}
 
@@ -208,6 +218,9 @@ def options_of(argv: Sequence[str] | None) -> argparse.Namespace:
         const=[],
         help="only healthy pipelines, all or those named",
     )
+    parser.add_argument(
+        "--references", type=int, default=1, metavar="N", help="runs that the mode twin learns from"
+    )
     parser.add_argument("--jobs", type=int, default=1, help="trials at a time")
     parser.add_argument(
         "--view", choices=VIEWS, default=FULL, help="what is recorded for rules and probes"
@@ -251,10 +264,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         folder = options.keep or Path(scratch)
         folder.mkdir(parents=True, exist_ok=True)
         recordings = Recordings(folder)
-        lines = list(pool.map(lambda trial: outcome(trial, recordings, options.view), todo))
+        how = How(view=options.view, references=options.references)
+        lines = list(pool.map(lambda trial: outcome(trial, recordings, how), todo))
     show(lines)
     harness.write_json(
         options.json,
-        {"machine": harness.describe_machine(), "view": options.view, "lines": lines},
+        {
+            "machine": harness.describe_machine(),
+            "view": options.view,
+            "references": options.references,
+            "totals": totals(lines),
+            "lines": lines,
+        },
     )
     return int(bool(troubles(lines)))
