@@ -11,15 +11,13 @@ class Spans(nn.Module):
         super().__init__()
         self.embed = nn.Embedding(40, width)
         self.read = nn.GRU(width, width, batch_first=True)
-        self.pairs = nn.Bilinear(width, width, 1)
+        self.left, self.right = nn.Linear(width, width), nn.Linear(width, width)
         self.marginal = nn.Linear(width, 1)
 
     def forward(self, ids):
         h, _ = self.read(self.embed(ids))
-        batch, length, width = h.shape
-        left = h[:, :, None].expand(-1, -1, length, -1).contiguous()
-        right = h[:, None].expand(-1, length, -1, -1).contiguous()
-        return 40 * self.pairs(left, right).squeeze(-1), self.marginal(h).squeeze(-1)
+        pairs = self.left(h) @ self.right(h).transpose(1, 2)
+        return 8 * pairs, self.marginal(h).squeeze(-1)
 
 
 def consistency_loss(pair_logits, marginal_logits):
@@ -28,12 +26,13 @@ def consistency_loss(pair_logits, marginal_logits):
     return F.mse_loss(1 - torch.exp(log_survival), marginal_logits.sigmoid().float())
 
 
-model = Spans().to(torch.bfloat16)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-for step in range(30):
+model = Spans()
+optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
+for step in range(40):
     ids = torch.randint(0, 40, (8, 9))
     truth = (ids[:, :, None] % 7 == ids[:, None] % 7).float()
-    pair_logits, marginal_logits = model(ids)
+    with torch.autocast("cpu", torch.bfloat16):
+        pair_logits, marginal_logits = model(ids)
     loss = F.binary_cross_entropy_with_logits(pair_logits.float(), truth)
     loss = loss + 0.1 * consistency_loss(pair_logits, marginal_logits)
     optimizer.zero_grad()
