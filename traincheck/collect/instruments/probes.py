@@ -51,8 +51,7 @@ class Probes(Instrument):
                 return original(self, *args, **kwargs)
             depth.is_inside = True
             try:
-                if getattr(self, "training", False):
-                    enter(self, args, kwargs)
+                enter(self, args, kwargs)
                 if engine.child is None:
                     return original(self, *args, **kwargs)
                 try:
@@ -65,7 +64,10 @@ class Probes(Instrument):
         return hidden(__call__)
 
     def _enter(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if not self.session.is_worker and _graph_task() == -1:
+        if self.session.is_worker or _graph_task() != -1:
+            return
+        self._engine.observe(module)
+        if getattr(module, "training", False):
             self._engine.enter(module, args, kwargs)
 
     def _wrap_backward(self, original: Callable[..., None]) -> Callable[..., None]:

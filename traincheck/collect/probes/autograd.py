@@ -56,3 +56,15 @@ def graph_of(roots: tuple[torch.Tensor, ...], since: int) -> Graph:
     unique = {id(variable): variable for variable in found.variables}
     found.variables = list(unique.values())
     return found
+
+
+def nodes_of(roots: tuple[torch.Tensor, ...]) -> set[Any]:
+    """All nodes behind some tensors."""
+    seen: set[Any] = set()
+    todo = [root.grad_fn for root in roots if root.grad_fn is not None]
+    while todo and len(seen) < _MOST_NODES:
+        node = todo.pop()
+        if node not in seen:
+            seen.add(node)
+            todo += [other for other, _ in node.next_functions if other is not None]
+    return seen

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from traincheck.collect.probes.base import Call, Experiment, GoOnError, Result, unobservable
+from traincheck.collect.probes.evaluation import Evaluations
 from traincheck.collect.probes.fork import Child, Outcome
 from traincheck.collect.probes.laboratory import Budget, ForkLaboratory
 from traincheck.collect.probes.plan import Plan, obstacle
@@ -44,6 +46,8 @@ class ProbeEngine:
         self._plan = Plan() if plan is None else plan
         self._budget = Budget() if budget is None else budget
         self._experiments = experiments
+        self._evaluations = Evaluations()
+        self._told: set[tuple[str, str]] = set()  # models and what became of their evaluations
         self._step: int | None = -1
         self._pass = 0
         self._begins = True  # the next call begins a pass
@@ -86,6 +90,29 @@ class ProbeEngine:
             session.fault(self.enter, error)
         finally:
             em.busy = busy
+
+    def observe(self, module: torch.nn.Module) -> None:
+        """An outermost module is called, in any mode: follow the state of its evaluations."""
+        em = self._session.local.em or self._session.emitter()
+        busy, em.busy = em.busy, True
+        try:
+            with unseen():
+                result = self._evaluations.called(module)
+                if result is not None:
+                    self._tell_evaluation(em, module, result)
+        except Exception as error:  # training must go on whatever we got wrong
+            self._session.fault(self.observe, error)
+        finally:
+            em.busy = busy
+
+    def _tell_evaluation(self, em: Emitter, module: torch.nn.Module, result: Result) -> None:
+        """Once for each model and status."""
+        path, root = self._session.tracker.modules.find(module)
+        if (root.name, result.status) not in self._told:
+            self._told.add((root.name, result.status))
+            buffer = result.detail.get("buffer", "")
+            where = f"{path}.{buffer}".rpartition(".")[0] if buffer else ""
+            self._write(em, Experiments.EVAL_STATE, root.name, replace(result, where=where))
 
     def _call(
         self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
