@@ -68,6 +68,10 @@ class Batch:
             isinstance(part, nn.RNNBase) for part in call.module.modules()
         ):
             raise UnfitError("the inputs are sequences of one sample")
+        if any(t.dim() > 1 and t.shape[1] == size for t in tensors) and size > _FEWEST:
+            # One sample less: the size tells the dimensions apart
+            given = mapped(given, lambda t: t[:-1] if t.dim() and t.shape[0] == size else t)
+            size -= 1
         return cls(given, size)
 
     def mapped(self, change: Any, dim: int = 0) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -17,7 +17,6 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from traincheck.collect.probes.fork import memory_file
 from traincheck.collect.probes.tree import leaves, mapped
 
 MOST_BYTES = 1 << 28
@@ -99,17 +98,17 @@ class Constants(TorchFunctionMode):
     def __init__(self, functions: FunctionDepth, recorded: list[Any] | None = None) -> None:
         super().__init__()
         self.found: list[Any] = []
-        self.left = 0  # recorded ones that were not put back yet
+        self.is_on = True  # no backward pass has begun
         self._functions = functions
         self._recorded: Iterator[Any] | None = None if recorded is None else iter(recorded)
-        self.left = 0 if recorded is None else len(recorded)
+        self.left = 0 if recorded is None else len(recorded)  # that were not put back yet
         self._bytes = 0
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        if self._functions.depth or not _depends(args, kwargs):
+        if not self.is_on or self._functions.depth or not _depends(args, kwargs):
             return func(*args, **kwargs)
         result = func(*args, **kwargs)
         if func in _READ:
@@ -174,6 +173,3 @@ def get(fd: int) -> Any:
         parts.append(part)
         size -= len(part)
     return torch.load(io.BytesIO(b"".join(parts)), weights_only=False)
-
-
-__all__ = ["Constants", "DivergedError", "FunctionDepth", "get", "memory_file", "put"]

@@ -16,7 +16,8 @@ import torch
 
 from traincheck.collect.probes.autograd import graph_of, now
 from traincheck.collect.probes.base import Call, Experiment, Laboratory, Result, unobservable
-from traincheck.collect.probes.constants import Constants, FunctionDepth, get, memory_file, put
+from traincheck.collect.probes.constants import Constants, FunctionDepth, get, put
+from traincheck.collect.probes.fork import memory_file
 from traincheck.collect.probes.loss import Root
 from traincheck.collect.probes.recomputed import Recomputed
 from traincheck.schema.probes.names import Experiments, Status
@@ -123,6 +124,7 @@ def _take(call: Call, laboratory: Laboratory, fd: int) -> dict[str, Any] | str:
         constants.__enter__()
 
     def read(root: Root) -> Mapping[str, Any]:
+        constants.is_on = False
         found = _gradient(call, root, since[0])
         if "unfit" not in found:
             put(fd, (found.pop("directions"), constants.found))

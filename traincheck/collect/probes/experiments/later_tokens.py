@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from traincheck.collect.probes.base import Call, Experiment, Laboratory, Result, unobservable
 from traincheck.collect.probes.bench import Bench
@@ -16,6 +17,7 @@ from traincheck.collect.probes.tree import leaves, mapped
 from traincheck.schema.probes.names import Experiments, Status
 
 _SHORTEST = 4
+_LOSSES = frozenset({"cross_entropy", "cross_entropy_loss", "nll_loss", "nll_loss_nd"})
 _SHARE = 0.95  # of targets that are the next token
 
 
@@ -28,12 +30,14 @@ class LaterTokens(Experiment):
         ids = _ids(call)
         if ids is None or not any(isinstance(p, nn.Embedding) for p in call.module.modules()):
             return None
-        targets: list[torch.Tensor] = []
+        targets = _Targets()
 
         def read(root: Root) -> Mapping[str, Any]:
-            return _compared(call, ids, targets)
+            targets.is_on = False
+            with torch._C._EnableTorchFunction():
+                return _compared(call, ids, targets.found)
 
-        outcome = laboratory.replay(lambda: _follow(targets), read)
+        outcome = laboratory.replay(targets.__enter__, read)
         told = outcome.told
         if outcome.reason or "unfit" in told:
             return unobservable(outcome.reason or told["unfit"])
@@ -63,32 +67,40 @@ def _ids(call: Call) -> torch.Tensor | None:
     return found
 
 
-def _follow(targets: list[torch.Tensor]) -> None:
-    """Keep the targets of each loss."""
-    original = nn.functional.cross_entropy
+class _Targets(TorchFunctionMode):
+    """Keeps the targets of losses. A mode, since a program may have looked up the loss already."""
 
-    def cross_entropy(input: Any, target: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: A002
-        if isinstance(target, torch.Tensor) and not target.is_floating_point():
-            targets.append(target.detach())
-        return original(input, target, *args, **kwargs)
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[torch.Tensor] = []
+        self.is_on = True
 
-    nn.functional.cross_entropy = cross_entropy
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if self.is_on and getattr(func, "__name__", "") in _LOSSES:
+            target = args[1] if len(args) > 1 else kwargs.get("target")
+            if isinstance(target, torch.Tensor):
+                self.found.append(target.detach())
+        return func(*args, **kwargs)
 
 
 def _compared(call: Call, ids: torch.Tensor, targets: list[torch.Tensor]) -> dict[str, Any]:
     if not any(_is_next(ids, target) for target in targets):
         return {}
     size, length = ids.shape
-    if size == length:
-        return {"unfit": "a text has as many tokens as the batch has texts"}
     half = length // 2
     other = ids.detach().clone()
     other[:, half:] = ids[:, half:].roll(1, 0)
     if bool(torch.equal(other, ids)):
         return {"unfit": "all texts are equal"}
     bench = Bench(call.module)
-    before = (call.args, call.kwargs)
+    before: Any = (call.args, call.kwargs)
     after = mapped(before, lambda tensor: other if tensor is ids else tensor)
+    if size == length:  # one text less: the size tells the dimensions apart
+        before, after = (mapped(given, lambda t: _fewer(t, size)) for given in (before, after))
+        size -= 1
     kept = (torch.arange(length) < half).expand(size, length)
     first = bench.forward(before)
     if change(first, bench.forward(before), kept):
@@ -102,9 +114,15 @@ def _compared(call: Call, ids: torch.Tensor, targets: list[torch.Tensor]) -> dic
     return found
 
 
+def _fewer(tensor: torch.Tensor, size: int) -> torch.Tensor:
+    return tensor[:-1] if tensor.dim() and tensor.shape[0] == size else tensor
+
+
 def _is_next(ids: torch.Tensor, target: torch.Tensor) -> bool:
     """Whether targets are the tokens one place further."""
     size, length = ids.shape
+    if target.is_floating_point():
+        return False
     if target.numel() == size * (length - 1):
         given = target.reshape(size, length - 1)
     elif target.numel() == size * length:
