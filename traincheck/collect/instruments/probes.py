@@ -63,7 +63,9 @@ class Probes(Instrument):
 
         return hidden(__call__)
 
-    def _enter(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _enter(
+        self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
         if self.session.is_worker or _graph_task() != -1:
             return
         self._engine.observe(module)

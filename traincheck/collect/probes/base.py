@@ -114,15 +114,6 @@ class Experiment(ABC):
         """Make it. None: what it is about does not occur here."""
 
 
-def went_on(child: Child) -> None:
-    """Leave the code of experiments in a copy that goes on as the program.
-
-    Raises:
-        GoOnError: caught where the call began.
-    """
-    raise GoOnError(child)
-
-
 class GoOnError(BaseException):
     """In a copy of the process: go on as the program."""
 

@@ -60,13 +60,14 @@ class Batch:
         size = max(sizes, default=0)
         if size < _FEWEST:
             raise UnfitError("a batch has fewer than three samples")
-        if any(t.is_floating_point() and tuple(t.shape) == (size, size) for t in tensors):
+        is_square = [t.is_floating_point() and t.shape == (size, size) for t in tensors]
+        if any(is_square) and len(tensors) > 1:
             raise UnfitError("an input is square, as a matrix of neighbors is")
         if any(t.dim() == 1 and _is_grouping(t) for t in tensors):
             raise UnfitError("an input assigns rows to samples")
-        if any(tensor.dim() > 2 and tensor.shape[1] == 1 and size > 1 for tensor in tensors) and any(
-            isinstance(part, nn.RNNBase) for part in call.module.modules()
-        ):
+        if any(
+            tensor.dim() > 2 and tensor.shape[1] == 1 and size > 1 for tensor in tensors
+        ) and any(isinstance(part, nn.RNNBase) for part in call.module.modules()):
             raise UnfitError("the inputs are sequences of one sample")
         if any(t.dim() > 1 and t.shape[1] == size for t in tensors) and size > _FEWEST:
             # One sample less: the size tells the dimensions apart
@@ -88,7 +89,9 @@ class Batch:
         """A sample that differs from this one; None if all are equal."""
         for other in range(self.size):
             if other != row and any(
-                tensor.dim() and tensor.shape[0] == self.size and not tensor[row].equal(tensor[other])
+                tensor.dim()
+                and tensor.shape[0] == self.size
+                and not tensor[row].equal(tensor[other])
                 for tensor in leaves(self.given)
             ):
                 return other
@@ -112,7 +115,7 @@ def _is_grouping(tensor: torch.Tensor) -> bool:
         return False
     steps = tensor.diff()
     is_sorted = bool((steps >= 0).all())
-    return is_sorted and bool((steps > 0).any()) and len(tensor.unique()) * 2 <= tensor.numel()
+    return is_sorted and bool((steps > 0).any()) and len(torch.unique(tensor)) * 2 <= tensor.numel()
 
 
 class InnerBatches:

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from traincheck.collect.probes.tree import leaves
+
 
 class Bench:
     """A model in eval mode. Each forward begins with the same buffers and random states."""
@@ -43,8 +45,6 @@ class Bench:
 
 def rows(result: Any, size: int) -> list[torch.Tensor]:
     """The parts of a result that have one row for each sample: no scalars, no pairs of samples."""
-    from traincheck.collect.probes.tree import leaves
-
     return [
         tensor.detach()
         for tensor in leaves(result)

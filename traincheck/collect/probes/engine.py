@@ -114,9 +114,7 @@ class ProbeEngine:
             where = f"{path}.{buffer}".rpartition(".")[0] if buffer else ""
             self._write(em, Experiments.EVAL_STATE, root.name, replace(result, where=where))
 
-    def _call(
-        self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Call:
+    def _call(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
         session = self._session
         tracker = session.tracker
         _, root = tracker.modules.find(module)
@@ -139,9 +137,7 @@ class ProbeEngine:
             frozenset(held),
         )
 
-    def _probe(
-        self, em: Emitter, call: Call, reason: str, of_pass: bool, of_module: bool
-    ) -> None:
+    def _probe(self, em: Emitter, call: Call, reason: str, of_pass: bool, of_module: bool) -> None:
         if self._budget.is_spent:
             return
         laboratory = ForkLaboratory(self._session, self._budget)

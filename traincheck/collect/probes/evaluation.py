@@ -1,7 +1,7 @@
 """State of models that are evaluated: buffers that go on changing in eval mode.
 
-No copy is made: buffers are compared between the first evaluations of a model. Only those count that
-training changes, too: others are caches.
+No copy is made: buffers are compared between the first evaluations of a model. Only those count
+that training changes, too: others are caches.
 """
 
 from __future__ import annotations

@@ -37,10 +37,10 @@ _LEAST_MEMORY = 1 << 29  # bytes that a child may take beyond what its parent ha
 _PROT_READ_WRITE, _PRIVATE_FIXED_ANONYMOUS = 3, 0x02 | 0x10 | 0x20
 _WRITING = frozenset("wax+")
 _ENDS = (
-    "os.chmod", "os.chown", "os.exec", "os.fork", "os.forkpty", "os.kill", "os.killpg", "os.link", "os.mkdir",
-    "os.posix_spawn", "os.remove", "os.rename", "os.rmdir", "os.symlink", "os.system",
-    "os.truncate", "os.utime", "shutil.", "signal.pthread_kill", "smtplib.", "socket.bind", "socket.connect",
-    "socket.send", "sqlite3.connect", "subprocess.Popen", "urllib.Request",
+    "os.chmod", "os.chown", "os.exec", "os.fork", "os.forkpty", "os.kill", "os.killpg", "os.link",
+    "os.mkdir", "os.posix_spawn", "os.remove", "os.rename", "os.rmdir", "os.symlink", "os.system",
+    "os.truncate", "os.utime", "shutil.", "signal.pthread_kill", "smtplib.", "socket.bind",
+    "socket.connect", "socket.send", "sqlite3.connect", "subprocess.Popen", "urllib.Request",
 )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from traincheck.collect.probes import loss as losses
-from traincheck.collect.probes.base import went_on
+from traincheck.collect.probes.base import GoOnError
 from traincheck.collect.probes.fork import Child, Outcome, forked
 from traincheck.collect.probes.loss import Root
 
@@ -90,8 +90,7 @@ class ForkLaboratory:
             return Outcome(reason="the time for probes is over")
         outcome = forked(run, self._budget.for_child, kept)
         if isinstance(outcome, Child):
-            went_on(outcome)
-            raise AssertionError
+            raise GoOnError(outcome)
         self.children += 1
         self.cpu_s += outcome.cpu_s
         self.wall_s += outcome.wall_s

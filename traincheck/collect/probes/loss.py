@@ -1,8 +1,8 @@
-"""The first backward pass of a copy that goes on as the program: there its loss is read, and it ends."""
+"""The first backward pass of a copy that goes on as the program: its loss is read, and it ends."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -44,7 +44,9 @@ class Root:
     def digest(self) -> str:
         """Equal for equal bits of the roots."""
         parts = [tensor.detach().contiguous().view(-1) for tensor in self.tensors]
-        return xxh3_64_hexdigest(b"".join(part.view(torch.uint8).numpy().tobytes() for part in parts))
+        return xxh3_64_hexdigest(
+            b"".join(part.view(torch.uint8).numpy().tobytes() for part in parts)
+        )
 
 
 def watch(child: Child, read: Callable[[Root], Mapping[str, Any]]) -> None:
@@ -52,7 +54,11 @@ def watch(child: Child, read: Callable[[Root], Mapping[str, Any]]) -> None:
     original = torch.autograd.backward
 
     def backward(
-        tensors: Any, grad_tensors: Any = None, *rest: Any, grad_variables: Any = None, **options: Any
+        tensors: Any,
+        grad_tensors: Any = None,
+        *rest: Any,
+        grad_variables: Any = None,
+        **options: Any,
     ) -> NoReturn:
         try:
             with unseen():
@@ -74,7 +80,7 @@ def watch(child: Child, read: Callable[[Root], Mapping[str, Any]]) -> None:
     iterator._next_data = lambda *_: child.fail("a batch is fetched before the backward pass")
 
 
-def _tuple(value: Any) -> Sequence[Any]:
+def _tuple(value: Any) -> tuple[Any, ...]:
     if value is None:
         return ()
     return tuple(value) if isinstance(value, (list, tuple)) else (value,)

@@ -57,7 +57,7 @@ def obstacle(module: torch.nn.Module, args: Any, kwargs: Any) -> str:
         return "the process belongs to a process group"
     devices = {tensor.device.type for tensor in module.parameters()}
     devices |= {tensor.device.type for tensor in leaves((args, kwargs))}
-    devices |= {"cuda"} if torch.cuda.is_initialized() else set()
+    devices |= {"cuda"} if torch.cuda.is_initialized() else set()  # type: ignore[no-untyped-call]
     for device in sorted(devices - {"cpu"}):
         return f"the process uses {device}, and cannot be copied"
     if any(map(_is_compiled, module.modules())):

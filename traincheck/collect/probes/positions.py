@@ -1,4 +1,4 @@
-"""Results at the positions of a sequence that must not change, and the first operation at which they do."""
+"""Results at positions that must not change, and the first operation at which they do."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _moves(one: Operation, two: Operation, kept: torch.Tensor) -> bool:
         if a.shape != b.shape or not a.is_floating_point() or a.dim() < 2:
             continue
         first, second = fixed(a, kept), fixed(b, kept)
-        if first is not None and second is not None and first.numel():
-            if distance(first, second, a) > TOLERANCE:
-                return True
+        is_there = first is not None and second is not None and first.numel()
+        if is_there and distance(first, second, a) > TOLERANCE:  # type: ignore[arg-type]
+            return True
     return False

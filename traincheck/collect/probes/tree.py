@@ -22,7 +22,7 @@ def leaves(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
 
 
 def mapped(value: Any, change: Callable[[torch.Tensor], torch.Tensor], depth: int = 0) -> Any:
-    """The same value with other tensors. Values without a changed tensor are returned as they are."""
+    """The same value with other tensors. Objects of other classes are returned as they are."""
     if isinstance(value, torch.Tensor):
         return change(value)
     if depth >= _DEPTH:

@@ -28,7 +28,8 @@ class SamplesMixed(ProbeRule, code="TC001"):
 
     Why it matters:
         The model gives a sample another result alone than in a batch, and in another batch than in
-        this one. The loss falls all the same, and the scores of evaluation depend on the batch size.
+        this one. The loss falls all the same, and the scores of evaluation depend on the batch
+        size.
 
     Fires on:
         - A mean, softmax or norm over the batch dimension, or over all dimensions.

@@ -35,8 +35,8 @@ class GradientNotOfLoss(ProbeRule, code="TC002"):
 
     Stays quiet on:
         - Straight-through estimators, detached targets, advantages, computations under no_grad.
-        - autograd.Function that returns its input, as gradient reversal, or few different values, as
-          spikes.
+        - autograd.Function that returns its input, as gradient reversal, or few different values,
+          as spikes.
         - Parameters with hooks, and those used before the first forward of the step.
         - Losses with kinks, and parameters in half precision.
 

@@ -19,9 +19,7 @@ class Experiments:
     BATCH_PLACE = "batch_place"  # the samples of the batch change places
     PADDING = "padding"  # the content of padding is changed
     PADDING_ROW = "padding_row"  # the vector of the padding index is zeroed
-    EVAL_REPEAT = "eval_repeat"  # one batch is evaluated twice
     EVAL_STATE = "eval_state"  # state of a module that is in eval mode is followed
     IN_PLACE = "in_place"  # no activation overwrites its input
     GRADIENT = "gradient"  # the loss is moved along its gradient
-    NO_GRADIENT = "no_gradient"  # parameters that never got a gradient are moved
     LATER_TOKENS = "later_tokens"  # the tokens at later positions are changed

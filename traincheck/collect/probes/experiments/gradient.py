@@ -90,7 +90,7 @@ def _measured(call: Call, laboratory: Laboratory, fd: int) -> Result:
     if isinstance(slope, str):
         return unobservable(slope)
     numbers = {**slope.numbers(), "said": said, "loss": loss, "parameters": taken["parameters"]}
-    detail = {
+    detail: dict[str, str] = {
         name: taken[name]
         for name in ("recomputed", "without_state", "functions", "left_out")
         if name in taken
@@ -121,7 +121,7 @@ def _take(call: Call, laboratory: Laboratory, fd: int) -> dict[str, Any] | str:
         since.append(now())
         functions.install()
         recomputed.install()
-        constants.__enter__()
+        constants.__enter__()  # type: ignore[no-untyped-call]
 
     def read(root: Root) -> Mapping[str, Any]:
         constants.is_on = False
@@ -143,13 +143,13 @@ def _take(call: Call, laboratory: Laboratory, fd: int) -> dict[str, Any] | str:
 def _float32() -> None:
     """Turn autocast off: a finite difference needs the digits."""
     torch.set_autocast_enabled("cpu", False)
-    original = torch.autocast.__init__
+    original: Any = torch.autocast.__enter__
 
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
+    def enter(self: Any) -> Any:
         self._enabled = False
+        return original(self)
 
-    torch.autocast.__init__ = __init__
+    torch.autocast.__enter__ = enter  # type: ignore[method-assign]
 
 
 def _gradient(call: Call, root: Root, since: int) -> dict[str, Any]:
@@ -241,7 +241,7 @@ def _moved(
                     call.parameters[index].add_(direction, alpha=size)
         functions.install()
         modes.append(Constants(functions, recorded))
-        modes[0].__enter__()
+        modes[0].__enter__()  # type: ignore[no-untyped-call]
 
     outcome = laboratory.replay(change, lambda root: {"left": modes[0].left}, kept=(fd,))
     if outcome.reason:

@@ -47,9 +47,7 @@ def _moved(laboratory: Laboratory, parts: Sequence[nn.Module]) -> float | str:
     return abs(float(outcome.told["loss"]) - laboratory.loss) / max(abs(laboratory.loss), 1e-6)
 
 
-def _replayed(
-    laboratory: Laboratory, parts: Sequence[nn.Module], results: list[Any]
-) -> Outcome:
+def _replayed(laboratory: Laboratory, parts: Sequence[nn.Module], results: list[Any]) -> Outcome:
     def change() -> None:
         for part in parts:
             part.inplace = False  # type: ignore[assignment]
@@ -70,5 +68,3 @@ def _located(call: Call, laboratory: Laboratory, parts: Sequence[nn.Module]) -> 
         if not isinstance(moved, str) and moved > TOLERANCE:
             return call.path(part)
     return ""
-
-

@@ -1,4 +1,4 @@
-"""Tokens at later positions are changed: results at earlier ones must stay, if they are to predict them."""
+"""Tokens at later positions are changed: results that are to predict them must stay."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from traincheck.collect.probes.tree import leaves, mapped
 from traincheck.schema.probes.names import Experiments, Status
 
 _SHORTEST = 4
+_OTHERS = ("label", "mask", "position", "segment", "target", "type")  # in names of arguments
 _LOSSES = frozenset({"cross_entropy", "cross_entropy_loss", "nll_loss", "nll_loss_nd"})
 _SHARE = 0.95  # of targets that are the next token
 
@@ -61,9 +62,9 @@ def _ids(call: Call) -> torch.Tensor | None:
     for name, value in [*enumerate(call.args), *call.kwargs.items()]:
         for tensor in leaves(value):
             is_ids = tensor.dtype in (torch.int64, torch.int32) and tensor.dim() == 2
-            if is_ids and tensor.shape[1] >= _SHORTEST and tensor.shape[0] > 1:
-                if not (isinstance(name, str) and ("label" in name or "mask" in name)):
-                    found = tensor
+            is_text = is_ids and tensor.shape[1] >= _SHORTEST and tensor.shape[0] > 1
+            if is_text and not any(word in str(name) for word in _OTHERS):
+                found = tensor
     return found
 
 

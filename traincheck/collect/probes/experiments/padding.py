@@ -6,7 +6,7 @@ Where the model makes a mask of the ids itself, a sample runs alone, with and wi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -63,9 +63,9 @@ def _has_padding(call: Call) -> bool:
 
 
 def _measured(call: Call) -> Mapping[str, Any]:
+    if any(isinstance(part, _BY_DESIGN) for part in call.module.modules()):
+        return {"unfit": "convolutions and recurrent layers let padding take part"}
     try:
-        if any(isinstance(part, _BY_DESIGN) for part in call.module.modules()):
-            raise UnfitError("convolutions and recurrent layers let padding take part")
         batch = Batch.of(call)
         found = _masked(batch)
         return _filled(call, batch, *found) if found is not None else _trimmed(call, batch)
@@ -84,7 +84,11 @@ def _mask(tensor: torch.Tensor) -> torch.Tensor | None:
         return None
     mask = tensor.detach().bool()
     changes = (mask[:, 1:] != mask[:, :-1]).sum(1)
-    return mask if int(changes.max()) == 1 and bool((changes == 0).any() | (changes == 1).all()) else None
+    return (
+        mask
+        if int(changes.max()) == 1 and bool((changes == 0).any() | (changes == 1).all())
+        else None
+    )
 
 
 def _masked(batch: Batch) -> tuple[torch.Tensor, list[torch.Tensor]] | None:
@@ -154,7 +158,7 @@ def _lengths(tensor: torch.Tensor) -> torch.Tensor | None:
     run = is_padding.flip(1).long().cumprod(1).sum(1)
     inside = is_padding.sum(1) - run
     lengths = tensor.shape[1] - run
-    is_padded = bool(inside.sum() == 0) and int(run.max()) > 1 and len(lengths.unique()) > 1
+    is_padded = bool(inside.sum() == 0) and int(run.max()) > 1 and len(torch.unique(lengths)) > 1
     return lengths if is_padded and int(lengths.min()) > 0 else None
 
 
@@ -171,18 +175,29 @@ def _trimmed(call: Call, batch: Batch) -> dict[str, Any]:
     worst = 0.0
     for row in rows:
         end = int(lengths[row])
-        alone = batch.mapped(lambda t, row=row: t[row : row + 1])
-        cut = mapped(alone, lambda t, end=end: t[:, :end] if _is_long(t, length) else t)
+        alone = batch.mapped(_only(row))
+        cut = mapped(alone, _cut(end, length))
         whole, trimmed = bench.forward(alone), bench.forward(cut)
         for a, b in zip(leaves(whole), leaves(trimmed)):
             if a.is_floating_point() and a.dim() > 1:
                 a = a[:, :end] if _is_long(a, length) else a  # noqa: PLW2901
                 worst = max(worst, distance(a, b)) if a.shape == b.shape else worst
-    found = {"change": worst, "padded": float((length - lengths).double().mean() / length)}
+    found: dict[str, Any] = {
+        "change": worst,
+        "padded": float((length - lengths).double().mean() / length),
+    }
     kept = torch.arange(length) < lengths[:, None]
     if worst > TOLERANCE:
         found |= {"how": "trimmed", **_place_of(call, bench, batch, ids, kept)}
     return found
+
+
+def _only(row: int) -> Callable[[torch.Tensor], torch.Tensor]:
+    return lambda tensor: tensor[row : row + 1]
+
+
+def _cut(end: int, length: int) -> Callable[[torch.Tensor], torch.Tensor]:
+    return lambda tensor: tensor[:, :end] if _is_long(tensor, length) else tensor
 
 
 def _is_long(tensor: torch.Tensor, length: int) -> bool:

@@ -16,6 +16,8 @@ from traincheck.collect.probes.base import Call, Experiment, Laboratory, Result,
 from traincheck.collect.probes.batch import Batch, InnerBatches, UnfitError, with_row
 from traincheck.collect.probes.bench import Bench, distance, rows
 from traincheck.collect.probes.operations import Operation, Tape
+from traincheck.collect.probes.tree import leaves
+from traincheck.handlers import give_back
 from traincheck.schema.probes.names import Experiments, Status
 
 TOLERANCE = 2e-4  # of the largest value
@@ -23,9 +25,9 @@ _MOST_SUSPECTS = 12
 # Samples that are chosen or counted against each other, as by the capacity of an expert; rows that
 # are exchanged by an index, as between the nodes of a graph; statistics of the batch by design.
 _BY_DESIGN = (
-    "argsort", "batch_norm", "cdist", "cumsum", "index_add", "index_add_", "index_select", "kthvalue",
-    "scatter", "scatter_add", "scatter_add_", "scatter_reduce", "segment_reduce", "sort", "topk",
-    "unique",
+    "argsort", "batch_norm", "cdist", "cumsum", "index_add", "index_add_", "index_select",
+    "kthvalue", "scatter", "scatter_add", "scatter_add_", "scatter_reduce", "segment_reduce",
+    "sort", "topk", "unique",
 )  # fmt: skip
 _PRODUCTS = ("matmul", "__matmul__", "__rmatmul__", "mm", "spmm", "einsum", "addmm")
 
@@ -108,8 +110,6 @@ def _changes(
 
 def _is_second(bench: Bench, batch: Batch, base: list[torch.Tensor]) -> bool:
     """Whether entries along dim 1 do not depend on each other: then these are the samples."""
-    from traincheck.collect.probes.tree import leaves
-
     sizes = {t.shape[1] for t in leaves(batch.given) if t.dim() > 1}
     size = max(sizes, default=0)
     if len(sizes) != 1 or size < 2 or size == batch.size:
@@ -123,7 +123,8 @@ def _is_second(bench: Bench, batch: Batch, base: list[torch.Tensor]) -> bool:
 
     try:
         changed = rows(bench.forward(along.mapped(change, dim=1)), batch.size)
-    except Exception:  # noqa: BLE001  # the model takes no such inputs
+    except Exception as error:  # the model takes no such inputs
+        give_back(error)
         return False
     pairs = [(a, b) for a, b in zip(base, changed) if a.dim() > 1 and a.shape[1] == size]
     if not pairs:
@@ -132,16 +133,16 @@ def _is_second(bench: Bench, batch: Batch, base: list[torch.Tensor]) -> bool:
     return moved <= TOLERANCE < max(distance(a[:, :1], b[:, :1], a) for a, b in pairs)
 
 
-def _culprit(
-    call: Call, bench: Bench, batch: Batch, given: Any, row: int
-) -> dict[str, Any]:
+def _culprit(call: Call, bench: Bench, batch: Batch, given: Any, row: int) -> dict[str, Any]:
     """The operation that mixes samples: with its first result put back, the others are unmoved."""
     first, second = _taped(bench, batch.given), _taped(bench, given)
     names = [(one.name, len(one.results)) for one in first.operations]
     if names != [(one.name, len(one.results)) for one in second.operations]:
         return {}
     if any(_is_of_pairs(*both, row) for both in zip(first.operations, second.operations)):
-        raise UnfitError("samples are compared with each other: a result has a number for each pair")
+        raise UnfitError(
+            "samples are compared with each other: a result has a number for each pair"
+        )
     base = rows(bench.forward(batch.given), batch.size)
     suspects = [
         index
