@@ -16,6 +16,9 @@ from traincheck.collect.probes.laboratory import Budget, ForkLaboratory
 from traincheck.collect.probes.plan import Plan, obstacle
 from traincheck.collect.probes.registry import EXPERIMENTS
 from traincheck.collect.tensors.reading import unseen
+from traincheck.collect.trace_writer.event_file import write_file
+from traincheck.handlers import give_back
+from traincheck.schema.layout import PROBED
 from traincheck.schema.probes.names import Experiments, Status
 
 if TYPE_CHECKING:
@@ -53,6 +56,7 @@ class ProbeEngine:
         self._begins = True  # the next call begins a pass
         self._calls = 0  # since the last backward pass
         self._begun_s = 0.0
+        self._is_over = False
         self._is_long = False  # a pass has many calls: rollouts, which are not repeated
 
     def passed(self) -> None:
@@ -76,6 +80,7 @@ class ProbeEngine:
         of_pass = begins and self._plan.is_due(module, self._pass, step)
         of_module = self._plan.is_due(module, _OF_MODULE, step) and _has_parameters(module)
         if not (of_pass or of_module):
+            self._end()
             return
         em = session.local.em or session.emitter()
         busy, em.busy = em.busy, True
@@ -90,6 +95,15 @@ class ProbeEngine:
             session.fault(self.enter, error)
         finally:
             em.busy = busy
+
+    def _end(self) -> None:
+        """Leave a note once all planned experiments are made."""
+        if not self._is_over and self._plan.is_over(self._step):
+            self._is_over = True
+            try:
+                write_file(f"{self._session.settings.directory}/{PROBED}", b"")
+            except OSError as error:  # the launcher waits for the end of the program then
+                give_back(error)
 
     def observe(self, module: torch.nn.Module) -> None:
         """An outermost module is called, in any mode: follow the state of its evaluations."""

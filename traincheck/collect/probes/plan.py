@@ -29,11 +29,12 @@ class Plan:
         self._steps = frozenset(steps)
         self._counts: dict[tuple[int, int], list[Any]] = {}  # weak reference, last step, count
 
-    @property
-    def is_over(self) -> bool:
-        """Whether each known model was probed as often as planned."""
+    def is_over(self, step: int | None) -> bool:
+        """Whether all that is still called was probed as often as planned."""
         last = max(self._steps, default=0)
-        return bool(self._counts) and all(count >= last for _, _, count in self._counts.values())
+        counts = self._counts.values()
+        waits = [step is None or at is None or step - at <= last for _, at, n in counts if n < last]
+        return any(n >= last for _, _, n in counts) and not any(waits)
 
     def is_due(self, module: torch.nn.Module, number: int, step: int | None) -> bool:
         """A module is called. number: that of the pass that it begins; -1 for the module itself."""
