@@ -10,9 +10,10 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from tests.checking import fires, quiet
+from tests.checking import fires, net, quiet
 from tests.rules.probing import Loss, classified, probed, results, trained
 from traincheck.schema.findings import Verdict
+from traincheck.schema.probes.event import ProbeEvent
 
 BROKEN = probed(
     "gradient",
@@ -135,11 +136,27 @@ def test_quiet_on_gradient_reversal(tmp_path: Path) -> None:
     events = trained(tmp_path, nn.Sequential(nn.Linear(8, 3)), loss)
     assert quiet("TC002", events) is Verdict.NOT_TRIGGERED
     (first, *_) = results(events, "gradient")
+    assert "ReversedBackward is around" in first.reason
+
+
+def test_quiet_on_gradient_reversal_within_the_model(tmp_path: Path) -> None:
+    class Adversary(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.head = nn.Linear(8, 8), nn.Linear(8, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.head(Reversed.apply(torch.tanh(self.body(x))))
+
+    events = trained(tmp_path, Adversary(), classified)
+    assert quiet("TC002", events) is Verdict.NOT_TRIGGERED
+    (first, *_) = results(events, "gradient")
     assert "by design" in first.reason
 
 
 def test_quiet_where_one_step_only_is_wrong() -> None:
     once = probed("gradient", times=1, numbers={"ratio": 0.9})
     assert fires("TC002", once).first_step == 1, "nothing speaks against it"
-    held = probed("gradient", "held", numbers={"ratio": 1.0})
-    assert quiet("TC002", [*once, *held[-8:]]) is Verdict.HELD
+    both = net().steps(2).add(ProbeEvent, name="gradient", status="moved", numbers={"ratio": 0.9})
+    both.steps(2).add(ProbeEvent, name="gradient", numbers={"ratio": 1.0})
+    assert quiet("TC002", both.steps(1).build()) is Verdict.HELD

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 _MOST_NODES = 1 << 20
+_CUSTOM: type = getattr(torch._C, "_FunctionBase", torch.autograd.Function)
 _next_number = torch._C._autograd._get_sequence_nr
 
 
@@ -18,12 +19,13 @@ class Graph:
     Attributes:
         variables: the leaves that get a gradient.
         old: identities of those that were used before the copy began.
-        hooked: whether a hook of the program is on a node.
-        names: of the nodes of custom functions.
+        custom: names of the nodes of custom functions.
+        is_whole: whether all of it was read.
     """
 
     variables: list[torch.Tensor] = field(default_factory=list)
     old: set[int] = field(default_factory=set)
+    custom: set[str] = field(default_factory=set)
     is_whole: bool = True
 
 
@@ -51,6 +53,8 @@ def graph_of(roots: tuple[torch.Tensor, ...], since: int) -> Graph:
                 found.old.add(id(variable))
             found.variables.append(variable)
             continue
+        if isinstance(node, _CUSTOM):
+            found.custom.add(type(node).__name__)
         is_old = is_old or node._sequence_nr() < since
         todo += [(other, is_old) for other, _ in node.next_functions if other is not None]
     unique = {id(variable): variable for variable in found.variables}

@@ -44,12 +44,14 @@ class FunctionDepth:
         depth: number of running calls.
         by_design: class -> why its gradient is not that of its forward.
         classes: those that were called.
+        nodes: the names of their nodes.
     """
 
     def __init__(self, on_segment: Callable[[bool], None] | None = None) -> None:
         self.depth = 0
         self.by_design: dict[str, str] = {}
         self.classes: list[str] = []
+        self.nodes: set[str] = set()
         self._on_segment = on_segment  # a segment is recomputed, with its random states or not
 
     def install(self) -> None:
@@ -70,6 +72,7 @@ class FunctionDepth:
 
     def _follow(self, cls: type, args: Any, result: Any) -> None:
         name = cls.__qualname__
+        self.nodes.add(f"{cls.__name__}Backward")
         if name == "CheckpointFunction":
             if self._on_segment is not None:
                 self._on_segment(bool(args[1]))

@@ -140,7 +140,7 @@ def forked(
         cpu_s = _reap(pid)
         restore(before)
     outcome.cpu_s, outcome.wall_s = cpu_s, monotonic() - begun
-    if not outcome.reason and outcome.wall_s >= limit_s:
+    if outcome.reason and outcome.wall_s >= limit_s:
         outcome.reason, outcome.is_slow = f"it took more than {limit_s:g} s", True
     return outcome
 

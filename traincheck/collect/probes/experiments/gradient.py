@@ -125,7 +125,7 @@ def _take(call: Call, laboratory: Laboratory, fd: int) -> dict[str, Any] | str:
 
     def read(root: Root) -> Mapping[str, Any]:
         constants.is_on = False
-        found = _gradient(call, root, since[0])
+        found = _gradient(call, root, since[0], functions.nodes)
         if "unfit" not in found:
             put(fd, (found.pop("directions"), constants.found))
         if functions.by_design:
@@ -152,13 +152,17 @@ def _float32() -> None:
     torch.autocast.__enter__ = enter  # type: ignore[method-assign]
 
 
-def _gradient(call: Call, root: Root, since: int) -> dict[str, Any]:
+def _gradient(call: Call, root: Root, since: int, nodes: set[str]) -> dict[str, Any]:
     """Directions in which parameters are moved, and the slope that the gradient says."""
     if not any(tensor.requires_grad for tensor in root.tensors):
         return {"unfit": "the loss requires no gradient"}
     if any(tensor.dtype not in (torch.float32, torch.float64) for tensor in root.tensors):
         return {"unfit": "the loss is in half precision"}
     graph = graph_of(root.tensors, since)
+    if not graph.is_whole:
+        return {"unfit": "the graph is too large"}
+    if not graph.custom <= nodes:  # it was looked up before the copy began
+        return {"unfit": f"{min(graph.custom - nodes)} is around the call of the model"}
     index = {id(parameter): i for i, parameter in enumerate(call.parameters)}
     before = [(p, p.detach().clone()) for p in graph.variables if id(p) in index]
     hooked = [p for p, _ in before if p._backward_hooks or p._post_accumulate_grad_hooks]
