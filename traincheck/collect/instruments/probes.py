@@ -57,7 +57,7 @@ class Probes(Instrument):
                 try:
                     return original(self, *args, **kwargs)
                 except BaseException as error:  # in a copy of the process
-                    engine.child.failed(error)
+                    engine.child.fault(error)
             finally:
                 depth.is_inside = False
 

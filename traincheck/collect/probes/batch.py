@@ -9,15 +9,12 @@ import torch
 from torch import nn
 
 from traincheck.collect.probes.base import Call
+from traincheck.collect.probes.isolation import UnfitError
 from traincheck.collect.probes.tree import holds_others, leaves, mapped
 
 _FEWEST = 3
 _SEQUENCES = (nn.RNNBase, nn.MultiheadAttention)
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-
-
-class UnfitError(Exception):
-    """The inputs of a model show nothing; the message is a clause that says why."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -147,10 +147,9 @@ class Constants(TorchFunctionMode):
     def _next(self) -> Any:
         assert self._recorded is not None
         self.left -= 1
-        try:
-            return next(self._recorded)
-        except StopIteration:
-            raise DivergedError("a moved copy does more operations") from None
+        if self.left < 0:
+            raise DivergedError("a moved copy does more operations")
+        return next(self._recorded)
 
 
 def _depends(args: Any, kwargs: Any) -> bool:

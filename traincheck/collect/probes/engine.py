@@ -90,6 +90,7 @@ class ProbeEngine:
                 reason = obstacle(module, args, kwargs)
             self._probe(em, call, reason, of_pass, of_module)
         except GoOnError as found:  # only in a copy
+            give_back(found)
             self.child = found.child
         except Exception as error:  # training must go on whatever we got wrong
             session.fault(self.enter, error)

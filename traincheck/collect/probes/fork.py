@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 
 import orjson
 
-from traincheck.collect.probes.isolation import UnsafeError, isolate, positions, restore
+from traincheck.collect.probes.isolation import UnfitError, isolate, positions, restore
 from traincheck.handlers import give_back
 
 _CHUNK = 1 << 16
@@ -73,8 +73,10 @@ class Child:
         finally:
             _exit(1)
 
-    def failed(self, error: BaseException) -> NoReturn:
-        """The program or the experiment raised an exception."""
+    def fault(self, error: BaseException) -> NoReturn:
+        """The program or the experiment raised an exception: report it, and end."""
+        if isinstance(error, UnfitError):
+            self.fail(str(error))
         text = " ".join(str(error).split())
         self.fail(f"{type(error).__name__} was raised: {text}" if text else type(error).__name__)
 
@@ -127,10 +129,8 @@ def forked(
         try:
             isolate({target, *kept}, python_state, child.fail, limit_s)
             body(child)
-        except UnsafeError as error:
-            child.fail(str(error))
         except BaseException as error:
-            child.failed(error)
+            child.fault(error)
         return child
     try:
         close(target)

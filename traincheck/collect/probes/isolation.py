@@ -44,8 +44,8 @@ _ENDS = (
 )  # fmt: skip
 
 
-class UnsafeError(Exception):
-    """A copy of this process cannot be separated from it."""
+class UnfitError(Exception):
+    """A copy, or the experiment in it, shows nothing; the message is a clause that says why."""
 
 
 def positions() -> dict[int, int]:
@@ -82,7 +82,7 @@ def isolate(
         limit_s: seconds until the system ends it.
 
     Raises:
-        UnsafeError: it shares too much.
+        UnfitError: it shares too much.
     """
     random.setstate(python_state)
     _reset_signals(limit_s)
@@ -130,7 +130,7 @@ def _detach_memory() -> None:
     """Replace memory that is shared with other processes by copies at the same addresses."""
     found = _shared()
     if sum(size for _, size in found) > _MOST_SHARED:
-        raise UnsafeError("the process shares more than 2 GB of memory with others")
+        raise UnfitError("the process shares more than 2 GB of memory with others")
     mmap = ctypes.CDLL(None, use_errno=True).mmap
     mmap.restype = ctypes.c_void_p
     mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *(ctypes.c_int,) * 3, ctypes.c_long)
@@ -138,7 +138,7 @@ def _detach_memory() -> None:
         content = ctypes.string_at(start, size)
         at = mmap(start, size, _PROT_READ_WRITE, _PRIVATE_FIXED_ANONYMOUS, -1, 0)
         if at != start:
-            raise UnsafeError("shared memory cannot be copied")
+            raise UnfitError("shared memory cannot be copied")
         ctypes.memmove(start, content, size)
 
 

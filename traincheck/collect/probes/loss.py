@@ -69,7 +69,7 @@ def watch(child: Child, read: Callable[[Root], Mapping[str, Any]]) -> None:
                 child.tell(loss=root.value, digest=root.digest)
                 child.tell(**read(root))
         except BaseException as error:
-            child.failed(error)
+            child.fault(error)
         child.end()
 
     torch.autograd.backward = backward

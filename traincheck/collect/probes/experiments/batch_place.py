@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
 
 from traincheck.collect.probes.base import Call, Experiment, Laboratory, Result, unobservable
-from traincheck.collect.probes.batch import Batch, InnerBatches, UnfitError
+from traincheck.collect.probes.batch import Batch, InnerBatches
 from traincheck.collect.probes.bench import Bench, distance, rows
+from traincheck.collect.probes.isolation import UnfitError
 from traincheck.collect.probes.operations import Operation, Tape
 from traincheck.schema.probes.names import Experiments, Status
 
@@ -23,10 +23,10 @@ class BatchPlace(Experiment):
     is_of_module: ClassVar[bool] = True
 
     def run(self, call: Call, laboratory: Laboratory) -> Result | None:
-        outcome = laboratory.measure(lambda: _measured(call))
+        outcome = laboratory.measure(lambda: _compared(call))
         told = outcome.told
-        if outcome.reason or "unfit" in told:
-            return unobservable(outcome.reason or told["unfit"])
+        if outcome.reason:
+            return unobservable(outcome.reason)
         numbers = {"change": told["change"], "samples": told["samples"]}
         if told["change"] <= TOLERANCE:
             return Result(numbers=numbers)
@@ -37,13 +37,6 @@ class BatchPlace(Experiment):
             place=told.get("place", ""),
             detail={"operation": told.get("operation", "")},
         )
-
-
-def _measured(call: Call) -> Mapping[str, Any]:
-    try:
-        return _compared(call)
-    except UnfitError as error:
-        return {"unfit": str(error)}
 
 
 def _compared(call: Call) -> dict[str, Any]:

@@ -13,8 +13,9 @@ import torch
 from torch import nn
 
 from traincheck.collect.probes.base import Call, Experiment, Laboratory, Result, unobservable
-from traincheck.collect.probes.batch import Batch, UnfitError
+from traincheck.collect.probes.batch import Batch
 from traincheck.collect.probes.bench import Bench, distance
+from traincheck.collect.probes.isolation import UnfitError
 from traincheck.collect.probes.operations import Tape
 from traincheck.collect.probes.positions import TOLERANCE, change, first_moved, fixed
 from traincheck.collect.probes.tree import leaves, mapped
@@ -38,8 +39,8 @@ class Padding(Experiment):
             return None
         outcome = laboratory.measure(lambda: _measured(call))
         told = outcome.told
-        if outcome.reason or "unfit" in told:
-            return unobservable(outcome.reason or told["unfit"])
+        if outcome.reason:
+            return unobservable(outcome.reason)
         numbers = {"change": told["change"], "padded": told["padded"]}
         if told["change"] <= TOLERANCE:
             return Result(numbers=numbers)
@@ -64,13 +65,10 @@ def _has_padding(call: Call) -> bool:
 
 def _measured(call: Call) -> Mapping[str, Any]:
     if any(isinstance(part, _BY_DESIGN) for part in call.module.modules()):
-        return {"unfit": "convolutions and recurrent layers let padding take part"}
-    try:
-        batch = Batch.of(call)
-        found = _masked(batch)
-        return _filled(call, batch, *found) if found is not None else _trimmed(call, batch)
-    except UnfitError as error:
-        return {"unfit": str(error)}
+        raise UnfitError("convolutions and recurrent layers let padding take part")
+    batch = Batch.of(call)
+    found = _masked(batch)
+    return _filled(call, batch, *found) if found is not None else _trimmed(call, batch)
 
 
 # -- a mask among the inputs

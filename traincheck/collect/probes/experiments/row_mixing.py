@@ -7,14 +7,14 @@ its result of the unchanged batch put back, the results of the other samples ret
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
 
 from traincheck.collect.probes.base import Call, Experiment, Laboratory, Result, unobservable
-from traincheck.collect.probes.batch import Batch, InnerBatches, UnfitError, with_row
+from traincheck.collect.probes.batch import Batch, InnerBatches, with_row
 from traincheck.collect.probes.bench import Bench, distance, rows
+from traincheck.collect.probes.isolation import UnfitError
 from traincheck.collect.probes.operations import Operation, Tape
 from traincheck.collect.probes.tree import leaves
 from traincheck.handlers import give_back
@@ -39,12 +39,10 @@ class RowMixing(Experiment):
     is_of_module: ClassVar[bool] = True
 
     def run(self, call: Call, laboratory: Laboratory) -> Result | None:
-        outcome = laboratory.measure(lambda: _measured(call))
+        outcome = laboratory.measure(lambda: _compared(call))
         if outcome.reason:
             return unobservable(outcome.reason)
         told = outcome.told
-        if "unfit" in told:
-            return unobservable(told["unfit"])
         numbers = {name: told[name] for name in ("change", "samples", "own_change")}
         if told["change"] <= TOLERANCE:
             return Result(numbers=numbers)
@@ -57,13 +55,6 @@ class RowMixing(Experiment):
             place=told.get("place", ""),
             detail={"operation": told.get("operation", ""), "class": told.get("class", "")},
         )
-
-
-def _measured(call: Call) -> Mapping[str, Any]:
-    try:
-        return _compared(call)
-    except UnfitError as error:
-        return {"unfit": str(error)}
 
 
 def _compared(call: Call) -> dict[str, Any]:
