@@ -29,7 +29,7 @@ def probed(name: str, status: str = "moved", *, times: int = 2, **fields: Any) -
 def trained(
     folder: Path, model: nn.Module, loss: Loss, *, steps: int = 12, **options: Any
 ) -> list[Event]:
-    """A real program, recorded with its probes. Draws from a generator of its own seed."""
+    """A real program, recorded with its probes, from seed 0."""
     torch.manual_seed(0)
     optimizer = torch.optim.Adam(model.parameters(), 1e-3)
     with recording(folder, probe=True, needs=Needs(), **options) as run:

@@ -1,4 +1,4 @@
-"""What was probed, what held, and what could not be: rows of a summary."""
+"""Rows of a summary: the probed models, what held, and what could not be observed."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ _next_number = torch._C._autograd._get_sequence_nr
 
 @dataclass(slots=True)
 class Graph:
-    """What was found in a graph.
+    """The findings about a graph.
 
     Attributes:
         variables: the leaves that get a gradient.

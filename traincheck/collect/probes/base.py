@@ -41,7 +41,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What an experiment has found; the fields are those of a `ProbeEvent`."""
+    """The finding of an experiment; the fields are those of a `ProbeEvent`."""
 
     status: str = Status.HELD
     reason: str = ""
@@ -51,7 +51,7 @@ class Result:
     detail: Mapping[str, str] = field(default_factory=dict)
 
     def fields(self) -> dict[str, Any]:
-        """Those that differ from their default. Numbers that are not finite are left out."""
+        """The fields that differ from their default. Numbers that are not finite are left out."""
         numbers = {k: float(v) for k, v in self.numbers.items() if isfinite(v)}
         found = {
             "status": self.status,
@@ -81,7 +81,7 @@ class Laboratory(Protocol):
     facts: dict[str, Any]
 
     def measure(self, body: Callable[[], Mapping[str, Any]]) -> Outcome:
-        """What ``body`` returns in a copy that does nothing else."""
+        """Run ``body`` in a copy that does nothing else, and return what it told."""
 
     def replay(
         self,

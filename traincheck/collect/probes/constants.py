@@ -1,4 +1,4 @@
-"""What leaves the graph on purpose: recorded in one copy of the process, put back in others.
+"""Values that leave the graph on purpose: recorded in one copy of the process, put back in others.
 
 A gradient takes as constants what is detached, read as a number, chosen, or computed without
 gradients from what requires them. Targets of temporal differences, advantages and straight-through

@@ -220,7 +220,7 @@ class ProbeEngine:
 
 
 def _nothing() -> None:
-    """What a replay without a change changes."""
+    """Change nothing, for a replay."""
 
 
 def _difference(first: Outcome, second: Outcome) -> str:

@@ -26,7 +26,7 @@ _MOST_MODELS = 16
 
 @dataclass(slots=True)
 class _Model:
-    """What is known of a model.
+    """The state of one model.
 
     Attributes:
         buffers: persistent ones of numbers, by name, with their modules.

@@ -33,7 +33,7 @@ _python = ctypes.PyDLL(None)
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of a child.
+    """The end of a child.
 
     Attributes:
         told: what it reported, its last word for each key.
@@ -159,7 +159,7 @@ def _fork() -> int:
 
 
 def _read(source: int, until: float) -> bytes:
-    """What the child writes until it ends, or its time is over."""
+    """The report of the child until it ends, or its time is over."""
     parts, size = [], 0
     ready = poll()
     ready.register(source, POLLIN)

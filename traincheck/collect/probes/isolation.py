@@ -1,4 +1,4 @@
-"""What a child does before anything else, so that nothing it does reaches the program it is of.
+"""Separation of a child from its parent, before anything else: nothing it does reaches the program.
 
 A child shares with its parent the positions of open files, pipes, sockets, and memory that is
 mapped as shared: batches of loader workers, locks between processes. All of these become its own,
@@ -77,7 +77,7 @@ def isolate(
 
     Args:
         kept: descriptors that stay what they are.
-        python_state: state of the generator of `random`, which Python seeds anew in each child.
+        python_state: state of the generator of `random`, which Python seeds again in each child.
         end: ends the process, with a reason as a clause.
         limit_s: seconds until the system ends it.
 

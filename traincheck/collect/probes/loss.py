@@ -19,7 +19,7 @@ _HOOK = -2  # key among the hooks of optimizers, which torch counts from 0
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """What a backward pass begins with.
+    """The beginning of a backward pass.
 
     Attributes:
         tensors: the roots, usually one scalar.

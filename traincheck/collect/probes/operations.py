@@ -41,7 +41,7 @@ class Tape(TorchFunctionMode):
 
     Args:
         module: whose forward is recorded.
-        replaced: index of an operation -> results that it returns instead of its own.
+        replaced: index of an operation -> results that it returns instead.
     """
 
     def __init__(

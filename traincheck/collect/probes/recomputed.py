@@ -40,7 +40,7 @@ class Recomputed:
         self._place = self._place or outside(sys._getframe(2)) or ""
 
     def facts(self) -> dict[str, str]:
-        """What is reported."""
+        """The facts that are reported."""
         if not self._count:
             return {}
         return {

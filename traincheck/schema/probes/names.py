@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class Status:
-    """What became of an experiment."""
+    """The outcome of an experiment."""
 
     HELD = "held"
     MOVED = "moved"

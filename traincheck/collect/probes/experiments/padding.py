@@ -1,4 +1,4 @@
-"""What padding holds is changed, or padding is cut off: the results for the rest must stay.
+"""The content of padding is changed, or padding is cut off: the results for the rest must stay.
 
 With a mask among the inputs, the content of masked positions becomes that of the first position.
 Where the model makes a mask of the ids itself, a sample runs alone, with and without its padding.

@@ -33,7 +33,7 @@ _PRODUCTS = ("matmul", "__matmul__", "__rmatmul__", "mm", "spmm", "einsum", "add
 
 
 class RowMixing(Experiment):
-    """Changes one sample, and looks at the others."""
+    """Changes one sample, and compares the others."""
 
     name: ClassVar[str] = Experiments.ROW_MIXING
     is_of_module: ClassVar[bool] = True
