@@ -50,7 +50,7 @@ def probe_rows(probes: Sequence[ProbeEvent]) -> Iterator[tuple[str, str]]:
             if words not in reasons[event.reason]:
                 reasons[event.reason].append(words)
     for reason, words_of in reasons.items():
-        yield "not observable", f"{joined(words_of, len(_WORDS))}: {reason}"
+        yield "not observable", f"{reason} ({joined(words_of, len(_WORDS))})"
 
 
 def _by_model(probes: Sequence[ProbeEvent], status: str) -> dict[str, list[str]]:
