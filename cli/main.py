@@ -58,6 +58,11 @@ COMMANDS = {
         attribute="profile",
         help="Profile layers: time, memory, FLOPs, first NaN.",
     ),
+    "probe": Row(
+        module=".cmd_probe",
+        attribute="probe",
+        help="Test a program by experiments on copies of it.",
+    ),
     "rules": Row(module=".cmd_rules", attribute="rules", help="List and explain built-in rules."),
     "invariants": Row(
         module=".cmd_invariants",

@@ -37,6 +37,7 @@ COLLECT_LAYERS = (
     ("tracking",),
     ("context",),
     ("active_session", "observers"),
+    ("probes",),
     ("instruments", "profile"),
     ("session",),
 )

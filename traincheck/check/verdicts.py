@@ -16,7 +16,7 @@ from traincheck.schema.findings import Verdict
 from traincheck.schema.instruments import FEEDS
 from traincheck.schema.invariant_file import needs_from_json
 
-_ALWAYS = frozenset({"step", "stage", "mark"})  # recorded whatever was asked for
+_ALWAYS = frozenset({"step", "stage", "mark", "probe"})  # recorded whatever was asked for
 # Moments. Variables are recorded when they are found, whatever was asked for; what the program
 # updates itself, where gradients or parameters are recorded.
 _WITH_OTHERS = frozenset({"new", "hand"})

@@ -19,6 +19,7 @@ from typing import ClassVar, Literal, TypeAlias
 from msgspec import field
 
 from traincheck.schema.metrics.event import MetricsEvent
+from traincheck.schema.probes.event import ProbeEvent
 from traincheck.schema.record import EventBase, Int64, Record
 from traincheck.schema.values import TensorSummary, Value
 
@@ -466,6 +467,7 @@ Event: TypeAlias = (
     | ChecksumEvent
     | MarkEvent
     | ProfileEvent
+    | ProbeEvent
 )
 EVENT_TYPES = (
     CallEvent,
@@ -482,5 +484,6 @@ EVENT_TYPES = (
     ChecksumEvent,
     MarkEvent,
     ProfileEvent,
+    ProbeEvent,
 )
 KINDS = tuple(event_type.kind for event_type in EVENT_TYPES)
