@@ -16,6 +16,7 @@ from traincheck.rules.modes import table as modes
 from traincheck.rules.numerics import table as numerics
 from traincheck.rules.parameters import table as parameters
 from traincheck.rules.precision import table as precision
+from traincheck.rules.provenance import table as provenance
 from traincheck.rules.ranks import table as ranks
 from traincheck.rules.schedules import table as schedules
 from traincheck.rules.shapes import table as shapes
@@ -36,6 +37,7 @@ _THEMES = (
     numerics,
     parameters,
     precision,
+    provenance,
     ranks,
     schedules,
     shapes,

@@ -19,6 +19,7 @@ from traincheck.schema.observations.gradients import (
 )
 from traincheck.schema.observations.loaded_averages import LoadedAverage
 from traincheck.schema.observations.loss_broadcast import LossBroadcast
+from traincheck.schema.observations.loss_terms import LossSums, LossTerms
 from traincheck.schema.observations.model_inputs import ModelInputs
 from traincheck.schema.observations.model_structure import ModelStructure
 from traincheck.schema.observations.process_facts import ProcessFacts
@@ -42,6 +43,8 @@ OBSERVATIONS: tuple[type[Observation], ...] = (
     LoadedAverage,
     WorkerRng,
     Recomputation,
+    LossTerms,
+    LossSums,
     ProcessFacts,
 )
 # Texts of the marks that traincheck makes; a user's mark with one of them is told apart.
