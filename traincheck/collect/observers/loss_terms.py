@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from traincheck.collect.observers.base import Hook, Observer, Patcher
+from traincheck.collect.observers.label_gradients import LabelGradients
 from traincheck.collect.observers.loss_ledger import Constant, LossLedger, Root
 from traincheck.collect.observers.tensor_methods import TensorMethods
 from traincheck.collect.steps.use_schedule import UseSchedule
@@ -26,6 +27,7 @@ from traincheck.collect.trace_writer.compile_state import is_traced, state
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
 from traincheck.collect.trace_writer.marks import write
 from traincheck.schema.claims import Schedule
+from traincheck.schema.observations.label_positions import LabelPositions
 from traincheck.schema.observations.loss_terms import LossSums, LossTerms
 
 if TYPE_CHECKING:
@@ -55,7 +57,7 @@ _IS_KNOWN = IS_TOLD and hasattr(torch._C, "_current_graph_task_id")
 class LossTermObserver(Observer):
     """Observes results of loss functions, sums of scalars, and backward passes."""
 
-    produces: ClassVar = (LossTerms, LossSums)
+    produces: ClassVar = (LossTerms, LossSums, LabelPositions)
     hook: ClassVar = Hook.ON_INSTALL
 
     def __init__(self, session: Recorder) -> None:
@@ -64,6 +66,7 @@ class LossTermObserver(Observer):
         self._use = UseSchedule(1, _SCHEDULE)
         self._methods = TensorMethods((*_ADDING, *_SCALING), self._seen)
         self._ledger = LossLedger(session.fault)
+        self._labels = LabelGradients(session.fault)
         self._thread: int | None = None  # that trains; None while not armed
 
     def install(self, patcher: Patcher) -> None:
@@ -71,13 +74,16 @@ class LossTermObserver(Observer):
         for name in LOSSES:
             patcher.replace(_F, name, self._loss(name), idles=True)
         patcher.replace(torch.autograd, "backward", self._wrap_backward)
+        self._session.hooks.after_batch.append(self._fetched)
         self._session.hooks.at_step_end.append(self._end)
 
     def remove(self) -> None:
         """Stop observing."""
         self._disarm()
-        if self._end in self._session.hooks.at_step_end:
-            self._session.hooks.at_step_end.remove(self._end)
+        hooks = self._session.hooks
+        if self._end in hooks.at_step_end:
+            hooks.at_step_end.remove(self._end)
+            hooks.after_batch.remove(self._fetched)
 
     # -- in the step
 
@@ -100,6 +106,11 @@ class LossTermObserver(Observer):
             original(*args, **kwargs)
 
         return hidden(backward)
+
+    def _fetched(self, _iterator: Any, batch: Any) -> None:
+        """A batch was fetched. The instrument guards this call."""
+        if self._thread == get_ident() and not modes():
+            self._labels.batch(batch)
 
     def _seen(self, name: str, args: tuple[Any, ...], result: torch.Tensor) -> None:
         """A method of tensors was called. Most results are no scalars and of no loss function."""
@@ -151,6 +162,7 @@ class LossTermObserver(Observer):
                 continue
             if len(self._ledger.roots) < _MOST_ROOTS:
                 graph = ScalarGraph(Input(tensor.grad_fn, tensor.output_nr, ()))
+                self._labels.begin(tensor.grad_fn)
                 if graph.is_whole:
                     self._ledger.begin(Root(graph), tensor.grad_fn)
 
@@ -166,6 +178,9 @@ class LossTermObserver(Observer):
             if self._thread is not None:
                 for terms in self._ledger.terms():
                     write(em, terms)
+                positions = self._labels.end()
+                if positions is not None:
+                    write(em, positions)
                 self._disarm()
             if step is None or self._session.is_worker:
                 return

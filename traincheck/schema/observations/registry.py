@@ -17,6 +17,7 @@ from traincheck.schema.observations.gradients import (
     UnclearedGradients,
     WrittenGradients,
 )
+from traincheck.schema.observations.label_positions import LabelPositions
 from traincheck.schema.observations.loaded_averages import LoadedAverage
 from traincheck.schema.observations.loss_broadcast import LossBroadcast
 from traincheck.schema.observations.loss_terms import LossSums, LossTerms
@@ -45,6 +46,7 @@ OBSERVATIONS: tuple[type[Observation], ...] = (
     Recomputation,
     LossTerms,
     LossSums,
+    LabelPositions,
     ProcessFacts,
 )
 # Texts of the marks that traincheck makes; a user's mark with one of them is told apart.
