@@ -29,6 +29,15 @@ _MOST_LEAVES = 32
 _base = torch._C.TensorBase
 _detach, _sum = _base.detach, _base.sum
 
+# Masks that are 1 where a label counts. Others, such as special_tokens_mask, are the reverse.
+_COUNTING = frozenset({
+    "action_mask", "attention_mask", "completion_mask", "label_mask", "labels_mask", "loss_mask",
+    "response_mask", "target_mask",
+})  # fmt: skip
+_DIFFERENCES = frozenset({"Sub", "Rsub"})
+_OF_LABELS = frozenset({"Gather", "Index", "NllLoss", "NllLoss2D"})
+_MOST_BELOW = 32
+
 # By node: whether its output has a dim of classes.
 _LOG_PROBABILITIES = {"LogSoftmax": True, "Logsumexp": False}
 
@@ -50,19 +59,20 @@ class LabelGradients:
         self._seen: list[_Seen] = []
         self._hooked: set[int] = set()  # numbers of nodes
         self._root = -1
-        self._is_open = False
+        self._is_open = self._is_compared = False
 
     def batch(self, batch: Any) -> None:
         """A batch was fetched."""
-        for leaf in _leaves(batch, _MOST_DEPTH):
+        for name, leaf in _leaves("", batch, _MOST_DEPTH):
+            is_mask = name in _COUNTING
             if (
                 type(leaf) is torch.Tensor
-                and leaf.dtype in _INTEGERS
+                and (is_mask or leaf.dtype in _INTEGERS)
                 and leaf.dim() >= _LEAST_DIMS
                 and leaf.numel() <= _LARGEST_LABELS
-                and is_countable(leaf)
+                and (leaf.dtype is torch.bool or is_countable(leaf))
             ):
-                self._masks.append(leaf < 0)
+                self._masks.append(leaf == 0 if is_mask else leaf < 0)
 
     def begin(self, loss: Any) -> None:
         """A backward pass begins at a node."""
@@ -72,6 +82,7 @@ class LabelGradients:
         while to_do and found < _MOST_FOUND:
             node = to_do.popleft()
             name = kind(node) or ""
+            self._is_compared |= name in _DIFFERENCES and _is_of_labels(node)
             if name in _LOG_PROBABILITIES:
                 found += 1
                 number = node._sequence_nr()
@@ -109,19 +120,41 @@ class LabelGradients:
         self._hooked, self._root, self._is_open = set(), -1, False
         masks = [host(mask) for mask in self._masks] if seen else []
         found = tuple(_positions(each, masks) for each in seen)
-        return LabelPositions(found) if found else None
+        compared, self._is_compared = self._is_compared, False
+        return LabelPositions(found, compared) if found else None
 
     def clear(self) -> None:
         """Forget all batches."""
         self._masks.clear()
 
 
-def _leaves(value: Any, depth: int) -> Iterator[Any]:
+def _leaves(name: str, value: Any, depth: int) -> Iterator[tuple[str, Any]]:
+    """Tensors in a batch, with their keys."""
     if isinstance(value, torch.Tensor):
-        yield value
-    elif depth and isinstance(value, (Mapping, list, tuple)):
-        for each in islice(value.values() if isinstance(value, Mapping) else value, _MOST_LEAVES):
-            yield from _leaves(each, depth - 1)
+        yield name, value
+    elif depth and isinstance(value, Mapping):
+        for key, each in islice(value.items(), _MOST_LEAVES):
+            yield from _leaves(str(key), each, depth - 1)
+    elif depth and isinstance(value, (list, tuple)):
+        for each in islice(value, _MOST_LEAVES):
+            yield from _leaves("", each, depth - 1)
+
+
+def _is_of_labels(difference: Any) -> bool:
+    """Whether a node subtracts a constant from log-probabilities of labels, or the reverse."""
+    if not any(source is None for source, _ in difference.next_functions):
+        return False
+    known, to_do = {difference}, deque([difference])
+    while to_do:
+        for following, _ in to_do.popleft().next_functions:
+            name = None if following is None else kind(following)
+            if name in _OF_LABELS:
+                return True
+            if following not in known and name and name not in _LOG_PROBABILITIES:
+                known.add(following)
+                if len(known) < _MOST_BELOW:
+                    to_do.append(following)
+    return False
 
 
 def _positions(seen: _Seen, masks: list[torch.Tensor]) -> Positions:

@@ -6,6 +6,7 @@ from traincheck.rules.provenance.tc030_constant_loss_term import ConstantLossTer
 from traincheck.rules.provenance.tc031_dropped_loss_sum import DroppedLossSum
 from traincheck.rules.provenance.tc032_mean_weighted_by_itself import MeanWeightedByItself
 from traincheck.rules.provenance.tc033_only_ignored_labels_trained import OnlyIgnoredLabelsTrained
+from traincheck.rules.provenance.tc034_reference_with_dropout import ReferenceWithDropout
 from traincheck.schema.protocols import Rule
 
 RULES: tuple[Rule, ...] = (
@@ -13,4 +14,5 @@ RULES: tuple[Rule, ...] = (
     DroppedLossSum(),
     MeanWeightedByItself(),
     OnlyIgnoredLabelsTrained(),
+    ReferenceWithDropout(),
 )

@@ -38,12 +38,15 @@ class Positions:
 class LabelPositions(Observation):
     """The gradients of log-probabilities in a step, by position.
 
-    Labels are whole-number tensors of the batch with negative elements, which are ignored.
+    Labels are whole-number tensors of the batch with negative elements, which are ignored, and its
+    masks by name, such as `loss_mask`, which are 0 where labels are ignored.
 
     Attributes:
         positions: objects with the number of the `root`, the `shape` of the positions, how many are
             `trained`, the `total` of the gradients, and, if the batch has labels of this shape, the
             number of `labels`, of `trained_labels`, of `trained_ignored` and of `ignored` ones.
+        compared: whether a constant, such as the result of a reference model, is subtracted from
+            the log-probabilities of labels.
     """
 
     text: ClassVar[str] = "label positions"
@@ -51,3 +54,4 @@ class LabelPositions(Observation):
     instrument: ClassVar[str] = "functional"
 
     positions: tuple[Positions, ...]
+    compared: bool = False
