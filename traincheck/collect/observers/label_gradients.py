@@ -185,9 +185,9 @@ def _alignments(
     trained: torch.Tensor, masks: list[torch.Tensor]
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Positions, and whether their labels are ignored: as they are, and for the next token."""
-    for ignored in masks:
-        rows, length = prod(ignored.shape[:-1]), ignored.shape[-1]
-        ignored = ignored.reshape(rows, length)
+    for mask in masks:
+        rows, length = prod(mask.shape[:-1]), mask.shape[-1]
+        ignored = mask.reshape(rows, length)
         if trained.numel() == ignored.numel():
             whole = trained.reshape(rows, length)
             yield whole, ignored

@@ -42,10 +42,14 @@ class Constant(NamedTuple):
 
 @dataclass(slots=True)
 class _Term:
-    """A node that a sum or a root consists of. reached: whether a backward pass came to it."""
+    """A node that a sum or a root consists of.
+
+    reached: whether a backward pass came to it. is_of_root: whether a root consists of it.
+    """
 
     name: str
     reached: bool = False
+    is_of_root: bool = False
 
 
 @dataclass(slots=True)
@@ -222,7 +226,7 @@ class LossLedger:
     def begin(self, root: Root, node: Any) -> None:
         """A backward pass begins."""
         for key, term in root.graph.terms.items():
-            self._term(key, term)
+            self._term(key, term).is_of_root = True
             root.names[key] = self._function(term)
             root.elements[key] = elements(term)
         self._hooked(key_of(node), node, 0, "")
@@ -277,7 +281,7 @@ class LossLedger:
         found = tuple(
             LossSum(
                 each.where,
-                tuple(term.name for term in each.terms if term.reached),
+                tuple(term.name for term in each.terms if term.reached and term.is_of_root),
                 tuple(term.name for term in each.terms if not term.reached),
                 each.result.reached,
             )
@@ -302,9 +306,11 @@ def _named(name: str, where: str) -> str:
 
 
 def _scaled(weight: float | None, name: str, factor: Any) -> float | None:
-    if weight is None or type(factor) not in (int, float) or not factor:
+    if weight is None or type(factor) not in (int, float):
         return None
-    return weight / factor if "div" in name else weight * factor
+    if "div" not in name:
+        return weight * factor
+    return weight / factor if factor else None
 
 
 def _number(value: torch.Tensor | float | None) -> float | None:

@@ -62,38 +62,42 @@ class ConstantLossTerm(EventRule, code="TC030"):
     def __init__(self) -> None:
         super().__init__()
         self._provenance = LossProvenance()
-        self._told: set[object] = set()
+        self._reported: dict[Label, Violation] = {}
 
     def judge(self, event: Event) -> list[Violation]:
         found = self._provenance.observe(event)
         if found is None:
             return []
         self.triggered += 1
-        return list(self._found(_STEPS))
+        return [*self._withdrawn(), *self._found(_STEPS)]
 
     def finish(self) -> list[Violation]:
         """Report after fewer steps: the run is over."""
         return list(self._found(_STEPS - 1))
 
+    def _withdrawn(self) -> Iterator[Violation]:
+        """Terms that have a gradient by now: it was a phase."""
+        for label in self._reported.keys() & self._provenance.trained.keys():
+            yield replace(self._reported.pop(label), withdrawn=True)
+
     def _found(self, needed: int) -> Iterator[Violation]:
         known = self._provenance
         for label, steps in known.constants.items():
-            is_new = label not in self._told and label not in known.trained
-            if is_new and len(steps.terms) >= needed:
-                self._told.add(label)
+            if len(steps.terms) >= needed and self._is_new(label):
                 yield self._violation(label, steps, "has no graph")
         for (label, _), steps in known.numbers.items():
-            is_new = label not in self._told and label not in known.trained
-            if is_new and len(steps.terms) >= _STEPS_OF_NUMBER and steps.is_of_loss:
-                self._told.add(label)
-                found = self._violation(label, steps, "is added as a plain number")
-                yield replace(found, fix=_FIX_OF_NUMBER)
+            is_sure = len(steps.terms) >= _STEPS_OF_NUMBER and steps.is_of_loss
+            if is_sure and self._is_new(label):
+                yield self._violation(label, steps, "is added as a plain number", _FIX_OF_NUMBER)
 
-    def _violation(self, label: Label, steps: ConstantSteps, why: str) -> Violation:
+    def _is_new(self, label: Label) -> bool:
+        return label not in self._reported and label not in self._provenance.trained
+
+    def _violation(self, label: Label, steps: ConstantSteps, why: str, fix: str = "") -> Violation:
         name, last = shown(*label), steps.terms[-1]
         number = f"{last.value:.4g}"
         share = number if last.weight is None else f"{last.weight:.4g} x its value"
-        return self.violation(
+        found = self.violation(
             steps.first,
             subject=Subject(api=f"torch.nn.functional.{label[0]}"),
             symptom=Symptom.STEP_WITHOUT_GRADIENT,
@@ -101,3 +105,5 @@ class ConstantLossTerm(EventRule, code="TC030"):
             expected="a gradient for each term of the loss",
             observed=f"{name} {why}, and adds {share} to the loss (last: {number})",
         )
+        self._reported[label] = found = replace(found, fix=fix, provisional=True)
+        return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 from traincheck.facts.loss_terms import shown
 from traincheck.rules.base.event_rule import EventRule
@@ -60,11 +61,12 @@ class DroppedLossSum(EventRule, code="TC031"):
         self._whole: set[str] = set()  # lines whose sum was trained as a whole
         self._trained: set[str] = set()  # names of terms
         self._first: dict[str, tuple[Event, LossSum]] = {}
+        self._reported: dict[str, Violation] = {}
 
     def judge(self, event: Event) -> list[Violation]:
         if (terms := observed(event, LossTerms)) is not None:
             self._trained |= {shown(term.name, term.where) for term in terms.terms if term.where}
-            return []
+            return self._withdrawn()
         found = observed(event, LossSums)
         if found is None:
             return []
@@ -77,17 +79,24 @@ class DroppedLossSum(EventRule, code="TC031"):
                 self._first.setdefault(each.where, (event, each))
                 lines.add(each.where)
         self._steps.update(lines)
-        return [
-            self._violation(*self._first[line])
-            for line in sorted(lines - self._whole)
-            if self._steps[line] == _STEPS
-            and self._trained.isdisjoint(self._first[line][1].dropped)
-        ]
+        wrong = {line for line in lines if self._steps[line] >= _STEPS and self._is_dropped(line)}
+        new = {line: self._violation(*self._first[line]) for line in wrong - self._reported.keys()}
+        self._reported.update(new)
+        return [*self._withdrawn(), *(new[line] for line in sorted(new))]
+
+    def _is_dropped(self, line: str) -> bool:
+        """Whether no step has trained the sum of a line, or the terms that others leave out."""
+        _, found = self._first[line]
+        return line not in self._whole and self._trained.isdisjoint(found.dropped)
+
+    def _withdrawn(self) -> list[Violation]:
+        over = [line for line in self._reported if not self._is_dropped(line)]
+        return [replace(self._reported.pop(line), withdrawn=True) for line in over]
 
     def _violation(self, event: Event, found: LossSum) -> Violation:
         line = found.where.rpartition("/")[2]
         dropped, trained = joined(sorted(set(found.dropped))), joined(sorted(set(found.trained)))
-        return self.violation(
+        violation = self.violation(
             event,
             subject=Subject(api=Families.BACKWARD),
             symptom=Symptom.STEP_WITHOUT_GRADIENT,
@@ -95,3 +104,4 @@ class DroppedLossSum(EventRule, code="TC031"):
             expected=f"backward() on the sum of {line}, or on each of its terms",
             observed=f"backward() reaches {trained}, but neither the sum in {line} nor {dropped}",
         )
+        return replace(violation, provisional=True)

@@ -91,16 +91,14 @@ class ReferenceWithDropout(StepRule, code="TC034"):
         return found
 
     def _violation(self, forward: Forward, facts: StepFacts) -> Violation:
-        path = forward.path
+        path, active = forward.path, sorted(_active(forward))
         return proof(
             (self.code, Symptom.TRAINING_MODE),
             facts,
             subject=Subject(module=path),
             message=f"dropout is on while {path} computes log-probabilities without gradients",
-            expected=f"{path} in evaluation mode, or without dropout, in the pass without gradients",
-            observed=(
-                f"{path} is in training mode, dropout is active in {joined(sorted(_active(forward)))}"
-            ),
+            expected=f"{path} in evaluation mode in the pass without gradients, or no dropout",
+            observed=f"{path} is in training mode, dropout is active in {joined(active)}",
             evidence=(forward.call,),
         )
 
