@@ -174,7 +174,7 @@ class LossLedger:
     ) -> None:
         found: dict[Key, Input] = {}
         for tensor in (one, other):
-            graph = ScalarGraph(Input(tensor.grad_fn, tensor.output_nr, ()))
+            graph = ScalarGraph(Input(tensor.grad_fn, tensor.output_nr, ()), self.functions)
             if not graph.is_whole:
                 return
             found |= graph.terms

@@ -74,8 +74,10 @@ class LossTermObserver(Observer):
         for name in LOSSES:
             patcher.replace(_F, name, self._loss(name), idles=True)
         patcher.replace(torch.autograd, "backward", self._wrap_backward)
-        self._session.hooks.after_batch.append(self._fetched)
-        self._session.hooks.at_step_end.append(self._end)
+        hooks = self._session.hooks
+        hooks.after_batch.append(self._fetched)
+        hooks.at_step_end.append(self._end)
+        hooks.at_close.append(self._close)
 
     def remove(self) -> None:
         """Stop observing."""
@@ -84,6 +86,7 @@ class LossTermObserver(Observer):
         if self._end in hooks.at_step_end:
             hooks.at_step_end.remove(self._end)
             hooks.after_batch.remove(self._fetched)
+            hooks.at_close.remove(self._close)
 
     # -- in the step
 
@@ -161,7 +164,8 @@ class LossTermObserver(Observer):
             if type(tensor) is not torch.Tensor or tensor.grad_fn is None or tensor.numel() != 1:
                 continue
             if len(self._ledger.roots) < _MOST_ROOTS:
-                graph = ScalarGraph(Input(tensor.grad_fn, tensor.output_nr, ()))
+                root = Input(tensor.grad_fn, tensor.output_nr, ())
+                graph = ScalarGraph(root, self._ledger.functions)
                 self._labels.begin(tensor.grad_fn)
                 if graph.is_whole:
                     self._ledger.begin(Root(graph), tensor.grad_fn)
@@ -170,27 +174,42 @@ class LossTermObserver(Observer):
 
     def _end(self, em: Emitter) -> None:
         """A recorded step ends: write what was seen, and arm the next step."""
-        step = self._session.clock.step
         try:
-            sums = self._ledger.sums()
-            if sums is not None:
-                write(em, sums)
-            if self._thread is not None:
-                for terms in self._ledger.terms():
-                    write(em, terms)
-                positions = self._labels.end()
-                if positions is not None:
-                    write(em, positions)
-                self._disarm()
+            self._write(em)
+            step = self._session.clock.step
             if step is None or self._session.is_worker:
                 return
             if self._session.sampling.wants(step + 1) and self._use.is_due(step):
                 self._methods.install()
                 self._thread = get_ident()
+            else:
+                self._labels.clear()
         except Exception as error:  # the step must be written whatever we got wrong
             self._session.fault(self._end, error)
+
+    def _close(self, em: Emitter) -> None:
+        """The run ends."""
+        try:
+            self._write(em)
+        except Exception as error:  # the step must be written whatever we got wrong
+            self._session.fault(self._close, error)
+
+    def _write(self, em: Emitter) -> None:
+        sums = self._ledger.sums()
+        if sums is not None:
+            write(em, sums)
+        if self._thread is None:
+            return
+        self._thread = None
+        self._methods.remove()
+        for terms in self._ledger.terms():
+            write(em, terms)
+        positions = self._labels.end()
+        if positions is not None:
+            write(em, positions)
+        self._ledger.end(self._session.clock.step)
 
     def _disarm(self) -> None:
         self._thread = None
         self._methods.remove()
-        self._ledger.end(self._session.clock.step)
+        self._ledger.end(None)

@@ -6,6 +6,7 @@ and sizes are read.
 
 from __future__ import annotations
 
+from collections.abc import Container
 from math import prod
 from typing import Any, NamedTuple
 
@@ -44,6 +45,10 @@ class Key(NamedTuple):
 class ScalarGraph:
     """The scalar nodes behind a root.
 
+    Args:
+        root: the output to begin at.
+        ends: nodes that are terms although their inputs are scalars: results of loss functions.
+
     Attributes:
         terms: the outputs at which the scalar part ends, by the identity of their nodes.
         nodes: identities of the scalar nodes on the way.
@@ -51,11 +56,12 @@ class ScalarGraph:
         is_whole: whether all of it was read.
     """
 
-    def __init__(self, root: Input) -> None:
+    def __init__(self, root: Input, ends: Container[Key] = ()) -> None:
         self.terms: dict[Key, Input] = {}
         self.nodes: set[Key] = set()
         self.weighted: set[Key] = set()
         self.is_whole = True
+        self._ends = ends
         self._known: dict[tuple[Key, int], dict[Key, bool]] = {}
         self._follow(root)
 
@@ -71,7 +77,7 @@ class ScalarGraph:
         self._known[key, here.output] = found = {}
         if key.name == _LEAF:  # a parameter, such as a learned weight
             return found
-        sources = _sources(here)
+        sources = () if key in self._ends else _sources(here)
         if not sources:
             self.terms[key] = here
             found[key] = False
@@ -96,6 +102,11 @@ def key_of(node: Any) -> Key:
 def elements(term: Input) -> int:
     """Number of elements, or of labels, that a term was reduced from; 0 if not known."""
     given = [each for each in inputs(term.node) if each is not None]
+    for _ in range(_MOST_BELOW):
+        if len(given) != 1 or not _is_scalar(given[0]):
+            break
+        term = given[0]
+        given = [each for each in inputs(term.node) if each is not None]
     if not given or given[0].sizes is None:
         return 0
     sizes = given[0].sizes
