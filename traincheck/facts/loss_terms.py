@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from traincheck.schema.events import Event
+from traincheck.facts.steps import is_judged
+from traincheck.schema.events import Event, StepEvent
 from traincheck.schema.observations.loss_terms import ConstantTerm, LossTerms
 from traincheck.schema.observations.reading import observed
 
 Label: TypeAlias = tuple[str, str]  # name and line of a term
 
 _SAME = 1e-4  # relative: two ratios of a number to a loss
+_NEAR = 1e-2  # relative: two ratios of weights; halves have three digits
 _MOVED = 1e-3  # relative: a loss that differs between steps
 
 
@@ -78,3 +81,53 @@ class LossProvenance:
             steps.terms.append(constant)
             del steps.terms[:-8]
         return found
+
+
+class StepTerms:
+    """Collects the terms of the roots of a step."""
+
+    def __init__(self) -> None:
+        self._roots: list[LossTerms] = []
+
+    def observe(self, event: Event) -> Sequence[LossTerms]:
+        """The roots of a step that ends; empty for other events, and if none was read."""
+        found = observed(event, LossTerms)
+        if found is not None:
+            self._roots.append(found)
+        if not isinstance(event, StepEvent):
+            return ()
+        roots, self._roots = self._roots, []
+        return roots if is_judged(event) else ()
+
+
+def trained_names(roots: Iterable[LossTerms]) -> frozenset[str]:
+    """Names of the terms with a weight other than 0; the second of a root is ``Mean (2)``."""
+    found: set[str] = set()
+    for root in roots:
+        for name, count in Counter(term.name for term in root.terms if term.weight != 0).items():
+            found |= {name} | {f"{name} ({number})" for number in range(2, count + 1)}
+    return frozenset(found)
+
+
+def ratios(roots: Iterable[LossTerms]) -> dict[tuple[str, str], float]:
+    """Weights of terms divided by that of the first by name, of the same root.
+
+    Names that a root has twice are left out, and so are ratios that roots do not agree on.
+    """
+    found: dict[tuple[str, str], float] = {}
+    unclear: set[tuple[str, str]] = set()
+    for root in roots:
+        count = Counter(term.name for term in root.terms)
+        known = {t.name: t.weight for t in root.terms if count[t.name] == 1 and t.weight}
+        names = sorted(known)
+        for name in names[1:]:
+            key, ratio = (name, names[0]), known[name] / known[names[0]]
+            if key in found and not is_near(found[key], ratio):
+                unclear.add(key)
+            found[key] = ratio
+    return {key: ratio for key, ratio in found.items() if key not in unclear}
+
+
+def is_near(one: float, other: float) -> bool:
+    """Whether two ratios of weights are the same up to rounding."""
+    return abs(one - other) <= _NEAR * max(abs(one), abs(other))

@@ -72,7 +72,7 @@ class LossTermObserver(Observer):
     def install(self, patcher: Patcher) -> None:
         """Wrap loss functions and backward passes, and arm at the ends of steps."""
         for name in LOSSES:
-            patcher.replace(_F, name, self._loss(name), idles=True)
+            patcher.replace(_F, name, self._loss(name))
         patcher.replace(torch.autograd, "backward", self._wrap_backward)
         hooks = self._session.hooks
         hooks.after_batch.append(self._fetched)

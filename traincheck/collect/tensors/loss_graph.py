@@ -74,7 +74,8 @@ class ScalarGraph:
         if len(self._known) >= _MOST_NODES:
             self.is_whole = False
             return {}
-        self._known[key, here.output] = found = {}
+        found: dict[Key, bool] = {}
+        self._known[key, here.output] = found
         if key.name == _LEAF:  # a parameter, such as a learned weight
             return found
         sources = () if key in self._ends else _sources(here)
