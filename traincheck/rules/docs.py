@@ -17,6 +17,8 @@ from traincheck.schema.protocols import Rule
 
 # Beginning of a code -> what such rules are about.
 THEMES: Mapping[str, str] = {
+    "TC03": "Loss provenance",
+    "TC04": "Loss provenance",
     "TC1": "Parameters and optimizer",
     "TC2": "Step window",
     "TC3": "Modes and arguments",

@@ -316,4 +316,5 @@ def _scaled(weight: float | None, name: str, factor: Any) -> float | None:
 def _number(value: torch.Tensor | float | None) -> float | None:
     if value is None or isinstance(value, float):
         return value
-    return float(host(value)) if value.numel() == 1 else None
+    number: float = host(value).item()
+    return number
