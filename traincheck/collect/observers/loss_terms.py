@@ -33,7 +33,7 @@ from traincheck.schema.observations.loss_terms import LossSums, LossTerms
 if TYPE_CHECKING:
     from traincheck.collect.context import Recorder
 
-_SCHEDULE = Schedule(first=6, every=100)
+_SCHEDULE = Schedule(first=6, every=200)
 _MOST_ROOTS = 4  # of a step
 
 _F = torch.nn.functional
