@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from traincheck.facts.steps import is_judged
 from traincheck.schema.events import Event, StepEvent
+from traincheck.schema.observations.label_positions import LabelPositions, Positions
 from traincheck.schema.observations.loss_terms import ConstantTerm, LossTerms
 from traincheck.schema.observations.reading import observed
 
@@ -84,20 +85,35 @@ class LossProvenance:
 
 
 class StepTerms:
-    """Collects the terms of the roots of a step."""
+    """Collects the terms of the roots of a step, and the positions of its labels."""
 
     def __init__(self) -> None:
-        self._roots: list[LossTerms] = []
+        self._step = StepOfLosses()
 
-    def observe(self, event: Event) -> Sequence[LossTerms]:
-        """The roots of a step that ends; empty for other events, and if none was read."""
-        found = observed(event, LossTerms)
-        if found is not None:
-            self._roots.append(found)
+    def observe(self, event: Event) -> StepOfLosses | None:
+        """The losses of a step that ends; None for other events, and if none was read."""
+        terms, labels = observed(event, LossTerms), observed(event, LabelPositions)
+        if terms is not None:
+            self._step.roots.append(terms)
+        elif labels is not None:
+            self._step.labels += [each for each in labels.positions if each.labels]
         if not isinstance(event, StepEvent):
-            return ()
-        roots, self._roots = self._roots, []
-        return roots if is_judged(event) else ()
+            return None
+        step, self._step = self._step, StepOfLosses()
+        return step if is_judged(event) and (step.roots or step.labels) else None
+
+
+@dataclass(slots=True)
+class StepOfLosses:
+    """The losses of a step, as far as they were read.
+
+    Attributes:
+        roots: of its backward passes.
+        labels: positions of log-probabilities that have labels.
+    """
+
+    roots: list[LossTerms] = field(default_factory=list)
+    labels: list[Positions] = field(default_factory=list)
 
 
 def trained_names(roots: Iterable[LossTerms]) -> frozenset[str]:

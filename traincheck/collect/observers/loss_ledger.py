@@ -314,7 +314,7 @@ def _scaled(weight: float | None, name: str, factor: Any) -> float | None:
 
 
 def _number(value: torch.Tensor | float | None) -> float | None:
-    if value is None or isinstance(value, float):
+    if value is None or not isinstance(value, torch.Tensor):
         return value
     number: float = host(value).item()
     return number
