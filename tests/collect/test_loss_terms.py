@@ -34,6 +34,10 @@ def terms(run: Recording) -> list[dict[str, tuple[float, int]]]:
     ]
 
 
+def raised(_source: Any, error: BaseException) -> None:
+    raise error
+
+
 def recorded(folder: Path, loss: Loss, steps: int = 4, **settings: Any) -> Recording:
     with recording(folder, **settings) as run:
         train(loss, steps)
@@ -132,7 +136,7 @@ def test_originals_are_back_after_a_step_and_after_the_recording(tmp_path: Path)
 def test_a_replaced_method_is_equal_to_the_original() -> None:
     original = torch.Tensor.__add__
     seen: list[str] = []
-    methods = TensorMethods(("__add__",), lambda name, *_: seen.append(name))
+    methods = TensorMethods(("__add__",), lambda name, *_: seen.append(name), raised)
     methods.install()
     try:
         assert torch.Tensor.__add__ == original
@@ -149,7 +153,7 @@ def test_a_replaced_method_is_equal_to_the_original() -> None:
 
 
 def test_a_method_that_the_program_replaces_stays() -> None:
-    methods = TensorMethods(("__add__",), lambda *_: None)
+    methods = TensorMethods(("__add__",), lambda *_: None, raised)
     methods.install()
 
     def mine(self: Tensor, other: Any) -> Any:

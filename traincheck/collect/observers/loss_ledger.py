@@ -308,9 +308,10 @@ def _named(name: str, where: str) -> str:
 def _scaled(weight: float | None, name: str, factor: Any) -> float | None:
     if weight is None or type(factor) not in (int, float):
         return None
+    number = float(factor)
     if "div" not in name:
-        return weight * factor
-    return weight / factor if factor else None
+        return weight * number
+    return weight / number if number else None
 
 
 def _number(value: torch.Tensor | float | None) -> float | None:

@@ -64,7 +64,7 @@ class LossTermObserver(Observer):
         super().__init__(session)
         self.is_wanted &= _IS_KNOWN
         self._use = UseSchedule(1, _SCHEDULE)
-        self._methods = TensorMethods((*_ADDING, *_SCALING), self._seen)
+        self._methods = TensorMethods((*_ADDING, *_SCALING), self._seen, session.fault)
         self._ledger = LossLedger(session.fault)
         self._labels = LabelGradients(session.fault)
         self._thread: int | None = None  # that trains; None while not armed
@@ -91,11 +91,16 @@ class LossTermObserver(Observer):
     # -- in the step
 
     def _loss(self, name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        fault = self._session.fault
+
         def make(original: Callable[..., Any]) -> Callable[..., Any]:
             def loss(*args: Any, **kwargs: Any) -> Any:
                 result = original(*args, **kwargs)
                 if self._thread is not None:
-                    self._guarded(self._noted, name, result)
+                    try:
+                        self._guarded(self._noted, name, result)
+                    except Exception as error:  # training must go on whatever we got wrong
+                        fault(self._guarded, error)
                 return result
 
             return hidden(loss)
@@ -103,9 +108,14 @@ class LossTermObserver(Observer):
         return make
 
     def _wrap_backward(self, original: Callable[..., None]) -> Callable[..., None]:
+        fault = self._session.fault
+
         def backward(*args: Any, **kwargs: Any) -> None:
             if self._thread is not None:
-                self._guarded(self._begins, args[0] if args else kwargs.get("tensors"))
+                try:
+                    self._guarded(self._begins, args[0] if args else kwargs.get("tensors"))
+                except Exception as error:  # training must go on whatever we got wrong
+                    fault(self._guarded, error)
             original(*args, **kwargs)
 
         return hidden(backward)

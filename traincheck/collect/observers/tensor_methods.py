@@ -14,6 +14,7 @@ from traincheck.collect.trace_writer.emitter import hidden
 _MISSING = object()
 # Method, arguments with the tensor first, result
 Seen: TypeAlias = Callable[[str, tuple[Any, ...], Any], None]
+Fault: TypeAlias = Callable[[Any, BaseException], None]
 
 
 class _Method:
@@ -45,11 +46,12 @@ class TensorMethods:
 
     Args:
         names: of the methods.
-        seen: is called for results that are plain tensors. It must not raise.
+        seen: is called for results that are plain tensors.
+        fault: is given its exceptions.
     """
 
-    def __init__(self, names: tuple[str, ...], seen: Seen) -> None:
-        self._names, self._seen = names, seen
+    def __init__(self, names: tuple[str, ...], seen: Seen, fault: Fault) -> None:
+        self._names, self._seen, self._fault = names, seen, fault
         self._stored: dict[str, tuple[Any, _Method]] = {}
 
     @property
@@ -61,7 +63,7 @@ class TensorMethods:
         mine: Mapping[str, Any] = vars(torch.Tensor)
         for name in self._names:
             original = getattr(torch.Tensor, name)
-            method = _Method(original, _wrapped(name, original, self._seen))
+            method = _Method(original, _wrapped(name, original, self._seen, self._fault))
             self._stored[name] = mine.get(name, _MISSING), method
             setattr(torch.Tensor, name, method)
 
@@ -77,11 +79,16 @@ class TensorMethods:
                 setattr(torch.Tensor, name, stored)
 
 
-def _wrapped(name: str, original: Callable[..., Any], seen: Seen) -> Callable[..., Any]:
+def _wrapped(
+    name: str, original: Callable[..., Any], seen: Seen, fault: Fault
+) -> Callable[..., Any]:
     def method(*args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
         if type(result) is torch.Tensor:
-            seen(name, args, result)
+            try:
+                seen(name, args, result)
+            except Exception as error:  # training must go on whatever we got wrong
+                fault(seen, error)
         return result
 
     return hidden(method)
