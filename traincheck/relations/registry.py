@@ -16,6 +16,7 @@ from traincheck.relations.distinct.relation import Distinct
 from traincheck.relations.initialization.relation import Initialization
 from traincheck.relations.input_output.relation import InputOutput
 from traincheck.relations.loss.relation import Loss
+from traincheck.relations.loss_terms.relation import TermsOfLoss
 from traincheck.relations.membership.relation import Membership
 from traincheck.relations.order.relation import Order
 from traincheck.relations.periodic.relation import Periodic
@@ -43,6 +44,7 @@ BUILT_IN: tuple[Relation, ...] = (
     Consistent(),
     Distinct(),
     Loss(),
+    TermsOfLoss(),
 )
 
 

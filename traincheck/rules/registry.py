@@ -17,6 +17,7 @@ from traincheck.rules.numerics import table as numerics
 from traincheck.rules.parameters import table as parameters
 from traincheck.rules.precision import table as precision
 from traincheck.rules.probes import table as probes
+from traincheck.rules.provenance import table as provenance
 from traincheck.rules.ranks import table as ranks
 from traincheck.rules.schedules import table as schedules
 from traincheck.rules.shapes import table as shapes
@@ -38,6 +39,7 @@ _THEMES = (
     parameters,
     precision,
     probes,
+    provenance,
     ranks,
     schedules,
     shapes,

@@ -9,6 +9,7 @@ from traincheck.collect.observers.eval_weights import EvalWeightObserver
 from traincheck.collect.observers.external_writes import ExternalWriteObserver
 from traincheck.collect.observers.loaded_averages import LoadedAverageObserver
 from traincheck.collect.observers.loss_broadcast import LossBroadcastObserver
+from traincheck.collect.observers.loss_terms import LossTermObserver
 from traincheck.collect.observers.model_inputs import ModelInputObserver
 from traincheck.collect.observers.process_facts import ProcessFactsObserver
 from traincheck.collect.observers.recomputation import RecomputationObserver
@@ -27,6 +28,7 @@ OBSERVERS: tuple[type[Observer], ...] = (
     LoadedAverageObserver,
     WorkerRngObserver,
     RecomputationObserver,
+    LossTermObserver,
     ProcessFactsObserver,
     ReplicaObserver,
 )

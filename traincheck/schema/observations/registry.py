@@ -17,8 +17,10 @@ from traincheck.schema.observations.gradients import (
     UnclearedGradients,
     WrittenGradients,
 )
+from traincheck.schema.observations.label_positions import LabelPositions
 from traincheck.schema.observations.loaded_averages import LoadedAverage
 from traincheck.schema.observations.loss_broadcast import LossBroadcast
+from traincheck.schema.observations.loss_terms import LossSums, LossTerms
 from traincheck.schema.observations.model_inputs import ModelInputs
 from traincheck.schema.observations.model_structure import ModelStructure
 from traincheck.schema.observations.process_facts import ProcessFacts
@@ -43,6 +45,9 @@ OBSERVATIONS: tuple[type[Observation], ...] = (
     LoadedAverage,
     WorkerRng,
     Recomputation,
+    LossTerms,
+    LossSums,
+    LabelPositions,
     ProcessFacts,
     ParameterPlacement,
     ReplicaValues,
