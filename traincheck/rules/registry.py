@@ -14,6 +14,7 @@ from traincheck.rules.efficiency import table as efficiency
 from traincheck.rules.losses import table as losses
 from traincheck.rules.modes import table as modes
 from traincheck.rules.numerics import table as numerics
+from traincheck.rules.origins import table as origins
 from traincheck.rules.parameters import table as parameters
 from traincheck.rules.precision import table as precision
 from traincheck.rules.ranks import table as ranks
@@ -34,6 +35,7 @@ _THEMES = (
     losses,
     modes,
     numerics,
+    origins,
     parameters,
     precision,
     ranks,

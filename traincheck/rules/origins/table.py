@@ -1,0 +1,12 @@
+"""Rules about the origins of values, by code."""
+
+from __future__ import annotations
+
+from traincheck.rules.origins.tc050_load_undone_by_update import LoadUndoneByUpdate
+from traincheck.rules.origins.tc051_stale_gradients_applied import StaleGradientsApplied
+from traincheck.schema.protocols import Rule
+
+RULES: tuple[Rule, ...] = (
+    LoadUndoneByUpdate(),
+    StaleGradientsApplied(),
+)
