@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from traincheck.rules.origins.tc050_load_undone_by_update import LoadUndoneByUpdate
 from traincheck.rules.origins.tc051_stale_gradients_applied import StaleGradientsApplied
+from traincheck.rules.origins.tc053_worst_state_kept import WorstStateKept
 from traincheck.schema.protocols import Rule
 
 RULES: tuple[Rule, ...] = (
     LoadUndoneByUpdate(),
     StaleGradientsApplied(),
+    WorstStateKept(),
 )
