@@ -115,7 +115,8 @@ class Functional(Instrument):
     def is_wanted(self) -> bool:
         needs = self.session.needs
         return (
-            needs is None
+            super().is_wanted()
+            or needs is None
             or bool(self.session.hooks.around)
             or any(
                 api.startswith("torch.") or api == "activation" for api in needs.calls | needs.stats

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 
 from traincheck.facts.evaluations import EVALUATIONS, Evaluation, Evaluations
 from traincheck.facts.provider import Facts
@@ -106,7 +107,7 @@ class WorstStateKept(EventRule, code="TC053"):
         losses = [one.loss or 0.0 for one in known]
         place = known.index(kept)
         later = losses[place:]
-        falls = sum(after < before for before, after in zip(later, later[1:]))
+        falls = sum(after < before for before, after in pairwise(later))
         return (
             len(later) > _LATER
             and losses[place] == max(losses) > 0

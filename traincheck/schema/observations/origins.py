@@ -49,3 +49,45 @@ class LoadFollowed(Observation):
     step: int
     parameters: int
     values: Mapping[str, FollowedValue]
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingRows(Observation):
+    """An embedding is used in a training step, with rows that may never be trained.
+
+    Attributes:
+        name: of its weight.
+        rows: number of rows.
+        frozen: whether it does not require grad, or no optimizer holds it.
+        earlier: number of rows of an earlier embedding whose values its first rows still have; null
+            if there was none.
+        new_ids: how many ids of the batch are those of rows behind these, without rows that are
+            copies of others.
+        new_rows: the first of these rows.
+        ids: number of ids of the batch that were compared.
+        padding: index of the padding row; null if it has none.
+        padding_ids: how many ids of the batch are those of this row.
+        padding_norm: L2 norm of this row.
+        usual_norm: median of the L2 norms of other rows.
+        padding_gradient: L2 norm of the gradient that reaches the results of this row, relative to
+            that of all results; null if it is not known.
+        is_loaded: whether a load has set the weight.
+    """
+
+    text: ClassVar[str] = "embedding rows"
+    need: ClassVar[str] = "row@lookup"
+    instrument: ClassVar[str] = "functional"
+
+    name: str
+    rows: int
+    frozen: bool
+    earlier: int | None
+    new_ids: int
+    new_rows: tuple[int, ...]
+    ids: int
+    padding: int | None
+    padding_ids: int
+    padding_norm: float
+    usual_norm: float
+    padding_gradient: float | None
+    is_loaded: bool
