@@ -10,6 +10,7 @@ from traincheck.collect.observers.external_writes import ExternalWriteObserver
 from traincheck.collect.observers.loaded_averages import LoadedAverageObserver
 from traincheck.collect.observers.loss_broadcast import LossBroadcastObserver
 from traincheck.collect.observers.model_inputs import ModelInputObserver
+from traincheck.collect.observers.origins.average_decay import AverageDecayObserver
 from traincheck.collect.observers.origins.embedding_rows import EmbeddingRowObserver
 from traincheck.collect.observers.origins.followed_loads import FollowedLoadObserver
 from traincheck.collect.observers.process_facts import ProcessFactsObserver
@@ -31,4 +32,5 @@ OBSERVERS: tuple[type[Observer], ...] = (
     ProcessFactsObserver,
     FollowedLoadObserver,
     EmbeddingRowObserver,
+    AverageDecayObserver,
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from traincheck.rules.origins.tc050_load_undone_by_update import LoadUndoneByUpdate
 from traincheck.rules.origins.tc051_stale_gradients_applied import StaleGradientsApplied
 from traincheck.rules.origins.tc053_worst_state_kept import WorstStateKept
+from traincheck.rules.origins.tc055_average_forgets import AverageForgets
 from traincheck.rules.origins.tc056_new_rows_frozen import NewRowsFrozen
 from traincheck.rules.origins.tc057_padding_row_not_zero import PaddingRowNotZero
 from traincheck.schema.protocols import Rule
@@ -13,6 +14,7 @@ RULES: tuple[Rule, ...] = (
     LoadUndoneByUpdate(),
     StaleGradientsApplied(),
     WorstStateKept(),
+    AverageForgets(),
     NewRowsFrozen(),
     PaddingRowNotZero(),
 )

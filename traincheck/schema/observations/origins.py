@@ -91,3 +91,26 @@ class EmbeddingRows(Observation):
     usual_norm: float
     padding_gradient: float | None
     is_loaded: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AverageDecay(Observation):
+    """A model that no optimizer holds moved towards a trained one of the same structure in a step.
+
+    Attributes:
+        model: its path.
+        model_class: of its outermost module.
+        of: the trained model.
+        decay: share of its own values that it kept: 0 for a copy, 1 if it does not move.
+        residual: L2 norm of the part of its move that this does not explain, relative to the move.
+    """
+
+    text: ClassVar[str] = "average moved"
+    need: ClassVar[str] = "average@step"
+    instrument: ClassVar[str] = "optimizers"
+
+    model: str
+    model_class: str
+    of: str
+    decay: float
+    residual: float

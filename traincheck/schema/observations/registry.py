@@ -21,7 +21,7 @@ from traincheck.schema.observations.loaded_averages import LoadedAverage
 from traincheck.schema.observations.loss_broadcast import LossBroadcast
 from traincheck.schema.observations.model_inputs import ModelInputs
 from traincheck.schema.observations.model_structure import ModelStructure
-from traincheck.schema.observations.origins import EmbeddingRows, LoadFollowed
+from traincheck.schema.observations.origins import AverageDecay, EmbeddingRows, LoadFollowed
 from traincheck.schema.observations.process_facts import ProcessFacts
 from traincheck.schema.observations.recomputation import Recomputation
 from traincheck.schema.observations.worker_rng import WorkerRng
@@ -46,6 +46,7 @@ OBSERVATIONS: tuple[type[Observation], ...] = (
     ProcessFacts,
     LoadFollowed,
     EmbeddingRows,
+    AverageDecay,
 )
 # Texts of the marks that traincheck makes; a user's mark with one of them is told apart.
 MARK_TEXTS = MARKS | {observation.text for observation in OBSERVATIONS}

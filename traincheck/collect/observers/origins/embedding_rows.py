@@ -86,11 +86,11 @@ class EmbeddingRowObserver(Observer):
     # -- earlier rows
 
     def _wrap_init(self, original: _Function) -> _Function:
-        def __init__(self_: torch.nn.Embedding, /, *args: Any, **kwargs: Any) -> None:
+        def init(self_: torch.nn.Embedding, /, *args: Any, **kwargs: Any) -> None:
             original(self_, *args, **kwargs)
             self._guarded(self._created, self_)
 
-        return hidden(__init__)
+        return hidden(init)
 
     def _wrap_load(self, original: _Function) -> _Function:
         def load_state_dict(*args: Any, **kwargs: Any) -> Any:
