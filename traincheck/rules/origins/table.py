@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from traincheck.rules.origins.tc050_load_undone_by_update import LoadUndoneByUpdate
 from traincheck.rules.origins.tc051_stale_gradients_applied import StaleGradientsApplied
+from traincheck.rules.origins.tc052_optimizer_state_misplaced import OptimizerStateMisplaced
 from traincheck.rules.origins.tc053_worst_state_kept import WorstStateKept
 from traincheck.rules.origins.tc055_average_forgets import AverageForgets
 from traincheck.rules.origins.tc056_new_rows_frozen import NewRowsFrozen
@@ -13,6 +14,7 @@ from traincheck.schema.protocols import Rule
 RULES: tuple[Rule, ...] = (
     LoadUndoneByUpdate(),
     StaleGradientsApplied(),
+    OptimizerStateMisplaced(),
     WorstStateKept(),
     AverageForgets(),
     NewRowsFrozen(),

@@ -114,3 +114,25 @@ class AverageDecay(Observation):
     of: str
     decay: float
     residual: float
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerValues(Observation):
+    """The state of an optimizer was taken to be saved, or was loaded.
+
+    Attributes:
+        moment: "saved" or "loaded".
+        owner: id of the optimizer.
+        where: line of the call.
+        values: sketches of its tensors by name of the parameter and key of the state: eight signed
+            sums of at most 4096 elements, and their L2 norm. Equal tensors have equal sketches.
+    """
+
+    text: ClassVar[str] = "optimizer values"
+    need: ClassVar[str] = "optimizer_state@load"
+    instrument: ClassVar[str] = "checkpoint"
+
+    moment: str
+    owner: str
+    where: str | None
+    values: Mapping[str, Mapping[str, tuple[float, ...]]]

@@ -21,7 +21,12 @@ from traincheck.schema.observations.loaded_averages import LoadedAverage
 from traincheck.schema.observations.loss_broadcast import LossBroadcast
 from traincheck.schema.observations.model_inputs import ModelInputs
 from traincheck.schema.observations.model_structure import ModelStructure
-from traincheck.schema.observations.origins import AverageDecay, EmbeddingRows, LoadFollowed
+from traincheck.schema.observations.origins import (
+    AverageDecay,
+    EmbeddingRows,
+    LoadFollowed,
+    OptimizerValues,
+)
 from traincheck.schema.observations.process_facts import ProcessFacts
 from traincheck.schema.observations.recomputation import Recomputation
 from traincheck.schema.observations.worker_rng import WorkerRng
@@ -47,6 +52,7 @@ OBSERVATIONS: tuple[type[Observation], ...] = (
     LoadFollowed,
     EmbeddingRows,
     AverageDecay,
+    OptimizerValues,
 )
 # Texts of the marks that traincheck makes; a user's mark with one of them is told apart.
 MARK_TEXTS = MARKS | {observation.text for observation in OBSERVATIONS}

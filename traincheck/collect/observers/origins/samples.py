@@ -48,16 +48,24 @@ def distances(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> list[float]
     return host(torch.stack([found.to(home) for found in squares]).sqrt()).tolist()
 
 
-def short_sketch(sketcher: Sketcher, tensor: torch.Tensor) -> tuple[float, ...] | None:
-    """A short sketch of a sample of a tensor: 64 signed sums, folded into `FOLDED`, and the norm.
+def sketch(sketcher: Sketcher, tensor: torch.Tensor) -> torch.Tensor | None:
+    """The sketch of a sample of a tensor: 64 signed sums, and the sum of squares.
 
-    Linear like the whole sketch. It recognizes a tensor among others of its shape. Waits for the
-    device of the tensor.
+    Waits for no device. It recognizes a tensor among others of its shape.
     """
     part = sample(tensor)
-    found = None if part is None else sketcher.numbers(part)
-    if found is None:
-        return None
-    *sums, squares = host(found).tolist()
-    folded = [sum(sums[place::FOLDED]) for place in range(FOLDED)]
-    return (*(float(f"{number:.7g}") for number in folded), float(f"{squares**0.5:.7g}"))
+    return None if part is None else sketcher.numbers(part)
+
+
+def read_short(found: Sequence[torch.Tensor]) -> list[tuple[float, ...]]:
+    """`sketch` of several tensors, folded into `FOLDED` sums and the L2 norm: linear still.
+
+    Waits for their devices once.
+    """
+    if not found:
+        return []
+    home = found[0].device
+    rows = host(torch.stack([each.to(home) for each in found]))
+    sums = rows[:, :-1].reshape(len(found), -1, FOLDED).sum(1)
+    both = torch.cat([sums, rows[:, -1:].sqrt()], 1).tolist()
+    return [tuple(float(f"{number:.7g}") for number in row) for row in both]
