@@ -72,7 +72,7 @@ def model() -> nn.Sequential:
 
 
 def resume(
-    order: Callable[[list[nn.Parameter]], list[nn.Parameter]], *, half: bool = False
+    order: Callable[[list[nn.Parameter]], list[nn.Parameter]],
 ) -> None:
     def trained(net: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         for _ in range(3):

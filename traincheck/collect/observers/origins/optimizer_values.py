@@ -1,4 +1,4 @@
-"""The state of optimizers by name of the parameter, when it is taken to be saved and when loaded."""
+"""The state of optimizers by name of the parameter, taken to be saved or loaded."""
 
 from __future__ import annotations
 
