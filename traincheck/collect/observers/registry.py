@@ -13,6 +13,7 @@ from traincheck.collect.observers.model_inputs import ModelInputObserver
 from traincheck.collect.observers.origins.average_decay import AverageDecayObserver
 from traincheck.collect.observers.origins.embedding_rows import EmbeddingRowObserver
 from traincheck.collect.observers.origins.followed_loads import FollowedLoadObserver
+from traincheck.collect.observers.origins.loaded_parameters import LoadedParameterObserver
 from traincheck.collect.observers.origins.optimizer_values import OptimizerValueObserver
 from traincheck.collect.observers.process_facts import ProcessFactsObserver
 from traincheck.collect.observers.recomputation import RecomputationObserver
@@ -35,4 +36,5 @@ OBSERVERS: tuple[type[Observer], ...] = (
     EmbeddingRowObserver,
     AverageDecayObserver,
     OptimizerValueObserver,
+    LoadedParameterObserver,
 )

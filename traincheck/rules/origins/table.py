@@ -9,6 +9,7 @@ from traincheck.rules.origins.tc053_worst_state_kept import WorstStateKept
 from traincheck.rules.origins.tc055_average_forgets import AverageForgets
 from traincheck.rules.origins.tc056_new_rows_frozen import NewRowsFrozen
 from traincheck.rules.origins.tc057_padding_row_not_zero import PaddingRowNotZero
+from traincheck.rules.origins.tc059_missing_part_frozen import MissingPartFrozen
 from traincheck.schema.protocols import Rule
 
 RULES: tuple[Rule, ...] = (
@@ -19,4 +20,5 @@ RULES: tuple[Rule, ...] = (
     AverageForgets(),
     NewRowsFrozen(),
     PaddingRowNotZero(),
+    MissingPartFrozen(),
 )

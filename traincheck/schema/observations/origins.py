@@ -136,3 +136,26 @@ class OptimizerValues(Observation):
     owner: str
     where: str | None
     values: Mapping[str, Mapping[str, tuple[float, ...]]]
+
+
+@dataclass(frozen=True, slots=True)
+class PartNotLoaded(Observation):
+    """A load left parameters out, no other load has set them, and they are frozen in training.
+
+    Attributes:
+        model: path of the loaded model.
+        where: line that called load_state_dict.
+        loaded: how many of its parameters the load set.
+        names: the first of those that it left out, that require no grad and are in no optimizer.
+        parameters: how many there are.
+    """
+
+    text: ClassVar[str] = "part not loaded"
+    need: ClassVar[str] = "parameter@missing"
+    instrument: ClassVar[str] = "checkpoint"
+
+    model: str
+    where: str | None
+    loaded: int
+    names: tuple[str, ...]
+    parameters: int

@@ -26,6 +26,7 @@ from traincheck.schema.observations.origins import (
     EmbeddingRows,
     LoadFollowed,
     OptimizerValues,
+    PartNotLoaded,
 )
 from traincheck.schema.observations.process_facts import ProcessFacts
 from traincheck.schema.observations.recomputation import Recomputation
@@ -53,6 +54,7 @@ OBSERVATIONS: tuple[type[Observation], ...] = (
     EmbeddingRows,
     AverageDecay,
     OptimizerValues,
+    PartNotLoaded,
 )
 # Texts of the marks that traincheck makes; a user's mark with one of them is told apart.
 MARK_TEXTS = MARKS | {observation.text for observation in OBSERVATIONS}
