@@ -6,6 +6,7 @@ from traincheck.rules.origins.tc050_load_undone_by_update import LoadUndoneByUpd
 from traincheck.rules.origins.tc051_stale_gradients_applied import StaleGradientsApplied
 from traincheck.rules.origins.tc052_optimizer_state_misplaced import OptimizerStateMisplaced
 from traincheck.rules.origins.tc053_worst_state_kept import WorstStateKept
+from traincheck.rules.origins.tc054_tied_copies_drift import TiedCopiesDrift
 from traincheck.rules.origins.tc055_average_forgets import AverageForgets
 from traincheck.rules.origins.tc056_new_rows_frozen import NewRowsFrozen
 from traincheck.rules.origins.tc057_padding_row_not_zero import PaddingRowNotZero
@@ -17,6 +18,7 @@ RULES: tuple[Rule, ...] = (
     StaleGradientsApplied(),
     OptimizerStateMisplaced(),
     WorstStateKept(),
+    TiedCopiesDrift(),
     AverageForgets(),
     NewRowsFrozen(),
     PaddingRowNotZero(),

@@ -51,7 +51,7 @@ class OptimizerStateMisplaced(EventRule, code="TC052", severity="error"):
         Build the parameter groups in the same order in each run, e.g. sorted by name.
 
     Source:
-        https://discuss.pytorch.org/t/loading-optimizer-state-dict/36480
+        https://github.com/pytorch/pytorch/issues/1489, https://github.com/pytorch/pytorch/pull/6031
     """
 
     title = "The loaded optimizer state belongs to other parameters"
