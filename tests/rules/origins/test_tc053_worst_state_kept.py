@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from tests.builders import TraceBuilder
 from tests.checking import fires, net, quiet
-from tests.golden import Golden
+from tests.golden import Golden, mentions
 from tests.rules.origins.programs import State, recorded, small
 from traincheck.schema.events import CheckpointEvent, Event
 from traincheck.schema.findings import Verdict
@@ -51,7 +51,7 @@ BROKEN = kept()
 def test_fires_on_the_restored_state(golden: Golden) -> None:
     finding = golden(fires("TC053", BROKEN))
     assert (finding.subject.module, finding.severity) == ("Net", "warning")
-    assert "1 in step 0" in finding.observed
+    assert mentions(finding, "1 in step 0")
 
 
 def test_fires_on_the_file_that_holds_the_best() -> None:

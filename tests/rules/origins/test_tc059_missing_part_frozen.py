@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from tests.checking import fires, net, quiet
-from tests.golden import Golden
+from tests.golden import Golden, mentions
 from tests.rules.origins.programs import recorded
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
@@ -76,7 +76,7 @@ def zero(model: Net) -> None:
 def test_fires_on_a_frozen_part_without_weights(tmp_path: Path) -> None:
     finding = fires("TC059", recorded(tmp_path, lambda: tuned(frozen="body neck")))
     assert finding.subject.module == "Net.neck"
-    assert "sets 6 parameters" in finding.message
+    assert mentions(finding, "sets 6 parameters")
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ class AverageForgets(EventRule, code="TC055", severity="info"):
     """average-forgets: an average of weights keeps only the last few updates.
 
     What it checks:
-        A model that moves towards a trained model in each step keeps more than 70 % of its own
+        A model that moves towards a trained model in each step keeps more than 70 % of its old
         values, once its warm-up is over.
 
     Why it matters:

@@ -101,7 +101,7 @@ class AverageDecay(Observation):
         model: its path.
         model_class: of its outermost module.
         of: the trained model.
-        decay: share of its own values that it kept: 0 for a copy, 1 if it does not move.
+        decay: share of the earlier values that it kept: 0 for a copy, 1 if it does not move.
         residual: L2 norm of the part of its move that this does not explain, relative to the move.
     """
 
