@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from traincheck.rules.base.event_rule import EventRule
 from traincheck.schema.events import Event
@@ -20,7 +20,7 @@ _LEAST = 2  # parameters with the state of others: two that are exchanged
 _MOST_SAVES = 16
 _MOST_NAMES = 3
 
-_Sketch = Sequence[float]
+_Sketch = tuple[float, ...]
 _Values = dict[str, Mapping[str, _Sketch]]
 
 

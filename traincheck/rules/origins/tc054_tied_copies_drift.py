@@ -29,7 +29,7 @@ class TiedCopiesDrift(EventRule, code="TC054"):
         one of them, and the result of training is lost in part when it is loaded.
 
     Fires on:
-        - A weight that equals a tied weight of its model when it is found, under one name of its
+        - A weight that equals a tied weight of its model when it is found, has a single name, and
           own, and differs after two updates. Example: LoraConfig(modules_to_save=["lm_head"]) with
           tied embeddings.
         - An embedding and an output layer that are equal when they are found and then differ, while

@@ -186,7 +186,8 @@ class EmbeddingRowObserver(Observer):
         lookup = _Lookup(weakref.ref(weight), some, index)
         self._lookups.append(lookup)
         if index is not None and result.requires_grad and ids.numel() <= _MOST_IDS:
-            result.register_hook(hidden(_gradient_taker(self._session, lookup)))
+            take = hidden(_gradient_taker(self._session, lookup))
+            result.register_hook(take)  # type: ignore[no-untyped-call]
 
     def _tell(self, em: Emitter) -> None:
         """A step ends: devices have computed its gradients."""
@@ -224,7 +225,7 @@ class EmbeddingRowObserver(Observer):
         ids = host(lookup.ids)
         earlier = self._source(data) if is_frozen and rows not in trained else None
         new = ids[ids >= earlier] if earlier is not None else ids[:0]
-        distinct = new.unique()[:_MOST_COMPARED].tolist()
+        distinct = sorted(set(new.tolist()))[:_MOST_COMPARED]
         names = [row for row in distinct if not _is_copy(data, row, earlier or 0)]
         padding = lookup.padding
         padded = 0 if padding is None else int((ids == padding).sum())

@@ -93,7 +93,9 @@ class LoadedParameterObserver(Observer):
         for name, parameter in own.items():
             if name in state:
                 self._loaded[id(parameter)] = weakref.ref(parameter)
-        missing = {name: weakref.ref(p) for name, p in own.items() if id(p) not in given}
+        missing: dict[str, _Ref] = {
+            name: weakref.ref(p) for name, p in own.items() if id(p) not in given
+        }
         if missing and len(given) >= len(missing):  # else it is an adapter
             path = self._session.tracker.modules.find(module)[0]
             self._open = [
