@@ -45,7 +45,7 @@ class WorstStateKept(EventRule, code="TC053"):
         Keep the state when the loss falls: if val_loss < best, with best = float("inf") at first.
 
     Source:
-        https://github.com/chickenbestlover/RNN-Time-series-Anomaly-Detection/issues/35
+        https://lightning.ai/docs/pytorch/stable/api/lightning.pytorch.callbacks.ModelCheckpoint.html
     """
 
     title = "The state kept as the best is that of the worst evaluation"

@@ -30,7 +30,7 @@ class TiedCopiesDrift(EventRule, code="TC054"):
 
     Fires on:
         - A weight that equals a tied weight of its model when it is found, has a single name, and
-          own, and differs after two updates. Example: LoraConfig(modules_to_save=["lm_head"]) with
+          differs after two updates. Example: LoraConfig(modules_to_save=["lm_head"]) with
           tied embeddings.
         - An embedding and an output layer that are equal when they are found and then differ, while
           config.tie_word_embeddings is True.

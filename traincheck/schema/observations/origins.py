@@ -125,7 +125,7 @@ class OptimizerValues(Observation):
         owner: id of the optimizer.
         where: line of the call.
         values: sketches of its tensors by name of the parameter and key of the state: eight signed
-            sums of at most 4096 elements, and their L2 norm. Equal tensors have equal sketches.
+            sums of at most 512 elements, and their L2 norm. Equal tensors have equal sketches.
     """
 
     text: ClassVar[str] = "optimizer values"

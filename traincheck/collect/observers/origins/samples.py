@@ -16,14 +16,15 @@ from traincheck.collect.tensors.sketch import Sketcher
 
 ELEMENTS = 4096  # of a sample, at most
 FOLDED = 8  # numbers of a short sketch
+_SKETCHED = 512  # elements of a sample that is only to be recognized
 _LARGEST_COPY = 1 << 20  # elements of a tensor that is not contiguous, which is copied as a whole
 
 
-def sample(tensor: torch.Tensor) -> torch.Tensor | None:
+def sample(tensor: torch.Tensor, most: int = ELEMENTS) -> torch.Tensor | None:
     """A copy of some elements of a floating-point tensor, in one dim.
 
     Returns:
-        At most `ELEMENTS` numbers of the dtype and on the device of the tensor; None if it cannot
+        At most ``most`` numbers of the dtype and on the device of the tensor; None if it cannot
         be read.
     """
     if tensor.dtype not in FLOATS or not is_countable(tensor):
@@ -33,8 +34,8 @@ def sample(tensor: torch.Tensor) -> torch.Tensor | None:
         if tensor.numel() > _LARGEST_COPY:
             return None
         tensor = tensor.contiguous()
-    stride = max(1, tensor.numel() // ELEMENTS) | 1  # odd, so as not to follow a column
-    return tensor.view(-1)[::stride][:ELEMENTS].clone()
+    stride = max(1, tensor.numel() // most) | 1  # odd, so as not to follow a column
+    return tensor.view(-1)[::stride][:most].clone()
 
 
 def distances(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> list[float]:
@@ -53,7 +54,7 @@ def sketch(sketcher: Sketcher, tensor: torch.Tensor) -> torch.Tensor | None:
 
     Waits for no device. It recognizes a tensor among others of its shape.
     """
-    part = sample(tensor)
+    part = sample(tensor, _SKETCHED)
     return None if part is None else sketcher.numbers(part)
 
 
