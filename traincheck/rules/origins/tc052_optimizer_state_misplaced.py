@@ -112,7 +112,10 @@ class OptimizerStateMisplaced(EventRule, code="TC052", severity="error"):
                     f"{told}"
                 ),
                 expected="for each parameter the state that was saved under its name",
-                observed=f"{len(wrong)} of {len(values)} parameters have the state of another one",
+                observed=(
+                    f"{len(wrong)} of {len(values)} parameters have the state of another one "
+                    f"({told})"
+                ),
             )
         ]
 
