@@ -84,6 +84,26 @@ def masters(*, once: bool) -> None:
                 parameter.copy_(copy)
 
 
+def masters_without_zero_grad(*, once: bool) -> None:
+    """The same in a class for the optimizer, and gradients are set to None by hand."""
+    net = make().bfloat16()
+    copies = [p.detach().clone().float().requires_grad_(True) for p in net.parameters()]
+    optimizer = torch.optim.Adam(copies, 1e-3)
+    for step in range(12):
+        loss = net(torch.randn(16, 6).bfloat16()).float().square().mean()
+        for parameter in net.parameters():
+            parameter.grad = None
+        loss.backward()
+        for copy, parameter in zip(copies, net.parameters()):
+            if not step or not once:
+                assert parameter.grad is not None
+                copy.grad = parameter.grad.float()
+        optimizer.step()
+        with torch.no_grad():
+            for copy, parameter in zip(copies, net.parameters()):
+                parameter.copy_(copy)
+
+
 def adversaries() -> None:
     maker, judge = make(), make()
     ours = torch.optim.Adam(maker.parameters(), 1e-3)
@@ -113,7 +133,7 @@ def recorded(path: Path, program: Callable[[], None]) -> list[Event]:
     return run.events
 
 
-@pytest.mark.parametrize("program", [worker, masters])
+@pytest.mark.parametrize("program", [worker, masters, masters_without_zero_grad])
 def test_fires_on_gradients_that_are_handed_over_once(
     tmp_path: Path, program: Callable[..., None]
 ) -> None:
@@ -121,7 +141,7 @@ def test_fires_on_gradients_that_are_handed_over_once(
     assert (finding.first_step or 0) <= 2
 
 
-@pytest.mark.parametrize("program", [worker, masters])
+@pytest.mark.parametrize("program", [worker, masters, masters_without_zero_grad])
 def test_quiet_on_gradients_that_are_handed_over_each_time(
     tmp_path: Path, program: Callable[..., None]
 ) -> None:
