@@ -9,6 +9,8 @@ from traincheck.facts.step_facts import Moment, StepFacts
 from traincheck.rules.base.step_rule import StepRule, proof
 from traincheck.rules.shared.numbers import NORMS, number
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.observations.base import needs_of
+from traincheck.schema.observations.gradients import ReplacedGradients, WrittenGradients
 from traincheck.schema.torch_api import Families
 from traincheck.schema.words import joined
 
@@ -58,7 +60,7 @@ class StaleGradientsApplied(StepRule, code="TC051", severity="error"):
         "Before every optimizer.step(), copy all gradients: for p, q in "
         "zip(shared.parameters(), local.parameters()): p.grad = q.grad.clone()."
     )
-    needs = NORMS
+    needs = NORMS | needs_of(WrittenGradients, ReplacedGradients)
 
     def __init__(self) -> None:
         super().__init__()
