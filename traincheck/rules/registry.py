@@ -14,6 +14,7 @@ from traincheck.rules.efficiency import table as efficiency
 from traincheck.rules.losses import table as losses
 from traincheck.rules.modes import table as modes
 from traincheck.rules.numerics import table as numerics
+from traincheck.rules.origins import table as origins
 from traincheck.rules.parameters import table as parameters
 from traincheck.rules.precision import table as precision
 from traincheck.rules.probes import table as probes
@@ -36,6 +37,7 @@ _THEMES = (
     losses,
     modes,
     numerics,
+    origins,
     parameters,
     precision,
     probes,

@@ -116,7 +116,8 @@ class Functional(Instrument):
     def is_wanted(self) -> bool:
         needs = self.session.needs
         return (
-            needs is None
+            super().is_wanted()
+            or needs is None
             or bool(self.session.hooks.around)
             or any(map(self.feed.has_state, without_sampling(needs.states)))
             or any(

@@ -11,6 +11,11 @@ from traincheck.collect.observers.loaded_averages import LoadedAverageObserver
 from traincheck.collect.observers.loss_broadcast import LossBroadcastObserver
 from traincheck.collect.observers.loss_terms import LossTermObserver
 from traincheck.collect.observers.model_inputs import ModelInputObserver
+from traincheck.collect.observers.origins.average_decay import AverageDecayObserver
+from traincheck.collect.observers.origins.embedding_rows import EmbeddingRowObserver
+from traincheck.collect.observers.origins.followed_loads import FollowedLoadObserver
+from traincheck.collect.observers.origins.loaded_parameters import LoadedParameterObserver
+from traincheck.collect.observers.origins.optimizer_values import OptimizerValueObserver
 from traincheck.collect.observers.process_facts import ProcessFactsObserver
 from traincheck.collect.observers.recomputation import RecomputationObserver
 from traincheck.collect.observers.replicas import ReplicaObserver
@@ -31,4 +36,9 @@ OBSERVERS: tuple[type[Observer], ...] = (
     LossTermObserver,
     ProcessFactsObserver,
     ReplicaObserver,
+    FollowedLoadObserver,
+    EmbeddingRowObserver,
+    AverageDecayObserver,
+    OptimizerValueObserver,
+    LoadedParameterObserver,
 )

@@ -23,6 +23,13 @@ from traincheck.schema.observations.loss_broadcast import LossBroadcast
 from traincheck.schema.observations.loss_terms import LossSums, LossTerms
 from traincheck.schema.observations.model_inputs import ModelInputs
 from traincheck.schema.observations.model_structure import ModelStructure
+from traincheck.schema.observations.origins import (
+    AverageDecay,
+    EmbeddingRows,
+    LoadFollowed,
+    OptimizerValues,
+    PartNotLoaded,
+)
 from traincheck.schema.observations.process_facts import ProcessFacts
 from traincheck.schema.observations.recomputation import Recomputation
 from traincheck.schema.observations.replicas import ParameterPlacement, ReplicaValues
@@ -51,6 +58,11 @@ OBSERVATIONS: tuple[type[Observation], ...] = (
     ProcessFacts,
     ParameterPlacement,
     ReplicaValues,
+    LoadFollowed,
+    EmbeddingRows,
+    AverageDecay,
+    OptimizerValues,
+    PartNotLoaded,
 )
 # Texts of the marks that traincheck makes; a user's mark with one of them is told apart.
 MARK_TEXTS = MARKS | {observation.text for observation in OBSERVATIONS}
