@@ -17,6 +17,7 @@ from traincheck.schema.protocols import Rule
 
 # Beginning of a code -> what such rules are about.
 THEMES: Mapping[str, str] = {
+    "TC0": "General properties",
     "TC1": "Parameters and optimizer",
     "TC2": "Step window",
     "TC3": "Modes and arguments",

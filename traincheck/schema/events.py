@@ -347,18 +347,20 @@ class CheckpointEvent(EventBase, frozen=True, kw_only=True, tag="checkpoint"):
 
 
 class WarningEvent(EventBase, frozen=True, kw_only=True, tag="warning"):
-    """A Python warning raised during the run.
+    """A Python warning raised during the run, or one that a library logged.
 
     Attributes:
-        category: class name.
+        category: class name; of a record of a logger its level, such as ``WARNING``.
         text: the message.
         where: ``file:line`` it points to.
+        logger: name of the logger; empty for warnings of Python.
     """
 
     kind: ClassVar[Literal["warning"]] = "warning"
     category: str = ""
     text: str = ""
     where: str | None = None
+    logger: str = ""
 
 
 class ChecksumEvent(EventBase, frozen=True, kw_only=True, tag="checksum"):

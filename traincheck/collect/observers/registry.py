@@ -7,9 +7,12 @@ from traincheck.collect.observers.auxiliary_models import AuxiliaryModelObserver
 from traincheck.collect.observers.base import Observer
 from traincheck.collect.observers.eval_weights import EvalWeightObserver
 from traincheck.collect.observers.external_writes import ExternalWriteObserver
+from traincheck.collect.observers.hyperparameters import HyperparameterObserver
 from traincheck.collect.observers.loaded_averages import LoadedAverageObserver
 from traincheck.collect.observers.loss_broadcast import LossBroadcastObserver
+from traincheck.collect.observers.metric_uses import MetricObserver
 from traincheck.collect.observers.model_inputs import ModelInputObserver
+from traincheck.collect.observers.overwritten_rates import OverwrittenRateObserver
 from traincheck.collect.observers.process_facts import ProcessFactsObserver
 from traincheck.collect.observers.recomputation import RecomputationObserver
 from traincheck.collect.observers.stale_gradients import StaleGradientObserver
@@ -27,4 +30,7 @@ OBSERVERS: tuple[type[Observer], ...] = (
     WorkerRngObserver,
     RecomputationObserver,
     ProcessFactsObserver,
+    HyperparameterObserver,
+    OverwrittenRateObserver,
+    MetricObserver,
 )

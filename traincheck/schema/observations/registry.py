@@ -17,8 +17,14 @@ from traincheck.schema.observations.gradients import (
     UnclearedGradients,
     WrittenGradients,
 )
+from traincheck.schema.observations.hyperparameters import (
+    IneffectiveWrite,
+    LoadedHyperparameters,
+    OverwrittenRates,
+)
 from traincheck.schema.observations.loaded_averages import LoadedAverage
 from traincheck.schema.observations.loss_broadcast import LossBroadcast
+from traincheck.schema.observations.metric_uses import MetricUse
 from traincheck.schema.observations.model_inputs import ModelInputs
 from traincheck.schema.observations.model_structure import ModelStructure
 from traincheck.schema.observations.process_facts import ProcessFacts
@@ -43,6 +49,10 @@ OBSERVATIONS: tuple[type[Observation], ...] = (
     WorkerRng,
     Recomputation,
     ProcessFacts,
+    LoadedHyperparameters,
+    IneffectiveWrite,
+    OverwrittenRates,
+    MetricUse,
 )
 # Texts of the marks that traincheck makes; a user's mark with one of them is told apart.
 MARK_TEXTS = MARKS | {observation.text for observation in OBSERVATIONS}
