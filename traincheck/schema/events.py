@@ -354,6 +354,8 @@ class WarningEvent(EventBase, frozen=True, kw_only=True, tag="warning"):
         text: the message.
         where: ``file:line`` it points to.
         logger: name of the logger; empty for warnings of Python.
+        caller: ``file:line`` of the nearest code outside installed packages, if ``where`` is inside
+            one.
     """
 
     kind: ClassVar[Literal["warning"]] = "warning"
@@ -361,6 +363,7 @@ class WarningEvent(EventBase, frozen=True, kw_only=True, tag="warning"):
     text: str = ""
     where: str | None = None
     logger: str = ""
+    caller: str | None = None
 
 
 class ChecksumEvent(EventBase, frozen=True, kw_only=True, tag="checksum"):

@@ -6,9 +6,11 @@ Many bugs print warnings that nobody reads.
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -16,6 +18,9 @@ from traincheck.collect import masking
 from traincheck.collect.instruments.base import Instrument
 from traincheck.collect.trace_writer.emitter import HIDDEN_FILE, hidden
 
+_PACKAGES = "site-packages"
+_STANDARD = str(Path(os.__file__).parent)
+_OURS = str(Path(__file__).parents[2])
 _MAX_TEXT = 500
 _MAX_READ = 4000
 # Loggers of libraries whose warnings may mean a fault
@@ -126,11 +131,24 @@ class PythonWarnings(Instrument):
         fields = {"category": category, "text": _text(message), "where": at}
         if logger:
             fields["logger"] = logger
+        if at is not None and _PACKAGES in at:
+            fields["caller"] = _caller(sys._getframe(1))
         em.event("warning", fields)
 
 
 def _text(message: Any) -> str:
     return masking.message(str(message)[:_MAX_READ])[:_MAX_TEXT]
+
+
+def _caller(frame: FrameType | None) -> str | None:
+    """``file:line`` of the nearest code that is in no installed package."""
+    while frame is not None:
+        name = frame.f_code.co_filename
+        is_program = _PACKAGES not in name and not name.startswith(("<", _OURS, _STANDARD))
+        if is_program and name != HIDDEN_FILE:
+            return f"{name}:{frame.f_lineno}"
+        frame = frame.f_back
+    return None
 
 
 def _is_internal(frame: FrameType) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from traincheck.collect.observers.attention_softmax import AttentionSoftmaxObserver
 from traincheck.collect.observers.auxiliary_models import AuxiliaryModelObserver
 from traincheck.collect.observers.base import Observer
+from traincheck.collect.observers.dataset_reads import DatasetReadObserver
+from traincheck.collect.observers.epoch_orders import EpochOrderObserver
 from traincheck.collect.observers.eval_weights import EvalWeightObserver
 from traincheck.collect.observers.external_writes import ExternalWriteObserver
 from traincheck.collect.observers.hyperparameters import HyperparameterObserver
@@ -33,4 +35,6 @@ OBSERVERS: tuple[type[Observer], ...] = (
     HyperparameterObserver,
     OverwrittenRateObserver,
     MetricObserver,
+    EpochOrderObserver,
+    DatasetReadObserver,
 )

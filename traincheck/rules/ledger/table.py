@@ -9,6 +9,8 @@ from traincheck.rules.ledger.tc068_rate_set_for_one_group import RateSetForOneGr
 from traincheck.rules.ledger.tc069_rate_overwritten_by_scheduler import RateOverwrittenByScheduler
 from traincheck.rules.ledger.tc070_metric_for_two_phases import MetricForTwoPhases
 from traincheck.rules.ledger.tc071_metric_never_reset import MetricNeverReset
+from traincheck.rules.ledger.tc072_drawn_order_lost import DrawnOrderLost
+from traincheck.rules.ledger.tc073_dataset_written_when_read import DatasetWrittenWhenRead
 from traincheck.schema.protocols import Rule
 
 RULES: tuple[Rule, ...] = (
@@ -19,4 +21,6 @@ RULES: tuple[Rule, ...] = (
     RateOverwrittenByScheduler(),
     MetricForTwoPhases(),
     MetricNeverReset(),
+    DrawnOrderLost(),
+    DatasetWrittenWhenRead(),
 )

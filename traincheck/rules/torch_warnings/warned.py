@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from msgspec import structs
+
 from traincheck.rules.base.rule import BuiltInRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, MarkEvent, WarningEvent
@@ -72,6 +74,8 @@ class WarningRule(BuiltInRule):
             return []
         if known.unless_at is not None and re.search(known.unless_at, event.where or ""):
             return []
+        if event.caller is not None:  # the line in the library says less
+            event = structs.replace(event, where=event.caller)
         return [self._violation(known, event)]
 
     def _violation(self, known: Known, event: WarningEvent) -> Violation:

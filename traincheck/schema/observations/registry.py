@@ -10,6 +10,7 @@ from traincheck.schema.observations.auxiliary_models import (
     AuxiliaryTraining,
 )
 from traincheck.schema.observations.base import Observation
+from traincheck.schema.observations.data_reads import DatasetReads, EpochOrder
 from traincheck.schema.observations.eval_weights import EvalWeights, EvalWrites
 from traincheck.schema.observations.external_writes import ExternalWrites
 from traincheck.schema.observations.gradients import (
@@ -53,6 +54,8 @@ OBSERVATIONS: tuple[type[Observation], ...] = (
     IneffectiveWrite,
     OverwrittenRates,
     MetricUse,
+    EpochOrder,
+    DatasetReads,
 )
 # Texts of the marks that traincheck makes; a user's mark with one of them is told apart.
 MARK_TEXTS = MARKS | {observation.text for observation in OBSERVATIONS}
