@@ -119,13 +119,13 @@ class DatasetReadObserver(Observer):
         return hidden(fetch)
 
     def _begin(self, fetcher: Any, index: Any) -> tuple[_Pass, _Fetch] | None:
-        em = self._session.local.em
-        if em is not None and em.busy:
+        em = self._session.local.em or self._session.emitter()
+        if em.busy:
             return None
         try:
             with unseen():
                 known = self._known(fetcher.dataset)
-                current = None if known is None else self._pass(known, fetcher)
+                current = None if known is None else self._pass(em, known, fetcher)
                 if known is None or current is None:
                     setattr(fetcher, _OVER, True)
                     return None
@@ -147,10 +147,12 @@ class DatasetReadObserver(Observer):
             self._datasets[id(dataset)] = known
         return None if known.is_over else known
 
-    def _pass(self, known: _Dataset, fetcher: Any) -> _Pass | None:
+    def _pass(self, em: Emitter, known: _Dataset, fetcher: Any) -> _Pass | None:
         """The present pass; None if it is observed no longer."""
         now = known.now
         if now is None or now.fetcher() is not fetcher:
+            if now is not None and now.number and now.left > 0:  # it was short
+                self._tell(em, known.ref(), now)
             now = known.now = _Pass(weakref.ref(fetcher), known.passes)
             known.passes += 1
             known.is_over = known.passes >= _PASSES

@@ -43,8 +43,11 @@ class LoadedSettingReplacesAsked(InForceRule, code="TC065"):
         https://github.com/pytorch/examples/issues/816, https://github.com/NVIDIA/Megatron-LM/issues/963
     """
 
-    title = "The checkpoint replaces {variables} that the program asks for"
-    likely_cause = "optimizer.load_state_dict(){where} also restores hyper-parameters: {observed}."
+    title = "The checkpoint replaces hyper-parameters that the program asks for"
+    likely_cause = (
+        "optimizer.load_state_dict() restores the hyper-parameters of the checkpoint together with "
+        "its state, and nothing sets them again."
+    )
     fix = (
         "Set the values again after the load: for group in optimizer.param_groups: "
         'group["lr"] = lr.'

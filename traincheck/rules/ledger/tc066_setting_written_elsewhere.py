@@ -54,7 +54,9 @@ class SettingWrittenElsewhere(BuiltInRule, code="TC066"):
     """
 
     title = "A hyper-parameter is set where the optimizer does not read it"
-    likely_cause = "{observed}."
+    likely_cause = (
+        "The program writes to a copy of the groups, or to a place from which groups are only made."
+    )
     fix = "Write to the groups in use: for group in optimizer.param_groups: {expected}."
     needs = Needs(
         calls=frozenset({Families.OPTIMIZER_STEP}), kinds=frozenset({"optimizer", "step"})

@@ -41,7 +41,9 @@ class ScheduleHoldsOldGroups(InForceRule, code="TC067"):
     """
 
     title = "A schedule writes to parameter groups that the optimizer no longer has"
-    likely_cause = "{observed}."
+    likely_cause = (
+        "load_state_dict() makes new groups, and the schedule was made with the old ones before it."
+    )
     fix = (
         "Make the schedule after optimizer.load_state_dict(), or keep the optimizer in it and read "
         "optimizer.param_groups at each step."

@@ -43,7 +43,10 @@ class RateOverwrittenByScheduler(EventRule, code="TC069"):
     """
 
     title = "A scheduler overwrites the learning rates that the program sets"
-    likely_cause = "{observed}."
+    likely_cause = (
+        "The program sets the rate between optimizer.step() and scheduler.step(){where}, which "
+        "computes it from the base rate."
+    )
     fix = (
         "Compute the rate in the scheduler, or drop the scheduler. A write counts only after "
         "scheduler.step() and before optimizer.step()."

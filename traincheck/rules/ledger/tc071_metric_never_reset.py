@@ -42,7 +42,10 @@ class MetricNeverReset(EventRule, code="TC071"):
     """
 
     title = "A metric of the evaluation is never reset"
-    likely_cause = "{observed}."
+    likely_cause = (
+        "metric.reset() is never called between evaluations, so compute(){where} goes on from the "
+        "last one."
+    )
     fix = "Call metric.reset() after metric.compute(), or before each evaluation."
     needs = needs_of(MetricUse)
 

@@ -66,8 +66,8 @@ class DrawnOrderLost(BuiltInRule, code="TC072"):
 
     title = "A shuffled order is lost: each epoch has the same sorted batches"
     likely_cause = (
-        "The sampler draws random numbers, and the indices are sorted again before they are used, "
-        "as by a set: {observed}."
+        "The sampler draws a permutation, and the indices are sorted again before they are used, "
+        "as by a set."
     )
     fix = "Keep the permutation in a list or in dict.fromkeys(...), which keep the order."
     needs = BATCHES | needs_of(EpochOrder)
