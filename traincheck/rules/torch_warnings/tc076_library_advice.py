@@ -17,7 +17,7 @@ KNOWN = (
     ),
     Known(
         name="loss-type-unknown",
-        text=r"was set in the config but it is unrecogni[sz]ed\. Using the default loss",
+        text=r"loss_type=(?!None).* was set in the config but it is unrecogni[sz]ed\. Using the",
         title="The model is trained with another loss than its config names",
         cause="transformers does not know this loss and uses that of causal models: {observed}",
         fix="Correct config.loss_type, or compute the loss in the program.",
@@ -72,13 +72,6 @@ KNOWN = (
         fix='Pass label_names=["labels"] to TrainingArguments.',
     ),
     Known(
-        name="keys-missing",
-        text=r"There were missing keys in the checkpoint model loaded",
-        title="A checkpoint that training resumes from lacks weights",
-        cause="These weights keep the values from before the load: {observed}",
-        fix="Save and load with the same model; tied weights alone may be missing.",
-    ),
-    Known(
         name="sequence-too-long",
         text=r"Token indices sequence length is longer than the specified maximum sequence length",
         title="A text is longer than the model allows",
@@ -112,7 +105,6 @@ class LibraryAdvice(WarningRule, code="TC076", severity="info"):
         - A metric that is not reduced over ranks.
         - training_step without a loss.
         - Evaluation without data or labels.
-        - Missing keys in a checkpoint that training resumes from.
 
     Stays quiet on:
         - All other warnings.
