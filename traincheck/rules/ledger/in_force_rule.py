@@ -35,5 +35,5 @@ def line(where: str | None) -> str:
 
 
 def subject(course: Course) -> Subject:
-    """What the findings about an optimizer are about."""
+    """The subject of a finding about an optimizer."""
     return Subject(api=Families.OPTIMIZER_STEP, variable=course.made.id)
