@@ -7,7 +7,14 @@ from dataclasses import dataclass, field
 
 from traincheck.facts.provider import Fact
 from traincheck.schema.claims import Needs
-from traincheck.schema.events import CallEvent, Event, MarkEvent, OptimizerEvent, StepEvent
+from traincheck.schema.events import (
+    CallEvent,
+    CheckpointEvent,
+    Event,
+    MarkEvent,
+    OptimizerEvent,
+    StepEvent,
+)
 from traincheck.schema.observations.base import needs_of
 from traincheck.schema.observations.hyperparameters import LoadedHyperparameters, LoadedSetting
 from traincheck.schema.observations.reading import observed
@@ -16,7 +23,7 @@ from traincheck.schema.values import number
 
 IN_FORCE = Needs(
     calls=frozenset({Families.OPTIMIZER_STEP, Families.SCHEDULER_STEP, Families.SCHEDULER_CREATED}),
-    kinds=frozenset({"optimizer", "step"}),
+    kinds=frozenset({"checkpoint", "optimizer", "step"}),
 ) | needs_of(LoadedHyperparameters)
 
 
@@ -76,6 +83,9 @@ class Course:
         updates: recorded steps in which it stepped.
         schedulers: classes of its schedulers, with the line of their creation or first step.
         loads: in order.
+        is_loaded: whether its state was loaded.
+        takes_base_rate: whether a scheduler starts from the base rate of what was loaded: it was
+            created after the load, or loaded itself.
     """
 
     made: OptimizerEvent
@@ -84,6 +94,8 @@ class Course:
     schedulers: dict[str, str | None] = field(default_factory=dict)
     loads: list[Load] = field(default_factory=list)
     is_followed: bool = True
+    is_loaded: bool = False
+    takes_base_rate: bool = False
 
     @property
     def label(self) -> str:
@@ -133,6 +145,8 @@ class HyperparametersInForce(Fact):
             self._enter_call(event)
         elif isinstance(event, StepEvent):
             self._turn(event)
+        elif isinstance(event, CheckpointEvent):
+            self._enter_load(event)
         elif isinstance(event, MarkEvent):
             found = observed(event, LoadedHyperparameters)
             if found is not None and found.owner in self.courses:
@@ -148,6 +162,14 @@ class HyperparametersInForce(Fact):
             self._stepped.add(course.made.id)
         elif family in (Families.SCHEDULER_STEP, Families.SCHEDULER_CREATED):
             course.schedulers.setdefault(event.api.rpartition(".")[0], event.where)
+            course.takes_base_rate |= course.is_loaded and family == Families.SCHEDULER_CREATED
+
+    def _enter_load(self, event: CheckpointEvent) -> None:
+        if event.op != "load_state_dict":
+            return
+        for owner, course in self.courses.items():
+            course.is_loaded |= event.owner == owner
+            course.takes_base_rate |= event.target in course.schedulers
 
     def _turn(self, event: StepEvent) -> None:
         self.has_gap |= not event.recorded

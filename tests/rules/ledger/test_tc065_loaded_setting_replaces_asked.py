@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -99,6 +100,32 @@ def test_quiet_on_healthy_stages(tmp_path: Path, then: Callable[[Any], object]) 
 
 def test_quiet_on_a_resume_with_the_same_rate(tmp_path: Path) -> None:
     assert quiet("TC065", recorded(tmp_path, lambda: second_stage(rate=1e-2))) is Verdict.HELD
+
+
+def resumed(*, rate: float, scheduler_state: bool = True, made_after: bool = False) -> None:
+    """A decaying schedule that is resumed by an optimizer that is created with ``rate``."""
+    first = model()
+    optimizer = torch.optim.SGD(first.parameters(), lr=0.1)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    train(first, optimizer, 5, after=lambda _: schedule.step())
+    second = torch.optim.SGD(first.parameters(), lr=rate)
+    make = functools.partial(torch.optim.lr_scheduler.ExponentialLR, second, 0.9)
+    again = None if made_after else make()
+    second.load_state_dict(optimizer.state_dict())
+    again = again or make()
+    if scheduler_state:
+        again.load_state_dict(schedule.state_dict())
+    train(first, second, 8, after=lambda _: again.step())
+
+
+@pytest.mark.parametrize("made_after", [False, True])
+def test_fires_on_the_base_rate_of_a_schedule(tmp_path: Path, made_after: bool) -> None:
+    events = recorded(tmp_path, lambda: resumed(rate=0.02, made_after=made_after))
+    assert mentions(fires("TC065", events), "lr=0.02", "0.1")
+
+
+def test_quiet_on_a_resume_of_the_same_schedule(tmp_path: Path) -> None:
+    assert quiet("TC065", recorded(tmp_path, lambda: resumed(rate=0.1))) is Verdict.HELD
 
 
 def test_quiet_on_a_search_for_a_rate(tmp_path: Path) -> None:

@@ -37,7 +37,11 @@ from traincheck.schema.observations.hyperparameters import (
 if TYPE_CHECKING:
     from traincheck.collect.context import Recorder
 
-_NAMES = ("lr", "weight_decay", "momentum", "betas", "dampening", "nesterov", "alpha", "rho", "eps")
+_BASE = "initial_lr"  # of a schedule, once a scheduler exists
+_NAMES = (
+    "lr", "weight_decay", "momentum", "betas", "dampening", "nesterov", "alpha", "rho", "eps",
+    _BASE,
+)  # fmt: skip
 _ATTRIBUTES = ("lr", "learning_rate", "weight_decay", "momentum")
 _SETTING = {"learning_rate": "lr"}  # of an attribute with another name
 _MOST_COPIES, _MOST_OLD, _MOST_LOADS = 8, 64, 8
@@ -303,16 +307,17 @@ class HyperparameterObserver(Observer):
         if load.ends < _ENDS:
             return True
         now = list(map(_settings, optimizer.param_groups))
+        triples = enumerate(zip(load.before, load.after, now))
         settings = [
             LoadedSetting(
                 index,
                 name,
-                *_texts(before[name], after[name], later[name]),
-                is_default=_is_default(optimizer, name, before[name]),
+                *_texts(_before(before, name), after[name], later[name]),
+                is_default=_is_default(optimizer, name, _before(before, name)),
             )
-            for index, (before, after, later) in enumerate(zip(load.before, load.after, now))
-            for name in before
-            if name in after and name in later and before[name] != after[name]
+            for index, (before, after, later) in triples
+            for name in after
+            if name in later and _before(before, name) not in (None, after[name])
         ]
         write(em, LoadedHyperparameters(load.owner, tuple(settings), load.where))
         return False
@@ -368,8 +373,14 @@ def _texts(*values: Any) -> tuple[str, str, str]:
     return first, second, third
 
 
+def _before(values: _Settings, name: str) -> Any:
+    """A value before a load; without a scheduler, the rate is that from which one would start."""
+    return values.get(name, values.get("lr") if name == _BASE else None)
+
+
 def _is_default(optimizer: Optimizer, name: str, value: Any) -> bool:
     """Whether the class has this default, or a rate of zero, which is a placeholder."""
+    name = "lr" if name == _BASE else name
     if name == "lr" and not value:
         return True
     try:

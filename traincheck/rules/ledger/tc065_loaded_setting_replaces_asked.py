@@ -11,6 +11,7 @@ from traincheck.schema.findings import Symptom, Violation
 from traincheck.schema.observations.hyperparameters import LoadedSetting
 
 _UPDATES = 3  # with the loaded value
+_BASE = "initial_lr"
 
 
 class LoadedSettingReplacesAsked(InForceRule, code="TC065"):
@@ -28,9 +29,11 @@ class LoadedSettingReplacesAsked(InForceRule, code="TC065"):
         - A loaded rate that is constant to the end and larger than the one asked for.
         - A loaded rate that an earlier optimizer of the same run was created with.
         - A loaded weight decay, momentum or betas that differ from what was asked for.
+        - A schedule that starts from the base rate of the checkpoint, and not from the rate asked
+          for.
 
     Stays quiet on:
-        - Optimizers with a scheduler, and rates that change after the load.
+        - Rates that change after the load, by a scheduler or by the program.
         - Values that the program sets again after the load.
         - Constructors that leave the default, or a rate of zero.
         - A loaded rate below the one asked for: an earlier run may have decayed it.
@@ -59,7 +62,7 @@ class LoadedSettingReplacesAsked(InForceRule, code="TC065"):
             for load in course.loads[-1:]:
                 self.triggered += 1
                 settings = [s for s in load.settings if self._is_contradiction(course, load, s)]
-                if settings and load.updates >= _UPDATES and not course.schedulers:
+                if settings and load.updates >= _UPDATES:
                     found.append(self._violation(course, load, settings))
         return found
 
@@ -68,6 +71,10 @@ class LoadedSettingReplacesAsked(InForceRule, code="TC065"):
             return False
         if repr(_asked(course.made, setting)) != setting.before:
             return False  # it was written since
+        if setting.name == _BASE:
+            return course.takes_base_rate
+        if course.schedulers:
+            return False
         if setting.name != "lr":
             return True
         asked, loaded = _number(setting.before), _number(setting.loaded)
@@ -91,16 +98,18 @@ class LoadedSettingReplacesAsked(InForceRule, code="TC065"):
         names = list(dict.fromkeys(setting.name for setting in settings))
         first = settings[0]
         several = f" (and {', '.join(names[1:])})" if names[1:] else ""
+        how = "its schedule starts from" if first.name == _BASE else "trains with"
+        name = "lr" if first.name == _BASE else first.name
         observed = (
-            f"{course.label} was created with {first.name}={first.before}{line(course.made.where)}"
-            f" and trains with {first.loaded} of the checkpoint{several}"
+            f"{course.label} was created with {name}={first.before}{line(course.made.where)}"
+            f" and {how} {first.loaded} of the checkpoint{several}"
         )
         return self.violation(
             load.mark,
             subject=subject(course),
             symptom=Symptom.SCHEDULE,
-            message=f"the load replaces {first.name} of {course.label}{line(load.where)}",
-            expected=f"{first.name}={first.before}, as asked for",
+            message=f"the load replaces {name} of {course.label}{line(load.where)}",
+            expected=f"{name}={first.before}, as asked for",
             observed=observed,
             evidence=(course.made, load.mark),
         )
@@ -109,7 +118,8 @@ class LoadedSettingReplacesAsked(InForceRule, code="TC065"):
 def _asked(made: OptimizerEvent, setting: LoadedSetting) -> object:
     if setting.group >= len(made.groups):
         return None
-    value = made.groups[setting.group].hyper.get(setting.name)
+    name = "lr" if setting.name == _BASE else setting.name
+    value = made.groups[setting.group].hyper.get(name)
     return tuple(value) if isinstance(value, (list, tuple)) else value
 
 

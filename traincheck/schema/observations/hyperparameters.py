@@ -19,8 +19,8 @@ class LoadedSetting:
 
     Attributes:
         group: index of the group.
-        name: such as `lr`.
-        before: the value right before the load.
+        name: such as `lr`; `initial_lr` is the rate that a schedule starts from.
+        before: the value right before the load; of `initial_lr` without a scheduler, that of `lr`.
         loaded: the value right after it.
         later: the value after the next update.
         is_default: whether `before` is the default of the class, so that nobody need have asked
