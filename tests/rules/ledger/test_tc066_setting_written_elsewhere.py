@@ -47,13 +47,21 @@ def in_an_attribute() -> None:
     train(trained, optimizer)
 
 
+def under_another_key() -> None:
+    trained, optimizer = made()
+    train(trained, optimizer, 2)
+    for group in optimizer.param_groups:
+        group["learning_rate"] = 0.01
+    train(trained, optimizer)
+
+
 def test_fires_on_a_written_copy() -> None:
     finding = fires("TC066", BROKEN)
     assert (finding.first_step, finding.subject.variable, finding.violations) == (1, "opt0", 1)
     assert mentions(finding, "0.01", "train.py:20")
 
 
-@pytest.mark.parametrize("program", [in_a_copy, in_defaults, in_an_attribute])
+@pytest.mark.parametrize("program", [in_a_copy, in_defaults, in_an_attribute, under_another_key])
 def test_fires_on_real_programs(tmp_path: Path, program: Callable[[], None]) -> None:
     assert mentions(fires("TC066", recorded(tmp_path, program)), "stays 0.1")
 

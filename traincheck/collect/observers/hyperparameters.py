@@ -28,6 +28,7 @@ from traincheck.schema.observations.hyperparameters import (
     ATTRIBUTE,
     DEFAULTS,
     OLD_GROUP,
+    OTHER_KEY,
     STATE_DICT,
     IneffectiveWrite,
     LoadedHyperparameters,
@@ -43,7 +44,11 @@ _NAMES = (
     _BASE,
 )  # fmt: skip
 _ATTRIBUTES = ("lr", "learning_rate", "weight_decay", "momentum")
-_SETTING = {"learning_rate": "lr"}  # of an attribute with another name
+# Names that the program may take for those of the optimizer
+_SETTING = {
+    "learning_rate": "lr", "lrate": "lr", "LR": "lr", "decay": "weight_decay",
+    "weight_decay_rate": "weight_decay",
+}  # fmt: skip
 _MOST_COPIES, _MOST_OLD, _MOST_LOADS = 8, 64, 8
 _MOST_WRITTEN = 32  # observations of a run
 _MOST_GROUPS = 64
@@ -116,6 +121,12 @@ class _Beside(NamedTuple):
                 (ATTRIBUTE, name): own[name]
                 for name in _ATTRIBUTES
                 if name in own and _is_plain(own[name])
+            }
+            first = optimizer.param_groups[0] if optimizer.param_groups else {}
+            values |= {
+                (OTHER_KEY, name): first[name]
+                for name in _SETTING
+                if name in first and _is_plain(first[name])
             }
         return cls(values, list(map(_settings, optimizer.param_groups[:_MOST_GROUPS])))
 

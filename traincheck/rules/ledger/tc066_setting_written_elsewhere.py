@@ -13,6 +13,7 @@ from traincheck.schema.observations.base import needs_of
 from traincheck.schema.observations.hyperparameters import (
     ATTRIBUTE,
     DEFAULTS,
+    OTHER_KEY,
     STATE_DICT,
     IneffectiveWrite,
 )
@@ -23,7 +24,14 @@ _PLACES = {
     STATE_DICT: "a copy of its groups that state_dict() returned",
     DEFAULTS: "optimizer.defaults, which only new groups read",
     ATTRIBUTE: "an attribute that it does not read",
+    OTHER_KEY: "a key of its groups that it does not read",
 }
+
+# Names of hyper-parameters under which the program writes them
+_NAMES = {
+    "learning_rate": "lr", "lrate": "lr", "LR": "lr", "decay": "weight_decay",
+    "weight_decay_rate": "weight_decay",
+}  # fmt: skip
 
 
 class SettingWrittenElsewhere(BuiltInRule, code="TC066"):
@@ -40,6 +48,7 @@ class SettingWrittenElsewhere(BuiltInRule, code="TC066"):
         - optimizer.state_dict()["param_groups"][0]["lr"] = lr, without a load.
         - optimizer.defaults["lr"] = lr.
         - optimizer.lr = lr.
+        - group["learning_rate"] = lr.
 
     Stays quiet on:
         - State dicts that are changed to be loaded or saved.
@@ -95,7 +104,7 @@ class SettingWrittenElsewhere(BuiltInRule, code="TC066"):
             subject=Subject(api=Families.OPTIMIZER_STEP, variable=found.owner),
             symptom=Symptom.SCHEDULE,
             message=f"{found.name} of {label} is written where the optimizer does not read it",
-            expected=f'group["{found.name}"] = value',
+            expected=f'group["{_NAMES.get(found.name, found.name)}"] = value',
             observed=observed_text,
             evidence=(event,) if made is None else (made, event),
         )

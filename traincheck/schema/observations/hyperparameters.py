@@ -11,6 +11,7 @@ STATE_DICT = "state_dict"
 OLD_GROUP = "old group"
 DEFAULTS = "defaults"
 ATTRIBUTE = "attribute"
+OTHER_KEY = "other key"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +63,9 @@ class IneffectiveWrite(Observation):
         owner: id of the optimizer.
         place: `state_dict`, a group of a state that `Optimizer.state_dict` returned and that was
             neither loaded nor saved; `old group`, a group that `load_state_dict` has replaced;
-            `defaults`, which new groups alone get; or `attribute`, one of the optimizer itself.
-        name: of the hyper-parameter, or of the attribute.
+            `defaults`, which new groups alone get; `attribute`, one of the optimizer itself; or
+            `other key`, one of its first group that its class does not have.
+        name: of the hyper-parameter, the attribute or the key.
         before: the value in this place before the write.
         written: the value there now.
         in_force: the value in the group that the optimizer uses.
