@@ -30,6 +30,11 @@ class Stored(Dataset[Any]):
             self.items = items.numpy()
         elif kind == "list":
             self.items = [row.numpy() for row in items]
+        elif kind == "dict":
+            self.items = {"x": items}
+        elif kind == "columns":
+            self.items = (items, items.sum(1))
+        self.column: Any = {"dict": "x", "columns": 0}.get(kind)
 
     def __len__(self) -> int:
         return _SIZE
@@ -37,7 +42,8 @@ class Stored(Dataset[Any]):
 
 class InPlace(Stored):
     def __getitem__(self, index: int) -> Any:
-        item = self.items[index]
+        items = self.items if self.column is None else self.items[self.column]
+        item = items[index]
         item -= 0.5
         return torch.as_tensor(item)
 
@@ -104,7 +110,7 @@ def test_fires_on_changed_samples() -> None:
     assert mentions(finding, "Digits.images", 32, 7)
 
 
-@pytest.mark.parametrize("kind", ["tensor", "array", "list"])
+@pytest.mark.parametrize("kind", ["tensor", "array", "list", "dict", "columns"])
 @pytest.mark.parametrize("is_part", [False, True])
 def test_fires_on_real_datasets(tmp_path: Path, kind: str, is_part: bool) -> None:
     dataset: Any = InPlace(kind)

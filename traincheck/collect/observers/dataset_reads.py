@@ -17,6 +17,7 @@ import torch
 from torch.utils import data
 from torch.utils.data import _utils
 
+from traincheck.collect import masking
 from traincheck.collect.observers.base import Hook, Observer, Patcher
 from traincheck.collect.observers.worker_rng import states
 from traincheck.collect.tensors.fingerprint import PLAIN_TYPES, byte_view, hash64, is_plain_cpu
@@ -35,7 +36,7 @@ _SAMPLES = 32  # of a fetch that are compared with an earlier pass
 _ITEMS = 8  # of a fetch whose stored items are compared
 _MOST_LEAVES, _MOST_DEPTH = 16, 3
 _LARGEST = 1 << 20  # bytes of a leaf
-_ATTRIBUTES = 32
+_ATTRIBUTES, _COLUMNS = 32, 8
 _PLAIN = (bool, int, float, str, type(None))
 
 _Digests = dict[int, int]
@@ -250,8 +251,8 @@ def _items(dataset: Any, indices: list[int]) -> dict[tuple[int, str], _Item]:
         places = [(index, dataset.indices[place]) for index, place in places]
         dataset = dataset.dataset
     count = 1 + max((place for _, place in places), default=0)
-    for name, value in list(getattr(dataset, "__dict__", {}).items())[:_ATTRIBUTES]:
-        if not _is_indexed(value) or len(value) < count:
+    for name, value in _columns(dataset):
+        if len(value) < count:
             continue
         for index, place in places:
             leaves = _leaves(value[place])
@@ -259,6 +260,21 @@ def _items(dataset: Any, indices: list[int]) -> dict[tuple[int, str], _Item]:
                 digests = frozenset(digest for digest, _ in leaves)
                 found[index, name] = _Item(digests, any(has_data for _, has_data in leaves))
     return found
+
+
+def _columns(dataset: Any) -> Iterator[tuple[str, Any]]:
+    """Attributes that an index may go to, and the tensors and arrays in short lists and dicts."""
+    for name, value in list(getattr(dataset, "__dict__", {}).items())[:_ATTRIBUTES]:
+        if _is_indexed(value):
+            yield name, value
+        parts: list[tuple[Any, Any]] = []
+        if type(value) is dict and len(value) <= _COLUMNS:
+            parts = [(masking.key(str(key)), item) for key, item in value.items()]
+        elif type(value) in (list, tuple) and len(value) <= _COLUMNS:
+            parts = list(enumerate(value))
+        for key, item in parts:
+            if type(item) not in (list, tuple) and _is_indexed(item):
+                yield f"{name}[{key}]", item
 
 
 def _is_indexed(value: Any) -> bool:
