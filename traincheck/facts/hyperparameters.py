@@ -25,6 +25,7 @@ IN_FORCE = Needs(
     calls=frozenset({Families.OPTIMIZER_STEP, Families.SCHEDULER_STEP, Families.SCHEDULER_CREATED}),
     kinds=frozenset({"checkpoint", "optimizer", "step"}),
 ) | needs_of(LoadedHyperparameters)
+_FAINT = 1e-6  # of the largest rate
 
 
 @dataclass(slots=True)
@@ -53,6 +54,9 @@ class GroupRates:
         changes: number of updates that had another rate than the one before.
         since: updates after the last change.
         was_zero: whether any was zero.
+        peak: the largest.
+        faint: updates at the end with less than a millionth of it, and more than zero.
+        faint_in: the first of these.
     """
 
     first: float
@@ -61,6 +65,9 @@ class GroupRates:
     changed_in: StepEvent | None = None
     since: int = 0
     was_zero: bool = False
+    peak: float = 0.0
+    faint: int = 0
+    faint_in: StepEvent | None = None
 
     def enter(self, rate: float, event: StepEvent) -> None:
         """The rate of the next update."""
@@ -71,6 +78,10 @@ class GroupRates:
         else:
             self.since += 1
         self.was_zero |= not rate
+        self.peak = max(self.peak, rate)
+        self.faint = self.faint + 1 if 0 < rate < _FAINT * self.peak else 0
+        if self.faint == 1:
+            self.faint_in = event
 
 
 @dataclass(slots=True)
@@ -114,7 +125,7 @@ class Course:
         if not self.is_followed:
             return
         if not self.groups:
-            self.groups = [GroupRates(rate, rate, was_zero=not rate) for rate in rates]
+            self.groups = [GroupRates(rate, rate, was_zero=not rate, peak=rate) for rate in rates]
             return
         before = [group.last for group in self.groups]
         for group, rate in zip(self.groups, rates):

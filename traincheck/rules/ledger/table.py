@@ -11,6 +11,7 @@ from traincheck.rules.ledger.tc070_metric_for_two_phases import MetricForTwoPhas
 from traincheck.rules.ledger.tc071_metric_never_reset import MetricNeverReset
 from traincheck.rules.ledger.tc072_drawn_order_lost import DrawnOrderLost
 from traincheck.rules.ledger.tc073_dataset_written_when_read import DatasetWrittenWhenRead
+from traincheck.rules.ledger.tc074_rate_decayed_to_nothing import RateDecayedToNothing
 from traincheck.schema.protocols import Rule
 
 RULES: tuple[Rule, ...] = (
@@ -23,4 +24,5 @@ RULES: tuple[Rule, ...] = (
     MetricNeverReset(),
     DrawnOrderLost(),
     DatasetWrittenWhenRead(),
+    RateDecayedToNothing(),
 )
