@@ -33,7 +33,7 @@ class Load:
     """A load of the state of an optimizer that changed hyper-parameters.
 
     Attributes:
-        mark: the record, which follows the second step with an update.
+        mark: the record, which follows the first update.
         updates: steps with an update since that record.
         varies: whether a rate changed since then.
     """

@@ -52,7 +52,6 @@ _SETTING = {
 _MOST_COPIES, _MOST_OLD, _MOST_LOADS = 8, 64, 8
 _MOST_WRITTEN = 32  # observations of a run
 _MOST_GROUPS = 64
-_ENDS = 2  # of steps after a load: the first one may end before the next update
 _OLD_ENDS = 400
 _SCHEDULE = Schedule(first=4, every=25)  # steps in which defaults and attributes are compared
 _OWN = "torch.optim"  # classes whose attributes are known
@@ -65,12 +64,16 @@ _Settings = dict[str, Any]
 
 @dataclass(slots=True)
 class _Copy:
-    """Groups that `state_dict` returned. They hold indices of parameters, and no tensor."""
+    """Groups that `state_dict` returned. They hold indices of parameters, and no tensor.
+
+    waits: whether the optimizer had already stepped in the step in which it was made.
+    """
 
     owner: str
     groups: list[_Group]
     values: list[_Settings]
     where: str | None
+    waits: bool
 
 
 @dataclass(slots=True)
@@ -88,14 +91,17 @@ class _Old:
 
 @dataclass(slots=True)
 class _Load:
-    """Hyper-parameters before and after a load, until an update."""
+    """Hyper-parameters before and after a load, until an update.
+
+    waits: whether the optimizer had already stepped in the step of the load.
+    """
 
     owner: str
     ref: weakref.ref[Optimizer]
     before: list[_Settings]
     after: list[_Settings]
     where: str | None
-    ends: int = 0
+    waits: bool
 
 
 class _Beside(NamedTuple):
@@ -189,9 +195,9 @@ class HyperparameterObserver(Observer):
             return
         if not all(type(group) is dict and _holds_no_tensor(group) for group in groups):
             return
-        known = [copy for copy in self._copies if copy.owner != owner or copy.where != line]
-        known.append(_Copy(owner, groups, list(map(_settings, groups)), line))
-        self._copies[:] = known[-_MOST_COPIES:]
+        waits = owner in self._session.live.used_rates
+        self._copies.append(_Copy(owner, groups, list(map(_settings, groups)), line, waits))
+        del self._copies[:-_MOST_COPIES]
 
     def _wrap_load(self, original: Callable[..., Any]) -> Callable[..., Any]:
         session = self._session
@@ -244,7 +250,8 @@ class HyperparameterObserver(Observer):
                 self._old.append(_Old(owner, ref, index, group, values[index], line))
             index += 1
         others = [load for load in self._loads if load.owner != owner]
-        others.append(_Load(owner, ref, values, list(map(_settings, now)), line))
+        waits = owner in self._session.live.used_rates
+        others.append(_Load(owner, ref, values, list(map(_settings, now)), line, waits))
         self._loads = others[-_MOST_LOADS:]
 
     # -- the ends of steps
@@ -267,8 +274,10 @@ class HyperparameterObserver(Observer):
     def _compare_copies(self, em: Emitter) -> None:
         live = dict(self._session.live.live_optimizers())
         updated = self._session.live.used_rates
-        stepped = [copy for copy in self._copies if copy.owner in updated]
-        self._copies[:] = [copy for copy in self._copies if copy.owner not in updated]
+        stepped = [copy for copy in self._copies if copy.owner in updated and not copy.waits]
+        self._copies[:] = [copy for copy in self._copies if not any(copy is one for one in stepped)]
+        for copy in self._copies:
+            copy.waits &= copy.owner not in updated
         for copy in stepped:
             now = live.get(copy.owner)
             if now is None:
@@ -314,8 +323,8 @@ class HyperparameterObserver(Observer):
         optimizer = load.ref()
         if optimizer is None:
             return False
-        load.ends += load.owner in self._session.live.used_rates
-        if load.ends < _ENDS:
+        if load.waits or load.owner not in self._session.live.used_rates:
+            load.waits = False
             return True
         now = list(map(_settings, optimizer.param_groups))
         triples = enumerate(zip(load.before, load.after, now))
