@@ -138,7 +138,7 @@ class _Beside(NamedTuple):
 
 
 class HyperparameterObserver(Observer):
-    """Wraps `Optimizer.state_dict` and `load_state_dict`, and compares at the ends of steps."""
+    """Wraps `Optimizer.state_dict`, and the end of each load, and compares at the ends of steps."""
 
     produces: ClassVar = (LoadedHyperparameters, IneffectiveWrite)
     hook: ClassVar = Hook.ON_INSTALL
@@ -154,7 +154,7 @@ class HyperparameterObserver(Observer):
     def install(self, patcher: Patcher) -> None:
         """Wrap both functions, and compare at the ends of steps."""
         patcher.replace(Optimizer, "state_dict", self._wrap_state)
-        patcher.replace(Optimizer, "load_state_dict", self._wrap_load)
+        patcher.replace(Optimizer, "__setstate__", self._wrap_load)  # which each load calls
         hooks = self._session.hooks
         hooks.at_step_end.append(self._compare)
         hooks.before_save.append(self._copies.clear)  # a state may be changed for its file
@@ -202,13 +202,13 @@ class HyperparameterObserver(Observer):
     def _wrap_load(self, original: Callable[..., Any]) -> Callable[..., Any]:
         session = self._session
 
-        def load_state_dict(optimizer: Any, /, *args: Any, **kwargs: Any) -> Any:
+        def set_state(optimizer: Any, /, *args: Any, **kwargs: Any) -> Any:
             before: list[_Group] = []
             is_on = session.recording.on
             try:
                 if is_on:
                     self._copies.clear()  # what was written may be loaded now
-                    before = list(optimizer.param_groups)
+                    before = list(vars(optimizer).get("param_groups", ()))
             except Exception as error:  # training must go on whatever we got wrong
                 session.fault(self._wrap_load, error)
             values = self._values(before)
@@ -221,7 +221,7 @@ class HyperparameterObserver(Observer):
                     session.fault(self._loaded, error)
             return result
 
-        return hidden(load_state_dict)
+        return hidden(set_state)
 
     def _values(self, groups: Sequence[_Group]) -> list[_Settings]:
         try:
