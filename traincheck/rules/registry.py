@@ -11,6 +11,7 @@ from traincheck.rules.checkpoints import table as checkpoints
 from traincheck.rules.configuration import table as configuration
 from traincheck.rules.data import table as data
 from traincheck.rules.efficiency import table as efficiency
+from traincheck.rules.ledger import table as ledger
 from traincheck.rules.losses import table as losses
 from traincheck.rules.modes import table as modes
 from traincheck.rules.numerics import table as numerics
@@ -34,6 +35,7 @@ _THEMES = (
     configuration,
     data,
     efficiency,
+    ledger,
     losses,
     modes,
     numerics,
