@@ -11,8 +11,16 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from traincheck.facts.distributed.rank_steps import (
+    FSDP_FORWARD,
+    Content,
+    Key,
+    Rank,
+    RankStep,
+    Wrap,
+    content,
+)
 from traincheck.facts.provider import Fact
-from traincheck.facts.rank_steps import FSDP_FORWARD, Content, Key, Rank, RankStep, Wrap, content
 from traincheck.schema.events import (
     CallEvent,
     CollectiveEvent,
