@@ -82,8 +82,9 @@ def can_probe() -> bool:
 
 def reference(recordings: Recordings, script: Path, launcher: str, count: int) -> Path:
     """Invariants of some runs of a program with other seeds."""
+    more = ["--probe"] if can_probe() else []
     runs = [
-        recordings.run(script, launcher, is_reseeded=True, reseeding=number)
+        recordings.run(script, launcher, is_reseeded=True, reseeding=number, more=more)
         for number in range(1, count + 1)
     ]
     return recordings.invariants(runs)
@@ -97,7 +98,7 @@ def reports(
     if mode == TWIN:
         learned = reference(recordings, scripts[-1], launcher, how.references)
     view = FULL if mode == TWIN else how.view
-    more = ["--probe"] if mode == PROBE else []
+    more = ["--probe"] if mode == PROBE or (mode == TWIN and can_probe()) else []
     runs = [recordings.run(script, launcher, view=view, more=more) for script in scripts]
     return [recordings.check(run, learned) for run in runs]
 

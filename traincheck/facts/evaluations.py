@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from traincheck.facts.losses import LOSSES
@@ -18,6 +19,7 @@ from traincheck.schema.trace_terms import EVAL_STAGE
 from traincheck.schema.values import tensor_summary
 
 _MOST = 4096  # evaluations
+_BEST = re.compile(r"(?i)(^|[^a-z])best([^a-z]|$)")  # in the name of a file
 
 EVALUATIONS = needs_of(EvalWeights) | Needs(
     calls=LOSSES | {Families.OPTIMIZER_STEP}, kinds=frozenset({"checkpoint", "optimizer", "step"})
@@ -108,3 +110,47 @@ class Evaluations(Fact):
             if len(self.all) < _MOST:
                 self.all.append(Evaluation(event.step))
         return self.all[-1]
+
+
+class KeptStates(Fact):
+    """The evaluated states that one process restores at its end, or saves as the best ones.
+
+    Attributes:
+        evaluations: all that it has made.
+    """
+
+    def __init__(self) -> None:
+        self.evaluations = Evaluations()
+        self._restored: tuple[CheckpointEvent, Evaluation] | None = None
+        self._saved: dict[str, tuple[CheckpointEvent, Evaluation]] = {}
+
+    def observe(self, event: Event) -> None:
+        self.evaluations.observe(event)
+        if isinstance(event, CallEvent):
+            if (event.family or event.api) == Families.OPTIMIZER_STEP:
+                self._restored = None
+        elif isinstance(event, CheckpointEvent):
+            if event.op == "load_state_dict" and event.values:
+                self._restore(event)
+            elif event.op == "save" and event.path is not None and _BEST.search(_name(event.path)):
+                self._save(event, event.path)
+
+    def kept(self) -> Sequence[tuple[CheckpointEvent, Evaluation]]:
+        """What is kept now: the restored state, then each saved one."""
+        restored = [] if self._restored is None else [self._restored]
+        return [*restored, *self._saved.values()]
+
+    def _restore(self, load: CheckpointEvent) -> None:
+        found = [one for one in self.evaluations.all if one.is_of(load.values)]
+        self._restored = (load, found[0]) if found else None
+
+    def _save(self, save: CheckpointEvent, path: str) -> None:
+        """A file is written right after an evaluation, whose weights it holds."""
+        evaluations = self.evaluations
+        self._saved.pop(path, None)
+        if evaluations.all and not evaluations.is_over:
+            self._saved[path] = save, evaluations.all[-1]
+
+
+def _name(path: str) -> str:
+    return path.replace("\\", "/").rpartition("/")[2]

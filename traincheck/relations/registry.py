@@ -21,6 +21,7 @@ from traincheck.relations.membership.relation import Membership
 from traincheck.relations.order.relation import Order
 from traincheck.relations.periodic.relation import Periodic
 from traincheck.relations.plugins import PluginRelation
+from traincheck.relations.property.relation import PropertyHolds
 from traincheck.relations.restored.relation import Restored
 from traincheck.relations.schedule.relation import Schedule
 from traincheck.relations.sharing.relation import Sharing
@@ -45,6 +46,7 @@ BUILT_IN: tuple[Relation, ...] = (
     Distinct(),
     Loss(),
     TermsOfLoss(),
+    PropertyHolds(),
 )
 
 

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from itertools import pairwise
 
-from traincheck.facts.evaluations import EVALUATIONS, Evaluation, Evaluations
+from traincheck.facts.evaluations import EVALUATIONS, Evaluation, KeptStates
 from traincheck.facts.provider import Facts
-from traincheck.rules.base.event_rule import EventRule
-from traincheck.schema.events import CallEvent, CheckpointEvent, Event
+from traincheck.rules.base.rule import BuiltInRule
+from traincheck.schema.claims import Needs
+from traincheck.schema.events import CheckpointEvent, Event
 from traincheck.schema.findings import Subject, Symptom, Violation
-from traincheck.schema.torch_api import Families
 
 _LATER = 3  # evaluations after the one that is kept
 _FALLING = 0.75  # share of them whose loss is lower than the one before
 _BETTER = 0.9  # of the kept loss: the best one is at most this
-_BEST = re.compile(r"(?i)(^|[^a-z])best([^a-z]|$)")  # in the name of a file
 
 
-class WorstStateKept(EventRule, code="TC053"):
+class WorstStateKept(BuiltInRule, code="TC053"):
     """worst-state-kept: the weights kept as the best are those with the highest evaluation loss.
 
     What it checks:
@@ -58,42 +56,18 @@ class WorstStateKept(EventRule, code="TC053"):
         "float('inf') at first (mode='min', greater_is_better=False)."
     )
     needs = EVALUATIONS
-    uses = (Evaluations,)
-    observes = EVALUATIONS
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._restored: tuple[CheckpointEvent, Evaluation] | None = None
-        self._saved: dict[str, tuple[CheckpointEvent, Evaluation]] = {}
+    uses = (KeptStates,)
+    observes = Needs(kinds=frozenset({"checkpoint"}))
 
     def bind(self, facts: Facts) -> None:
-        self._evaluations = facts.of(Evaluations)
+        self._states = facts.of(KeptStates)
 
-    def judge(self, event: Event) -> list[Violation]:
-        if isinstance(event, CallEvent):
-            if (event.family or event.api) == Families.OPTIMIZER_STEP:
-                self._restored = None
-        elif isinstance(event, CheckpointEvent):
-            if event.op == "load_state_dict" and event.values:
-                self._restore(event)
-            elif event.op == "save" and event.path is not None and _BEST.search(_name(event.path)):
-                self._save(event, event.path)
+    def observe(self, event: Event) -> list[Violation]:
+        """Nothing: which state is kept is known at the end."""
         return []
 
-    def _restore(self, load: CheckpointEvent) -> None:
-        found = [one for one in self._evaluations.all if one.is_of(load.values)]
-        self._restored = (load, found[0]) if found else None
-
-    def _save(self, save: CheckpointEvent, path: str) -> None:
-        """A file is written right after an evaluation, whose weights it holds."""
-        evaluations = self._evaluations
-        self._saved.pop(path, None)
-        if evaluations.all and not evaluations.is_over:
-            self._saved[path] = save, evaluations.all[-1]
-
     def finish(self) -> list[Violation]:
-        kept = [] if self._restored is None else [self._restored]
-        for event, evaluation in [*kept, *self._saved.values()]:
+        for event, evaluation in self._states.kept():
             self.triggered += 1
             if self._is_worst(evaluation):
                 return [self._violation(event, evaluation)]
@@ -101,7 +75,7 @@ class WorstStateKept(EventRule, code="TC053"):
 
     def _is_worst(self, kept: Evaluation) -> bool:
         """Whether an evaluation had the highest loss, and losses fell from there."""
-        known = [one for one in self._evaluations.all if one.loss is not None]
+        known = [one for one in self._states.evaluations.all if one.loss is not None]
         if kept not in known:
             return False
         losses = [one.loss or 0.0 for one in known]
@@ -117,7 +91,7 @@ class WorstStateKept(EventRule, code="TC053"):
         )
 
     def _violation(self, event: CheckpointEvent, kept: Evaluation) -> Violation:
-        known = [one for one in self._evaluations.all if one.loss is not None]
+        known = [one for one in self._states.evaluations.all if one.loss is not None]
         best = min(known, key=lambda one: one.loss or 0.0)
         is_save = event.op == "save"
         what = f"{event.path} holds" if is_save else f"{event.target} gets"
@@ -137,7 +111,3 @@ class WorstStateKept(EventRule, code="TC053"):
             ),
             evidence=(event,) if kept.first is None else (event, kept.first),
         )
-
-
-def _name(path: str) -> str:
-    return path.replace("\\", "/").rpartition("/")[2]
