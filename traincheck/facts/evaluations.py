@@ -136,7 +136,7 @@ class KeptStates(Fact):
                 self._save(event, event.path)
 
     def kept(self) -> Sequence[tuple[CheckpointEvent, Evaluation]]:
-        """What is kept now: the restored state, then each saved one."""
+        """The states that are kept now: the restored one, then each saved one."""
         restored = [] if self._restored is None else [self._restored]
         return [*restored, *self._saved.values()]
 

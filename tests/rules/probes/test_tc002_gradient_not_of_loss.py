@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from tests.checking import fires, net, quiet
 from tests.rules.probing import Loss, classified, probed, results, trained
+from traincheck.collect.probes.experiments.gradient import Slope
 from traincheck.schema.findings import Verdict
 from traincheck.schema.probes.event import ProbeEvent
 
@@ -152,6 +153,34 @@ def test_quiet_on_gradient_reversal_within_the_model(tmp_path: Path) -> None:
     assert quiet("TC002", events) is Verdict.NOT_TRIGGERED
     (first, *_) = results(events, "gradient")
     assert "by design" in first.reason
+
+
+class Hooked(nn.Module):
+    """A hook replaces the gradient, as implicit differentiation does, or returns it as it is."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.body, self.head, self.factor = nn.Linear(8, 8), nn.Linear(8, 3), factor
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = torch.tanh(self.body(x))
+        if self.training:
+            h.register_hook(lambda grad: grad * self.factor)
+        return self.head(h)
+
+
+def test_not_observable_where_a_hook_replaces_a_gradient(tmp_path: Path) -> None:
+    events = trained(tmp_path / "a", Hooked(0.5), classified)
+    assert quiet("TC002", events) is Verdict.NOT_TRIGGERED
+    (first, *_) = results(events, "gradient")
+    assert "hook" in first.reason
+    same = trained(tmp_path / "b", Hooked(1.0), classified)
+    assert quiet("TC002", same) is Verdict.HELD
+
+
+def test_quiet_where_the_loss_is_rough() -> None:
+    assert not Slope(ratio=2.0, spread=0.11, kink=0.3, noise=1e-4).is_wrong
+    assert Slope(ratio=0.9, spread=1e-3, kink=1e-3, noise=1e-4).is_wrong
 
 
 def test_quiet_where_one_step_only_is_wrong() -> None:

@@ -56,3 +56,21 @@ def test_quiet_on_plain_classifiers(tmp_path: Path) -> None:
         quiet("TC003", trained(tmp_path, nn.Sequential(nn.Linear(8, 3)), classified))
         is Verdict.HELD
     )
+
+
+class Noisy(nn.Module):
+    """Draws noise of the shape of its inputs in eval mode too, as an actor or a mask does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(x) + 0.1 * torch.distributions.Normal(0.0, 1.0).sample((len(x), 3))
+
+
+def test_not_observable_where_noise_is_drawn(tmp_path: Path) -> None:
+    events = trained(tmp_path, Noisy(), classified)
+    assert quiet("TC003", events) is Verdict.NOT_TRIGGERED
+    (first, *_) = results(events, "batch_place")
+    assert "random numbers" in first.reason

@@ -63,7 +63,7 @@ def test_fires_on_a_fill_that_is_nearly_zero(tmp_path: Path) -> None:
     events = trained(tmp_path, Encoder(fill=1e-9), with_mask)
     assert fires("TC004", events).first_step == 2
     (first, *_) = results(events, "padding")
-    assert first.detail == {"operation": "torch.Tensor.matmul", "how": "filled"}
+    assert first.detail == {"operation": "torch.Tensor.matmul", "how": "filled", "fill": "1e-09"}
 
 
 def test_fires_on_a_mask_over_queries(tmp_path: Path) -> None:

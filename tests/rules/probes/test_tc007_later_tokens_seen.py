@@ -73,3 +73,27 @@ def test_quiet_where_other_tokens_are_predicted(tmp_path: Path) -> None:
     assert quiet("TC007", events) is Verdict.NOT_TRIGGERED
     plain = trained(tmp_path / "b", nn.Sequential(nn.Linear(8, 3)), classified)
     assert quiet("TC007", plain) is Verdict.NOT_TRIGGERED
+
+
+class Shifted(nn.Module):
+    """Its results have one position less than its tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.cell = nn.Embedding(20, 16), nn.GRUCell(16, 16)
+        self.head = nn.Linear(16, 20)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        state, found = torch.zeros(len(ids), 16), []
+        for place in range(ids.shape[1] - 1):
+            state = self.cell(self.words(ids[:, place]), state)
+            found.append(self.head(state))
+        return torch.stack(found, 1)
+
+
+def test_quiet_on_results_without_a_dimension_of_the_tokens(tmp_path: Path) -> None:
+    def loss(model: nn.Module, step: int) -> torch.Tensor:
+        ids = torch.randint(0, 20, (8, 12))
+        return nn.functional.cross_entropy(model(ids).flatten(0, 1), ids[:, 1:].flatten())
+
+    assert quiet("TC007", trained(tmp_path, Shifted(), loss)) is Verdict.NOT_TRIGGERED

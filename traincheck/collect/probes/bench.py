@@ -31,6 +31,16 @@ class Bench:
         args, kwargs = given
         return self.module(*args, **kwargs)
 
+    @property
+    def draws(self) -> bool:
+        """Whether the last forward drew random numbers."""
+        numpy = self._numpy
+        return (
+            not bool(torch.equal(torch.get_rng_state(), self._torch))
+            or random.getstate() != self._python
+            or (numpy is not None and not _equal(numpy.get_state(), self._numpy_state))
+        )
+
     def reset(self) -> None:
         """Put buffers and random states back."""
         with torch.no_grad():
@@ -72,3 +82,10 @@ def distance(first: torch.Tensor, second: torch.Tensor, scale: torch.Tensor | No
 
 def _same(first: torch.Tensor, second: torch.Tensor) -> bool:
     return first.shape == second.shape and bool(torch.equal(first, second))
+
+
+def _equal(first: Any, second: Any) -> bool:
+    """Whether two states of numpy are equal."""
+    return all(
+        bool((a == b).all()) if hasattr(a, "all") else bool(a == b) for a, b in zip(first, second)
+    )

@@ -27,6 +27,7 @@ class Operation:
         place: line of the user's code.
         results: copies of the tensors that it returned.
         given: shapes and dtypes of the tensors that it was given.
+        fill: number that it puts where a mask says so; None for other functions.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Operation:
     place: str
     results: list[torch.Tensor]
     given: list[tuple[tuple[int, ...], torch.dtype]]
+    fill: float | None = None
 
 
 class Tape(TorchFunctionMode):
@@ -82,7 +84,9 @@ class Tape(TorchFunctionMode):
         kept = [self._copy(tensor) for tensor in leaves(result)] if self.is_whole else []
         module = self._stack[-1] if self._stack else None
         place = outside(sys._getframe(1)) or ""
-        self.operations.append(Operation(_name(func), module, place, kept, given))
+        name = _name(func)
+        fill = _fill(name, args, kwargs)
+        self.operations.append(Operation(name, module, place, kept, given, fill))
         return result
 
     def _copy(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -94,3 +98,11 @@ class Tape(TorchFunctionMode):
 
 def _name(func: Callable[..., Any]) -> str:
     return resolve_name(func) or str(getattr(func, "__name__", func))
+
+
+def _fill(name: str, args: Any, kwargs: Mapping[str, Any]) -> float | None:
+    """The number of ``masked_fill`` and ``where``."""
+    if name.rpartition(".")[2].strip("_") not in ("masked_fill", "where"):
+        return None
+    numbers = [n for n in (*args, *kwargs.values()) if type(n) in (int, float)]
+    return float(numbers[-1]) if numbers else None

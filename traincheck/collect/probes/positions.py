@@ -37,11 +37,18 @@ def fixed(tensor: torch.Tensor, kept: torch.Tensor) -> torch.Tensor | None:
     return tensor.detach()[mask]
 
 
-def change(before: Any, after: Any, kept: torch.Tensor) -> float | None:
-    """How far results at kept positions have moved; None if there are no such results."""
+def change(
+    before: Any, after: Any, kept: torch.Tensor, *, by_position: bool = False
+) -> float | None:
+    """How far results at kept positions have moved; None if there are no such results.
+
+    by_position: leave out results that have no dimension of positions.
+    """
     found: list[float] = []
     for a, b in zip(leaves(before), leaves(after)):
         if not a.is_floating_point() or a.dim() < 2 or a.shape[0] != kept.shape[0]:
+            continue
+        if by_position and kept.shape[1] not in a.shape[1:]:
             continue
         first, second = fixed(a, kept), fixed(b, kept) if a.shape == b.shape else None
         if first is not None and second is not None and first.numel():

@@ -13,7 +13,7 @@ from traincheck.schema.findings import Subject, Symptom
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What one event shows of a property.
+    """The content of one event about a property.
 
     Attributes:
         of: what it is about, such as the name of a model: the subject of a claim.

@@ -1,4 +1,4 @@
-"""What metrics and datasets show."""
+"""Properties of metrics and datasets."""
 
 from __future__ import annotations
 

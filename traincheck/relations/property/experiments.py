@@ -1,4 +1,4 @@
-"""What the experiments of probes show: what must not matter does not."""
+"""Properties that the experiments of probes show: what must not matter does not."""
 
 from __future__ import annotations
 
@@ -31,6 +31,8 @@ def _read(experiment: str, seen: str, event: Event) -> Iterable[Reading]:
         text += f", first in {operation}() of {where}{f' ({place})' if place else ''}"
     elif event.where:
         text += f" ({event.where})"
+    if event.detail.get("fill"):
+        text += f"; masked scores are set to {event.detail['fill']}, so padding keeps weight"
     at = Subject(module=where)
     return [
         Reading(of=event.model, value=event.status, seen=text, at=at, event=event, weight=_WEIGHT)

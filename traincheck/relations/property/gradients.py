@@ -1,4 +1,4 @@
-"""What sums of losses, accumulated gradients and updates show."""
+"""Properties of sums of losses, accumulated gradients and updates."""
 
 from __future__ import annotations
 

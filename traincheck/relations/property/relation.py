@@ -63,7 +63,9 @@ class PropertyHolds(RelationBase):
         return PropertyDecider(claims)
 
     def needs(self, claim: Hypothesis) -> Needs:
-        return PROPERTIES[claim.params["what"]].needs
+        """Marks too, which name the program; files of invariants hold no texts of marks."""
+        needs = PROPERTIES[claim.params["what"]].needs
+        return replace(needs | Needs(kinds=frozenset({"mark"})), marks=frozenset())
 
     def text(self, claim: Hypothesis) -> str:
         return in_program(claim.params, _says(claim.params))

@@ -1,4 +1,4 @@
-"""What hyper-parameters in force show."""
+"""Properties of the hyper-parameters in force."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What loads and kept states show."""
+"""Properties of loads and kept states."""
 
 from __future__ import annotations
 

@@ -58,6 +58,9 @@ class PaddingTakesPart(ProbeRule, code="TC004"):
         operation = event.detail.get("operation", "").rpartition(".")[2]
         if operation:
             text += f", first in {operation}() of {event.where}{line_of(event)}"
+        fill = event.detail.get("fill")
+        if fill:
+            text += f"; masked scores are set to {fill}, so padding keeps weight in attention"
         return self.violation(
             event,
             subject=Subject(module=event.where or event.model),

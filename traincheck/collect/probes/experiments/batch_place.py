@@ -45,6 +45,8 @@ def _compared(call: Call) -> dict[str, Any]:
     inner = InnerBatches(call.module, batch.size)
     base = rows(bench.forward(batch.given), batch.size)
     inner.remove()
+    if bench.draws:
+        raise UnfitError("the model draws random numbers in eval mode")
     if inner.reason or batch.is_ambiguous:
         raise UnfitError(inner.reason or "two dimensions of an input have the size of the batch")
     if not base:
@@ -76,9 +78,6 @@ def _located(call: Call, bench: Bench, batch: Batch, given: Any) -> dict[str, An
         if one.name != two.name:
             break
         if _breaks(one, two, batch.size):
-            name = one.name.rpartition(".")[2]
-            if name.startswith(("rand", "normal", "bernoulli", "multinomial", "dropout")):
-                raise UnfitError("the model draws random numbers in eval mode")
             module = one.module
             where = call.path(module) if module is not None else call.name
             return {"operation": one.name, "place": one.place, "where": where}

@@ -18,11 +18,13 @@ from traincheck.collect.probes.autograd import graph_of, now
 from traincheck.collect.probes.base import Call, Experiment, Laboratory, Result, unobservable
 from traincheck.collect.probes.constants import Constants, FunctionDepth, get, put
 from traincheck.collect.probes.fork import memory_file
+from traincheck.collect.probes.hooks import TensorHooks
 from traincheck.collect.probes.loss import Root
 from traincheck.collect.probes.recomputed import Recomputed
 from traincheck.schema.probes.names import Experiments, Status
 
 ERROR = 0.01  # relative error of a slope that is a fault
+ROUGH = 0.1  # doubt from which on a slope says nothing
 _STEP = 0.0025  # of the loss, by which a move may change it
 _LARGEST = 0.005  # of the norm of a parameter, by which it is moved at most
 _ROUNDING = 2e-7  # of a loss in float32, with the sums behind it
@@ -53,7 +55,7 @@ class Slope:
     @property
     def is_wrong(self) -> bool:
         error = abs(self.ratio - 1)
-        return error > ERROR and error > self.doubt
+        return error > ERROR and error > self.doubt and self.doubt < ROUGH
 
     def numbers(self) -> dict[str, float]:
         """For the event."""
@@ -114,6 +116,7 @@ def _take(call: Call, laboratory: Laboratory, fd: int) -> dict[str, Any] | str:
     recomputed = Recomputed()
     functions = FunctionDepth(lambda preserves: recomputed.meet(preserves=preserves))
     constants = Constants(functions)
+    hooks = TensorHooks()
     since: list[int] = []
 
     def change() -> None:
@@ -121,6 +124,7 @@ def _take(call: Call, laboratory: Laboratory, fd: int) -> dict[str, Any] | str:
         since.append(now())
         functions.install()
         recomputed.install()
+        hooks.install()
         constants.__enter__()  # type: ignore[no-untyped-call]
 
     def read(root: Root) -> Mapping[str, Any]:
@@ -131,6 +135,8 @@ def _take(call: Call, laboratory: Laboratory, fd: int) -> dict[str, Any] | str:
         if functions.by_design:
             name, why = next(iter(functions.by_design.items()))
             found["unfit"] = f"{name} {why}: its gradient is another one by design"
+        if hooks.place:
+            found["unfit"] = f"a hook of a tensor ({hooks.place}) replaces its gradient by design"
         return {**found, **recomputed.facts(), "functions": ", ".join(functions.classes[:4])}
 
     outcome = laboratory.replay(change, read, kept=(fd,))

@@ -104,9 +104,9 @@ def _compared(call: Call, ids: torch.Tensor, targets: list[torch.Tensor]) -> dic
         size -= 1
     kept = (torch.arange(length) < half).expand(size, length)
     first = bench.forward(before)
-    if change(first, bench.forward(before), kept):
+    if change(first, bench.forward(before), kept, by_position=True):
         return {"unfit": "the model in eval mode gives two results for one batch"}
-    moved = change(first, bench.forward(after), kept)
+    moved = change(first, bench.forward(after), kept, by_position=True)
     if moved is None:
         return {"unfit": "no result has one row for each token"}
     found: dict[str, Any] = {"change": moved, "positions": float(half)}

@@ -23,6 +23,7 @@ from traincheck.schema.probes.names import Experiments, Status
 
 _SHORTEST = 4
 _MOST_ROWS = 3
+_MASKING = -50.0  # of a score: a softmax makes what is below it 0
 # Layers that let neighbors of padding, or what comes behind it, take part by design.
 _BY_DESIGN = (nn.modules.conv._ConvNd, nn.RNNBase, nn.EmbeddingBag)
 _COMPARISONS = frozenset({"eq", "ne", "gt", "lt", "ge", "le"})
@@ -45,6 +46,7 @@ class Padding(Experiment):
         if told["change"] <= TOLERANCE:
             return Result(numbers=numbers)
         detail = {name: told.get(name, "") for name in ("operation", "how")}
+        detail |= {"fill": told["fill"]} if "fill" in told else {}
         return Result(
             status=Status.MOVED,
             numbers=numbers,
@@ -139,7 +141,22 @@ def _filled(
     found = {"change": moved, "padded": float((~kept).double().mean()), "how": "filled"}
     if moved > TOLERANCE:
         found |= first_moved(call, bench, batch.given, given, kept)
+        found |= _fill_of_scores(call, bench, batch)
     return found
+
+
+def _fill_of_scores(call: Call, bench: Bench, batch: Batch) -> dict[str, str]:
+    """The number of masked scores, where it is not so small that a softmax makes it 0."""
+    tape = Tape(call.module)
+    with tape:
+        bench.forward(batch.given)
+    tape.close()
+    fill: float | None = None
+    for one in tape.operations:
+        fill = one.fill if one.fill is not None else fill
+        if one.name.rpartition(".")[2] == "softmax" and fill is not None:
+            return {"fill": f"{fill:g}"} if fill > _MASKING else {}
+    return {}
 
 
 # -- a mask that the model makes
@@ -176,6 +193,8 @@ def _trimmed(call: Call, batch: Batch) -> dict[str, Any]:
         alone = batch.mapped(_only(row))
         cut = mapped(alone, _cut(end, length))
         whole, trimmed = bench.forward(alone), bench.forward(cut)
+        if bench.draws:
+            raise UnfitError("the model draws random numbers in eval mode")
         for a, b in zip(leaves(whole), leaves(trimmed)):
             if a.is_floating_point() and a.dim() > 1:
                 a = a[:, :end] if _is_long(a, length) else a  # noqa: PLW2901
@@ -187,6 +206,7 @@ def _trimmed(call: Call, batch: Batch) -> dict[str, Any]:
     kept = torch.arange(length) < lengths[:, None]
     if worst > TOLERANCE:
         found |= {"how": "trimmed", **_place_of(call, bench, batch, ids, kept)}
+        found |= _fill_of_scores(call, bench, batch)
     return found
 
 
