@@ -71,6 +71,19 @@ def followed(back: float) -> Events:
     return marked("load followed", **found, values={"Net.w": value})
 
 
+def recomputed(share: float) -> Events:
+    one = {"function": "Block.forward", "where": "train.py:9", "reentrant": False}
+    differing = [{**one, "preserves_rng": False, "share": share}] if share else []
+    return training(lambda trace, _: trace.mark("recomputed", segments=3, differing=differing))
+
+
+def embedded(norm: float) -> Events:
+    found = {"name": "Net.embed.weight", "rows": 40, "frozen": False, "earlier": None}
+    found |= {"new_ids": 0, "new_rows": [], "ids": 960, "padding": 0, "padding_ids": 438}
+    found |= {"padding_norm": norm, "usual_norm": 2.3, "padding_gradient": 0.6, "is_loaded": False}
+    return marked("embedding rows", **found)
+
+
 def setting(later: str) -> Events:
     found = {"group": 0, "name": "lr", "before": "0.1", "loaded": "0.01", "later": later}
     return marked("hyperparameters loaded", owner="opt0", settings=[found])
@@ -99,6 +112,8 @@ RUNS: dict[str, tuple[Events, Events]] = {
     "trained_sums": (sums(), sums("kl_div (train.py:7)")),
     "rescaled_sums": (accumulated(1.0, steps=10), accumulated(0.25)),
     "handed_over": (handed(10), handed(1)),
+    "recomputed": (recomputed(0.0), recomputed(0.4)),
+    "padding_vector": (embedded(0.0), embedded(2.2)),
     "loaded_weights": (followed(2.0), followed(0.1)),
     "kept_state": (kept(place=4), kept(place=0)),
     "loaded_setting": (setting("0.1"), setting("0.01")),

@@ -31,6 +31,9 @@ def _read(experiment: str, seen: str, event: Event) -> Iterable[Reading]:
         text += f", first in {operation}() of {where}{f' ({place})' if place else ''}"
     elif event.where:
         text += f" ({event.where})"
+    if event.detail.get("recomputed"):
+        how = "with other random numbers" if event.detail.get("without_state") else "in backward"
+        text += f"; segments are recomputed {how}{f' ({place})' if place else ''}"
     if event.detail.get("fill"):
         text += f"; masked scores are set to {event.detail['fill']}, so padding keeps weight"
     at = Subject(module=where)

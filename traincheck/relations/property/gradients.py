@@ -14,12 +14,14 @@ from traincheck.schema.observations.base import needs_of
 from traincheck.schema.observations.gradients import ReplacedGradients
 from traincheck.schema.observations.loss_terms import LossSums
 from traincheck.schema.observations.reading import observed
+from traincheck.schema.observations.recomputation import Recomputation
 from traincheck.schema.torch_api import Families
 from traincheck.schema.words import joined
 
 _WHOLE, _DROPPED = "whole", "dropped"
 _PLAIN, _SCALED = "plain", "scaled"
 _REPLACED, _COMPUTED = "replaced", "computed"
+_SAME, _OTHER = "same", "other"
 _CLOSE = 1e-3  # of a factor to 1
 
 
@@ -62,9 +64,13 @@ class _Rescaled:
 
 
 class _HandedOver:
-    """Whether gradients are replaced between backward and the update, by optimizer."""
+    """Whether gradients are replaced between backward and the update, by optimizer.
+
+    The first step of an optimizer is left out: nothing is known of its gradients before.
+    """
 
     def __init__(self) -> None:
+        self._known: set[str] = set()
         self._replaced: set[str] = set()
         self._stepped: dict[str, CallEvent] = {}
 
@@ -81,6 +87,8 @@ class _HandedOver:
     def _end(self, event: StepEvent) -> Iterable[Reading]:
         if event.recorded and event.complete:
             for owner, call in sorted(self._stepped.items()):
+                if owner not in self._known:
+                    continue
                 is_replaced = owner in self._replaced
                 yield Reading(
                     of=owner,
@@ -91,6 +99,7 @@ class _HandedOver:
                     at=Subject(api=Families.OPTIMIZER_STEP, variable=owner),
                     event=call,
                 )
+        self._known |= self._stepped.keys()
         self._stepped.clear()
         self._replaced.clear()
 
@@ -98,6 +107,32 @@ class _HandedOver:
         return ()
 
 
+def _recomputed(event: Event) -> Iterable[Reading]:
+    found = observed(event, Recomputation)
+    if found is None or not found.segments:
+        return
+    seen = ""
+    if found.differing:
+        one = found.differing[0]
+        how = "" if one.preserves_rng else " without the random states of the first pass"
+        seen = (
+            f"{len(found.differing)} of {found.segments} segments are recomputed{how}, and "
+            f"{one.share:.0%} of the elements of {one.function} differ"
+        )
+    at = Subject(api="torch.utils.checkpoint.checkpoint")
+    value = _OTHER if found.differing else _SAME
+    yield Reading(of="segments", value=value, seen=seen, at=at, event=event)
+
+
+RECOMPUTED = Property(
+    name="recomputed",
+    needs=needs_of(Recomputation),
+    reader=partial(EventReader, _recomputed),
+    claims={_SAME: "checkpointed {of} have the same values when they are recomputed"},
+    headline="Activation checkpointing now recomputes other values",
+    cause="Random states are not restored, or the model changes between the two passes.",
+    fix="Call checkpoint() with preserve_rng_state=True, which is its default.",
+)
 TRAINED_SUMS = Property(
     name="trained_sums",
     needs=needs_of(LossSums),

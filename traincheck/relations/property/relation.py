@@ -30,6 +30,8 @@ class PropertyHolds(RelationBase):
         - Each term of a sum of losses is behind the root of backward().
         - Gradients that accumulate are not scaled in between.
         - Gradients that the program writes itself are written before each update.
+        - Checkpointed segments have the same values when they are recomputed.
+        - The padding vector of an embedding is zero.
         - The first update after a load starts from the loaded weights.
         - The state that is kept as the best one has the lowest evaluation loss.
         - After a load, a hyper-parameter is the loaded one, or the one that was set before.

@@ -10,13 +10,14 @@ from traincheck.relations.property.base import EventReader, Property, Reading
 from traincheck.schema.events import CheckpointEvent, Event
 from traincheck.schema.findings import Subject, Symptom
 from traincheck.schema.observations.base import needs_of
-from traincheck.schema.observations.origins import LoadFollowed
+from traincheck.schema.observations.origins import EmbeddingRows, LoadFollowed
 from traincheck.schema.observations.reading import observed
 
 _WEIGHT = 10  # the values of a whole model
 _NEAR = 0.5  # of the distance that the load moved
 _FEWEST = 3  # evaluations that show an order
 _KEPT, _UNDONE = "kept", "undone"
+_ZERO, _NOT_ZERO = "zero", "not zero"
 _LOWEST, _HIGHEST, _OTHER = "lowest", "highest", "other"
 
 
@@ -66,6 +67,29 @@ def _of_kept(event: CheckpointEvent, kept: Evaluation, losses: list[float]) -> R
     return Reading(of=of, value=value, seen=seen, at=at, event=event, weight=_WEIGHT)
 
 
+def _rows(event: Event) -> Iterable[Reading]:
+    found = observed(event, EmbeddingRows)
+    if found is None or found.padding is None or not found.padding_ids:
+        return
+    seen = (
+        f"row {found.padding} of {found.name}, the vector of padding, has the norm "
+        f"{found.padding_norm:.3g}; other rows have {found.usual_norm:.3g}"
+    )
+    value = _NOT_ZERO if found.padding_norm else _ZERO
+    at = Subject(variable=found.name)
+    yield Reading(of=found.name, value=value, seen=seen, at=at, event=event, weight=_WEIGHT)
+
+
+PADDING_VECTOR = Property(
+    name="padding_vector",
+    needs=needs_of(EmbeddingRows),
+    reader=partial(EventReader, _rows),
+    claims={_ZERO: "the padding vector of {of} is zero"},
+    headline="The padding vector of an embedding is not zero any more",
+    cause="The embedding is initialised again after its padding vector was set to zero.",
+    fix="After the initialization: embedding.weight[embedding.padding_idx].zero_().",
+    symptom=Symptom.INITIALIZATION,
+)
 LOADED_WEIGHTS = Property(
     name="loaded_weights",
     needs=needs_of(LoadFollowed),
