@@ -342,3 +342,23 @@ def test_a_compiled_model_says_why(tmp_path: Path) -> None:
     events = trained(tmp_path, torch.compile(model(), backend="eager"), classified)  # type: ignore[arg-type]
     (first, *_) = results(events, "gradient")
     assert first.reason == "the model is compiled"
+
+
+class Scaled(nn.Module):
+    """A transform: a module without parameters, called for each sample of a batch."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x / 2
+
+
+def test_transforms_are_no_models(tmp_path: Path) -> None:
+    scaled = Scaled()
+
+    def loss(net: nn.Module, step: int) -> torch.Tensor:
+        x = torch.stack([scaled(torch.randn(8)) for _ in range(64)])
+        return nn.functional.cross_entropy(net(x), torch.arange(64) % 3)
+
+    events = trained(tmp_path, model(), loss)
+    found = [event for event in events if isinstance(event, ProbeEvent)]
+    assert {event.model for event in found} == {type(model()).__name__}
+    assert {event.status for event in results(events, "gradient")} == {"held"}

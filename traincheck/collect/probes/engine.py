@@ -68,7 +68,9 @@ class ProbeEngine:
         self._begins, self._calls = True, 0
 
     def enter(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """An outermost module is called in training mode."""
+        """An outermost module is called in training mode. Without parameters it is no model."""
+        if not _has_parameters(module):
+            return  # a loss, or a transform of images, which a loader calls many times in a step
         session = self._session
         step = session.clock.step
         if step != self._step:
@@ -79,7 +81,7 @@ class ProbeEngine:
             self._begun_s = monotonic()
         self._calls += 1
         of_pass = begins and self._plan.is_due(module, self._pass, step)
-        of_module = self._plan.is_due(module, _OF_MODULE, step) and _has_parameters(module)
+        of_module = self._plan.is_due(module, _OF_MODULE, step)
         if not (of_pass or of_module):
             self._end()
             return
@@ -243,4 +245,6 @@ def _difference(first: Outcome, second: Outcome) -> str:
 
 
 def _has_parameters(module: torch.nn.Module) -> bool:
+    if not module._modules:
+        return bool(module._parameters)
     return next(module.parameters(), None) is not None
