@@ -155,8 +155,7 @@ class Optimizers(Instrument):
             return stepper(optimizer, *args, **kwargs)
 
         functools.update_wrapper(step, original)  # with the marks of the scheduler
-        self._originals.append((optimizer, "step", original))
-        optimizer.step = hidden(step)  # type: ignore[method-assign]
+        self.set(optimizer, "step", hidden(step), original)
 
     def remove(self) -> None:
         super().remove()
