@@ -16,6 +16,7 @@ import torch
 from traincheck.collect.tensors.autograd_graph import Input
 from traincheck.collect.tensors.device_fingerprint import host
 from traincheck.collect.tensors.loss_graph import Key, ScalarGraph, below, elements, key_of
+from traincheck.collect.tensors.node_hooks import before_node
 from traincheck.collect.tensors.reading import unseen
 from traincheck.schema.observations.loss_terms import (
     ConstantTerm,
@@ -200,11 +201,11 @@ class LossLedger:
         term = self._terms.get(key)
         if term is None:
             term = self._terms[key] = _Term(name)
-            node.register_prehook(self._hook(key, term, output))
+            before_node(node, self._hook(key, term), output)
         return term
 
-    def _hook(self, key: Key, term: _Term, output: int) -> Callable[[Any], None]:
-        def reached(gradients: Any) -> None:
+    def _hook(self, key: Key, term: _Term) -> Callable[[Any], None]:
+        def reached(gradient: Any) -> None:
             try:
                 term.reached = True
                 root = self.open
@@ -212,7 +213,6 @@ class LossLedger:
                     return
                 task = _task()
                 root.task = task if root.task is None else root.task
-                gradient = gradients[output] if output < len(gradients) else None
                 if root.task == task and gradient is not None:
                     with unseen():
                         root.weights[key] = _clone(_detach(gradient))
