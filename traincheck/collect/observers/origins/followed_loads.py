@@ -92,7 +92,7 @@ class FollowedLoadObserver(Observer):
             finally:
                 self._is_inside = False
             if before:
-                self._guarded(em, self._after, args[0], before, where())
+                self._guarded(em, self._after, args[0], before)
             return result
 
         return hidden(load_state_dict)
@@ -114,7 +114,7 @@ class FollowedLoadObserver(Observer):
         self._counts[id(module)] = weakref.ref(module), count + 1
         return {} if count >= _LOADS else _samples(module)
 
-    def _after(self, module: torch.nn.Module, before: _Samples, line: str | None) -> None:
+    def _after(self, module: torch.nn.Module, before: _Samples) -> None:
         loaded = _samples(module)
         before = {name: old for name, old in before.items() if _is_like(loaded.get(name), old)}
         if not before:
@@ -123,7 +123,7 @@ class FollowedLoadObserver(Observer):
         others = [load for load in self._open if load.ref() not in (module, None)]
         loaded = {name: loaded[name] for name in before}
         step = self._session.clock.step
-        load = _Load(weakref.ref(module), path, line, before, loaded, step)
+        load = _Load(weakref.ref(module), path, where(), before, loaded, step)
         self._follow([*others[-(_MOST - 1) :], load])
 
     def _follow(self, loads: list[_Load]) -> None:
