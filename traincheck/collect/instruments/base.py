@@ -83,7 +83,11 @@ class Instrument:
     def remove(self) -> None:
         """Restore the originals, last replaced first."""
         while self._installed:
-            self._installed.pop().remove()
+            observer = self._installed.pop()
+            try:
+                observer.remove()
+            except Exception as error:  # the originals must come back whatever we got wrong
+                self.session.fault(observer.remove, error)
         while self.replaced:
             self.replaced.pop().take_out()
 

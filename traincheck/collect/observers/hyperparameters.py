@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from torch.optim import Optimizer
 
-from traincheck.collect.observers.base import Hook, Observer, Patcher
+from traincheck.collect.observers.base import Hook, Observer, Patcher, leave
 from traincheck.collect.tensors.reading import unseen
 from traincheck.collect.trace_writer.call_site import where
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
@@ -162,8 +162,8 @@ class HyperparameterObserver(Observer):
     def remove(self) -> None:
         """Stop comparing, and hold no group."""
         hooks = self._session.hooks
-        hooks.at_step_end.remove(self._compare)
-        hooks.before_save.remove(self._copies.clear)
+        leave(hooks.at_step_end, self._compare)
+        leave(hooks.before_save, self._copies.clear)
         self._forget()
 
     def _forget(self) -> None:

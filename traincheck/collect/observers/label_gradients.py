@@ -52,10 +52,13 @@ class _Seen(NamedTuple):
 
 
 class LabelGradients:
-    """Follows the labels of batches, and hooks on nodes of log-probabilities for one step."""
+    """Follows the labels of batches, and hooks on nodes of log-probabilities for one step.
+
+    fault: gets what failed, and the error.
+    """
 
     def __init__(self, fault: Callable[[Any, BaseException], None]) -> None:
-        self._fault = fault
+        self.fault = fault
         self._masks: deque[torch.Tensor] = deque(maxlen=_MOST_MASKS)  # where labels are ignored
         self._seen: list[_Seen] = []
         self._hooked: set[int] = set()  # numbers of nodes
@@ -110,7 +113,7 @@ class LabelGradients:
                     trained = trained if dim is None else trained.any(dim)
                     self._seen.append(_Seen(self._root, trained, _sum(gradient)))
             except Exception as error:  # the backward pass must go on whatever we got wrong
-                self._fault(reached, error)
+                self.fault(reached, error)
 
         return reached
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import torch
 from torch.nn.parameter import is_lazy
 
-from traincheck.collect.observers.base import Hook, Observer, Patcher
+from traincheck.collect.observers.base import Hook, Observer, Patcher, leave
 from traincheck.collect.steps.use_schedule import UseSchedule
 from traincheck.collect.tensors.device_fingerprint import host
 from traincheck.collect.tensors.node_hooks import before_node
@@ -82,7 +82,7 @@ class EmbeddingRowObserver(Observer):
 
     def remove(self) -> None:
         """Stop writing."""
-        self._session.hooks.at_step_end.remove(self._tell)
+        leave(self._session.hooks.at_step_end, self._tell)
 
     # -- earlier rows
 

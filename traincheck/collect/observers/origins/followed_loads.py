@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch.nn.parameter import is_lazy
 
-from traincheck.collect.observers.base import Hook, Observer, Patcher
+from traincheck.collect.observers.base import Hook, Observer, Patcher, leave
 from traincheck.collect.observers.origins.samples import distances, sample
 from traincheck.collect.tensors.reading import unseen
 from traincheck.collect.trace_writer.call_site import where
@@ -75,7 +75,7 @@ class FollowedLoadObserver(Observer):
 
     def remove(self) -> None:
         """Stop following."""
-        self._session.hooks.at_step_end.remove(self._ended)
+        leave(self._session.hooks.at_step_end, self._ended)
         self._follow([])
 
     def _wrap(self, original: Callable[..., Any]) -> Callable[..., Any]:
