@@ -33,6 +33,9 @@ from traincheck.schema.events import (
 from traincheck.schema.torch_api import Families
 from traincheck.schema.values import TensorSummary, tensor_json
 
+SCRIPT = "00010002000300040005"  # sketch of the lines of a script
+OTHER_SCRIPT = {"argv0": "other.py", "source": "00060007000800090010"}
+
 LINEAR = "torch.nn.modules.linear.Linear"
 BATCH_NORM = "torch.nn.modules.batchnorm.BatchNorm1d"
 ADAM = "torch.optim.adam.Adam"
@@ -139,6 +142,7 @@ class TraceBuilder:
             "torch": "2.13.0",
             "traincheck": "0.1.0",
             "argv0": "train.py",
+            "source": SCRIPT,
             "parent_pid": 1,
             "level": "default",
             "instruments": {"modules": "on", "optimizers": "on"},

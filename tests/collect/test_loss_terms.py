@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import threading
+import time
 import weakref
 from pathlib import Path
 from typing import Any
@@ -131,6 +133,32 @@ def test_originals_are_back_after_a_step_and_after_the_recording(tmp_path: Path)
     with recording(tmp_path / "long"):
         train(with_unused_metrics, 12)  # more steps than are observed
         assert {name: vars(torch.Tensor).get(name) for name in METHODS} == before
+
+
+def test_originals_are_back_after_steps_of_several_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both may be about to observe the next step."""
+    before = {name: vars(torch.Tensor).get(name) for name in METHODS}
+    together = threading.Barrier(2, timeout=30)
+    install = TensorMethods.install
+
+    def slow(methods: TensorMethods) -> None:
+        time.sleep(0.01)
+        install(methods)
+
+    def work() -> None:
+        together.wait()
+        train(with_unused_metrics, 4)
+
+    monkeypatch.setattr(TensorMethods, "install", slow)
+    with recording(tmp_path, must_be_whole=False):
+        threads = [threading.Thread(target=work) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert {name: vars(torch.Tensor).get(name) for name in METHODS} == before
 
 
 def test_a_replaced_method_is_equal_to_the_original() -> None:

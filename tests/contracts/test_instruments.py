@@ -4,7 +4,9 @@ are, and a failure of ours stays ours."""
 from __future__ import annotations
 
 import ast
+import contextlib
 import io
+import itertools
 import os
 import sys
 import types
@@ -435,28 +437,106 @@ def test_a_whole_session_leaves_nothing_behind(tmp_path):
     assert differences(before, everything()) == []
 
 
-def test_each_instrument_can_be_taken_out_alone(tmp_path):
+@pytest.mark.parametrize("is_last_first", [False, True])
+def test_each_instrument_can_be_taken_out_alone(tmp_path, is_last_first):
     """As one that keeps failing is. What others replaced stays until they are."""
     for case in CASES.values():
         case()
     before = everything()
     session = Session(Settings(directory=str(tmp_path), run_id="r", **SETTINGS))
     session.start()
-    for instrument in list(session.installed):
-        here = everything()
-        replaced = {(holder, name) for holder, name, _ in instrument._originals}
-        others = {
-            (holder, name): getattr(holder, name)
-            for other in session.installed
-            for holder, name, _ in other._originals
-            if other is not instrument
-        }
-        assert not replaced & others.keys(), instrument.name
-        instrument.remove()
-        assert differences(here, everything()) or instrument.name in HOOKED, instrument.name
-        assert all(getattr(holder, name) is ours for (holder, name), ours in others.items())
-    session.stop()
+    try:
+        for instrument in session.installed[:: -1 if is_last_first else 1]:
+            here = everything()
+            tops = {  # by the place: what is there, and whose it is
+                (id(each.holder), each.attribute): (each, getattr(each.holder, each.attribute), one)
+                for one in session.installed
+                for each in one.replaced
+            }
+            instrument.remove()
+            assert differences(here, everything()) or is_below(instrument, tops), instrument.name
+            assert all(
+                getattr(each.holder, each.attribute) is ours
+                for each, ours, owner in tops.values()
+                if owner is not instrument
+            )
+    finally:
+        session.stop()
     assert differences(before, everything()) == []
+
+
+def is_below(instrument, tops):
+    """Whether it replaces nothing, or only what later instruments have replaced again."""
+    owners = {owner for _, _, owner in tops.values()}
+    return instrument.name in HOOKED or (bool(tops) and instrument not in owners)
+
+
+class Shared:
+    """Something that several instruments replace."""
+
+    def work(self, x):
+        return [x]
+
+
+class Inherits(Shared):
+    pass
+
+
+def counting(name):
+    def make(original):
+        def work(self, x):
+            return [*original(self, x), name]
+
+        return work
+
+    return make
+
+
+@pytest.mark.parametrize("holder", [Shared, Inherits])
+@pytest.mark.parametrize("order", list(itertools.permutations("abc")), ids="".join)
+def test_instruments_that_replace_one_function_are_taken_out_in_any_order(tmp_path, holder, order):
+    stored = dict(vars(holder))
+    session = Session(Settings(directory=str(tmp_path), run_id="r"))
+    instruments = {name: Functional(session) for name in "abc"}
+    for name in "abca":  # one of them does so twice
+        instruments[name].replace(holder, "work", counting(name))
+    left = list("abca")
+    for name in order:
+        assert holder().work("x") == ["x", *left]
+        with instruments[name].suspended():
+            assert holder().work("x") == ["x", *(one for one in left if one != name)]
+        assert holder().work("x") == ["x", *left]
+        instruments[name].remove()
+        left = [one for one in left if one != name]
+    assert dict(vars(holder)) == stored
+
+
+def test_transforms_find_what_instruments_share(tmp_path):
+    session = Session(Settings(directory=str(tmp_path), run_id="r"))
+    instruments = [Functional(session) for _ in range(3)]
+    stored = dict(vars(Shared))
+    for name, instrument in zip("abc", instruments):
+        instrument.replace(Shared, "work", counting(name))
+    with contextlib.ExitStack() as stack:
+        for instrument in instruments:
+            stack.enter_context(instrument.suspended())
+        assert dict(vars(Shared)) == stored
+    assert Shared().work("x") == ["x", "a", "b", "c"]
+    for instrument in instruments:
+        instrument.remove()
+    assert dict(vars(Shared)) == stored
+
+
+def test_what_the_program_puts_over_ours_stays_while_it_is_suspended(tmp_path):
+    instrument = Functional(Session(Settings(directory=str(tmp_path), run_id="r")))
+    stored = dict(vars(Shared))
+    instrument.replace(Shared, "work", counting("ours"))
+    Shared.work = counting("theirs")(Shared.work)
+    with instrument.suspended():
+        assert dict(vars(Shared)) == stored
+    assert Shared().work("x") == ["x", "ours", "theirs"]
+    instrument.remove()
+    assert dict(vars(Shared)) == stored
 
 
 def test_hooks_of_the_interpreter_come_back(tmp_path):

@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from tests.builders import MLP, TraceBuilder
+from tests.builders import MLP, OTHER_SCRIPT, TraceBuilder
 from tests.golden import Golden, mentions
 from tests.learning import broken, claims, decide, learn, report_of, values_of
 from traincheck.relations.readings.gradient_sizes import GradientSizes
@@ -405,7 +405,7 @@ def test_gradients_that_are_far_larger_than_ever_seen(golden: Golden):
 def test_it_says_nothing_of_another_program():
     reference = learn(updates(begin(), 10).build())
     bounded = [i for i in reference.invariants if i.hypothesis.relation == "bounded"]
-    other = updates(begin(argv0="other.py"), 5, factor=7.0, logits=(0.1, 0.2))
+    other = updates(begin(**OTHER_SCRIPT), 5, factor=7.0, logits=(0.1, 0.2))
     assert set(report_of(bounded, other.build()).verdicts.values()) == {Verdict.NOT_TRIGGERED}
 
 

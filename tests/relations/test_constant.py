@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.builders import ADAM, MLP, SGD, TraceBuilder
+from tests.builders import ADAM, MLP, OTHER_SCRIPT, SGD, TraceBuilder
 from tests.golden import Golden, mentions
 from tests.learning import broken, claims, decide, learn, report_of, values_of
 from traincheck.schema.claims import Invariant
@@ -381,7 +381,7 @@ def test_what_a_layer_makes_for_the_next_one_after_its_step_is_of_its_own_iterat
 def test_it_says_nothing_of_another_program():
     found = [i for i in learn(validate(loop(10)).build()).invariants]
     constant = [i for i in found if i.hypothesis.relation == "constant"]
-    other = loop(4, trace=begin(argv0="other.py"), mask=False)
+    other = loop(4, trace=begin(**OTHER_SCRIPT), mask=False)
     assert set(report_of(constant, other.build()).verdicts.values()) == {Verdict.NOT_TRIGGERED}
 
 

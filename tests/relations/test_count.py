@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from tests.builders import ADAM, LINEAR, MLP, SGD, TraceBuilder
+from tests.builders import ADAM, LINEAR, MLP, OTHER_SCRIPT, SGD, TraceBuilder
 from tests.collect.recording import recording
 from tests.golden import Golden, mentions
 from tests.learning import broken, claims, decide, learn, report_of, values_of
@@ -362,7 +362,7 @@ def test_evaluation_does_not_count():
 
 def test_it_says_nothing_of_another_program():
     reference = learn(loop(10).build())
-    other = steps(begin(argv0="other.py"), 10, states=0, updates=2)
+    other = steps(begin(**OTHER_SCRIPT), 10, states=0, updates=2)
     counts = [i for i in reference.invariants if i.hypothesis.relation == "count"]
     assert set(report_of(counts, other.build()).verdicts.values()) == {Verdict.NOT_TRIGGERED}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.builders import BN_BUFFERS, LINEAR, MLP, MLP_BN, SGD, TraceBuilder
+from tests.builders import BN_BUFFERS, LINEAR, MLP, MLP_BN, OTHER_SCRIPT, SGD, TraceBuilder
 from tests.learning import broken, decide, learn, report_of
 from traincheck.facts.distributed.awaited import FIRST, LATER, LATER_AT_END, STUCK
 from traincheck.relations.contains.change_claims import PATIENCE
@@ -29,7 +29,8 @@ STEPS = {"outer": "step", "inner": F.OPTIMIZER_STEP, "within": PATIENCE}
 
 
 def plain(program: str = "train.py", model=MLP, **options) -> TraceBuilder:
-    trace = TraceBuilder().process(argv0=program).model("Net", model, **options)
+    script = {} if program == "train.py" else {**OTHER_SCRIPT, "argv0": program}
+    trace = TraceBuilder().process(**script).model("Net", model, **options)
     return trace.optimizer().train()
 
 

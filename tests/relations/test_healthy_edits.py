@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -56,7 +57,8 @@ def run(
     change: Callable[[Net], None] = lambda model: None,
 ) -> list[Event]:
     torch.manual_seed(seed)
-    with recording(folder) as recorded:
+    with pytest.MonkeyPatch.context() as patch, recording(folder) as recorded:
+        patch.setattr(sys, "argv", ["finetune.py"])  # else it is that of whatever runs the tests
         model = Net().train()
         change(model)
         optimizer = torch.optim.Adam(trained(model), lr=0.01)

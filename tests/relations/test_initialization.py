@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.builders import LINEAR, TraceBuilder
+from tests.builders import LINEAR, OTHER_SCRIPT, TraceBuilder
 from tests.golden import Golden
 from tests.learning import broken, claims, decide, learn, report_of, values_of
 from traincheck.schema.findings import Symptom, Verdict
@@ -93,7 +93,7 @@ def test_parameters_of_which_nothing_is_known_and_other_programs_say_nothing():
     assert set(report_of(kinds, run(wrong, is_known=False).build()).verdicts.values()) == {
         Verdict.NOT_TRIGGERED
     }
-    assert set(report_of(learned, run(wrong, argv0="other.py").build()).verdicts.values()) == {
+    assert set(report_of(learned, run(wrong, **OTHER_SCRIPT).build()).verdicts.values()) == {
         Verdict.NOT_TRIGGERED
     }
     assert Verdict.VIOLATED in report_of(kinds, run(wrong).build()).verdicts.values()

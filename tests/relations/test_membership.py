@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.builders import BN_BUFFERS, MLP, MLP_BN, TraceBuilder
+from tests.builders import BN_BUFFERS, MLP, MLP_BN, OTHER_SCRIPT, TraceBuilder
 from tests.golden import Golden
 from tests.learning import broken, claims, decide, learn, report_of, values_of
 from traincheck.relations.registry import RELATIONS
@@ -113,9 +113,9 @@ REACHED = {"is": "reached"}
 
 
 def test_a_gradient_of_what_no_optimizer_holds_is_told_in_any_program():
-    other = TraceBuilder().process(argv0="other.py").model("Net", MLP).optimizer()
+    other = TraceBuilder().process(**OTHER_SCRIPT).model("Net", MLP).optimizer()
     assert broken(decide("membership", REACHED, other.steps(3).build())) == []
-    stale = TraceBuilder().process(argv0="other.py").model("Net", MLP).optimizer()
+    stale = TraceBuilder().process(**OTHER_SCRIPT).model("Net", MLP).optimizer()
     found = broken(decide("membership", REACHED, stale.replace(*HEAD).steps(1).build()))
     assert found == [(0, Symptom.NOT_IN_OPTIMIZER, name) for name in sorted(HEAD)]
 
@@ -245,7 +245,7 @@ def test_another_program_is_not_judged():
     invariants = [
         i for i in learn(run().build()).invariants if i.hypothesis.relation == "membership"
     ]
-    trace = TraceBuilder().process(argv0="other.py").model("Net", MLP).optimizer().steps(3)
+    trace = TraceBuilder().process(**OTHER_SCRIPT).model("Net", MLP).optimizer().steps(3)
     verdicts = report_of(invariants, trace.build()).verdicts
     by_id = {i.id: verdicts[i.id] for i in invariants if "program" in i.hypothesis.params}
     assert set(by_id.values()) == {Verdict.NOT_TRIGGERED}

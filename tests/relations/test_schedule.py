@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from tests.builders import MLP, TraceBuilder
+from tests.builders import MLP, OTHER_SCRIPT, TraceBuilder
 from tests.golden import Golden, mentions
 from tests.learning import broken, claims, decide, learn, report_of, values_of
 from traincheck.schema.events import StepEvent
@@ -142,7 +142,7 @@ def test_steps_that_a_scaler_skips_do_not_make_a_rate_still():
 def test_it_says_nothing_of_another_program():
     reference = learn(run(cosine(20), "CosineAnnealingLR").build())
     mine = [i for i in reference.invariants if i.hypothesis.relation == "schedule"]
-    other = run([0.1, 0.2, 0.1, 0.5] * 3, "LambdaLR", argv0="other.py")
+    other = run([0.1, 0.2, 0.1, 0.5] * 3, "LambdaLR", **OTHER_SCRIPT)
     assert set(report_of(mine, other.build()).verdicts.values()) == {Verdict.NOT_TRIGGERED}
 
 

@@ -161,7 +161,7 @@ class Introspection(_Callback):  # type: ignore[misc]  # a base of whichever pac
             groups=groups,
             has_numbers=not self.tensor_stats <= _NO_NUMBERS,
         )
-        self._hook = UpdateHook(self._before_update)
+        self._hook = UpdateHook(self._before_update, self._fail)
         if trainer.world_size > 1:
             current.watch_local_gradients(pl_module.named_parameters(), self._in_hook)
 
@@ -209,9 +209,13 @@ class Introspection(_Callback):  # type: ignore[misc]  # a base of whichever pac
                 action()
         except Exception as error:
             give_back(error)
-            self._is_failed = True
-            reason = error.message if isinstance(error, OutputError) else repr(error)
-            _logger.warning("traincheck: no more reports of checksums: %s", reason)
+            self._fail(action, error)
+
+    def _fail(self, source: Any, error: BaseException) -> None:
+        give_back(error)
+        self._is_failed = True
+        reason = error.message if isinstance(error, OutputError) else repr(error)
+        _logger.warning("traincheck: no more reports of checksums: %s", reason)
 
 
 class _Module:

@@ -8,6 +8,7 @@ import types
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from traincheck.collect.instruments.replacements import MISSING, Replacement
 from traincheck.collect.observers.base import Hook, Observer
 from traincheck.collect.observers.registry import OBSERVERS
 from traincheck.collect.trace_writer.compile_state import is_traced
@@ -17,8 +18,6 @@ from traincheck.schema.instruments import FEEDS, Feed
 
 if TYPE_CHECKING:
     from traincheck.collect.context import Recorder
-
-_MISSING = object()
 
 
 class Instrument:
@@ -40,7 +39,7 @@ class Instrument:
 
     def __init__(self, session: Recorder) -> None:
         self.session = session
-        self._originals: list[tuple[Any, str, Any]] = []
+        self.replaced: list[Replacement] = []
         self._installed: list[Observer] = []
 
     def is_wanted(self) -> bool:
@@ -84,31 +83,32 @@ class Instrument:
     def remove(self) -> None:
         """Restore the originals, last replaced first."""
         while self._installed:
-            self._installed.pop().remove()
-        for holder, attribute, original in reversed(self._originals):
-            if original is _MISSING:
-                delattr(holder, attribute)
-            else:
-                setattr(holder, attribute, original)
-        self._originals.clear()
+            observer = self._installed.pop()
+            try:
+                observer.remove()
+            except Exception as error:  # the originals must come back whatever we got wrong
+                self.session.fault(observer.remove, error)
+        while self.replaced:
+            self.replaced.pop().take_out()
 
     @contextlib.contextmanager
     def suspended(self) -> Iterator[None]:
         """Restore the originals temporarily, for code that inspects functions."""
-        ours = [
-            (holder, attribute, getattr(holder, attribute))
-            for holder, attribute, _ in self._originals
-        ]
-        for holder, attribute, original in reversed(self._originals):
-            if original is _MISSING:
-                delattr(holder, attribute)
-            else:
-                setattr(holder, attribute, original)
+        ours = list(self.replaced)
+        for replacement in reversed(ours):
+            replacement.take_out()
         try:
             yield
         finally:
-            for holder, attribute, replacement in ours:
-                setattr(holder, attribute, replacement)
+            if self.replaced:  # else a fault has removed the instrument
+                for replacement in ours:
+                    replacement.put_back()
+
+    def set(self, holder: Any, attribute: str, value: Any, stored: Any) -> None:
+        """Set ``holder.attribute``. stored: what to restore."""
+        replacement = Replacement(self, holder, attribute, stored)
+        self.replaced.append(replacement)
+        replacement.put_in(value)
 
     def replace(
         self,
@@ -126,8 +126,8 @@ class Instrument:
         steps without calls within models. skip_inner: also while a recorded function runs.
         """
         original = getattr(holder, attribute)
-        stored = vars(holder).get(attribute, _MISSING)
-        replacement = make(original)
+        layer = Replacement(self, holder, attribute, vars(holder).get(attribute, MISSING))
+        replacement = make(layer.below(original))
         is_of_class = isinstance(holder, type)
         if not is_of_class and isinstance(original, types.BuiltinFunctionType):
             session = self.session if idles else None
@@ -142,8 +142,8 @@ class Instrument:
         elif getattr(original, "__module__", None) is None:  # a method of C
             replacement.__module__ = holder.__module__
             replacement.__qualname__ = f"{holder.__qualname__}.{attribute}"
-        self._originals.append((holder, attribute, stored))
-        setattr(holder, attribute, replacement)
+        self.replaced.append(layer)
+        layer.put_in(replacement)
 
 
 def _unbound(

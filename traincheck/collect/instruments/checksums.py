@@ -38,7 +38,9 @@ class Checksums(Instrument):
         ddp = getattr(torch.nn.parallel, "DistributedDataParallel", None)
         if ddp is not None:
             self.replace(ddp, "forward", self._wrap_forward)
-        self._pre_hook = UpdateHook(self._before_update, lambda _: self._is_due())
+        self._pre_hook = UpdateHook(
+            self._before_update, self.session.fault, lambda _: self._is_due()
+        )
         hooks = self.session.hooks
         hooks.after_batch.append(self._add_batch)
         hooks.at_step_end.append(self._end)

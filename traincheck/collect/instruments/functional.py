@@ -222,10 +222,8 @@ class Functional(Instrument):
                     and bound
                     and any(_in(replaced, v) for v in bound)
                 ):
-                    self._originals.append((function, "__defaults__", bound))
-                    function.__defaults__ = tuple(
-                        replaced[v] if _in(replaced, v) else v for v in bound
-                    )
+                    ours = tuple(replaced[v] if _in(replaced, v) else v for v in bound)
+                    self.set(function, "__defaults__", ours, bound)
 
 
 def _argument(numbers: TensorStats, api: str) -> Callable[[Emitter], Callable[[Any], bytes]] | None:

@@ -82,7 +82,7 @@ class Monitor(Instrument):
             hooks.after_scaler.append(self._after_scaler)
         if plan.has("attention"):
             hooks.around[ATTENTION] = self._wrap_attention
-        self._pre_hook = UpdateHook(self._before_step, lambda _: self._is_due())
+        self._pre_hook = UpdateHook(self._before_step, self.session.fault, lambda _: self._is_due())
         optimizers._global_optimizer_post_hooks[_HOOK] = self._after_step
         self.session.hooks.at_step_end.append(self._write)
         self.session.hooks.at_close.append(self._write)

@@ -155,8 +155,7 @@ class Optimizers(Instrument):
             return stepper(optimizer, *args, **kwargs)
 
         functools.update_wrapper(step, original)  # with the marks of the scheduler
-        self._originals.append((optimizer, "step", original))
-        optimizer.step = hidden(step)  # type: ignore[method-assign]
+        self.set(optimizer, "step", hidden(step), original)
 
     def remove(self) -> None:
         super().remove()
@@ -292,7 +291,9 @@ class Optimizers(Instrument):
     def _await_update(self, optimizer: Optimizer) -> None:
         """Look right before the update, which a closure may put off."""
         if self._update_hook is None:
-            self._update_hook = UpdateHook(self._before_update, self._is_awaited)
+            self._update_hook = UpdateHook(
+                self._before_update, self.session.fault, self._is_awaited
+            )
         self._awaited.add(id(optimizer))
 
     def _is_awaited(self, optimizer: Optimizer) -> bool:

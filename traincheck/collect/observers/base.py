@@ -71,3 +71,9 @@ class Observer:
 
     def remove(self) -> None:
         """Its instrument is removed."""
+
+
+def leave(actions: list[Any], action: Any) -> None:
+    """Take an action out of those of a moment, if it is still there."""
+    if action in actions:
+        actions.remove(action)

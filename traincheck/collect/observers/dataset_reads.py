@@ -103,23 +103,20 @@ class DatasetReadObserver(Observer):
             found = self._begin(fetcher, index)
             if found is None:
                 return original(fetcher, index)
-            collate, seen = fetcher.collate_fn, found[1]
-
-            def see(samples: Any) -> Any:
-                self._see(seen, index, samples)
-                return collate(samples)
-
+            current, seen, see = found
+            collate = fetcher.collate_fn
             try:
-                fetcher.collate_fn = hidden(see)
+                fetcher.collate_fn = see
                 result = original(fetcher, index)
             finally:
                 fetcher.collate_fn = collate
-            self._end(fetcher.dataset, *found)
+            self._end(fetcher.dataset, current, seen)
             return result
 
         return hidden(fetch)
 
-    def _begin(self, fetcher: Any, index: Any) -> tuple[_Pass, _Fetch] | None:
+    def _begin(self, fetcher: Any, index: Any) -> tuple[_Pass, _Fetch, Callable[[Any], Any]] | None:
+        """The pass, what is known before the fetch, and a function that sees its samples."""
         em = self._session.local.em or self._session.emitter()
         if em.busy:
             return None
@@ -134,7 +131,8 @@ class DatasetReadObserver(Observer):
                 if modes() or not all(type(one) is int for one in indices[:_SAMPLES]):
                     return None
                 stored = _items(fetcher.dataset, indices[:_ITEMS])
-                return current, _Fetch(known, states(fetcher.dataset), stored)
+                seen = _Fetch(known, states(fetcher.dataset), stored)
+                return current, seen, self._seer(seen, index, fetcher.collate_fn)
         except Exception as error:  # training must go on whatever we got wrong
             self._session.fault(self._begin, error)
             return None
@@ -162,6 +160,15 @@ class DatasetReadObserver(Observer):
                 return None
         now.left -= 1
         return now if now.left >= 0 else None
+
+    def _seer(
+        self, seen: _Fetch, index: Any, collate: Callable[[Any], Any]
+    ) -> Callable[[Any], Any]:
+        def see(samples: Any) -> Any:
+            self._see(seen, index, samples)
+            return collate(samples)
+
+        return hidden(see)
 
     def _see(self, seen: _Fetch, index: Any, samples: Any) -> None:
         """Take digests of samples before they are collated."""

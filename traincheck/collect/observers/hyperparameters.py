@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import inspect
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from sys import getrefcount
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from torch.optim import Optimizer
 
-from traincheck.collect.observers.base import Hook, Observer, Patcher
+from traincheck.collect.observers.base import Hook, Observer, Patcher, leave
 from traincheck.collect.tensors.reading import unseen
 from traincheck.collect.trace_writer.call_site import where
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
@@ -162,8 +162,8 @@ class HyperparameterObserver(Observer):
     def remove(self) -> None:
         """Stop comparing, and hold no group."""
         hooks = self._session.hooks
-        hooks.at_step_end.remove(self._compare)
-        hooks.before_save.remove(self._copies.clear)
+        leave(hooks.at_step_end, self._compare)
+        leave(hooks.before_save, self._copies.clear)
         self._forget()
 
     def _forget(self) -> None:
@@ -204,14 +204,14 @@ class HyperparameterObserver(Observer):
 
         def set_state(optimizer: Any, /, *args: Any, **kwargs: Any) -> Any:
             before: list[_Group] = []
-            is_on = session.recording.on
+            values: list[_Settings] = []
             try:
-                if is_on:
+                if session.recording.on:
                     self._copies.clear()  # what was written may be loaded now
                     before = list(vars(optimizer).get("param_groups", ()))
+                    values = list(map(_settings, before))
             except Exception as error:  # training must go on whatever we got wrong
                 session.fault(self._wrap_load, error)
-            values = self._values(before)
             result = original(optimizer, *args, **kwargs)
             if values:
                 try:
@@ -222,13 +222,6 @@ class HyperparameterObserver(Observer):
             return result
 
         return hidden(set_state)
-
-    def _values(self, groups: Sequence[_Group]) -> list[_Settings]:
-        try:
-            return list(map(_settings, groups))
-        except Exception as error:  # training must go on whatever we got wrong
-            self._session.fault(_settings, error)
-            return []
 
     def _loaded(
         self,

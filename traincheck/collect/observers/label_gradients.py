@@ -12,6 +12,7 @@ import torch
 
 from traincheck.collect.tensors.autograd_graph import kind, signed
 from traincheck.collect.tensors.device_fingerprint import host
+from traincheck.collect.tensors.node_hooks import before_node
 from traincheck.collect.tensors.readable import is_countable
 from traincheck.collect.tensors.reading import unseen
 from traincheck.schema.observations.label_positions import LabelPositions, Positions
@@ -51,10 +52,13 @@ class _Seen(NamedTuple):
 
 
 class LabelGradients:
-    """Follows the labels of batches, and hooks on nodes of log-probabilities for one step."""
+    """Follows the labels of batches, and hooks on nodes of log-probabilities for one step.
+
+    fault: gets what failed, and the error.
+    """
 
     def __init__(self, fault: Callable[[Any, BaseException], None]) -> None:
-        self._fault = fault
+        self.fault = fault
         self._masks: deque[torch.Tensor] = deque(maxlen=_MOST_MASKS)  # where labels are ignored
         self._seen: list[_Seen] = []
         self._hooked: set[int] = set()  # numbers of nodes
@@ -89,7 +93,7 @@ class LabelGradients:
                 if number not in self._hooked:
                     self._hooked.add(number)
                     dim = signed(node._saved_dim) if _LOG_PROBABILITIES[name] else None
-                    node.register_prehook(self._hook(dim))
+                    before_node(node, self._hook(dim))
                 continue
             for following, _ in node.next_functions:
                 if following is not None and following not in known and len(known) < _MOST_NODES:
@@ -97,10 +101,9 @@ class LabelGradients:
                     to_do.append(following)
 
     def _hook(self, dim: int | None) -> Callable[[Any], None]:
-        def reached(gradients: Any) -> None:
+        def reached(gradient: Any) -> None:
             try:
-                gradient = gradients[0] if self._is_open else None
-                if gradient is None or type(gradient) is not torch.Tensor:
+                if not self._is_open or type(gradient) is not torch.Tensor:
                     return
                 with unseen():
                     gradient = _detach(gradient)
@@ -110,7 +113,7 @@ class LabelGradients:
                     trained = trained if dim is None else trained.any(dim)
                     self._seen.append(_Seen(self._root, trained, _sum(gradient)))
             except Exception as error:  # the backward pass must go on whatever we got wrong
-                self._fault(reached, error)
+                self.fault(reached, error)
 
         return reached
 

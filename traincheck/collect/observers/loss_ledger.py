@@ -16,6 +16,7 @@ import torch
 from traincheck.collect.tensors.autograd_graph import Input
 from traincheck.collect.tensors.device_fingerprint import host
 from traincheck.collect.tensors.loss_graph import Key, ScalarGraph, below, elements, key_of
+from traincheck.collect.tensors.node_hooks import before_node
 from traincheck.collect.tensors.reading import unseen
 from traincheck.schema.observations.loss_terms import (
     ConstantTerm,
@@ -54,9 +55,14 @@ class _Term:
 
 @dataclass(slots=True)
 class Root:
-    """The root of a backward pass. weights: the gradients of its terms."""
+    """The root of a backward pass.
 
-    graph: ScalarGraph
+    names: of its terms, and their lines. nodes, weighted: of its graph. weights: the gradients of
+    its terms.
+    """
+
+    nodes: set[Key]
+    weighted: set[Key]
     task: int | None = None
     weights: dict[Key, torch.Tensor] = field(default_factory=dict)
     names: dict[Key, tuple[str, str]] = field(default_factory=dict)
@@ -84,6 +90,7 @@ class LossLedger:
     """Follows the scalars of one step.
 
     Attributes:
+        fault: gets what failed, and the error.
         functions: name and line of the loss functions, by the node of their result.
         constants: results of loss functions without a graph, and what is computed from them, by id.
         roots: of the backward passes so far.
@@ -91,7 +98,7 @@ class LossLedger:
     """
 
     def __init__(self, fault: Callable[[Any, BaseException], None]) -> None:
-        self._fault = fault
+        self.fault = fault
         self.functions: dict[Key, tuple[str, str]] = {}
         self.constants: dict[int, tuple[weakref.ref[torch.Tensor], tuple[Constant, ...]]] = {}
         self.roots: list[Root] = []
@@ -200,32 +207,32 @@ class LossLedger:
         term = self._terms.get(key)
         if term is None:
             term = self._terms[key] = _Term(name)
-            node.register_prehook(self._hook(key, term, output))
+            before_node(node, self._hook(key, term), output)
         return term
 
-    def _hook(self, key: Key, term: _Term, output: int) -> Callable[[Any], None]:
-        def reached(gradients: Any) -> None:
+    def _hook(self, key: Key, term: _Term) -> Callable[[Any], None]:
+        def reached(gradient: Any) -> None:
             try:
                 term.reached = True
                 root = self.open
-                if root is None or key not in root.graph.terms or _task is None:
+                if root is None or key not in root.names or _task is None:
                     return
                 task = _task()
                 root.task = task if root.task is None else root.task
-                gradient = gradients[output] if output < len(gradients) else None
                 if root.task == task and gradient is not None:
                     with unseen():
                         root.weights[key] = _clone(_detach(gradient))
             except Exception as error:  # the backward pass must go on whatever we got wrong
-                self._fault(reached, error)
+                self.fault(reached, error)
 
         return reached
 
     # -- roots
 
-    def begin(self, root: Root, node: Any) -> None:
-        """A backward pass begins."""
-        for key, term in root.graph.terms.items():
+    def begin(self, graph: ScalarGraph, node: Any) -> None:
+        """A backward pass begins at a node, with this graph, which is not kept."""
+        root = Root(graph.nodes, graph.weighted)
+        for key, term in graph.terms.items():
             self._term(key, term).is_of_root = True
             root.names[key] = self._function(term)
             root.elements[key] = elements(term)
@@ -241,14 +248,14 @@ class LossLedger:
                     *root.names[key],
                     weight=_number(root.weights.get(key)),
                     elements=root.elements[key],
-                    weighted_by_itself=key in root.graph.weighted,
+                    weighted_by_itself=key in root.weighted,
                 )
-                for key in root.graph.terms
+                for key in root.names
             )
             yield LossTerms(terms, tuple(self._constants(root)))
 
     def _constants(self, root: Root) -> Iterator[ConstantTerm]:
-        for key in (key for key in self._added if key in root.graph.nodes):
+        for key in (key for key in self._added if key in root.nodes):
             added = self._added[key]
             for name, where, weight in added.constants:
                 value = _number(added.value) or 0.0

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from traincheck.collect.observers.base import Hook, Observer, Patcher
+from traincheck.collect.observers.base import Hook, Observer, Patcher, leave
 from traincheck.collect.observers.label_gradients import LabelGradients
-from traincheck.collect.observers.loss_ledger import Constant, LossLedger, Root
+from traincheck.collect.observers.loss_ledger import Constant, LossLedger
 from traincheck.collect.observers.tensor_methods import TensorMethods
 from traincheck.collect.steps.use_schedule import UseSchedule
 from traincheck.collect.tensors.autograd_graph import IS_TOLD, Input
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 _SCHEDULE = Schedule(first=6, every=200)
 _MOST_ROOTS = 4  # of a step
+_FREE, _ARMED = "free", "armed"
 
 _F = torch.nn.functional
 LOSSES = tuple(
@@ -68,6 +69,8 @@ class LossTermObserver(Observer):
         self._ledger = LossLedger(session.fault)
         self._labels = LabelGradients(session.fault)
         self._thread: int | None = None  # that trains; None while not armed
+        # One of two keys, which one thread takes at a time. Several threads may end steps.
+        self._turn = {_FREE: True}
 
     def install(self, patcher: Patcher) -> None:
         """Wrap loss functions and backward passes, and arm at the ends of steps."""
@@ -83,10 +86,9 @@ class LossTermObserver(Observer):
         """Stop observing."""
         self._disarm()
         hooks = self._session.hooks
-        if self._end in hooks.at_step_end:
-            hooks.at_step_end.remove(self._end)
-            hooks.after_batch.remove(self._fetched)
-            hooks.at_close.remove(self._close)
+        leave(hooks.at_step_end, self._end)
+        leave(hooks.after_batch, self._fetched)
+        leave(hooks.at_close, self._close)
 
     # -- in the step
 
@@ -127,8 +129,11 @@ class LossTermObserver(Observer):
 
     def _seen(self, name: str, args: tuple[Any, ...], result: torch.Tensor) -> None:
         """A method of tensors was called. Most results are no scalars and of no loss function."""
-        if not (result.dim() == 0 or self._ledger.constants) or self._thread != get_ident():
+        if self._thread != get_ident():
             return
+        with unseen():
+            if result.dim() and not self._ledger.constants:
+                return
         self._guarded(self._calculated, name, args, result)
 
     def _guarded(self, action: Callable[..., None], *args: Any) -> None:
@@ -178,7 +183,7 @@ class LossTermObserver(Observer):
                 graph = ScalarGraph(root, self._ledger.functions)
                 self._labels.begin(tensor.grad_fn)
                 if graph.is_whole:
-                    self._ledger.begin(Root(graph), tensor.grad_fn)
+                    self._ledger.begin(graph, tensor.grad_fn)
 
     # -- at its end
 
@@ -190,8 +195,7 @@ class LossTermObserver(Observer):
             if step is None or self._session.is_worker:
                 return
             if self._session.sampling.wants(step + 1) and self._use.is_due(step):
-                self._methods.install()
-                self._thread = get_ident()
+                self._arm()
             else:
                 self._labels.clear()
         except Exception as error:  # the step must be written whatever we got wrong
@@ -208,18 +212,28 @@ class LossTermObserver(Observer):
         sums = self._ledger.sums()
         if sums is not None:
             write(em, sums)
-        if self._thread is None:
+        if self._turn.pop(_ARMED, None) is None:
             return
         self._thread = None
         self._methods.remove()
-        for terms in self._ledger.terms():
-            write(em, terms)
-        positions = self._labels.end()
-        if positions is not None:
-            write(em, positions)
-        self._ledger.end(self._session.clock.step)
+        try:
+            for terms in self._ledger.terms():
+                write(em, terms)
+            positions = self._labels.end()
+            if positions is not None:
+                write(em, positions)
+        finally:
+            self._ledger.end(self._session.clock.step)
+            self._turn[_FREE] = True
+
+    def _arm(self) -> None:
+        if self._turn.pop(_FREE, None) is not None:
+            self._methods.install()
+            self._thread = get_ident()
+            self._turn[_ARMED] = True
 
     def _disarm(self) -> None:
+        self._turn.clear()
         self._thread = None
         self._methods.remove()
         self._ledger.end(None)

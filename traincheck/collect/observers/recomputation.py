@@ -15,7 +15,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import checkpoint
 
-from traincheck.collect.observers.base import Hook, Observer, Patcher
+from traincheck.collect.observers.base import Hook, Observer, Patcher, leave
 from traincheck.collect.steps.use_schedule import UseSchedule
 from traincheck.collect.tensors.device_fingerprint import host
 from traincheck.collect.tensors.fingerprint import PLAIN_TYPES
@@ -106,7 +106,7 @@ class RecomputationObserver(Observer):
 
     def remove(self) -> None:
         """Stop writing."""
-        self._session.hooks.at_step_end.remove(self._tell)
+        leave(self._session.hooks.at_step_end, self._tell)
 
     def _wrap(self, original: _Function) -> _Function:
         def checkpoint(*args: Any, **kwargs: Any) -> Any:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 import torch.distributed as dist
 
-from traincheck.collect.observers.base import Hook, Observer, Patcher
+from traincheck.collect.observers.base import Hook, Observer, Patcher, leave
 from traincheck.collect.steps.use_schedule import UseSchedule
 from traincheck.collect.tensors.device_fingerprint import host
 from traincheck.collect.tensors.fingerprint import has_memory
@@ -61,7 +61,7 @@ class ReplicaObserver(Observer):
 
     def remove(self) -> None:
         """Stop writing."""
-        self._session.hooks.at_step_end.remove(self._tell)
+        leave(self._session.hooks.at_step_end, self._tell)
 
     def _tell(self, em: Emitter) -> None:
         """A step ends: devices have finished its work."""

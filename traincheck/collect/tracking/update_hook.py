@@ -59,18 +59,30 @@ class UpdateHook:
 
     Args:
         action: gets the optimizer.
+        fault: gets what failed, and the error.
         is_due: gets the optimizer when its step begins: whether ``action`` is called in it.
     """
 
     def __init__(
         self,
         action: Callable[[torch.optim.Optimizer], None],
+        fault: Callable[[Any, BaseException], None],
         is_due: Callable[[torch.optim.Optimizer], bool] = lambda _: True,
     ) -> None:
+        def act(optimizer: Any) -> None:
+            try:
+                action(optimizer)
+            except Exception as error:  # training must go on whatever we got wrong
+                fault(action, error)
+
         def before_step(optimizer: Any, args: Any, kwargs: Any) -> Any:
-            if not is_due(optimizer):
+            try:
+                if not is_due(optimizer):
+                    return None
+                return before_update(args, kwargs, lambda: act(optimizer))
+            except Exception as error:  # training must go on whatever we got wrong
+                fault(action, error)
                 return None
-            return before_update(args, kwargs, lambda: action(optimizer))
 
         hooks: Any = optimizers._global_optimizer_pre_hooks
         self._hooks = hooks

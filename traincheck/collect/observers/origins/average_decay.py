@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 import torch
 from torch.nn.parameter import is_lazy
 
-from traincheck.collect.observers.base import Hook, Observer, Patcher
+from traincheck.collect.observers.base import Hook, Observer, Patcher, leave
 from traincheck.collect.observers.origins.samples import sample
 from traincheck.collect.tensors.device_fingerprint import host
 from traincheck.collect.tensors.summarize import dotted
@@ -58,7 +58,7 @@ class AverageDecayObserver(Observer):
 
     def remove(self) -> None:
         """Stop sampling."""
-        self._session.hooks.at_step_end.remove(self._ended)
+        leave(self._session.hooks.at_step_end, self._ended)
 
     def _ended(self, em: Emitter) -> None:
         step = self._session.clock.step or 0

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import torch
 from torch.nn.parameter import is_lazy
 
-from traincheck.collect.observers.base import Hook, Observer, Patcher
+from traincheck.collect.observers.base import Hook, Observer, Patcher, leave
 from traincheck.collect.steps.use_schedule import UseSchedule
 from traincheck.collect.tensors.device_fingerprint import host
+from traincheck.collect.tensors.node_hooks import before_node
 from traincheck.collect.tensors.readable import FLOATS, is_countable
 from traincheck.collect.tensors.reading import unseen
 from traincheck.collect.trace_writer.compile_state import is_traced
@@ -81,7 +82,7 @@ class EmbeddingRowObserver(Observer):
 
     def remove(self) -> None:
         """Stop writing."""
-        self._session.hooks.at_step_end.remove(self._tell)
+        leave(self._session.hooks.at_step_end, self._tell)
 
     # -- earlier rows
 
@@ -187,7 +188,7 @@ class EmbeddingRowObserver(Observer):
         self._lookups.append(lookup)
         if index is not None and result.requires_grad and ids.numel() <= _MOST_IDS:
             take = hidden(_gradient_taker(self._session, lookup))
-            result.register_hook(take)  # type: ignore[no-untyped-call]
+            before_node(result.grad_fn, take, result.output_nr)
 
     def _tell(self, em: Emitter) -> None:
         """A step ends: devices have computed its gradients."""
@@ -272,13 +273,13 @@ class EmbeddingRowObserver(Observer):
         return best
 
 
-def _gradient_taker(session: Recorder, lookup: _Lookup) -> Callable[[torch.Tensor], None]:
+def _gradient_taker(session: Recorder, lookup: _Lookup) -> Callable[[Any], None]:
     """A hook that takes norms of the gradient of the results, and leaves it as it is."""
 
-    def take(gradient: torch.Tensor) -> None:
+    def take(gradient: Any) -> None:
         try:
             with unseen():
-                if lookup.gradient is not None or not is_countable(gradient):
+                if gradient is None or lookup.gradient is not None or not is_countable(gradient):
                     return
                 rows = gradient.detach().reshape(lookup.ids.numel(), -1)
                 sizes = rows.float().square().sum(1)

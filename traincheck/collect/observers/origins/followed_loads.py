@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch.nn.parameter import is_lazy
 
-from traincheck.collect.observers.base import Hook, Observer, Patcher
+from traincheck.collect.observers.base import Hook, Observer, Patcher, leave
 from traincheck.collect.observers.origins.samples import distances, sample
 from traincheck.collect.tensors.reading import unseen
 from traincheck.collect.trace_writer.call_site import where
@@ -75,7 +75,7 @@ class FollowedLoadObserver(Observer):
 
     def remove(self) -> None:
         """Stop following."""
-        self._session.hooks.at_step_end.remove(self._ended)
+        leave(self._session.hooks.at_step_end, self._ended)
         self._follow([])
 
     def _wrap(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -92,7 +92,7 @@ class FollowedLoadObserver(Observer):
             finally:
                 self._is_inside = False
             if before:
-                self._guarded(em, self._after, args[0], before, where())
+                self._guarded(em, self._after, args[0], before)
             return result
 
         return hidden(load_state_dict)
@@ -114,7 +114,7 @@ class FollowedLoadObserver(Observer):
         self._counts[id(module)] = weakref.ref(module), count + 1
         return {} if count >= _LOADS else _samples(module)
 
-    def _after(self, module: torch.nn.Module, before: _Samples, line: str | None) -> None:
+    def _after(self, module: torch.nn.Module, before: _Samples) -> None:
         loaded = _samples(module)
         before = {name: old for name, old in before.items() if _is_like(loaded.get(name), old)}
         if not before:
@@ -123,7 +123,7 @@ class FollowedLoadObserver(Observer):
         others = [load for load in self._open if load.ref() not in (module, None)]
         loaded = {name: loaded[name] for name in before}
         step = self._session.clock.step
-        load = _Load(weakref.ref(module), path, line, before, loaded, step)
+        load = _Load(weakref.ref(module), path, where(), before, loaded, step)
         self._follow([*others[-(_MOST - 1) :], load])
 
     def _follow(self, loads: list[_Load]) -> None:

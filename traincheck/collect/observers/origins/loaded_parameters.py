@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import torch
 from torch.nn.parameter import is_lazy
 
-from traincheck.collect.observers.base import Hook, Observer, Patcher
+from traincheck.collect.observers.base import Hook, Observer, Patcher, leave
 from traincheck.collect.observers.origins.samples import sample
 from traincheck.collect.tensors.device_fingerprint import host
 from traincheck.collect.tensors.reading import unseen
@@ -58,7 +58,7 @@ class LoadedParameterObserver(Observer):
 
     def remove(self) -> None:
         """Stop writing."""
-        self._session.hooks.at_step_end.remove(self._ended)
+        leave(self._session.hooks.at_step_end, self._ended)
 
     def _wrap(self, original: _Function) -> _Function:
         session = self._session

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 
-from traincheck.collect.observers.base import Hook, Observer, Patcher
+from traincheck.collect.observers.base import Hook, Observer, Patcher, leave
 from traincheck.collect.observers.origins.samples import read_short, sketch
 from traincheck.collect.tensors.reading import unseen
 from traincheck.collect.tensors.sketch import Sketcher
@@ -62,7 +62,7 @@ class OptimizerValueObserver(Observer):
         """Stop writing."""
         hooks = self._session.hooks
         for moment in (hooks.at_step_end, hooks.at_close):
-            moment.remove(self._tell)
+            leave(moment, self._tell)
 
     def _wrap(self, original: _Function, moment: str) -> _Function:
         session = self._session

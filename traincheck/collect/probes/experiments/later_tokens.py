@@ -102,7 +102,7 @@ def _compared(call: Call, ids: torch.Tensor, targets: list[torch.Tensor]) -> dic
     if size == length:  # one text less: the size tells the dimensions apart
         before, after = (mapped(given, lambda t: _fewer(t, size)) for given in (before, after))
         size -= 1
-    kept = (torch.arange(length) < half).expand(size, length)
+    kept = (torch.arange(length, device=ids.device) < half).expand(size, length)
     first = bench.forward(before)
     if change(first, bench.forward(before), kept, by_position=True):
         return {"unfit": "the model in eval mode gives two results for one batch"}

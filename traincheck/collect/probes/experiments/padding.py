@@ -127,7 +127,7 @@ def _filled(
         if id(tensor) not in chosen:
             return tensor
         changed = tensor.detach().clone()
-        own = changed[torch.arange(batch.size), first]
+        own = changed[torch.arange(batch.size, device=first.device), first]
         changed[~kept] = own.unsqueeze(1).expand(changed.shape)[~kept]
         return changed
 
@@ -203,7 +203,7 @@ def _trimmed(call: Call, batch: Batch) -> dict[str, Any]:
         "change": worst,
         "padded": float((length - lengths).double().mean() / length),
     }
-    kept = torch.arange(length) < lengths[:, None]
+    kept = torch.arange(length, device=lengths.device) < lengths[:, None]
     if worst > TOLERANCE:
         found |= {"how": "trimmed", **_place_of(call, bench, batch, ids, kept)}
         found |= _fill_of_scores(call, bench, batch)
