@@ -194,7 +194,7 @@ class LossTermObserver(Observer):
             step = self._session.clock.step
             if step is None or self._session.is_worker:
                 return
-            if self._session.sampling.wants(step + 1) and self._use.is_due(step):
+            if self._session.sampling.foresees(step + 1) and self._use.is_due(step):
                 self._arm()
             else:
                 self._labels.clear()

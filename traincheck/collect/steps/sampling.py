@@ -22,6 +22,10 @@ class EveryNth:
     def wants(self, step: int) -> bool:
         return step < self.warmup or step % self.every == 0
 
+    def foresees(self, step: int) -> bool:
+        """What `wants` would say now of a step that has not begun. Decides nothing."""
+        return self.wants(step)
+
     def skipped(self, step: int) -> int:
         """Number of steps that are certainly not recorded, from this one on."""
         return 0 if self.wants(step) else self.every - step % self.every
@@ -72,6 +76,10 @@ class OnDemand(EveryNth):
     def skipped(self, step: int) -> int:
         """None is certain: the next one may be requested."""
         return 0
+
+    def foresees(self, step: int) -> bool:
+        """See `EveryNth`: a step counts against the limit only when it begins."""
+        return self._is_asked or (self._left != 0 and super().wants(step))
 
     def wants(self, step: int) -> bool:
         is_asked, self._is_asked = self._is_asked, False
