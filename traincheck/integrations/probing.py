@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import copy
-import random
 import shutil
-import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from traincheck.collect.active_session import CURRENT
-from traincheck.collect.probes.tree import mapped
+from traincheck.collect.probes.trial import Loss, Model, copied, kept_random_states, train
 from traincheck.errors import UsageError
 from traincheck.integrations.watching import watch
 from traincheck.report.probe_rows import probe_rows
@@ -23,13 +19,7 @@ from traincheck.schema.probes.event import ProbeEvent
 from traincheck.schema.shown import report_html
 from traincheck.store.reader import TraceReader
 
-if TYPE_CHECKING:
-    import torch
-
-    Loss = Callable[[Any], torch.Tensor]
-
 _RULES = "TC00"
-_STEPS = 3  # experiments are made in the third step in which a model is called
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +58,7 @@ class ProbeRun:
         return report_html(self.report)
 
 
-def probe(
-    model: torch.nn.Module, /, *batch: Any, loss: Loss | None = None, **inputs: Any
-) -> ProbeRun:
+def probe(model: Model, /, *batch: Any, loss: Loss | None = None, **inputs: Any) -> ProbeRun:
     """Test a model by the experiments of ``traincheck probe``, on one batch.
 
     The model is copied, and the copy is called with the batch in training mode. Experiments are
@@ -99,62 +87,11 @@ def probe(
         )
     folder = tempfile.mkdtemp(prefix="traincheck-")
     try:
-        with _kept_random_states():
-            ours, given, named = _copied(model, batch, inputs)
+        with kept_random_states():
+            ours, given, named = copied(model, batch, inputs)
             with watch(ours, probe=True, select=[_RULES], output=folder) as run:
-                _train(ours, given, named, loss)
+                train(ours, given, named, loss)
         events = [e for e in TraceReader(Path(folder)).events() if isinstance(e, ProbeEvent)]
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return ProbeRun(run.report(), tuple(events))
-
-
-def _copied(model: torch.nn.Module, batch: Any, inputs: Any) -> tuple[torch.nn.Module, Any, Any]:
-    """The model in training mode and the inputs, as copies."""
-    try:
-        ours = copy.deepcopy(model)
-    except Exception as error:
-        raise UsageError(
-            f"the model cannot be copied: {type(error).__name__}: {error}",
-            fix="probe the training script instead: traincheck probe train.py",
-        ) from error
-    given, named = mapped((batch, inputs), lambda tensor: tensor.detach().clone())
-    ours.zero_grad()
-    return ours.train(), given, named
-
-
-def _train(model: torch.nn.Module, batch: Any, inputs: Any, loss: Loss | None) -> None:
-    """Steps without an update: the copy keeps its weights."""
-    import torch
-
-    import traincheck
-
-    traincheck.step()
-    for _ in range(_STEPS):
-        result = model(*batch, **inputs)
-        value = getattr(result, "loss", result) if loss is None else loss(result)
-        if isinstance(value, torch.Tensor) and value.numel() == 1 and value.requires_grad:
-            value.backward()  # type: ignore[no-untyped-call]
-        elif loss is not None:
-            raise UsageError(
-                f"the loss returned {type(value).__name__}, which is no scalar with a gradient",
-                fix="probe(model, x, loss=lambda out: torch.nn.functional.cross_entropy(out, y))",
-            )
-        model.zero_grad()
-        traincheck.step()
-
-
-@contextmanager
-def _kept_random_states() -> Iterator[None]:
-    """Put the generators of torch, Python and numpy back at the end."""
-    import torch
-
-    numpy: Any = getattr(sys.modules.get("numpy"), "random", None)
-    ours, theirs = random.getstate(), numpy.get_state() if numpy is not None else None
-    try:
-        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-            yield
-    finally:
-        random.setstate(ours)
-        if numpy is not None:
-            numpy.set_state(theirs)
