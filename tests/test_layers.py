@@ -36,7 +36,7 @@ COLLECT_LAYERS = (
     ("stats", "monitor"),
     ("tracking",),
     ("context",),
-    ("active_session", "observers"),
+    ("active_session", "observers", "replacements"),
     ("probes",),
     ("instruments", "profile"),
     ("session",),

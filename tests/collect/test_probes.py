@@ -8,6 +8,7 @@ import os
 import random
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -67,6 +68,27 @@ def test_a_copy_that_hangs_is_ended() -> None:
     assert outcome.is_slow
     assert "more than 0.5 s" in outcome.reason
     assert outcome.wall_s < 30
+
+
+def test_a_copy_that_waits_is_ended_early() -> None:
+    lock = threading.Lock()
+    lock.acquire()
+    outcome = copied(lambda child: lock.acquire() and None)
+    assert outcome.is_slow
+    assert "waited" in outcome.reason
+    assert outcome.wall_s < 15
+
+
+def test_a_copy_that_computes_is_not_taken_for_one_that_waits() -> None:
+    def body(child: Child) -> None:
+        until = time.process_time() + 3.5
+        while time.process_time() < until:
+            pass
+        child.tell(value=1)
+        child.end()
+
+    outcome = copied(body)
+    assert (outcome.told, outcome.reason) == ({"value": 1}, "")
 
 
 def test_a_copy_that_takes_all_memory_ends_alone() -> None:

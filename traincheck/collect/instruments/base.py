@@ -8,9 +8,9 @@ import types
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from traincheck.collect.instruments.replacements import MISSING, Replacement
 from traincheck.collect.observers.base import Hook, Observer
 from traincheck.collect.observers.registry import OBSERVERS
+from traincheck.collect.replacements import MISSING, Replacement
 from traincheck.collect.trace_writer.compile_state import is_traced
 from traincheck.collect.trace_writer.emitter import hidden
 from traincheck.schema.claims import without_sampling

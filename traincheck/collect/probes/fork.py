@@ -16,7 +16,7 @@ from os import _exit, close, kill, memfd_create, pipe, read, wait4
 from os import write as _write
 from select import POLLIN, poll
 from signal import getsignal
-from time import monotonic
+from time import clock_gettime, monotonic
 from typing import Any, NoReturn
 
 import orjson
@@ -26,6 +26,8 @@ from traincheck.handlers import give_back
 
 _CHUNK = 1 << 16
 _MOST_REPORTED = 1 << 22  # bytes
+_WAITS_S = 3.0  # without CPU time: it waits for a lock that another thread held, or for a worker
+_IDLE_S = 1e-3  # of CPU time in such a period
 _REASON = 200  # characters
 _END = b"end"
 _python = ctypes.PyDLL(None)
@@ -134,7 +136,8 @@ def forked(
         return child
     try:
         close(target)
-        outcome = _told(_read(source, begun + limit_s))
+        text, is_stuck = _read(source, pid, begun + limit_s)
+        outcome = _told(text)
     finally:  # also after an exception of a signal handler of the program
         close(source)
         cpu_s = _reap(pid)
@@ -142,6 +145,8 @@ def forked(
     outcome.cpu_s, outcome.wall_s = cpu_s, monotonic() - begun
     if outcome.reason and outcome.wall_s >= limit_s:
         outcome.reason, outcome.is_slow = f"it took more than {limit_s:g} s", True
+    elif outcome.reason and is_stuck:
+        outcome.reason, outcome.is_slow = f"the copy waited for {_WAITS_S:g} s", True
     return outcome
 
 
@@ -158,21 +163,36 @@ def _fork() -> int:
     return pid
 
 
-def _read(source: int, until: float) -> bytes:
-    """The report of the child until it ends, or its time is over."""
+def _read(source: int, pid: int, until: float) -> tuple[bytes, bool]:
+    """The report of the child until it ends, waits, or its time is over; and whether it waits."""
     parts, size = [], 0
     ready = poll()
     ready.register(source, POLLIN)
+    used_s = 0.0
     while size < _MOST_REPORTED:
         left = until - monotonic()
-        if left <= 0 or not ready.poll(left * 1000):
+        if left <= 0:
             break
+        if not ready.poll(min(left, _WAITS_S) * 1000):
+            before, used_s = used_s, _cpu_s(pid)
+            if left > _WAITS_S and used_s - before < _IDLE_S:
+                return b"".join(parts), True
+            continue
         part = read(source, _CHUNK)
         if not part:
             break
         parts.append(part)
         size += len(part)
-    return b"".join(parts)
+    return b"".join(parts), False
+
+
+def _cpu_s(pid: int) -> float:
+    """CPU seconds of a process that runs; its clock has the id that `clock_getcpuclockid` gives."""
+    try:
+        return clock_gettime((~pid << 3) | 2)
+    except OSError as error:  # it has ended, and the program lets the system reap it
+        give_back(error)
+        return 0.0
 
 
 def _reap(pid: int) -> float:

@@ -23,7 +23,7 @@ class EveryNth:
         return step < self.warmup or step % self.every == 0
 
     def foresees(self, step: int) -> bool:
-        """The answer that `wants` would give now of a step that has not begun. Decides nothing."""
+        """The answer for a step that has not begun. Decides nothing."""
         return self.wants(step)
 
     def skipped(self, step: int) -> int:
