@@ -109,7 +109,8 @@ def probe(ctx: click.Context, /, **options: Any) -> int:
     trace = f"{directory}; full report: {check_command_line(directory, options)}"
     with ignore_closed_stderr():
         sys.stderr.write(line_start(sys.stderr))
-        write_run_summary(RunSummary(report=report, watched=live.watched, trace=trace), sys.stderr)
+        summary = RunSummary(report=report, watched=live.watched, trace=trace, is_probed=True)
+        write_run_summary(summary, sys.stderr)
     for sink, path in sinks:
         write_report(report, sink, path)
     if report.exit_status == FINDINGS or stopper.has_stopped:

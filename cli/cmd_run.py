@@ -165,7 +165,9 @@ def run(ctx: click.Context, /, **options: Any) -> int:
         trace = _discard(directory, had_traces=had_traces)
     elif gap := live.compact_trace():
         trace = f"{trace}; {gap}; keep all events with --keep"
-    summary = RunSummary(report=report, watched=live.watched, trace=trace)
+    summary = RunSummary(
+        report=report, watched=live.watched, trace=trace, is_probed=options["probe"]
+    )
     with ignore_closed_stderr():
         sys.stderr.write(line_start(sys.stderr))
         write_run_summary(summary, sys.stderr)

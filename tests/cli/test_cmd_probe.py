@@ -54,3 +54,9 @@ def test_a_program_that_cannot_be_copied_checks_nothing(tmp_path: Path) -> None:
     done = probe(tmp_path, "--continue", more="; model.compile(backend='eager')")
     assert done.returncode == 4, done.stderr
     assert "the model is compiled" in " ".join(done.stderr.split())
+
+
+def test_a_program_that_is_too_short_says_so(tmp_path: Path) -> None:
+    done = probe(tmp_path, "--continue", steps="2")
+    assert done.returncode == 4, done.stderr
+    assert "not probed" in done.stderr

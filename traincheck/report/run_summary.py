@@ -34,11 +34,17 @@ _TITLE = 120
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSummary:
-    """The content of a summary. trace: where the events are, as a sentence."""
+    """The content of a summary.
+
+    Attributes:
+        trace: where the events are, as a sentence.
+        is_probed: whether experiments were asked for.
+    """
 
     report: Report
     watched: RunOverview
     trace: str
+    is_probed: bool = False
 
 
 def write_run_summary(summary: RunSummary, stream: TextIO) -> None:
@@ -101,6 +107,8 @@ def _rows(summary: RunSummary) -> Iterator[tuple[str, str]]:
         yield "watched", _cut(_watched(report, watched))
     for label, text in probe_rows(watched.probes):
         yield label, _cut(text)
+    if summary.is_probed and not watched.probes:
+        yield "not probed", "no model with parameters was called in three steps of training"
     held, idle = report.count(Verdict.HELD), report.count(Verdict.NOT_TRIGGERED)
     if held:
         yield "held", _cut(f"{counted(held, 'check')}: {_themes(report, Verdict.HELD)}")
