@@ -165,7 +165,8 @@ def _fork() -> int:
 
 def _read(source: int, pid: int, until: float) -> tuple[bytes, bool]:
     """The report of the child until it ends, waits, or its time is over; and whether it waits."""
-    parts, size = [], 0
+    parts: list[bytes] = []
+    size = 0
     ready = poll()
     ready.register(source, POLLIN)
     used_s = 0.0
