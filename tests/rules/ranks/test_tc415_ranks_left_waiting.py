@@ -136,6 +136,14 @@ def test_a_rank_whose_collective_raised_waited_too(golden: Golden) -> None:
     assert mentions(finding, 1, "train.py:12")
 
 
+def test_what_is_observed_of_an_unfinished_step_is_written_after_the_error() -> None:
+    def raises(rank: Rank) -> Rank:
+        waits(rank).leave(raised="RuntimeError").mark("loss terms", terms=[], constants=[])
+        return ends(rank, exception="RuntimeError", where="train.py:40")
+
+    assert one(check(raises, lambda rank: ends(rank, **ERROR), FAILED)).code == "TC415"
+
+
 def test_a_job_that_dies_in_a_collective_of_all_ranks(golden: Golden) -> None:
     finding = one(check(waits, waits, FAILED))
     golden(finding)

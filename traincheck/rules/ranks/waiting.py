@@ -14,6 +14,8 @@ from traincheck.schema.events import CallEvent, CollectiveEvent, Event, MarkEven
 from traincheck.schema.marks import Marks
 from traincheck.schema.torch_api import DDP_INIT, Families
 
+# Other marks may be written late, with what was observed in a step that has not ended.
+_GOES_ON = frozenset({Marks.COLLECTIVE_ENTERED, Marks.BACKWARD_ENTERED})
 _MEMBERS = re.compile(r" of ranks ([\d,]+)\Z")
 
 
@@ -27,7 +29,7 @@ class Member:
         entered: number of collectives made so far, by group.
         inside: collectives that were entered and did not return, by stream.
         backward: the backward pass that was entered and did not return.
-        raised: the last collective or backward pass, if it raised and no event followed.
+        raised: the last collective or backward pass, if it raised and no call followed.
         exchanges: whether DistributedDataParallel exchanges gradients in its backward passes.
         last: the last event that has a source line.
         last_ns: time of the last event.
@@ -66,7 +68,7 @@ class Member:
         if isinstance(event, StepEvent):  # the last one is written when the process ends
             self.is_blind |= not event.recorded
             return
-        if not (isinstance(event, MarkEvent) and event.text == Marks.ENDED):
+        if not isinstance(event, MarkEvent) or event.text in _GOES_ON:
             self.raised = None
         if isinstance(event, CollectiveEvent):
             self._returned(event)
