@@ -1,0 +1,90 @@
+"""Numbers by step in a bounded number of columns. No peak is lost: a column holds the largest."""
+
+from __future__ import annotations
+
+import math
+from array import array
+
+_MOST = 1024  # columns
+
+
+class Axis:
+    """Steps in columns of equal width. The width doubles when a step lies beyond the last column.
+
+    Attributes:
+        width: steps of one column, a power of two.
+        last: the largest step so far; -1 before the first.
+    """
+
+    def __init__(self, most: int = _MOST) -> None:
+        self.width = 1
+        self.last = -1
+        self.most = most
+        self._rows: list[Row] = []
+
+    def row(self) -> Row:
+        """A new row of numbers on this axis."""
+        made = Row(self)
+        self._rows.append(made)
+        return made
+
+    def column(self, step: int) -> int:
+        """The column of a step; makes room for it."""
+        self.last = max(self.last, step)
+        while step // self.width >= self.most:
+            self.width *= 2
+            for row in self._rows:
+                row.fold()
+        return step // self.width
+
+    @property
+    def columns(self) -> int:
+        """Number of columns up to the last step."""
+        return self.last // self.width + 1
+
+
+class Row:
+    """The numbers of one thing: the lowest and the highest in each column; NaN where there is none.
+
+    An infinity stands for all numbers that are not finite.
+    """
+
+    def __init__(self, axis: Axis) -> None:
+        self._axis = axis
+        self.low = array("f")
+        self.high = array("f")
+
+    def add(self, step: int, value: float) -> None:
+        """Enter the number of a step."""
+        column = self._axis.column(step)
+        missing = column + 1 - len(self.high)
+        if missing > 0:
+            self.low.extend([math.nan] * missing)
+            self.high.extend([math.nan] * missing)
+        number = value if math.isfinite(value) else math.inf
+        low = self.low[column]
+        if math.isnan(low):
+            self.low[column] = self.high[column] = number
+        else:
+            self.low[column] = min(low, number)
+            self.high[column] = max(self.high[column], number)
+
+    def empty(self) -> Row:
+        """Another row on the same columns, which is not extended any more."""
+        return Row(self._axis)
+
+    def fold(self) -> None:
+        """Make one column of two."""
+        self.low = _folded(self.low, min)
+        self.high = _folded(self.high, max)
+
+    def __bool__(self) -> bool:
+        return bool(self.high)
+
+
+def _folded(numbers: array[float], of: type[min] | type[max]) -> array[float]:  # type: ignore[valid-type]
+    made = array("f")
+    for index in range(0, len(numbers), 2):
+        pair = [n for n in numbers[index : index + 2] if not math.isnan(n)]
+        made.append(of(pair) if pair else math.nan)
+    return made

@@ -1,0 +1,164 @@
+"""The calls and changes of a few steps in detail: the first ones, and those that a check disputes.
+
+Only the events of the step that goes on are kept until it ends.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+
+from traincheck.schema.events import BatchEvent, CallEvent, Event, StateEvent, StepEvent
+
+_MOST = 16  # steps
+_FIRST = 2  # steps that are shown of every run
+_MOST_CALLS = 60  # of a step, outermost ones
+_MOST_VARIABLES = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One call, or several alike in a row.
+
+    Attributes:
+        times: how many. inner: calls within it. where: ``file:line``; empty if not known.
+    """
+
+    what: str
+    detail: str = ""
+    where: str = ""
+    times: int = 1
+    inner: int = 0
+    raised: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A variable before and after the step, as norms; None if no number was recorded."""
+
+    name: str
+    role: str
+    change: str
+    before: float | None = None
+    after: float | None = None
+
+
+@dataclass(slots=True)
+class InspectedStep:
+    """What happened in one step of one rank.
+
+    Attributes:
+        left_out: calls and variables beyond the limits.
+        is_disputed: whether a check found a violation in it.
+    """
+
+    step: int
+    rank: int
+    rows: list[Row] = field(default_factory=list)
+    changes: list[Change] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=dict)
+    left_out: int = 0
+    is_disputed: bool = False
+
+
+class Inspector:
+    """Keeps what happened in a few steps.
+
+    Attributes:
+        steps: in the order in which they ended.
+    """
+
+    def __init__(self) -> None:
+        self.steps: list[InspectedStep] = []
+        self._open: dict[int, list[Event]] = defaultdict(list)
+        self._disputed: set[int] = set()
+        self._ended: Counter[int] = Counter()
+        self._norms: dict[tuple[int, str, str], float] = {}
+
+    def dispute(self, rank: int) -> None:
+        """A check found a violation in the step of this rank that goes on, or has just ended."""
+        self._disputed.add(rank)
+
+    def add(self, event: Event) -> None:
+        """Take in an event."""
+        if event.kind in ("call", "state", "batch"):
+            self._open[event.rank].append(event)
+        elif isinstance(event, StepEvent):
+            self._end(event)
+
+    def _end(self, event: StepEvent) -> None:
+        rank, events = event.rank, self._open.pop(event.rank, [])
+        self._ended[rank] += 1
+        is_disputed = rank in self._disputed
+        self._disputed.discard(rank)
+        is_kept = is_disputed or (self._ended[rank] <= _FIRST and rank == 0)
+        if is_kept and len(self.steps) < _MOST and event.step is not None:
+            made = InspectedStep(event.step, rank, is_disputed=is_disputed)
+            made.counts = dict(event.counters)
+            _fill(made, events, self._norms)
+            self.steps.append(made)
+        for one in events:
+            if isinstance(one, StateEvent) and (norm := _norm(one)) is not None:
+                self._norms[rank, one.role, one.name] = norm
+
+
+def _fill(
+    made: InspectedStep, events: list[Event], before: dict[tuple[int, str, str], float]
+) -> None:
+    inner: Counter[int | None] = Counter()
+    outermost: list[Row] = []
+    changed: dict[tuple[str, str], StateEvent] = {}
+    for event in events:
+        if isinstance(event, CallEvent):
+            if event.parent is not None:
+                inner[event.parent] += 1
+                continue
+            outermost.append(_row(event, inner.get(event.id, 0)))
+        elif isinstance(event, BatchEvent):
+            outermost.append(Row(f"batch {event.index} of {event.loader}", f"epoch {event.epoch}"))
+        elif isinstance(event, StateEvent) and event.change != "cleared":
+            changed[event.role, event.name] = event
+    rows = list(_together(outermost))
+    made.rows = rows[:_MOST_CALLS]
+    changes = list(changed.items())
+    made.changes = [
+        Change(name, role, e.change, before.get((made.rank, role, name)), _norm(e))
+        for (role, name), e in changes[:_MOST_VARIABLES]
+    ]
+    made.left_out = max(len(rows) - _MOST_CALLS, 0) + max(len(changes) - _MOST_VARIABLES, 0)
+
+
+def _row(event: CallEvent, inner: int) -> Row:
+    what = event.module if event.module and event.family.startswith("torch.nn") else event.api
+    detail = " ".join(
+        text
+        for text in (
+            event.owner or "",
+            "" if event.grad_enabled else "without gradients",
+            "" if event.training is None or event.training else "in eval mode",
+        )
+        if text
+    )
+    return Row(str(what), detail, event.where or "", inner=inner, raised=event.exception or "")
+
+
+def _together(rows: list[Row]) -> list[Row]:
+    """Alike calls in a row as one."""
+    found: list[Row] = []
+    for row in rows:
+        last = found[-1] if found else None
+        if last is not None and (last.what, last.detail, last.where) == (
+            row.what, row.detail, row.where,
+        ):  # fmt: skip
+            found[-1] = Row(
+                last.what, last.detail, last.where, last.times + 1, last.inner + row.inner
+            )
+        else:
+            found.append(row)
+    return found
+
+
+def _norm(event: StateEvent) -> float | None:
+    stats = event.summary.stats if event.summary is not None else None
+    norm = stats.get("norm") if stats else None
+    return None if norm is None else float(norm)
