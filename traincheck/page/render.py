@@ -11,7 +11,7 @@ import jinja2
 import orjson
 from markupsafe import Markup
 
-from traincheck.schema.printable import printable
+from traincheck.schema.printable import printable, printable_lines
 
 _SCRIPTS = ("uplot.js", "page.js")
 _STYLES = ("uplot.css", "page.css")
@@ -31,6 +31,7 @@ def render(context: dict[str, Any], data: dict[str, Any]) -> str:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
+    environment.filters["printable_lines"] = lambda value: printable_lines(str(value))
     environment.filters["printable"] = lambda value: printable(str(value))
     scripts = [_asset(name) for name in _SCRIPTS]
     styles = "\n".join(_asset(name) for name in _STYLES)
