@@ -58,6 +58,9 @@ COMMANDS = {
         attribute="profile",
         help="Profile layers: time, memory, FLOPs, first NaN.",
     ),
+    "report": Row(
+        module=".cmd_report", attribute="report", help="Show a recorded run as one HTML page."
+    ),
     "rules": Row(module=".cmd_rules", attribute="rules", help="List and explain built-in rules."),
     "invariants": Row(
         module=".cmd_invariants",

@@ -25,6 +25,7 @@ LAYERS = (
     ("report",),
     ("config", "presets"),
     ("api", "testing"),
+    ("page",),
     ("integrations",),
     ("cli",),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -9,10 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from traincheck.api import conclude
 from traincheck.check.engine import Engine
+from traincheck.metrics.series import Metrics
+from traincheck.metrics.trace import read_run
 from traincheck.page.course import Course
 from traincheck.page.data import numbers_of
 from traincheck.page.inspector import Inspector
 from traincheck.page.render import render
+from traincheck.report.difference.text import write_text
 from traincheck.report.json_report import report_json
 from traincheck.report.sentences import conclusion
 from traincheck.schema.events import Event
@@ -25,6 +29,13 @@ if TYPE_CHECKING:
     from traincheck.store.manifest import Manifest
 
 _MOST_LISTED = 60  # marks that are listed as text
+# Metrics that are drawn by layer: kind of tensor and statistic -> name of the map.
+_DRAWN = {
+    ("activation", "rms"): "activation rms",
+    ("update", "ratio"): "update over parameter",
+    ("gradient", "norm"): "gradient norm by variable",
+    ("activation_difference", "rms"): "rms of the difference to the reference",
+}
 _LEVELS = ("error", "warning", "info")
 
 
@@ -63,8 +74,20 @@ def page_of_run(engine: Engine, reader: TraceReader, **more: Any) -> tuple[str, 
     watcher = Watcher()
     watcher.feed(engine, reader.events())
     report = conclude(engine, reader)
+    if reader.manifest is not None and reader.manifest.settings.get("monitor"):
+        add_metrics(watcher.course, read_run(reader))
     made = page(report, watcher, manifest=reader.manifest, run=str(reader.path), **more)
     return made, report
+
+
+def add_metrics(course: Course, metrics: Metrics) -> None:
+    """Enter the numbers of `traincheck monitor` that are drawn by layer."""
+    for key, values in metrics.items():
+        subject, _, rest = key.partition("/")
+        layer, _, statistic = rest.rpartition("/")
+        name = _DRAWN.get((subject, statistic))
+        for step, value in values.items() if name is not None else ():
+            course.layer(name or "", layer, 0, step, abs(value))
 
 
 def page(
@@ -152,7 +175,9 @@ def _end(manifest: Manifest) -> str:
 def _difference(difference: Difference | None) -> dict[str, str] | None:
     if difference is None:
         return None
-    return {"a": difference.a, "b": difference.b, "text": difference.text}
+    text = io.StringIO()
+    write_text(difference, text)
+    return {"a": difference.a, "b": difference.b, "text": text.getvalue().rstrip()}
 
 
 def _ranks(report: Report, course: Course) -> list[dict[str, Any]]:

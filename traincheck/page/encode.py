@@ -10,7 +10,11 @@ from collections.abc import Sequence
 
 from traincheck.page.axis import Row
 
-ABSENT, ZERO, BROKEN = 0, 254, 255  # cells without a number, with 0, and with one that is not finite
+ABSENT, ZERO, BROKEN = (
+    0,
+    254,
+    255,
+)  # cells without a number, with 0, and with one that is not finite
 _LEVELS = 252  # from the lowest to the highest number, on a logarithmic scale
 
 

@@ -113,7 +113,7 @@ def _fill(
             if event.parent is not None:
                 inner[event.parent] += 1
                 continue
-            outermost.append(_row(event, inner.get(event.id, 0)))
+            outermost.append(_row(event, inner[event.span]))
         elif isinstance(event, BatchEvent):
             outermost.append(Row(f"batch {event.index} of {event.loader}", f"epoch {event.epoch}"))
         elif isinstance(event, StateEvent) and event.change != "cleared":
