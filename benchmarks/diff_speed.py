@@ -12,6 +12,8 @@ import json
 import shutil
 import sys
 import tempfile
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 from benchmarks.harness import run
@@ -57,7 +59,10 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as made:
         folder = chosen.folder or Path(made)
         folder.mkdir(parents=True, exist_ok=True)
-        found = measure(*make_pair(folder, chosen.events))
+        # In a child: the peak of a new process begins with that of its parent
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+            pair = pool.submit(make_pair, folder, chosen.events).result()
+        found = measure(*pair)
     print(json.dumps({"events": chosen.events, **found}))
     is_within = float(found["cpu_s"]) <= MOST_CPU_S and float(found["peak_mb"]) <= MOST_MB
     return 0 if is_within else 1

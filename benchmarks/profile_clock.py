@@ -1,6 +1,6 @@
 """Self times of `traincheck profile` against an outside clock.
 
-A network is trained plainly and under the profiler, by turns, on a machine that does nothing else.
+In each round a network is trained plainly and then under the profiler, on an idle machine.
 The plain program times its own forward and backward. Printed for each: what it needs, and what the
 self times of all layers add up to. Medians.
 

@@ -108,6 +108,11 @@ _LEVELS = get_args(Level)
     "difference is. Costs about 10 ms for a million elements.",
 )
 @click.option(
+    "--probe",
+    is_flag=True,
+    help="Also make experiments on copies of the process: see traincheck probe.",
+)
+@click.option(
     "--instrument",
     metavar="PKG",
     multiple=True,
@@ -175,6 +180,7 @@ def collect(ctx: click.Context, /, **options: Any) -> int:
     settings = replace(
         _settings(config, directory=str(directory.absolute()), run_id=run_id, needs=needs),
         checksums=checksums,
+        probe=options["probe"],
     )
     again = check_command_line(directory, {**options, "invariants": config.invariants})
     if options["check"] or options["halt"]:

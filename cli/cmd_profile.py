@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import csv
 import io
-import subprocess
 import tempfile
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +21,7 @@ from traincheck.schema.layout import EVENT_GLOB, PROFILED
 from . import _completion
 from ._outputs import require_writable
 from ._program_args import PROGRAM, Program, ProgramCommand, is_command
+from ._stop_at import StopAt
 
 if TYPE_CHECKING:
     from traincheck.profile.reading import Profile
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
 
 _DEFAULT_STEP, _DEFAULT_STEPS = 10, 3
 _NOTHING_CHECKED = 4
-_POLL_S = 0.1
-_LAST_RANKS_S = 1.0  # until the other ranks have ended the step, too
 
 
 class ProfileCommand(ProgramCommand):
@@ -179,7 +176,7 @@ def _run(program: Program, table: TableOptions, options: dict[str, Any]) -> int:
             needs=Needs(kinds=frozenset({"profile"})),
             profile=(options["step"], options["steps"]),
         )
-        stopper = _Stopper(directory, is_on=options["stop"])
+        stopper = StopAt(directory, PROFILED, is_on=options["stop"])
         try:
             outcome = launch(command, settings, on_start=stopper.start)
         finally:
@@ -219,34 +216,6 @@ def _command(program: Program) -> list[str]:
             f"{script!r} is a command, not a script", fix=f"traincheck profile -- {script}"
         )
     return script_command(script, words)
-
-
-class _Stopper:
-    """Ends the program once its last profiled step is written."""
-
-    def __init__(self, directory: Path, *, is_on: bool) -> None:
-        self._directory, self._is_on = directory, is_on
-        self._ended = threading.Event()
-        self.has_stopped = False
-
-    def start(self, process: subprocess.Popen[bytes]) -> None:
-        """The program runs."""
-        if self._is_on:
-            threading.Thread(target=self._wait, args=(process,), daemon=True).start()
-
-    def end(self) -> None:
-        """It has ended."""
-        self._ended.set()
-
-    def _wait(self, process: subprocess.Popen[bytes]) -> None:
-        from traincheck.collect.launch.stop_program import ProgramStopper
-
-        while not (self._directory / PROFILED).exists():
-            if self._ended.wait(_POLL_S):
-                return
-        if not self._ended.wait(_LAST_RANKS_S):
-            self.has_stopped = True
-            ProgramStopper(process, self._directory)()
 
 
 def _why_none(directory: Path, options: dict[str, Any]) -> str:

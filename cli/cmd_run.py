@@ -98,6 +98,11 @@ _MAX_TRACE = 100_000_000  # bytes
     "[default: 100MB, or 0 with -o or --keep]",
 )
 @click.option(
+    "--probe",
+    is_flag=True,
+    help="Also make experiments on copies of the process: see traincheck probe.",
+)
+@click.option(
     "--halt", is_flag=True, help="Stop the program at the first finding of severity error."
 )
 @click.pass_context
@@ -214,6 +219,7 @@ def _settings(options: dict[str, Any], engine: Engine, *, directory: Path, run_i
         needs=engine.needs,
         whole="every" in given,
         fold="every" not in given and not options["invariants"],
+        probe=options["probe"],
         **given,
     )
 

@@ -61,6 +61,11 @@ COMMANDS = {
     "report": Row(
         module=".cmd_report", attribute="report", help="Show a recorded run as one HTML page."
     ),
+    "probe": Row(
+        module=".cmd_probe",
+        attribute="probe",
+        help="Test a program by experiments on copies of it.",
+    ),
     "rules": Row(module=".cmd_rules", attribute="rules", help="List and explain built-in rules."),
     "invariants": Row(
         module=".cmd_invariants",

@@ -38,6 +38,7 @@ COLLECT_LAYERS = (
     ("tracking",),
     ("context",),
     ("active_session", "observers"),
+    ("probes",),
     ("instruments", "profile"),
     ("session",),
 )
@@ -237,7 +238,7 @@ def test_an_import_from_the_left_is_fine() -> None:
 def test_facts_give_no_verdicts() -> None:
     judging = {
         relative(path): name
-        for path in (ROOT / "traincheck" / "facts").glob("*.py")
+        for path in (ROOT / "traincheck" / "facts").rglob("*.py")
         for name in imports(ast.parse(path.read_text(encoding="utf-8")), dotted(path), False)
         if name.startswith("traincheck.schema.findings")
     }

@@ -37,15 +37,18 @@ class Recordings:
         *,
         view: str = FULL,
         is_reseeded: bool = False,
+        reseeding: int = 1,
+        more: Sequence[str] = (),
         aborts: bool = False,
     ) -> Path:
         """A recorded run.
 
-        is_reseeded: with other seeds than those the script names. aborts: the program is known to
-        end with an error; what it left is kept.
+        is_reseeded: with other seeds than those the script names. reseeding: which other seeds.
+        more: further options of the recorder. aborts: the program is known to end with an error;
+        what it left is kept.
         """
         content = hashlib.sha256(script.read_bytes()).hexdigest()[:8]
-        seed = "-reseeded" if is_reseeded else ""
+        seed = f"-reseeded{'' if reseeding == 1 else reseeding}" if is_reseeded else ""
         name = f"{script.parent.name}-{script.stem}-{content}{seed}"
         staged = made_once(
             self.folder / f"{name}.src", lambda out: _stage(script, out, is_reseeded=is_reseeded)
@@ -55,15 +58,16 @@ class Recordings:
             done = harness.collect(
                 words_of(staged / _program(script), launcher, self.python),
                 out,
+                env={"BENCH_RESEEDING": reseeding},
                 rules=view == "rules",
-                more=["--quiet"],
+                more=["--quiet", *more],
                 timeout_s=_TIMEOUT_S,
                 python=self.python,
             )
             if not (aborts and out.is_dir()):
                 done.expect()
 
-        return made_once(self.folder / f"{name}-{view}", record)
+        return made_once(self.folder / f"{name}-{view}{''.join(more)}", record)
 
     def plain(self, script: Path, launcher: str) -> harness.Done:
         """The program alone, unrecorded."""

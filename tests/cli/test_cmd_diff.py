@@ -181,16 +181,7 @@ def program(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_a_program_is_recorded_twice(
-    command: Command, program: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert command("--twice", "--", sys.executable, program) == 0
-    assert command("--twice", "--", sys.executable, program, "noise") == 1
-    assert "FIRST DIFFERENCE  step 2, loss" in capsys.readouterr().out
-
-
-@pytest.mark.slow
-def test_a_program_is_recorded_against_a_run(
+def test_a_program_is_recorded_twice_and_against_a_run(
     command: Command, program: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert command("--twice", "--", sys.executable, program) == 0
@@ -199,4 +190,7 @@ def test_a_program_is_recorded_against_a_run(
     assert command(*against, program) == 0
     assert command(*against, program, "noise") == 1
     assert command(*against, program, "fail") == 125
+    capsys.readouterr()
+    assert command("--twice", "--", sys.executable, program, "noise") == 1
+    assert "FIRST DIFFERENCE  step 2, loss" in capsys.readouterr().out
     assert command(*against, tmp_path / "nowhere.py") == 125

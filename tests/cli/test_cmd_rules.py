@@ -39,7 +39,8 @@ def test_groups_them_by_theme_on_a_terminal(rules, capsys, monkeypatch) -> None:
     places = [lines.index(theme) for theme in THEMES.values() if theme in lines]
     assert len(places) >= 2
     assert places == sorted(places)
-    first, second = places[:2]
+    first = lines.index(THEMES["TC1"])
+    second = min(place for place in places if place > first)
     assert [line[:3] for line in lines[first + 1 : second] if line.startswith("TC")] == (
         ["TC1"] * sum(rule.info.code.startswith("TC1") for rule in RULES)
     )

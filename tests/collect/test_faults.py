@@ -38,6 +38,7 @@ GUARDS = frozenset(
         "instruments.optimizers.Optimizers.owner",
         "instruments.python_warnings.PythonWarnings._warned",
         "observers.state_dicts.StateDictObserver._remember",
+        "observers.tensor_methods._Method.__get__",
         "trace_writer.pending_numbers.PendingNumbers.__init__",
         "context.diverged",
         "session.emitters.Emitters.make",

@@ -17,8 +17,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from tests.collect.recording import read_folder, recording
-from traincheck.collect.instruments._import_hook import ImportHook
 from traincheck.collect.launch import run_manifest
+from traincheck.collect.observers.import_hook import ImportHook
 from traincheck.collect.trace_writer import event_file
 from traincheck.collect.trace_writer.event_file import reserved
 from traincheck.schema.claims import Needs

@@ -415,3 +415,17 @@ def test_what_a_loss_is_given_as_a_subclass_of_tensors(tmp_path, cls):
 def test_subclasses_with_a_dispatch_of_their_own_are_left_alone():
     value = torch.Tensor._make_subclass(Odd, torch.zeros(4))
     assert argument_stats.as_plain(value) is None
+
+
+def test_numbers_of_a_batch_are_not_saved_for_a_backward_pass() -> None:
+    """Within a recomputation, torch.utils.checkpoint counts the tensors that are saved."""
+    saved: list[torch.Tensor] = []
+    constant = torch.ones(8, requires_grad=True) * 2
+    counted = torch.arange(8.0, requires_grad=True) + 0
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or t, lambda t: t):
+        assert argument_stats.is_plain(constant)
+        assert argument_stats.is_plain(counted)
+        assert not argument_stats.is_plain(counted * 3)
+        control = (counted * counted).sum()
+    assert control.requires_grad
+    assert len(saved) == 2

@@ -264,6 +264,17 @@ def trained(breaks=False):
     return [loss, *model.parameters()]
 
 
+def probed(breaks=False):
+    """As many steps as it takes to the first experiments."""
+    model = Net(breaks)
+    optimizer = torch.optim.Adam(model.parameters())
+    for _ in range(4):
+        optimizer.zero_grad()
+        model(torch.randn(4, 3)).square().sum().backward()
+        optimizer.step()
+    return list(model.parameters())
+
+
 def called(breaks=False):
     model = Net(breaks)
     return [model(torch.ones(2, 3)), model(x=torch.ones(2, 3))]
@@ -272,6 +283,7 @@ def called(breaks=False):
 # What works through an instrument, and what then fails in the hands of the user
 CASES = {
     "monitor": trained,
+    "probes": probed,
     "modules": called,
     "functional": functional,
     "reshapes": viewed,
@@ -324,6 +336,7 @@ SETTINGS = {
     "outputs": "all",
     "monitor": EVERYTHING.to_json(),
     "checksums": "all",
+    "probe": True,
 }
 HOOKED = {"comparison"}  # these replace nothing: others call them
 

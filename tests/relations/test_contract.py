@@ -27,6 +27,7 @@ from traincheck.schema.torch_api import Families
 from traincheck.schema.values import TensorSummary, tensor_json
 
 HEADINGS = ["Claims", "Example", "Evidence", "Chance", "Not claimed"]
+LOSS = {"cross_entropy": 0.3, "kl_div": 0.7}.items()
 relations = pytest.mark.parametrize("relation", BUILT_IN, ids=lambda relation: relation.name)
 
 
@@ -53,6 +54,8 @@ def rich_run() -> TraceBuilder:
         target = {"dtype": "int64", "shape": [64], "stats": {"shifted": 1}}
         trace.call("torch.nn.functional.cross_entropy", args={"target": target})
         trace.backward([f"Net.{name}" for name in MLP_BN])
+        parts = [{"name": n, "where": "", "weight": w, "elements": 64} for n, w in LOSS]
+        trace.mark("loss terms", terms=parts, constants=[])
         trace.call(Families.CLIP_NORM, args={"max_norm": 1.0}, result=2.5).optimizer_step()
         leaf = tensor_json(TensorSummary("float32", (64, 10)))
         trace.batch("loader1", leaves={"0": leaf}, samples=[str(number)])
@@ -151,7 +154,7 @@ def test_its_proposer_makes_nothing_of_the_events_that_it_ignores(relation):
 def test_changes_of_state_are_withheld_from_proposers_of_calls():
     """They are nine events in ten."""
     ignoring = {r.name for r in BUILT_IN if "state" in r.proposer().ignored_kinds}
-    assert ignoring == {"constant", "count", "input_output", "loss", "schedule"}
+    assert ignoring == {"constant", "count", "input_output", "loss", "loss_terms", "schedule"}
 
 
 @relations

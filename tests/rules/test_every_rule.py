@@ -177,7 +177,7 @@ def test_rules_of_other_packages_come_after_ours(monkeypatch: pytest.MonkeyPatch
 
 def test_a_code_that_is_taken_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     offer(monkeypatch, "Offered")
-    with pytest.raises(UsageError, match="TC101, which exists already"):
+    with pytest.raises(UsageError, match=f"{RULES[0].info.code}, which exists already"):
         all_rules()
 
 

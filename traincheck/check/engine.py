@@ -14,7 +14,7 @@ from traincheck.check.best_effort import BestEffort
 from traincheck.check.context.violation_context import ViolationContext
 from traincheck.check.finding_builder import FindingBuilder, Suppress
 from traincheck.check.monitors.checks import failure_text, prepare
-from traincheck.check.monitors.program_filter import NEEDS, skipped_note
+from traincheck.check.monitors.program_filter import NEEDS, renamed_note, skipped_note
 from traincheck.check.monitors.subscriptions import RunSubscriptions, Subscription
 from traincheck.check.process import Process
 from traincheck.check.saved_checkpoints import SavedCheckpoints
@@ -112,8 +112,10 @@ class Engine:
             if found is None:
                 found = router.resolve(key)
         else:
-            self._control(process, event)
+            late = self._control(process, event)
             found = process.router.route(event)
+            if late:
+                return [*late, *self._feed(process, found, event)]
         return self._feed(process, found, event) if found else ()
 
     def end(self, mark: MarkEvent) -> None:
@@ -179,6 +181,8 @@ class Engine:
             total = sum(map(len, self._checks.invariants.values()))
             note = skipped_note(self._checks.programs, applied, here, total)
             self._notes += [note] if note else []
+            former = {file for p in training for file in p.program_filter.former_files}
+            self._notes += [renamed_note(former, here)] if former else []
 
     def _enter(self, event: Event) -> Process:
         self._stream, self._rank = event.stream, event.rank
@@ -192,9 +196,11 @@ class Engine:
             process = self._processes[key] = Process(self._checks, view, self._run, calls)
         return process
 
-    def _control(self, process: Process, event: Event) -> None:
+    def _control(self, process: Process, event: Event) -> Sequence[Violation]:
+        """Violations of earlier events that turn out to concern this program."""
+        late: Sequence[Violation] = ()
         if isinstance(event, StepEvent):
-            process.end_step(event)
+            late = self._take(process.end_step(event), process)
             if process.recent_calls is not None and event.complete and event.step is not None:
                 ended = partial(self._context.end_step, process.recent_calls, event.step)
                 self._best_effort(_COMPARISON, ended, _nothing)
@@ -215,6 +221,7 @@ class Engine:
             # Rules ignore absence in an evaluation; invariants may have been learned from it.
             learned = [s for s in process.router.route(event.gap) if s.is_learned]
             self._feed(process, learned, event.gap)
+        return late
 
     def _gap(self, process: Process, mark: MarkEvent) -> None:
         """Events were lost: absence proves nothing, as in steps that were not recorded."""

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from traincheck.check.context.violation_context import RecentCalls
 from traincheck.check.monitors.checks import Checks, failure_text
-from traincheck.check.monitors.invariant_monitor import InvariantMonitor, restricted_to_program
+from traincheck.check.monitors.invariant_monitor import (
+    InvariantMonitor,
+    renamed_to_program,
+    restricted_to_program,
+)
 from traincheck.check.monitors.program_filter import NEEDS, ProgramFilter
 from traincheck.check.monitors.router import Router
 from traincheck.check.monitors.subscriptions import (
@@ -25,7 +29,10 @@ from traincheck.facts.provider import Facts
 from traincheck.handlers import give_back
 from traincheck.schema.claims import Invariant, Schedule
 from traincheck.schema.events import StepEvent
+from traincheck.schema.findings import Violation
 from traincheck.schema.protocols import Relation, is_for_run
+
+_Choice = Callable[[tuple[Invariant, ...], str | None], tuple[Invariant, ...]]
 
 
 class Process:
@@ -54,10 +61,15 @@ class Process:
         self._view = view
         self.subscriptions: list[Subscription] = []
         self._disabled: list[Subscription] = []
-        self.program_filter = ProgramFilter(checks.programs)
+        self.program_filter = ProgramFilter(checks.programs, view.program, view.source)
         self._program = plain_subscription(self.program_filter, NEEDS)
         self._subscribe_rules()
-        self._subscribe_invariants()
+        self._subscribe_invariants(restricted_to_program)
+        self._provisional: list[Subscription] = []  # until it is known whether it was renamed
+        if self.program_filter.is_renamed:
+            first = len(self.subscriptions)
+            self._subscribe_invariants(renamed_to_program)
+            self._provisional = self.subscriptions[first:]
         self._shared = run.usable(self._is_observable)
         self.router = self._make_router()
 
@@ -76,16 +88,37 @@ class Process:
         return [
             id_
             for id_, programs in self._checks.programs.items()
-            if any(file_of(one) == self.program for one in programs)
+            if (
+                self.program_filter.is_renamed
+                or any(file_of(one) == self.program for one in programs)
+            )
             and self.program_filter.applies(id_)
         ]
 
-    def end_step(self, event: StepEvent) -> None:
-        """Count a step, unless it stands for lost events."""
-        if event.complete or event.counters.get("optimizer_step", 0):
-            self.steps += 1
-            self.recorded_steps += event.recorded
-            self.program_filter.is_complete = True
+    def end_step(self, event: StepEvent) -> Sequence[Violation]:
+        """Count a step, unless it stands for lost events.
+
+        Returns:
+            Earlier violations of which it is known only now that they concern this program.
+        """
+        if not (event.complete or event.counters.get("optimizer_step", 0)):
+            return ()
+        self.steps += 1
+        self.recorded_steps += event.recorded
+        self.program_filter.end_step()
+        if not self._provisional:
+            return ()
+        if not self.program_filter.former_files:
+            self._forget(self._provisional)
+        self._provisional = []
+        return self.program_filter.release()
+
+    def _forget(self, provisional: Sequence[Subscription]) -> None:
+        """Drop monitors of invariants that do not apply to this program."""
+        ids = {check_id for one in provisional for check_id in one.check_ids}
+        self.subscriptions = [one for one in self.subscriptions if one not in provisional]
+        self.unobservable = {id_: why for id_, why in self.unobservable.items() if id_ not in ids}
+        self.router = self._make_router()
 
     def instrument_failed(self, name: str, reason: str) -> None:
         """Disable what needs the instrument ``name``, which records nothing from here on."""
@@ -139,11 +172,11 @@ class Process:
             self._subscribe(partial(rule_subscription, rule, facts), (rule.info.check_id,))
         self.subscriptions[:0] = fact_subscriptions(self.subscriptions, facts)
 
-    def _subscribe_invariants(self) -> None:
+    def _subscribe_invariants(self, choose: _Choice) -> None:
         for name, invariants in self._checks.invariants.items():
             if is_for_run(self._checks.relations[name]):
                 continue  # RunSubscriptions has its monitor
-            usable = restricted_to_program(invariants, self._view.program)
+            usable = choose(invariants, self._view.program)
             usable = tuple(i for i in usable if self._is_observable(i.id))
             for schedule in (None, self._view.schedule):  # the latter for what is sampled
                 is_sampled = schedule is not None

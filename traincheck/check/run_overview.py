@@ -7,6 +7,9 @@ from math import prod
 
 from traincheck.schema.events import Event, MarkEvent, OptimizerEvent, StateEvent
 from traincheck.schema.marks import Marks
+from traincheck.schema.probes.event import ProbeEvent
+
+_MOST_PROBES = 1000
 
 
 @dataclass(slots=True)
@@ -19,12 +22,14 @@ class RunOverview:
         optimizers: id -> class.
         processes: rank and pid.
         workers: those of the processes that load data for another.
+        probes: results of experiments, the first ones.
     """
 
     parameters: dict[str, dict[str, int]] = field(default_factory=dict)
     optimizers: dict[str, str] = field(default_factory=dict)
     processes: set[tuple[int, str]] = field(default_factory=set)
     workers: set[tuple[int, str]] = field(default_factory=set)
+    probes: list[ProbeEvent] = field(default_factory=list)
 
     def add(self, event: Event) -> None:
         """Take in any event of the run. Frequent kinds are tested first."""
@@ -34,6 +39,8 @@ class RunOverview:
             self._optimizer(event)
         elif event.kind == "mark":
             self._mark(event)
+        elif event.kind == "probe" and len(self.probes) < _MOST_PROBES:
+            self.probes.append(event)
 
     def _variable(self, event: StateEvent) -> None:
         if event.role != "parameter" or event.change not in ("new", "replaced", "gone"):

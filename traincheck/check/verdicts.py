@@ -9,14 +9,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from traincheck.facts.programs import program_of
+from traincheck.facts.programs import program_of, source_of
 from traincheck.schema.claims import Needs, Schedule, without_sampling
 from traincheck.schema.events import MarkEvent
 from traincheck.schema.findings import Verdict
 from traincheck.schema.instruments import FEEDS
 from traincheck.schema.invariant_file import needs_from_json
 
-_ALWAYS = frozenset({"step", "stage", "mark"})  # recorded whatever was asked for
+_ALWAYS = frozenset({"step", "stage", "mark", "probe"})  # recorded whatever was asked for
 # Moments. Variables are recorded when they are found, whatever was asked for; what the program
 # updates itself, where gradients or parameters are recorded.
 _WITH_OTHERS = frozenset({"new", "hand"})
@@ -32,6 +32,7 @@ class TraceView:
         stats: tensors whose statistics were recorded; None if unknown.
         off: instrument -> why it is off.
         program: file name of the program.
+        source: sketch of its script; empty if it has none.
         level: at which calls of operators were recorded; None if unknown.
         packages: the user's packages whose functions were recorded.
     """
@@ -41,6 +42,7 @@ class TraceView:
     stats: frozenset[str] | None = None
     off: dict[str, str] = field(default_factory=dict)
     program: str | None = None
+    source: str = ""
     level: str | None = None
     packages: frozenset[str] = frozenset()
 
@@ -48,7 +50,7 @@ class TraceView:
     def from_mark(cls, mark: MarkEvent) -> TraceView:
         """The view that a "process" mark describes. What it does not mention counts as recorded."""
         view = cls.from_data(mark.data)
-        view.program = program_of(mark)
+        view.program, view.source = program_of(mark), source_of(mark)
         return view
 
     @classmethod

@@ -1,7 +1,9 @@
-"""Identify the program of a process: the file name of its script, and its parameters.
+"""Identify the program of a process: its parameters, and the file name of its script.
 
-Many programs are called train.py. A claim that is limited to a program applies to processes whose
-parameters are mostly the same.
+Many programs are called train.py. A claim that is limited to a program applies to processes of one
+file name whose parameters are mostly the same. A script may also be renamed: under another file
+name, it applies to processes whose parameters are exactly the same, and whose script has mostly the
+same lines.
 """
 
 from __future__ import annotations
@@ -11,15 +13,20 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from zlib import crc32
 
-from traincheck.schema.events import Event, MarkEvent, StateEvent
+from traincheck.schema.events import Event, MarkEvent, StateEvent, StepEvent
 from traincheck.schema.marks import Marks
 
 SEEN = frozenset({"parameter@new"})  # parameters needed to distinguish programs with one file name
 _MARK = "#"  # between the file name and the sketch
+_WHOLE = "="  # between the sketch and the digest of all parameters
+_SOURCE = "~"  # between the digest and the sketch of the script
+_LINE_DIGITS = 4  # of each part of the sketch of a script, in hex
+_KEPT_LINES = 24  # the smallest ones
 _DIGITS = 6  # of each part of a sketch, in hex
 _KEPT = 16  # parts of a sketch: the smallest ones, a fair sample
 _SHARE = 0.5  # of the parts that must agree
 _ENOUGH = 4  # parts of a program whose parameters are a subset of another's: it has lost the rest
+_TELLING = 4  # parameters that identify a model; fewer, such as those of one layer, are common
 
 
 def program_of(mark: MarkEvent) -> str | None:
@@ -28,9 +35,20 @@ def program_of(mark: MarkEvent) -> str | None:
     return posixpath.basename(argv0.replace("\\", "/")) or None if isinstance(argv0, str) else None
 
 
+def source_of(mark: MarkEvent) -> str:
+    """The sketch of the script, from the mark that begins a file; empty if it has none."""
+    source = mark.data.get("source")
+    return source if isinstance(source, str) else ""
+
+
 def file_of(program: str) -> str:
     """The file name alone: ``train.py`` of ``train.py#1b2c3d...``."""
     return program.partition(_MARK)[0]
+
+
+def core_of(program: str) -> str:
+    """The file name and the sketch of the parameters: by these, runs are those of one program."""
+    return program.partition(_SOURCE)[0].partition(_WHOLE)[0]
 
 
 def alike(first: str, second: str) -> bool:
@@ -53,15 +71,39 @@ def _is_part(some: set[str], of: set[str]) -> bool:
 
 
 def _parts(program: str) -> set[str]:
-    sketch = program.partition(_MARK)[2]
+    sketch = program.partition(_MARK)[2].partition(_SOURCE)[0].partition(_WHOLE)[0]
     return {sketch[i : i + _DIGITS] for i in range(0, len(sketch), _DIGITS)}
 
 
+def _digest(program: str) -> str:
+    return program.partition(_MARK)[2].partition(_SOURCE)[0].partition(_WHOLE)[2]
+
+
+def _lines(source: str) -> set[str]:
+    return {source[i : i + _LINE_DIGITS] for i in range(0, len(source), _LINE_DIGITS)}
+
+
+def _are_similar(first: str, second: str) -> bool:
+    """Whether two sketches of scripts have half of their lines in common; True if one is empty."""
+    mine, theirs = _lines(first), _lines(second)
+    if not mine or not theirs:
+        return True  # not known
+    both = sorted(mine | theirs)[:_KEPT_LINES]  # a fair sample of the lines of both
+    return sum(line in mine and line in theirs for line in both) >= _SHARE * len(both)
+
+
 class Sketch:
-    """A sketch of the parameters of a process: name, class of the module, and shape."""
+    """A sketch of the parameters of a process: name, class of the module, and shape.
+
+    The order of the parameters does not matter.
+
+    source: the sketch of the script, which is part of the name; empty if not known.
+    """
 
     def __init__(self) -> None:
+        self.source = ""
         self._parts: set[str] = set()
+        self._digest = ""  # of the parameters that were known when the first step ended
 
     @property
     def size(self) -> int:
@@ -75,12 +117,21 @@ class Sketch:
             shape = () if event.summary is None else tuple(event.summary.shape)
             name = f"{event.name} {cls} {shape}".encode()
             self._parts.add(f"{crc32(name):08x}"[:_DIGITS])
+        elif isinstance(event, StepEvent) and not self._digest and _trained(event):
+            self.end_first_step()
         return ()
+
+    def end_first_step(self) -> None:
+        """Fix the digest: later phases of a run may add models."""
+        if self._parts and not self._digest:
+            self._digest = f"{crc32(''.join(sorted(self._parts)).encode()):08x}"
 
     def of(self, program: str) -> str:
         """The name of a program with its parameters, for claims that are limited to it."""
         kept = "".join(sorted(self._parts)[:_KEPT])
-        return f"{program}{_MARK}{kept}" if kept else program
+        digest = f"{_WHOLE}{self._digest}" if self._digest else ""
+        source = f"{_SOURCE}{self.source}" if self.source else ""
+        return f"{program}{_MARK}{kept}{digest}{source}" if kept else program
 
     def fits(self, programs: Iterable[str], *, is_whole: bool) -> bool:
         """Whether this may be one of ``programs``, all of one file name.
@@ -88,6 +139,21 @@ class Sketch:
         is_whole: all parameters are known; else a subset may still become the rest.
         """
         return any(self._is_like(_parts(program), is_whole=is_whole) for program in programs)
+
+    def is_same(self, program: str) -> bool:
+        """Whether ``program`` is this one under another file name.
+
+        It trains exactly these parameters, and most lines of its script are the same. A program of
+        an old file has no digest and no lines: its sketch decides. Models of few parameters
+        identify no program.
+        """
+        mine, theirs = self._beside(_parts(program))
+        if len(theirs) < _TELLING or mine != theirs:
+            return False
+        digest = _digest(program)
+        if digest and self._digest and digest != self._digest:
+            return False
+        return _are_similar(self.source, program.partition(_SOURCE)[2])
 
     def likeness(self, program: str) -> float:
         """The share of common parts among the parts of both."""
@@ -126,18 +192,27 @@ class ProgramName:
         return "program" not in params or params["program"] == self.name
 
 
-class RunProgram:
-    """The file name of the script, and the parameters of all processes together."""
+def _trained(step: StepEvent) -> bool:
+    return bool(step.complete or step.counters.get("optimizer_step", 0))
 
-    def __init__(self) -> None:
+
+class RunProgram:
+    """The file name of the script, and the parameters of all processes together.
+
+    Args:
+        claims: parameters of the claims that `fits` will be asked about.
+    """
+
+    def __init__(self, claims: Iterable[Mapping[str, Any]] = ()) -> None:
         self._name = ProgramName()
         self._sketch = Sketch()
         self._known: dict[tuple[str, int], bool] = {}
+        self._programs = {str(params["program"]) for params in claims if "program" in params}
 
     @property
     def name(self) -> str | None:
         """The name for claims that are limited to this program; None until known."""
-        return None if self._name.name is None else self._sketch.of(self._name.name)
+        return None if self._name.name is None else core_of(self._sketch.of(self._name.name))
 
     def observe(self, event: Event) -> None:
         """Enter a start, or a parameter."""
@@ -146,6 +221,8 @@ class RunProgram:
                 self._sketch.observe(event)
         else:
             self._name.observe(event)
+            if isinstance(event, MarkEvent) and event.text == Marks.PROCESS:
+                self._sketch.source = self._sketch.source or source_of(event)
 
     def fits(self, params: Mapping[str, Any]) -> bool:
         """Whether a claim with these parameters applies to this program."""
@@ -155,6 +232,25 @@ class RunProgram:
         key = (program, self._sketch.size)
         known = self._known.get(key)
         if known is None:
-            is_like = self._sketch.fits((program,), is_whole=False)
-            known = self._known[key] = file_of(program) == self._name.name and is_like
+            known = self._known[key] = self._is_program(program)
         return known
+
+    def _is_program(self, program: str) -> bool:
+        if file_of(program) == self._name.name:
+            return self._sketch.fits((program,), is_whole=False)
+        return namesakes(self._name.name, self._sketch, self._programs) == {program}
+
+
+def namesakes(name: str | None, sketch: Sketch, programs: Iterable[str]) -> set[str]:
+    """The programs that train the model of a process whose script has another file name.
+
+    Args:
+        name: file name of the script of the process; None if it is not known.
+        sketch: of its parameters.
+        programs: that are known. If one of them has this file name, the script was not renamed,
+            and the result is empty.
+    """
+    programs = set(programs)
+    if any(file_of(program) == name for program in programs):
+        return set()
+    return {program for program in programs if sketch.is_same(program)}

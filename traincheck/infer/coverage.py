@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from traincheck.facts.programs import ProgramName, Sketch, alike, file_of
+from traincheck.facts.programs import ProgramName, Sketch, alike, file_of, source_of
 from traincheck.facts.step_changes import ADDED, Additions, StepChanges
 from traincheck.facts.variables import variable_of
 from traincheck.relations.phrasing import SEVERAL_RANKS, STEP
@@ -126,10 +126,12 @@ class CoverageCollector:
         elif isinstance(event, MarkEvent):
             self._program.observe(event)
             if event.text == Marks.PROCESS:
+                self._sketch.source = self._sketch.source or source_of(event)
                 self._levels |= {str(event.data.get("level", "default"))}
                 self._packages = tuple(map(str, event.data.get("packages") or ()))
 
     def _end_step(self, event: StepEvent) -> None:
+        self._sketch.observe(event)
         self._additions.read()
         if event.recorded and self._additions.any_of():
             self._adds = True

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from traincheck.check.monitors.router import Router
 from traincheck.check.verdicts import TraceView, instrument_named
-from traincheck.facts.programs import Sketch
+from traincheck.facts.programs import Sketch, source_of
 from traincheck.facts.steps import is_judged
 from traincheck.infer.propose import by_scope
 from traincheck.infer.replay_views import ClaimGroups, Features, ReplayViews, features_of, with_gaps
@@ -158,6 +158,7 @@ class _Process:
                 self._sketch.observe(event)
         elif isinstance(event, StepEvent):
             self._steps += is_judged(event)
+            self._sketch.observe(event)
         elif isinstance(event, MarkEvent):
             self._note_view(event)
 
@@ -195,6 +196,7 @@ class _Process:
         """Note what the process does not record."""
         if mark.text == Marks.PROCESS:
             self._view = TraceView.from_mark(mark)
+            self._sketch.source = self._sketch.source or source_of(mark)
         elif mark.text == Marks.INSTRUMENT_DISABLED:
             name = instrument_named(str(mark.data.get("instrument")))
             if name is not None:

@@ -10,12 +10,13 @@ programs seen names these programs.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
-from traincheck.facts.programs import alike
+from traincheck.facts.programs import alike, core_of
 from traincheck.infer.replay_views import Features
 from traincheck.relations.phrasing import is_user_api
 from traincheck.schema.claims import PROGRAM, Condition, Precondition, Scalar
@@ -135,12 +136,17 @@ def _name(item: tuple[str | None, Any]) -> str:
 
 
 def _by_program(counts: Counts) -> dict[str | None, dict[Features, tuple[int, int]]]:
-    found: dict[str | None, dict[Features, tuple[int, int]]] = {}
+    """The counts of each program. It has the name that says most, of those of its runs."""
+    names: dict[str, str] = {}
+    tables: dict[str | None, list[Counts]] = defaultdict(list)
     for features, count in counts.items():
         program = next((str(value) for name, value in features if name == PROGRAM), None)
         rest = tuple(pair for pair in features if pair[0] != PROGRAM)
-        found.setdefault(program, {})[rest] = count
-    return found
+        core = None if program is None else core_of(program)
+        if core is not None and program is not None:
+            names[core] = max(names.get(core, program), program, key=lambda n: (len(n), n))
+        tables[core].append({rest: count})
+    return {names.get(core or "", core): _sum_counts(some) for core, some in tables.items()}
 
 
 def _sum_counts(tables: Iterable[Counts]) -> dict[Features, tuple[int, int]]:

@@ -16,10 +16,12 @@ from traincheck.relations.distinct.relation import Distinct
 from traincheck.relations.initialization.relation import Initialization
 from traincheck.relations.input_output.relation import InputOutput
 from traincheck.relations.loss.relation import Loss
+from traincheck.relations.loss_terms.relation import TermsOfLoss
 from traincheck.relations.membership.relation import Membership
 from traincheck.relations.order.relation import Order
 from traincheck.relations.periodic.relation import Periodic
 from traincheck.relations.plugins import PluginRelation
+from traincheck.relations.property.relation import PropertyHolds
 from traincheck.relations.restored.relation import Restored
 from traincheck.relations.schedule.relation import Schedule
 from traincheck.relations.sharing.relation import Sharing
@@ -43,6 +45,8 @@ BUILT_IN: tuple[Relation, ...] = (
     Consistent(),
     Distinct(),
     Loss(),
+    TermsOfLoss(),
+    PropertyHolds(),
 )
 
 

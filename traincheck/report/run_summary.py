@@ -16,6 +16,7 @@ from rich.text import Text
 from traincheck.check.run_overview import RunOverview
 from traincheck.check.saved_checkpoints import suspect_note
 from traincheck.report.lines import COLOURS, page, paragraph, table
+from traincheck.report.probe_rows import probe_rows
 from traincheck.report.sentences import doubt, lack, notes_of, suppressions
 from traincheck.report.text_report import write_fix
 from traincheck.rules.docs import theme_of
@@ -98,6 +99,8 @@ def _rows(summary: RunSummary) -> Iterator[tuple[str, str]]:
         yield "fix", lacking.fix
     if report.events:
         yield "watched", _cut(_watched(report, watched))
+    for label, text in probe_rows(watched.probes):
+        yield label, _cut(text)
     held, idle = report.count(Verdict.HELD), report.count(Verdict.NOT_TRIGGERED)
     if held:
         yield "held", _cut(f"{counted(held, 'check')}: {_themes(report, Verdict.HELD)}")

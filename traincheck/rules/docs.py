@@ -17,6 +17,12 @@ from traincheck.schema.protocols import Rule
 
 # Beginning of a code -> what such rules are about.
 THEMES: Mapping[str, str] = {
+    "TC00": "Probes",
+    "TC03": "Loss provenance",
+    "TC05": "Origins of values",
+    "TC06": "Settings, measures and data",
+    "TC07": "Settings, measures and data",
+    "TC08": "Replicas and gradients",
     "TC1": "Parameters and optimizer",
     "TC2": "Step window",
     "TC3": "Modes and arguments",

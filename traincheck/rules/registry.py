@@ -11,11 +11,15 @@ from traincheck.rules.checkpoints import table as checkpoints
 from traincheck.rules.configuration import table as configuration
 from traincheck.rules.data import table as data
 from traincheck.rules.efficiency import table as efficiency
+from traincheck.rules.ledger import table as ledger
 from traincheck.rules.losses import table as losses
 from traincheck.rules.modes import table as modes
 from traincheck.rules.numerics import table as numerics
+from traincheck.rules.origins import table as origins
 from traincheck.rules.parameters import table as parameters
 from traincheck.rules.precision import table as precision
+from traincheck.rules.probes import table as probes
+from traincheck.rules.provenance import table as provenance
 from traincheck.rules.ranks import table as ranks
 from traincheck.rules.schedules import table as schedules
 from traincheck.rules.shapes import table as shapes
@@ -31,11 +35,15 @@ _THEMES = (
     configuration,
     data,
     efficiency,
+    ledger,
     losses,
     modes,
     numerics,
+    origins,
     parameters,
     precision,
+    probes,
+    provenance,
     ranks,
     schedules,
     shapes,

@@ -103,6 +103,12 @@ class Precondition:
             return None
         return Precondition(clauses=tuple(dict.fromkeys(left)) if all(left) else ())
 
+    def under_any_name(self) -> Precondition | None:
+        """The conditions left for a renamed script; None if they differ between the programs."""
+        files = {program.partition("#")[0] for program in self.programs()}
+        left = {self.within(file) for file in files}
+        return left.pop() if len(left) == 1 else None
+
 
 def sampled(*names: str) -> frozenset[str]:
     """Names for `Needs` that are recorded in sampled steps only: these show most bugs."""

@@ -19,6 +19,7 @@ from typing import ClassVar, Literal, TypeAlias
 from msgspec import field
 
 from traincheck.schema.metrics.event import MetricsEvent
+from traincheck.schema.probes.event import ProbeEvent
 from traincheck.schema.record import EventBase, Int64, Record
 from traincheck.schema.values import TensorSummary, Value
 
@@ -347,18 +348,23 @@ class CheckpointEvent(EventBase, frozen=True, kw_only=True, tag="checkpoint"):
 
 
 class WarningEvent(EventBase, frozen=True, kw_only=True, tag="warning"):
-    """A Python warning raised during the run.
+    """A Python warning raised during the run, or one that a library logged.
 
     Attributes:
-        category: class name.
+        category: class name; of a record of a logger its level, such as ``WARNING``.
         text: the message.
         where: ``file:line`` it points to.
+        logger: name of the logger; empty for warnings of Python.
+        caller: ``file:line`` of the nearest code outside installed packages, if ``where`` is inside
+            one.
     """
 
     kind: ClassVar[Literal["warning"]] = "warning"
     category: str = ""
     text: str = ""
     where: str | None = None
+    logger: str = ""
+    caller: str | None = None
 
 
 class ChecksumEvent(EventBase, frozen=True, kw_only=True, tag="checksum"):
@@ -466,6 +472,7 @@ Event: TypeAlias = (
     | ChecksumEvent
     | MarkEvent
     | ProfileEvent
+    | ProbeEvent
 )
 EVENT_TYPES = (
     CallEvent,
@@ -482,5 +489,6 @@ EVENT_TYPES = (
     ChecksumEvent,
     MarkEvent,
     ProfileEvent,
+    ProbeEvent,
 )
 KINDS = tuple(event_type.kind for event_type in EVENT_TYPES)

@@ -145,5 +145,6 @@ _ALL = (
     Feed(instrument="checksums", kinds=frozenset({"checksum"})),
     Feed(instrument="transforms"),
     Feed(instrument="monitor", kinds=frozenset({"metrics"})),
+    Feed(instrument="probes", kinds=frozenset({"probe"})),
 )
 FEEDS = {feed.instrument: feed for feed in _ALL}

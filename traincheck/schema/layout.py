@@ -15,6 +15,7 @@ FAULTS_GLOB = "faults-p*.json"
 UNUSED_GLOB = "unused-p*.txt"
 FOLLOWED = "followed"  # empty; a process has imported torch and is recorded
 HALTED = "halted"  # empty; traincheck stopped the program because of --halt
+PROBED = "probed"  # empty; a process has made its last planned experiment
 PROFILED = "profiled"  # empty; a process has written its last profiled step
 _EVENT_FILE = re.compile(r"events-r(\d+)-(p\d+-t\d+)\.jsonl\Z")
 

@@ -1,4 +1,4 @@
-"""Meanings of the names of parameters."""
+"""Meanings of names: of parameters, and of the classes of averages."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ _WEIGHTS = (
     "weight", "weight_v", "weight_g", "weight_orig", "parametrizations.weight.original",
     "parametrizations.weight.original0", "parametrizations.weight.original1", "W", "w",
 )  # fmt: skip
+# Classes of averages: AveragedModel of torch, ModelEmaV2 of timm, EMA of ema_pytorch ...
+AVERAGE_CLASS = re.compile(r"(Averaged?Model|(Moving|Running)Average|EMA|Ema(?![a-z])|SWA)\w*\Z")
 
 
 def is_unowned(name: str) -> bool:

@@ -22,11 +22,11 @@ def is_run(path: Path) -> bool:
 
 def is_bare(path: Path) -> bool:
     """Whether there is nothing yet, so that a run may begin: no folder, or no files."""
-    if not path.is_dir():
-        return not path.exists()
     try:
         return not any(path.iterdir())
-    except OSError:  # the reader reports paths that cannot be read
+    except FileNotFoundError:
+        return True
+    except OSError:  # a file, a loop of links, not readable: the reader reports it
         return False
 
 

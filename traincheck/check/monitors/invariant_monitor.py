@@ -34,6 +34,26 @@ def restricted_to_program(
     return tuple(found)
 
 
+def renamed_to_program(
+    invariants: Iterable[Invariant], program: str | None
+) -> tuple[Invariant, ...]:
+    """The invariants that are restricted to programs, as claims about ``program``.
+
+    They apply if this is one of those programs, and its script has another file name now.
+    """
+    found = []
+    for invariant in invariants:
+        left = (
+            invariant.precondition.under_any_name() if invariant.precondition.programs() else None
+        )
+        if left is not None:
+            claim = invariant.hypothesis
+            if "program" in claim.params:
+                claim = replace(claim, params={**claim.params, "program": program})
+            found.append(replace(invariant, precondition=left, hypothesis=claim))
+    return tuple(found)
+
+
 @dataclass(slots=True)
 class _GuardedClaim:
     """A claim under a precondition.

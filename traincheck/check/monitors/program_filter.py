@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
-from traincheck.facts.programs import Sketch, file_of
+from traincheck.facts.programs import Sketch, file_of, namesakes
 from traincheck.schema.claims import Invariant, Needs
 from traincheck.schema.findings import Violation
 from traincheck.schema.words import counted, joined
@@ -49,6 +49,15 @@ def skipped_note(
     )
 
 
+def renamed_note(former: Iterable[str], here: Iterable[str]) -> str:
+    """A sentence on the programs that the scripts of this run are, under other names."""
+    own = joined(sorted(here)) or "this run"
+    return (
+        f"{own} is {joined(sorted(former))} under another name, as the model and most lines of the "
+        "script are the same: the invariants of that program apply to this run"
+    )
+
+
 class ProgramFilter:
     """Identifies the program of a process, and filters violations by it.
 
@@ -56,26 +65,68 @@ class ProgramFilter:
     They are known only after the monitors have started. Where several programs of one file name
     are known, such as the stages of a pipeline, a process is the program that it is most like.
 
+    If no known program has the file name of this one, the script may have been renamed. Then what
+    is claimed of the programs with exactly the same parameters and mostly the same lines applies.
+    If there are several, only what is claimed of all of them applies. The violations of the first
+    step are held back until its end, when the parameters are known.
+
+    Args:
+        programs: id of an invariant that is restricted to programs -> these programs.
+        program: file name of the script of this process.
+        source: sketch of its lines; empty if not known.
+
     Attributes:
         observe: takes an event.
         is_complete: whether all parameters are known.
+        is_renamed: whether the file name is that of no known program.
     """
 
-    def __init__(self, programs: Mapping[str, tuple[str, ...]]) -> None:
+    def __init__(
+        self, programs: Mapping[str, tuple[str, ...]], program: str | None, source: str = ""
+    ) -> None:
         self._programs = programs
+        self._program = program
         self._of_file: dict[str, set[str]] = defaultdict(set)
-        for program in {one for some in programs.values() for one in some}:
-            self._of_file[file_of(program)].add(program)
+        for one in {one for some in programs.values() for one in some}:
+            self._of_file[file_of(one)].add(one)
         self._sketch = Sketch()
+        self._sketch.source = source
         self._cache: dict[tuple[tuple[str, ...], int, bool], bool] = {}
+        self._held: list[Violation] = []
+        self._namesakes: dict[str, set[str]] = {}
         self.observe = self._sketch.observe
         self.is_complete = False
+        self.is_renamed = bool(programs) and program not in self._of_file
+
+    @property
+    def former_files(self) -> list[str]:
+        """File names of the known programs that this one is, under another name."""
+        return sorted(self._namesakes)
+
+    def end_step(self) -> None:
+        """A step has ended: all parameters are known."""
+        if self.is_complete:
+            return
+        self.is_complete = True
+        self._sketch.end_first_step()
+        if self.is_renamed:
+            known = (program for some in self._of_file.values() for program in some)
+            for found in namesakes(self._program, self._sketch, known):
+                self._namesakes.setdefault(file_of(found), set()).add(found)
+
+    def release(self) -> list[Violation]:
+        """The violations that were held back, of checks that turned out to apply."""
+        held, self._held = self._held, []
+        return self.filter(held)
 
     def applies(self, check_id: str) -> bool:
         """Whether a check applies to this program, as far as is known."""
         programs = self._programs.get(check_id)
         if programs is None:
             return True
+        if self.is_renamed:
+            files = self._namesakes.values()
+            return bool(files) and all(not same.isdisjoint(programs) for same in files)
         key = (programs, self._sketch.size, self.is_complete)
         known = self._cache.get(key)
         if known is None:
@@ -98,4 +149,7 @@ class ProgramFilter:
 
     def filter(self, violations: Iterable[Violation]) -> list[Violation]:
         """The violations of checks that apply to this program."""
+        if self.is_renamed and not self.is_complete:
+            violations = list(violations)
+            self._held += [v for v in violations if v.check_id in self._programs]
         return [violation for violation in violations if self.applies(violation.check_id)]

@@ -1,8 +1,8 @@
 """Subscriptions: monitors, and the facts they use, with the events that each of them gets.
 
 A rule with ``scope = "run"`` has one monitor for the whole run, which is subscribed in the router
-of each process. It waits until every rank has ended a step (facts/ranks.py), so the order in which
-the ranks are fed makes no difference. The same holds for a relation with this scope.
+of each process. It waits until every rank has ended a step (facts/distributed/ranks.py), so the
+order in which the ranks are fed makes no difference. The same holds for a relation with this scope.
 """
 
 from __future__ import annotations

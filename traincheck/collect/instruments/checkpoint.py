@@ -15,9 +15,9 @@ from torch.nn.parameter import is_lazy
 from torch.optim import lr_scheduler
 
 from traincheck.collect import masking
-from traincheck.collect.instruments._import_hook import ImportHook
 from traincheck.collect.instruments._wrap import guarded
 from traincheck.collect.instruments.base import Instrument
+from traincheck.collect.observers.import_hook import ImportHook
 from traincheck.collect.observers.loaded_averages import LoadedAverageObserver
 from traincheck.collect.observers.state_dicts import StateDictObserver
 from traincheck.collect.tensors.fingerprint import fingerprint

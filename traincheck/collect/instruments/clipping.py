@@ -11,9 +11,9 @@ import torch
 from torch import distributed
 from torch.nn import utils
 
-from traincheck.collect.instruments._import_hook import ImportHook
 from traincheck.collect.instruments._wrap import Describe, span_wrapper
 from traincheck.collect.instruments.base import Instrument
+from traincheck.collect.observers.import_hook import ImportHook
 from traincheck.collect.tensors.summarize import summarize
 from traincheck.collect.trace_writer.call_site import where
 from traincheck.collect.trace_writer.emitter import Emitter

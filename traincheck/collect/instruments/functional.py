@@ -25,6 +25,7 @@ from traincheck.collect.tensors.summarize import encode
 from traincheck.collect.trace_writer.emitter import Emitter
 from traincheck.collect.tracking.tracker import Tracker
 from traincheck.handlers import give_back
+from traincheck.schema.claims import without_sampling
 from traincheck.schema.torch_api import MODAL, MULTI_HEAD
 
 # Argument names of the C functions that have no Python signature.
@@ -115,8 +116,10 @@ class Functional(Instrument):
     def is_wanted(self) -> bool:
         needs = self.session.needs
         return (
-            needs is None
+            super().is_wanted()
+            or needs is None
             or bool(self.session.hooks.around)
+            or any(map(self.feed.has_state, without_sampling(needs.states)))
             or any(
                 api.startswith("torch.") or api == "activation" for api in needs.calls | needs.stats
             )

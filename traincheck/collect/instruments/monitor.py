@@ -216,8 +216,9 @@ class Monitor(Instrument):
         comparison, self._stack.comparison = self._stack.comparison, None
         em.busy = True
         try:
-            if comparison is not None:
-                comparison.end()
+            with unseen():
+                if comparison is not None:
+                    comparison.end()
         except Exception as error:  # training must go on whatever we got wrong
             self.session.fault(self._end_comparison, error)
         finally:

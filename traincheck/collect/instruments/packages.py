@@ -9,10 +9,10 @@ import sys
 import types
 from typing import Any
 
-from traincheck.collect.instruments._import_hook import ImportHook
 from traincheck.collect.instruments._wrap import CallTemplates, function_wrapper
 from traincheck.collect.instruments.base import Instrument
 from traincheck.collect.instruments.functional import signature
+from traincheck.collect.observers.import_hook import ImportHook
 
 
 class Packages(Instrument):

@@ -1,10 +1,16 @@
-"""``warnings.warn`` calls, shown or not: many bugs print warnings that nobody reads."""
+"""Warnings of Python, shown or not, and of the loggers of training libraries.
+
+Many bugs print warnings that nobody reads.
+"""
 
 from __future__ import annotations
 
+import logging
+import os
 import sys
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -12,8 +18,19 @@ from traincheck.collect import masking
 from traincheck.collect.instruments.base import Instrument
 from traincheck.collect.trace_writer.emitter import HIDDEN_FILE, hidden
 
+_PACKAGES = "site-packages"
+_STANDARD = str(Path(os.__file__).parent)
+_OURS = str(Path(__file__).parents[2])
 _MAX_TEXT = 500
 _MAX_READ = 4000
+# Loggers of libraries whose warnings may mean a fault
+_LIBRARIES = frozenset(
+    {
+        "torch", "transformers", "accelerate", "peft", "torchmetrics", "lightning",
+        "lightning_fabric", "pytorch_lightning", "diffusers", "datasets", "timm", "trl",
+    }
+)  # fmt: skip
+_MAX_LOGGED = 200  # different messages of loggers
 _MAX_WARNINGS = 1000  # of a run; a warning in a loop must not fill the disk
 
 
@@ -26,9 +43,12 @@ class PythonWarnings(Instrument):
     def install(self) -> None:
         self._count = 0
         self._depth = 0  # of recorded calls of warn()
+        self._logged: set[tuple[str, int]] = set()
         self.replace(warnings, "warn", self._wrap)
         if hasattr(warnings, "_showwarnmsg"):
             self.replace(warnings, "_showwarnmsg", self._wrap_show)
+        # Below the functions that look for the line of the caller: no frame of ours is between
+        self.replace(logging.Logger, "handle", self._wrap_handle)
 
     def _wrap(self, original: Callable[..., None]) -> Callable[..., None]:
         def warn(
@@ -73,24 +93,62 @@ class PythonWarnings(Instrument):
 
         return hidden(_showwarnmsg)
 
+    def _wrap_handle(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def handle(logger: logging.Logger, record: logging.LogRecord) -> Any:
+            try:
+                if record.levelno >= logging.WARNING:
+                    self._note_log(record)
+            except Exception as error:  # training must go on whatever we got wrong
+                self.session.fault(self._note_log, error)
+            return original(logger, record)
+
+        return hidden(handle)
+
+    def _note_log(self, record: logging.LogRecord) -> None:
+        """Note a record of a library, once for each line."""
+        key = record.pathname, record.lineno
+        if record.name.partition(".")[0] not in _LIBRARIES or key in self._logged:
+            return
+        if len(self._logged) >= _MAX_LOGGED:
+            return
+        self._logged.add(key)
+        at = f"{record.pathname}:{record.lineno}"
+        self._write(record.levelname, record.getMessage(), at, record.name)
+
     def _note(self, message: Any, kind: type[Warning], at: str | None) -> None:
+        try:
+            self._write(kind.__name__, message, at)
+        except Exception as error:  # training must go on whatever we got wrong
+            self.session.fault(self._note, error)
+
+    def _write(self, category: str, message: Any, at: str | None, logger: str = "") -> None:
         session = self.session
         em = session.local.em
         self._count += 1
         if not session.recording.on or self._count > _MAX_WARNINGS or (em is not None and em.busy):
             return
-        try:
-            em = em or session.emitter()
-            em.event(
-                "warning",
-                {"category": kind.__name__, "text": _text(message), "where": at},
-            )
-        except Exception as error:  # training must go on whatever we got wrong
-            session.fault(self._note, error)
+        em = em or session.emitter()
+        fields = {"category": category, "text": _text(message), "where": at}
+        if logger:
+            fields["logger"] = logger
+        if at is not None and _PACKAGES in at:
+            fields["caller"] = _caller(sys._getframe(1))
+        em.event("warning", fields)
 
 
 def _text(message: Any) -> str:
     return masking.message(str(message)[:_MAX_READ])[:_MAX_TEXT]
+
+
+def _caller(frame: FrameType | None) -> str | None:
+    """``file:line`` of the nearest code that is in no installed package."""
+    while frame is not None:
+        name = frame.f_code.co_filename
+        is_program = _PACKAGES not in name and not name.startswith(("<", _OURS, _STANDARD))
+        if is_program and name != HIDDEN_FILE:
+            return f"{name}:{frame.f_lineno}"
+        frame = frame.f_back
+    return None
 
 
 def _is_internal(frame: FrameType) -> bool:

@@ -18,6 +18,7 @@ from traincheck.collect.instruments.modules import Modules
 from traincheck.collect.instruments.monitor import Monitor
 from traincheck.collect.instruments.optimizers import Optimizers
 from traincheck.collect.instruments.packages import Packages
+from traincheck.collect.instruments.probes import Probes
 from traincheck.collect.instruments.python_warnings import PythonWarnings
 from traincheck.collect.instruments.reshapes import Reshapes
 from traincheck.collect.instruments.rng import Rng
@@ -25,6 +26,7 @@ from traincheck.collect.instruments.rng_state import RandomState
 from traincheck.collect.instruments.schedulers import Schedulers
 
 INSTRUMENTS: tuple[type[Instrument], ...] = (
+    Probes,  # inside the wrapper of modules, which begins the step
     Monitor,  # inside the wrapper of modules, which begins the step
     Modules,
     Functional,

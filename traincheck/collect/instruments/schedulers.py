@@ -12,6 +12,7 @@ from torch.optim import lr_scheduler
 
 from traincheck.collect.instruments._wrap import span_wrapper
 from traincheck.collect.instruments.base import Instrument
+from traincheck.collect.observers.overwritten_rates import OverwrittenRateObserver
 from traincheck.collect.tensors.summarize import dotted, number, summarize, summarize_named
 from traincheck.collect.trace_writer.call_site import where
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
@@ -28,6 +29,7 @@ class Schedulers(Instrument):
 
     def install(self) -> None:
         self._stepping: set[int] = set()
+        self._rates = OverwrittenRateObserver(self.session)
         if self.wants_call(Families.SCHEDULER_CREATED):
             self.replace(lr_scheduler.LRScheduler, "__init__", self._wrap_init)
         for cls in list(vars(lr_scheduler).values()):
@@ -59,7 +61,14 @@ class Schedulers(Instrument):
         return owner_of(self.session.live.live_optimizers(), getattr(scheduler, "optimizer", None))
 
     def _wrap(self, original: Callable[..., None]) -> Callable[..., None]:
-        recorded = span_wrapper(original, self.session, self._describe)
+        rates = self._rates if self._rates.is_wanted else None
+        recorded = span_wrapper(
+            original,
+            self.session,
+            self._describe,
+            before=None if rates is None else rates.before_step,
+            after=None if rates is None else self._after,
+        )
         stepping = self._stepping
 
         def step(scheduler: Any, /, *args: Any, **kwargs: Any) -> None:
@@ -75,6 +84,11 @@ class Schedulers(Instrument):
                 stepping.discard(key)
 
         return hidden(step)
+
+    def _after(
+        self, em: Emitter, span: int, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
+    ) -> None:
+        self._rates.after_step(em, args[0])
 
     def _describe(
         self, em: Emitter, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any

@@ -54,6 +54,7 @@ class Settings:
     needs: the requested records; None for everything of the level.
     monitor: the metrics of a monitored run, as `MonitorView.to_json` gives them; None for none.
     profile: the first step whose layers are profiled, and the number of such steps; None: none.
+    probe: whether experiments are made on copies of the process.
     package: folder of the traincheck that launched the run, for interpreters that lack it.
     """
 
@@ -72,6 +73,7 @@ class Settings:
     needs: Needs | None = None
     monitor: Mapping[str, Any] | None = None
     profile: tuple[int, int] | None = None
+    probe: bool = False
     package: str = _PACKAGE
 
     @property
@@ -111,6 +113,7 @@ class Settings:
             "needs": None if self.needs is None else needs_json(self.needs),
             **({} if self.monitor is None else {"monitor": self.monitor}),
             **({} if self.profile is None else {"profile": list(self.profile)}),
+            **({"probe": True} if self.probe else {}),
         }
 
 

@@ -17,7 +17,7 @@ from torch.utils import _pytree as trees
 from traincheck.collect.monitor.coordinate_check import CoordinateCheck
 from traincheck.collect.monitor.functions import FunctionMetrics
 from traincheck.collect.monitor.measure import Measure
-from traincheck.collect.monitor.numbers import StepNumbers, leaves
+from traincheck.collect.monitor.numbers import StepNumbers, leaves_beside
 from traincheck.collect.monitor.reference import Reference
 from traincheck.collect.tensors.sums import local_part
 from traincheck.handlers import give_back
@@ -188,9 +188,7 @@ class Comparison:
         if self._check is not None:
             self._check.left(name, module, args, kwargs, result, initial, first)
         if initial is not None:
-            others: dict[str, torch.Tensor] = {}
-            leaves(initial, name, others.__setitem__)
-            leaves(result, name, lambda leaf, t: self._owner.difference(leaf, t, others.get(leaf)))
+            leaves_beside(result, initial, name, self._owner.difference)
 
     def end(self) -> None:
         """The call of the model is over, also by an exception."""

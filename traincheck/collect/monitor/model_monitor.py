@@ -13,7 +13,7 @@ from traincheck.collect.monitor.coordinate_check import CoordinateCheck
 from traincheck.collect.monitor.functions import FunctionMetric, FunctionMetrics
 from traincheck.collect.monitor.measure import Measure
 from traincheck.collect.monitor.module_hooks import ModuleHooks
-from traincheck.collect.monitor.numbers import leaves
+from traincheck.collect.monitor.numbers import leaves, leaves_beside
 from traincheck.collect.monitor.reference import Reference, devices_of, kept_random_state
 from traincheck.collect.tensors.sums import is_hidden
 
@@ -201,12 +201,7 @@ class ModelMonitor:
         if self.check is not None:
             self.check.left(name, module, args, kwargs, result, initial, first)
         if initial is not None:
-            self._differences(name, result, initial)
-
-    def _differences(self, name: str, result: Any, initial: Any) -> None:
-        others: dict[str, torch.Tensor] = {}
-        leaves(initial, name, others.__setitem__)
-        leaves(result, name, lambda n, t: self.difference(n, t, others.get(n)))
+            leaves_beside(result, initial, name, self.difference)
 
     def difference(self, name: str, tensor: torch.Tensor, other: torch.Tensor | None) -> None:
         """Run the metrics of differences on an activation and that of the reference."""

@@ -106,6 +106,18 @@ def leaves(value: Any, name: str, take: Callable[[str, torch.Tensor], None]) -> 
     _walk(value, name, take, left, 0)
 
 
+def leaves_beside(
+    value: Any,
+    other: Any,
+    name: str,
+    take: Callable[[str, torch.Tensor, torch.Tensor | None], None],
+) -> None:
+    """Call ``take`` with each tensor in a value, and the one at its place in the other, or None."""
+    others: dict[str, torch.Tensor] = {}
+    leaves(other, name, others.__setitem__)
+    leaves(value, name, lambda leaf, tensor: take(leaf, tensor, others.get(leaf)))
+
+
 def _walk(
     value: Any, name: str, take: Callable[[str, torch.Tensor], None], left: list[int], depth: int
 ) -> None:

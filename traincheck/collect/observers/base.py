@@ -25,6 +25,7 @@ class Hook(Enum):
     FORWARD = "forward"
     GRADIENT_SCAN = "gradient scan"
     OPTIMIZER_STEP = "optimizer step"
+    SCHEDULER_STEP = "scheduler step"
     LOAD = "load"
     WORKER_START = "worker start"
 

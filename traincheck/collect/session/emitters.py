@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from traincheck.collect.launch.script_sketch import script_sketch
 from traincheck.collect.launch.settings import needs_json
 from traincheck.collect.trace_writer.emitter import Emitter
 from traincheck.collect.trace_writer.thread_state import Lease
@@ -34,6 +35,7 @@ class Emitters:
     """
 
     def __init__(self, session: Recorder, schedule: Schedule) -> None:
+        self._script: str | None = None
         self._session = session
         self._schedule = schedule
         self.forget()
@@ -82,6 +84,12 @@ class Emitters:
     def _write_process(self, em: Emitter) -> None:
         em.event("mark", {"text": Marks.PROCESS, "data": self._process()})
 
+    def _source(self) -> str:
+        """The sketch of the script, which is read once."""
+        if self._script is None:
+            self._script = script_sketch(sys.argv[0] if sys.argv else "")
+        return self._script
+
     def _process(self) -> dict[str, Any]:
         session, settings = self._session, self._session.settings
         return {
@@ -92,6 +100,7 @@ class Emitters:
             "torch": str(torch.__version__),
             "traincheck": VERSION,
             "argv0": sys.argv[0] if sys.argv else "",
+            **({"source": self._source()} if self._source() else {}),
             "level": "deep" if settings.is_deep else "default",
             **({"packages": list(settings.packages)} if settings.packages else {}),
             "instruments": session.instruments,

@@ -53,6 +53,7 @@ def of_leaf(tensor: torch.Tensor, *, full: bool) -> Taken:
 
 def is_plain(tensor: torch.Tensor) -> bool:
     """Whether programs typically create such a tensor: one value, or the numbers from 0."""
+    tensor = detached(tensor)  # else what is computed here would be saved for a backward pass
     first, last = tensor.reshape(-1)[[0, -1]].tolist()
     if first == last:
         return bool((tensor == first).all())

@@ -8,8 +8,9 @@ is equal, the exact fingerprint decides. If there is no earlier exact fingerprin
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
+import orjson
 import torch
 
 from traincheck.collect.templates import (
@@ -24,6 +25,7 @@ from traincheck.collect.tensors.fingerprint import (
     hex128,
     holds_zeros,
 )
+from traincheck.collect.tensors.norms import norms_of
 from traincheck.collect.trace_writer.emitter import Emitter
 from traincheck.collect.trace_writer.marks import write
 from traincheck.collect.tracking.deferred_scan import DeferredScan, DeferredScans
@@ -194,9 +196,15 @@ class ChangeDetector:
             self.scan_all(em, found, after)
         finally:
             self._is_glance = False
-        _record_written(
-            em, after, [v.name for (v, _), known in zip(found, before) if _is_written(v, *known)]
-        )
+        written = [
+            (variable.name, gradient)
+            for (variable, gradient), known in zip(found, before)
+            if gradient is not None and _is_written(variable, *known)
+        ]
+        if written:
+            near = [(name, gradient) for name, gradient in written if gradient.is_cpu]
+            norms = zip([name for name, _ in near], norms_of([gradient for _, gradient in near]))
+            _record_written(em, after, {**{name: b"" for name, _ in written}, **dict(norms)})
 
     def is_unchanged(self, variable: TrackedTensor, tensor: torch.Tensor) -> bool:
         """Whether a tensor that is not a gradient is just as it was: a look records nothing."""
@@ -363,7 +371,7 @@ class ChangeDetector:
 
     def resolve(self, em: Emitter) -> None:
         """Record the results of the scans of tensors on devices, read with one copy."""
-        written: dict[int, list[str]] = {}
+        written: dict[int, dict[str, bytes]] = {}
         for look, digest, is_zero, stats in self.pending.read():
             variable = look.variable
             if digest is None:
@@ -379,11 +387,11 @@ class ChangeDetector:
                 is_set = variable.is_gradient and known is None
                 self.write(em, variable, "set" if is_set else "content", digest, look.after)
                 if look.is_glance and look.after is not None and not (is_set or is_zero):
-                    written.setdefault(look.after, []).append(variable.name)
+                    written.setdefault(look.after, {})[variable.name] = stats
             elif look.after == self.kept_after and not is_zero:
                 self.uncleared.append(variable.name)
-        for after, names in written.items():
-            _record_written(em, after, names)
+        for after, norms in written.items():
+            _record_written(em, after, norms)
 
 
 def _is_written(
@@ -396,9 +404,12 @@ def _is_written(
     return variable.identity != identity or variable.probe != probe or is_other
 
 
-def _record_written(em: Emitter, after: int, names: list[str]) -> None:
-    if names:
-        write(em, WrittenGradients(after, tuple(sorted(names))))
+def _record_written(em: Emitter, after: int, norms: Mapping[str, bytes]) -> None:
+    """Record gradients that were written. norms: of each, serialized; b"" if it has none."""
+    names = sorted(norms)
+    known = [orjson.loads(norms[name]).get("norm") for name in names if norms[name]]
+    is_whole = len(known) == len(names) and None not in known
+    write(em, WrittenGradients(after, tuple(names), tuple(known) if is_whole else ()))
 
 
 def is_on_device(tensor: torch.Tensor) -> bool:

@@ -13,6 +13,7 @@ from typing import Protocol
 import torch
 
 from traincheck.collect.stats.tensor_stats import TensorStats
+from traincheck.collect.steps.use_schedule import UseSchedule
 from traincheck.collect.tensors.norms import norms_of
 from traincheck.collect.trace_writer.emitter import Emitter
 from traincheck.collect.tracking.change_detector import ChangeDetector
@@ -23,6 +24,10 @@ from traincheck.collect.tracking.staggered_scan import StaggeredScan
 from traincheck.collect.tracking.state_sketches import StateSketches
 from traincheck.collect.tracking.tracked_model import TrackedModel
 from traincheck.collect.tracking.tracked_tensor import TrackedTensor
+from traincheck.schema.claims import Schedule
+
+_GLANCES = 16  # backward passes of a step
+_SCHEDULE = Schedule(first=4, every=100)
 
 
 class Variables(Protocol):
@@ -69,6 +74,7 @@ class Scans:
         self._stats = stats
         self.sketches: StateSketches | None = None
         self._first_gradient: tuple[weakref.ref[torch.Tensor], int] | None = None
+        self._glances = UseSchedule(_GLANCES, _SCHEDULE)  # with norms, of gradients on devices
         self._optimizer_state: dict[str, dict[str, TrackedTensor]] = {}
         self._plans: dict[str, StateIndex] = {}
 
@@ -221,7 +227,14 @@ class Scans:
             if gradient.identity
         ]
         if found:
+            late = [(v, g) for v, g in found if g is not None and not g.is_cpu]
+            takes_norms = self._stats is not None and self._stats.gradient
+            if late and takes_norms and self._glances.is_due(em.clock.step):
+                for (gradient, _), norm in zip(late, norms_of([g for _, g in late])):
+                    gradient.stats = norm
             self._detector.scan_before_backward(em, found, after)
+            for gradient, _ in late:
+                gradient.stats = b""
         return found
 
     def scan_buffers(self, em: Emitter, after: int, root: TrackedModel) -> None:

@@ -6,10 +6,10 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from traincheck.facts.collectives import Collectives, Meeting
+from traincheck.facts.distributed.collectives import Collectives, Meeting
+from traincheck.facts.distributed.rank_steps import Key
+from traincheck.facts.distributed.ranks import RankSteps, RunStep
 from traincheck.facts.programs import RunProgram
-from traincheck.facts.rank_steps import Key
-from traincheck.facts.ranks import RankSteps, RunStep
 from traincheck.relations.base import SATISFIED
 from traincheck.relations.consistent.kinds import (
     CALLS,
@@ -49,7 +49,7 @@ class ConsistentDecider:
             is_of_ranks |= params.get("of") in (SHAPES, RECEIVED, NORMS)
             if not is_of_ranks and not ("copy" in params and "source" in params):
                 raise ValueError(f"nothing is known of {dict(params)}")
-        self._program = RunProgram()
+        self._program = RunProgram(self._claims)
         self._steps = RankSteps(counts_all=True)
         self._collectives = Collectives()
         self._has_copies = any("copy" in params for params in self._claims)

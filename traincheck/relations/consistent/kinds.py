@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from traincheck.facts.collectives import Meeting
+from traincheck.facts.distributed.collectives import Meeting
 from traincheck.schema.torch_api import Families
 
 MOMENTS = {"parameter": "step", "buffer": "forward", "optimizer_state": "step"}

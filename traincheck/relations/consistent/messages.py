@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from traincheck.facts.collectives import Pair
-from traincheck.facts.ranks import RunStep
+from traincheck.facts.distributed.collectives import Pair
+from traincheck.facts.distributed.ranks import RunStep
 from traincheck.relations.base import counterexample
 from traincheck.relations.consistent.kinds import CALLS, COUNTED, NORMS, RECEIVED, SHAPES, WRAPPED
 from traincheck.relations.phrasing import ROLE_NAMES, display_name, in_program

@@ -6,10 +6,10 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
-from traincheck.facts.collectives import Collectives
+from traincheck.facts.distributed.collectives import Collectives
+from traincheck.facts.distributed.rank_steps import Key
+from traincheck.facts.distributed.ranks import RankSteps, RunStep
 from traincheck.facts.programs import RunProgram
-from traincheck.facts.rank_steps import Key
-from traincheck.facts.ranks import RankSteps, RunStep
 from traincheck.relations.base import ProposerBase
 from traincheck.relations.consistent.kinds import (
     CALLS,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from traincheck.facts.rank_steps import Content, content
+from traincheck.facts.distributed.rank_steps import Content, content
 from traincheck.facts.variables import Variables
 from traincheck.schema.events import Event, OptimizerEvent, StateEvent, StepEvent
 

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from traincheck.facts.awaited import FIRST
+from traincheck.facts.distributed.awaited import FIRST
 from traincheck.facts.programs import ProgramName
 from traincheck.relations.base import ProposerBase
 from traincheck.relations.contains.call_claims import LANDMARKS, PATIENCE, PATIENT, is_loss

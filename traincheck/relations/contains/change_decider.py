@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any
 
-from traincheck.facts.awaited import ROUTED, STUCK, UNGRAPHED
+from traincheck.facts.distributed.awaited import ROUTED, STUCK, UNGRAPHED
 from traincheck.facts.manual_updates import ByHand
 from traincheck.facts.step_activity import StepActivity
 from traincheck.facts.step_changes import StepChanges

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from traincheck.facts.awaited import ROUTED
+from traincheck.facts.distributed.awaited import ROUTED
 from traincheck.facts.landmarks import scheduler_class
 from traincheck.facts.programs import ProgramName
 from traincheck.relations.base import NO_CONTEXT, SATISFIED

@@ -157,7 +157,7 @@ class DistinctDecider:
             key = (params["of"], params["what"], params["among"])
             self._claims[key].append(index)
         self._params = [claim.params for claim in claims]
-        self._program = RunProgram()
+        self._program = RunProgram(self._params)
         self._repeats = RepeatTracker()
 
     def observe(self, event: Event) -> Sequence[tuple[int, Example]]:

@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from traincheck.facts.distributed.ranks import RankSteps
 from traincheck.facts.losses import LOSSES, OVER_CLASSES
-from traincheck.facts.ranks import RankSteps
 from traincheck.facts.steps import is_judged, is_skipped
 from traincheck.relations.readings.loss_scale import LossScale
 from traincheck.relations.readings.reading import OF_TERMS

@@ -6,8 +6,8 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar
 
+from traincheck.facts.distributed.ranks import RankSteps, RunStep
 from traincheck.facts.provider import Fact, Facts
-from traincheck.facts.ranks import RankSteps, RunStep
 from traincheck.rules.base.rule import BuiltInRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event, StepEvent

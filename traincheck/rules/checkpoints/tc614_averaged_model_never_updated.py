@@ -9,11 +9,10 @@ from traincheck.facts.auxiliary_models import AUXILIARY, AuxiliaryModels, auxili
 from traincheck.rules.base.event_rule import EventRule
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.parameter_names import AVERAGE_CLASS
 
 _ROUNDS = 3
 _STEPS = 50  # between the first and the last of them
-# Classes of averages: AveragedModel of torch, ModelEmaV2 of timm, EMA of ema_pytorch ...
-_AVERAGE = re.compile(r"(Averaged?Model|(Moving|Running)Average|EMA|Ema(?![a-z])|SWA)\w*\Z")
 
 
 class AveragedModelNeverUpdated(EventRule, code="TC614", aliases=("average-never-updated",)):
@@ -61,7 +60,7 @@ class AveragedModelNeverUpdated(EventRule, code="TC614", aliases=("average-never
         if call is None or not event.step:
             return []
         root = re.split("[.#]", call.model)[0]  # named after its class
-        if not (_AVERAGE.search(call.model_class) or _AVERAGE.search(root)):
+        if not (AVERAGE_CLASS.search(call.model_class) or AVERAGE_CLASS.search(root)):
             return []
         self.triggered += 1
         model = self._models[event.rank].look(call, event.step)

@@ -13,9 +13,11 @@ from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.torch_api import DDP_INIT
 
 _PROOF, _BATCHES = 32, 3  # samples shared by two ranks, in at least so many batches
+_PROOF_BY_INDEX, _SHARE = 8, 0.1  # if their indices are equal too, and of the samples of a rank
 _RATIO = 8  # shared samples for each repeat on one rank; duplicates in the data repeat on both
 _MOST = 8192  # samples stored for an epoch and rank
 _DISTRIBUTED = "torch.utils.data.distributed.DistributedSampler"
+_OF_TORCH = "torch.utils.data."  # samplers that do not know of ranks, but for the distributed one
 
 
 class RanksShareSamples(BuiltInRule, code="TC512"):
@@ -30,11 +32,14 @@ class RanksShareSamples(BuiltInRule, code="TC512"):
         epochs. Counts of epochs are wrong.
 
     Fires on:
-        All of these need 32 samples in 3 batches that two ranks have in common.
+        All of these need 32 samples in 3 batches that two ranks have in common. If the loader shows
+        that their indices are equal too, 8 samples and a tenth of those of a rank are enough.
 
         - A shuffling DataLoader without DistributedSampler on every rank.
         - A DistributedSampler with another seed on each rank.
         - Data that each rank shuffles before it is sharded.
+        - A sampler that takes the share of a rank from an order that each rank draws differently,
+          such as one drawn before the generators of the ranks are synchronized.
 
     Stays quiet on:
         - Samples that pad the last batches.
@@ -109,10 +114,12 @@ class RanksShareSamples(BuiltInRule, code="TC512"):
             if found is None or found[0] == place:
                 continue
             # In dataset order, duplicates in the data may come on different ranks.
+            is_same = index is not None and index == found[1]
             if (own.is_shuffled and other.is_shuffled) or index == found[1]:
                 pair = (min(rank, event.rank), max(rank, event.rank))
                 shared = epoch.shared.setdefault(pair, _Shared())
                 shared.count += 1
+                shared.known += is_same
                 shared.places.add(place)
                 shared.first = shared.first or event
 
@@ -123,7 +130,9 @@ class RanksShareSamples(BuiltInRule, code="TC512"):
                 if loader in self._reported or shared.first is None:
                     continue
                 again = epoch.ranks[rank].again + epoch.ranks[other].again
-                if shared.count < _PROOF or len(shared.places) < _BATCHES:
+                fewest = min(len(epoch.ranks[r].seen) for r in (rank, other))
+                is_known = shared.known >= max(_PROOF_BY_INDEX, _SHARE * fewest)
+                if len(shared.places) < _BATCHES or not (shared.count >= _PROOF or is_known):
                     continue
                 is_training = any((r, loader) in self._training for r in (rank, other))
                 if again * _RATIO <= shared.count and is_training:
@@ -143,6 +152,15 @@ class RanksShareSamples(BuiltInRule, code="TC512"):
                 "Use the same seed for DistributedSampler on all ranks, and data in the same order."
             )
         sampler = (first.sampler or "none").rpartition(".")[2]
+        if not is_distributed and not (first.sampler or _OF_TORCH).startswith(_OF_TORCH):
+            cause = (
+                f"Each rank takes its share of a different order: {sampler} draws the order with "
+                "another seed on each rank, or before the generators of the ranks are synchronized."
+            )
+            fix = (
+                "Draw the order from one seed on all ranks, after the seed is broadcast, and then "
+                "take order[rank::world_size]. DistributedSampler(dataset, seed=...) does this."
+            )
         return Violation(
             check_id=self.code,
             step=first.step,
@@ -173,9 +191,10 @@ class _Draws:
 
 @dataclass(slots=True)
 class _Shared:
-    """Samples shared by two ranks."""
+    """Samples shared by two ranks. places: of their batches."""
 
     count: int = 0
+    known: int = 0  # of these, samples whose indices are equal
     places: set[int] = field(default_factory=set)
     first: BatchEvent | None = None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypeGuard
 
-from traincheck.facts.awaited import STUCK
+from traincheck.facts.distributed.awaited import STUCK
 from traincheck.facts.fading import FadedGradients
 from traincheck.facts.optimizers import Holder
 from traincheck.facts.step_facts import Moment, StepFacts

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import ClassVar
 
-from traincheck.facts.collectives import Collectives, Meeting, Pair
+from traincheck.facts.distributed.collectives import Collectives, Meeting, Pair
 from traincheck.facts.provider import Fact, Facts
 from traincheck.rules.base.rule import BuiltInRule
 from traincheck.schema.claims import Needs

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+from traincheck.rules.ranks.tc085_accumulated_gradients_rescaled import (
+    AccumulatedGradientsRescaled,
+)
+from traincheck.rules.ranks.tc086_replicated_parameter_differs import ReplicatedParameterDiffers
+from traincheck.rules.ranks.tc087_gradients_reduced_over_one_rank import (
+    GradientsReducedOverOneRank,
+)
 from traincheck.rules.ranks.tc401_replicas_differ import ReplicasDiffer
 from traincheck.rules.ranks.tc402_ranks_step_unequally import RanksStepUnequally
 from traincheck.rules.ranks.tc403_ddp_bypassed import DdpBypassed
@@ -19,6 +26,9 @@ from traincheck.rules.ranks.tc415_ranks_left_waiting import RanksLeftWaiting
 from traincheck.schema.protocols import Rule
 
 RULES: tuple[Rule, ...] = (
+    AccumulatedGradientsRescaled(),
+    ReplicatedParameterDiffers(),
+    GradientsReducedOverOneRank(),
     ReplicasDiffer(),
     RanksStepUnequally(),
     DdpBypassed(),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from traincheck.facts.rank_steps import REPLICAS
-from traincheck.facts.ranks import RunStep
+from traincheck.facts.distributed.rank_steps import REPLICAS
+from traincheck.facts.distributed.ranks import RunStep
 from traincheck.rules.base.rank_rule import RankRule
 from traincheck.rules.ranks.replicas import cause_of
 from traincheck.schema.claims import Needs

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 
-from traincheck.facts.awaited import FIRST, LATER, LATER_AT_END
+from traincheck.facts.distributed.awaited import FIRST, LATER, LATER_AT_END
 from traincheck.facts.manual_updates import UPDATED
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, StepFacts
 from traincheck.rules.base.step_rule import StepRule, proof

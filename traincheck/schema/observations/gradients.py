@@ -32,14 +32,17 @@ class WrittenGradients(Observation):
     Attributes:
         after: span of the backward pass that begins.
         names: of these gradients.
+        norms: of each, when the pass begins; empty if one of them has none.
     """
 
     text: ClassVar[str] = "gradients written"
     need: ClassVar[str] = "gradient@backward"
     instrument: ClassVar[str] = "autograd"
+    sparse: ClassVar[frozenset[str]] = frozenset({"norms"})
 
     after: int
     names: tuple[str, ...]
+    norms: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,16 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from traincheck.facts.distributed.rank_steps import (
+    FSDP_FORWARD,
+    Content,
+    Key,
+    Rank,
+    RankStep,
+    Wrap,
+    content,
+)
 from traincheck.facts.provider import Fact
-from traincheck.facts.rank_steps import FSDP_FORWARD, Content, Key, Rank, RankStep, Wrap, content
 from traincheck.schema.events import (
     CallEvent,
     CollectiveEvent,
@@ -200,7 +208,7 @@ class RankSteps(Fact):
             self._enter_call(key, event)
         elif isinstance(event, OptimizerEvent):
             rank = self._facts[key]
-            rank.is_local |= _is_local(event.cls)
+            rank.is_local |= is_local_method(event.cls)
             rank.held[event.id] = frozenset(n for group in event.groups for n in group.params)
 
     def _begin(self, begun: dict[str, StateEvent], event: StateEvent) -> None:
@@ -216,7 +224,7 @@ class RankSteps(Fact):
                 self._facts[key].wraps[wrap.module] = wrap
         elif call.api == DDP_HOOK:
             self._facts[key].is_apart = True
-            self._facts[key].is_local |= _is_local(str(call.args.get("hook")))
+            self._facts[key].is_local |= is_local_method(str(call.args.get("hook")))
         elif call.api == JOIN:  # a rank whose inputs have ended waits for the others
             self._facts[key].is_apart |= call.args.get("enable") is True
             self._facts[key].is_local |= call.args.get("enable") is True
@@ -279,6 +287,7 @@ def _ends(parts: Mapping[int, tuple[RankStep, Rank]]) -> list[StepEvent]:
     return [page.end for page, _ in parts.values() if page.end is not None]
 
 
-def _is_local(name: str) -> bool:
+def is_local_method(name: str) -> bool:
+    """Whether ranks may differ for some steps under an optimizer or hook of this name."""
     lowered = name.lower()
     return any(word in lowered for word in _LOCAL)

@@ -1,0 +1,125 @@
+"""traincheck probe: experiments on copies of a program that trains.
+
+Reads the command line; collect/probes/ makes the experiments, the rules TC00x judge them.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from traincheck.schema.findings import FINDINGS
+from traincheck.schema.layout import PROBED
+
+from . import _completion
+from ._broken_pipe import ignore_closed_stderr, line_start
+from ._check_options import configuration, presentation, selection_options
+from ._outputs import report_option, reports_of, write_report
+from ._program_args import PROGRAM, ProgramCommand, check_command_line, program_command
+from ._stop_at import StopAt
+
+if TYPE_CHECKING:
+    from traincheck.check.engine import Engine
+    from traincheck.config import Config
+
+_TRACES = "traces"
+_RULES = ("TC00",)
+
+
+@click.command(cls=ProgramCommand, context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument(
+    "script", required=False, metavar="SCRIPT [ARGS]...", shell_complete=_completion.files
+)
+@click.option(
+    "-o",
+    "--output",
+    metavar="DIR",
+    shell_complete=_completion.folders,
+    help="New folder for the trace. [default: a new one under traces/]",
+)
+@click.option(
+    "--continue",
+    "goes_on",
+    is_flag=True,
+    help="Let the program run to its end. [default: end it after the last experiment]",
+)
+@selection_options
+@report_option
+@click.pass_context
+def probe(ctx: click.Context, /, **options: Any) -> int:
+    """Test how a program trains by experiments on copies of its process.
+
+    At the 3rd and 12th step of each model, copies of the process change one thing that must not
+    matter, and compute the result or the loss again: another sample of the batch, the content of
+    padding, later tokens, in-place activations. One experiment moves the parameters along the
+    gradient: the loss must change by what the gradient says. The program itself is not changed.
+
+    \b
+    Examples:
+      traincheck probe train.py
+      traincheck probe --continue train.py --lr 0.1
+      traincheck probe -- python -m package.train
+      traincheck run --probe train.py
+
+    Probes need Linux and a model on the CPU. Models on other devices, compiled models and process
+    groups are reported as not observable.
+
+    \b
+    Exit status, the first that applies:
+      1  findings at or above --fail-on
+      n  exit status of the program, if it is not 0 and no experiment ended it
+      4  nothing was checked: no experiment could be made
+      0  none of these
+      2  bad input or usage; the program was not started
+      3  a bug of traincheck
+    """  # noqa: D301  # click reads the escape
+    from traincheck.collect.launch.launcher import launch, new_run_id
+    from traincheck.collect.launch.settings import Settings
+    from traincheck.report.run_summary import RunSummary, write_run_summary
+
+    from ._live import LiveCheck
+
+    command = program_command(ctx.meta[PROGRAM], "traincheck probe")
+    sinks = reports_of(options["reports"])
+    config = configuration(options)
+    shown = presentation(options, config)
+    engine = _engine(options, config)
+    run_id = new_run_id(command)
+    directory = Path(options["output"] or Path(_TRACES) / run_id)
+    settings = Settings(
+        directory=str(directory.absolute()), run_id=run_id, needs=engine.needs, probe=True
+    )
+    live = LiveCheck(engine, Path(settings.directory))
+    stopper = StopAt(Path(settings.directory), PROBED, is_on=not options["goes_on"])
+
+    def start(process: subprocess.Popen[bytes]) -> None:
+        live.start(process)
+        stopper.start(process)
+
+    try:
+        outcome = launch(command, settings, on_start=start)
+    finally:
+        stopper.end()
+    report = replace(live.finish(), presentation=shown)
+    trace = f"{directory}; full report: {check_command_line(directory, options)}"
+    with ignore_closed_stderr():
+        sys.stderr.write(line_start(sys.stderr))
+        write_run_summary(RunSummary(report=report, watched=live.watched, trace=trace), sys.stderr)
+    for sink, path in sinks:
+        write_report(report, sink, path)
+    if report.exit_status == FINDINGS or stopper.has_stopped:
+        return report.exit_status
+    return outcome.exit_status or report.exit_status
+
+
+def _engine(options: dict[str, Any], config: Config) -> Engine:
+    """The rules about probes, or those of them that are selected."""
+    from traincheck.api import make_engine
+
+    chosen = config if options["select"] else config.narrowed(_RULES, ())
+    return make_engine(config=chosen)

@@ -1,0 +1,37 @@
+"""Record a real program of two ranks under torchrun."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from benchmarks import harness
+from traincheck.schema.events import Event
+from traincheck.store.reader import TraceReader
+
+HEAD = """
+import sys
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn import functional as F
+
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+RANK, WORLD = dist.get_rank(), dist.get_world_size()
+torch.manual_seed(0)
+"""
+
+
+def record_ranks(folder: Path, text: str, *arguments: str) -> list[Event]:
+    """The events of two ranks that run this program.
+
+    Args:
+        folder: for the script and the trace.
+        text: of the program, after `HEAD` and before the end of the process group.
+        arguments: of the script.
+    """
+    script = folder / "train.py"
+    script.write_text(f"{HEAD}{text}\ndist.destroy_process_group()\n", encoding="utf-8")
+    torchrun = [harness.command("torchrun"), "--standalone", "--nproc-per-node", "2"]
+    harness.collect([*torchrun, script, *arguments], folder / "trace", rules=True).expect()
+    return list(TraceReader(folder / "trace").events())

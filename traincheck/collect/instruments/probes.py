@@ -1,0 +1,82 @@
+"""Probes: experiments on copies of the process, at a few calls of its models.
+
+Installed only when the settings ask for it. Outside of these calls it counts.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from traincheck.collect.instruments.base import Instrument
+from traincheck.collect.probes.engine import ProbeEngine
+from traincheck.collect.trace_writer.compile_state import is_traced, state
+from traincheck.collect.trace_writer.emitter import hidden
+
+# Within backward: forwards there are those that checkpointing repeats.
+_graph_task: Callable[[], int] = getattr(torch._C, "_current_graph_task_id", lambda: -1)
+
+
+class _Depth(threading.local):
+    """Whether a module is being called in this thread."""
+
+    is_inside = False
+
+
+class Probes(Instrument):
+    """Watches the outermost calls of modules, and backward passes."""
+
+    name = "probes"
+    is_seen_by_transforms = True
+
+    def is_wanted(self) -> bool:
+        return self.session.settings.probe
+
+    def install(self) -> None:
+        self._engine = ProbeEngine(self.session)
+        self._depth = _Depth()
+        self.replace(torch.nn.Module, "__call__", self._wrap_call)
+        self.replace(torch.autograd, "backward", self._wrap_backward)
+
+    def _wrap_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        depth, recording, engine = self._depth, self.session.recording, self._engine
+        enter = self._enter
+
+        # The profiler of torch reads the local named self
+        def __call__(self: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+            if is_traced() or depth.is_inside or not recording.on or state._is_compiling_flag:
+                return original(self, *args, **kwargs)
+            depth.is_inside = True
+            try:
+                enter(self, args, kwargs)
+                if engine.child is None:
+                    return original(self, *args, **kwargs)
+                try:
+                    return original(self, *args, **kwargs)
+                except BaseException as error:  # in a copy of the process
+                    engine.child.fault(error)
+            finally:
+                depth.is_inside = False
+
+        return hidden(__call__)
+
+    def _enter(
+        self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        if self.session.is_worker or _graph_task() != -1:
+            return
+        self._engine.observe(module)
+        if getattr(module, "training", False):
+            self._engine.enter(module, args, kwargs)
+
+    def _wrap_backward(self, original: Callable[..., None]) -> Callable[..., None]:
+        engine = self._engine
+
+        def backward(*args: Any, **kwargs: Any) -> None:
+            engine.passed()
+            original(*args, **kwargs)
+
+        return hidden(backward)

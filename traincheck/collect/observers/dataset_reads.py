@@ -1,0 +1,328 @@
+"""Datasets whose samples change because they are read.
+
+A few samples of the first passes over a map-style dataset are compared: the sample with that of an
+earlier pass, and the stored item before and after the fetch. No item is read again that the program
+did not read: only digests are kept. Workers have copies of the dataset, and are not observed.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import torch
+from torch.utils import data
+from torch.utils.data import _utils
+
+from traincheck.collect import masking
+from traincheck.collect.observers.base import Hook, Observer, Patcher
+from traincheck.collect.observers.worker_rng import states
+from traincheck.collect.tensors.fingerprint import PLAIN_TYPES, byte_view, hash64, is_plain_cpu
+from traincheck.collect.tensors.reading import modes, unseen
+from traincheck.collect.tensors.summarize import dotted
+from traincheck.collect.trace_writer.emitter import Emitter, hidden
+from traincheck.collect.trace_writer.marks import write
+from traincheck.schema.observations.data_reads import DatasetReads
+
+if TYPE_CHECKING:
+    from traincheck.collect.context import Recorder
+
+_PASSES, _FETCHES = 4, 4  # of a dataset that are observed
+_DATASETS = 16
+_SAMPLES = 32  # of a fetch that are compared with an earlier pass
+_ITEMS = 8  # of a fetch whose stored items are compared
+_MOST_LEAVES, _MOST_DEPTH = 16, 3
+_LARGEST = 1 << 20  # bytes of a leaf
+_ATTRIBUTES, _COLUMNS = 32, 8
+_PLAIN = (bool, int, float, str, type(None))
+
+_Digests = dict[int, int]
+
+
+class _Item(NamedTuple):
+    """A stored item: digests of its leaves, and whether they are more than one repeated value."""
+
+    leaves: frozenset[int]
+    has_data: bool
+
+
+@dataclass(slots=True)
+class _Pass:
+    """One pass over a dataset, by the fetcher of its iterator."""
+
+    fetcher: weakref.ref[Any]
+    number: int
+    left: int = _FETCHES
+    compared: int = 0
+    differing: int = 0
+    watched: int = 0
+    written: int = 0
+    returned: int = 0
+    attribute: str = ""
+
+
+@dataclass(slots=True)
+class _Dataset:
+    """A dataset. samples: digests of the samples of earlier passes, by index."""
+
+    ref: weakref.ref[Any]
+    plain: dict[str, Any]
+    samples: _Digests = field(default_factory=dict)
+    passes: int = 0
+    now: _Pass | None = None
+    is_over: bool = False
+
+
+class DatasetReadObserver(Observer):
+    """Wraps the function that fetches a batch from a map-style dataset."""
+
+    produces: ClassVar = (DatasetReads,)
+    hook: ClassVar = Hook.ON_INSTALL
+
+    def __init__(self, session: Recorder) -> None:
+        super().__init__(session)
+        self._datasets: dict[int, _Dataset] = {}
+
+    def install(self, patcher: Patcher) -> None:
+        """Wrap the function."""
+        patcher.replace(_utils.fetch._MapDatasetFetcher, "fetch", self._wrap)
+
+    def remove(self) -> None:
+        """Forget all datasets."""
+        self._datasets.clear()
+
+    def _wrap(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        session = self._session
+
+        def fetch(fetcher: Any, index: Any) -> Any:
+            if session.is_worker or not session.recording.on or _OVER in vars(fetcher):
+                return original(fetcher, index)
+            found = self._begin(fetcher, index)
+            if found is None:
+                return original(fetcher, index)
+            collate, seen = fetcher.collate_fn, found[1]
+
+            def see(samples: Any) -> Any:
+                self._see(seen, index, samples)
+                return collate(samples)
+
+            try:
+                fetcher.collate_fn = hidden(see)
+                result = original(fetcher, index)
+            finally:
+                fetcher.collate_fn = collate
+            self._end(fetcher.dataset, *found)
+            return result
+
+        return hidden(fetch)
+
+    def _begin(self, fetcher: Any, index: Any) -> tuple[_Pass, _Fetch] | None:
+        em = self._session.local.em or self._session.emitter()
+        if em.busy:
+            return None
+        try:
+            with unseen():
+                known = self._known(fetcher.dataset)
+                current = None if known is None else self._pass(em, known, fetcher)
+                if known is None or current is None:
+                    setattr(fetcher, _OVER, True)
+                    return None
+                indices = index if fetcher.auto_collation else [index]
+                if modes() or not all(type(one) is int for one in indices[:_SAMPLES]):
+                    return None
+                stored = _items(fetcher.dataset, indices[:_ITEMS])
+                return current, _Fetch(known, states(fetcher.dataset), stored)
+        except Exception as error:  # training must go on whatever we got wrong
+            self._session.fault(self._begin, error)
+            return None
+
+    def _known(self, dataset: Any) -> _Dataset | None:
+        known = self._datasets.get(id(dataset))
+        if known is None or known.ref() is not dataset:  # reused address
+            if len(self._datasets) >= _DATASETS or not hasattr(dataset, "__weakref__"):
+                return None
+            known = _Dataset(weakref.ref(dataset), _plain_of(dataset))
+            self._datasets[id(dataset)] = known
+        return None if known.is_over else known
+
+    def _pass(self, em: Emitter, known: _Dataset, fetcher: Any) -> _Pass | None:
+        """The present pass; None if it is observed no longer."""
+        now = known.now
+        if now is None or now.fetcher() is not fetcher:
+            if now is not None and now.number and now.left > 0:  # it was short
+                self._tell(em, known.ref(), now)
+            now = known.now = _Pass(weakref.ref(fetcher), known.passes)
+            known.passes += 1
+            known.is_over = known.passes >= _PASSES
+            if known.plain != _plain_of(known.ref()):  # such as a size that grows with the epoch
+                known.is_over = True
+                return None
+        now.left -= 1
+        return now if now.left >= 0 else None
+
+    def _see(self, seen: _Fetch, index: Any, samples: Any) -> None:
+        """Take digests of samples before they are collated."""
+        try:
+            with unseen():
+                several = samples if type(index) in (list, tuple) else [samples]
+                if type(several) is list and len(several) == len(seen.indices(index)):
+                    for one, sample in zip(seen.indices(index)[:_SAMPLES], several):
+                        leaves = _leaves(sample)
+                        if leaves is not None:
+                            seen.samples[one] = [digest for digest, _ in leaves]
+        except Exception as error:  # training must go on whatever we got wrong
+            self._session.fault(self._see, error)
+
+    def _end(self, dataset: Any, current: _Pass, seen: _Fetch) -> None:
+        session = self._session
+        em = session.local.em or session.emitter()
+        em.busy = True
+        try:
+            with unseen():
+                if states(dataset) == seen.states:  # else the samples may be drawn
+                    self._compare(dataset, current, seen)
+                if not current.left and current.number:
+                    self._tell(em, dataset, current)
+        except Exception as error:  # training must go on whatever we got wrong
+            session.fault(self._end, error)
+        finally:
+            em.busy = False
+
+    def _compare(self, dataset: Any, current: _Pass, seen: _Fetch) -> None:
+        for index, leaves in seen.samples.items():
+            digest = hash(tuple(leaves))
+            before = seen.dataset.samples.setdefault(index, digest)
+            if current.number:
+                current.compared += 1
+                current.differing += before != digest
+        after = _items(dataset, list(dict.fromkeys(index for index, _ in seen.stored)))
+        for key, item in seen.stored.items():
+            index, attribute = key
+            now = after.get(key)
+            if now is None or index not in seen.samples:
+                continue
+            current.watched += 1
+            if now.leaves != item.leaves:
+                current.written += 1
+                current.attribute = current.attribute or attribute
+                is_part = not (now.leaves - item.leaves).isdisjoint(seen.samples[index])
+                current.returned += is_part and item.has_data
+
+    def _tell(self, em: Emitter, dataset: Any, current: _Pass) -> None:
+        counts = current.compared, current.differing, current.watched, current.written
+        found = current.number, *counts, current.returned, current.attribute
+        write(em, DatasetReads(dotted(type(dataset)), *found))
+
+
+_OVER = "_traincheck_over"  # attribute of a fetcher that is observed no longer
+
+
+@dataclass(slots=True)
+class _Fetch:
+    """A fetch that is observed.
+
+    states: of generators before it. stored: items by index and attribute. samples: by index.
+    """
+
+    dataset: _Dataset
+    states: dict[str, str]
+    stored: dict[tuple[int, str], _Item]
+    samples: dict[int, list[int]] = field(default_factory=dict)
+
+    @staticmethod
+    def indices(index: Any) -> list[int]:
+        return list(index) if type(index) in (list, tuple) else [index]
+
+
+def _plain_of(dataset: Any) -> dict[str, Any]:
+    """Plain attributes of a dataset: where one changes, its samples may change too."""
+    own = getattr(dataset, "__dict__", {})
+    return {name: value for name, value in own.items() if type(value) in _PLAIN}
+
+
+def _items(dataset: Any, indices: list[int]) -> dict[tuple[int, str], _Item]:
+    """The stored items of a dataset, by index and attribute. Runs no code of the dataset."""
+    found = {}
+    places = [(index, index) for index in indices]
+    while type(dataset) is data.Subset:
+        places = [(index, dataset.indices[place]) for index, place in places]
+        dataset = dataset.dataset
+    count = 1 + max((place for _, place in places), default=0)
+    for name, value in _columns(dataset):
+        if len(value) < count:
+            continue
+        for index, place in places:
+            leaves = _leaves(value[place])
+            if leaves:
+                digests = frozenset(digest for digest, _ in leaves)
+                found[index, name] = _Item(digests, any(has_data for _, has_data in leaves))
+    return found
+
+
+def _columns(dataset: Any) -> Iterator[tuple[str, Any]]:
+    """Attributes that an index may go to, and the tensors and arrays in short lists and dicts."""
+    for name, value in list(getattr(dataset, "__dict__", {}).items())[:_ATTRIBUTES]:
+        if _is_indexed(value):
+            yield name, value
+        parts: list[tuple[Any, Any]] = []
+        if type(value) is dict and len(value) <= _COLUMNS:
+            parts = [(masking.key(str(key)), item) for key, item in value.items()]
+        elif type(value) in (list, tuple) and len(value) <= _COLUMNS:
+            parts = list(enumerate(value))
+        for key, item in parts:
+            if type(item) not in (list, tuple) and _is_indexed(item):
+                yield f"{name}[{key}]", item
+
+
+def _is_indexed(value: Any) -> bool:
+    if type(value) in PLAIN_TYPES:
+        return value.dim() > 0 and is_plain_cpu(value)
+    return type(value) in (list, tuple) or (_is_array(value) and value.ndim > 0)
+
+
+def _is_array(value: Any) -> bool:
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and type(value) is numpy.ndarray and not value.dtype.hasobject
+
+
+def _leaves(value: Any) -> list[tuple[int, bool]] | None:
+    """Digests of the values in a sample, each with whether it is data; None if one is unknown."""
+    found: list[tuple[int, bool]] = []
+    for leaf in _walk(value, 0):
+        digest = _digest(leaf)
+        if digest is None or len(found) >= _MOST_LEAVES:
+            return None
+        found.append(digest)
+    return found
+
+
+def _walk(value: Any, depth: int) -> Iterator[Any]:
+    if isinstance(value, Mapping) and depth < _MOST_DEPTH:
+        for item in value.values():
+            yield from _walk(item, depth + 1)
+    elif type(value) in (list, tuple) and depth < _MOST_DEPTH:
+        for item in value:
+            yield from _walk(item, depth + 1)
+    else:
+        yield value
+
+
+def _digest(value: Any) -> tuple[int, bool] | None:
+    """A digest of a leaf, without its shape, and whether it is more than one repeated value."""
+    if isinstance(value, torch.Tensor):
+        if type(value) not in PLAIN_TYPES or not is_plain_cpu(value) or value.nbytes > _LARGEST:
+            return None
+        flat = value.detach().reshape(-1)
+        has_data = bool((flat != flat[:1]).any()) if len(flat) > 1 else False
+        return hash64(bytes(byte_view(value.nbytes)(value.data_ptr()))), has_data
+    if _is_array(value):
+        if value.nbytes > _LARGEST:
+            return None
+        flat = value.reshape(-1)
+        return hash64(value.tobytes()), bool(len(flat) > 1 and (flat != flat[0]).any())
+    if type(value) in (bool, int, float, str, bytes):
+        return hash64(repr(value).encode()), False
+    return None

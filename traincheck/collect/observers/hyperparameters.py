@@ -1,0 +1,411 @@
+"""Hyper-parameters of optimizers: loaded ones, and those written where no optimizer reads them.
+
+Groups are plain dicts, whose writes no function sees. So they are compared at the ends of steps,
+and only dicts that a program may write without effect: those of a state dict until the next update,
+and those that a load replaced while somebody else holds them.
+"""
+
+from __future__ import annotations
+
+import inspect
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from sys import getrefcount
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from torch.optim import Optimizer
+
+from traincheck.collect.observers.base import Hook, Observer, Patcher
+from traincheck.collect.tensors.reading import unseen
+from traincheck.collect.trace_writer.call_site import where
+from traincheck.collect.trace_writer.emitter import Emitter, hidden
+from traincheck.collect.trace_writer.marks import write
+from traincheck.collect.tracking.wrapped_optimizers import owner_of
+from traincheck.handlers import give_back
+from traincheck.schema.claims import Schedule
+from traincheck.schema.observations.hyperparameters import (
+    ATTRIBUTE,
+    DEFAULTS,
+    OLD_GROUP,
+    OTHER_KEY,
+    STATE_DICT,
+    IneffectiveWrite,
+    LoadedHyperparameters,
+    LoadedSetting,
+)
+
+if TYPE_CHECKING:
+    from traincheck.collect.context import Recorder
+
+_BASE = "initial_lr"  # of a schedule, once a scheduler exists
+_NAMES = (
+    "lr", "weight_decay", "momentum", "betas", "dampening", "nesterov", "alpha", "rho", "eps",
+    _BASE,
+)  # fmt: skip
+_ATTRIBUTES = ("lr", "learning_rate", "weight_decay", "momentum")
+# Names that the program may take for those of the optimizer
+_SETTING = {
+    "learning_rate": "lr", "lrate": "lr", "LR": "lr", "decay": "weight_decay",
+    "weight_decay_rate": "weight_decay",
+}  # fmt: skip
+_MOST_COPIES, _MOST_OLD, _MOST_LOADS = 8, 64, 8
+_MOST_WRITTEN = 32  # observations of a run
+_MOST_GROUPS = 64
+_OLD_ENDS = 400
+_SCHEDULE = Schedule(first=4, every=25)  # steps in which defaults and attributes are compared
+_OWN = "torch.optim"  # classes whose attributes are known
+
+_OF_OURS = 3  # references: of the caller, of the argument, of the argument of `getrefcount`
+
+_Group = dict[str, Any]
+_Settings = dict[str, Any]
+
+
+@dataclass(slots=True)
+class _Copy:
+    """Groups that `state_dict` returned. They hold indices of parameters, and no tensor.
+
+    waits: whether the optimizer had already stepped in the step in which it was made.
+    """
+
+    owner: str
+    groups: list[_Group]
+    values: list[_Settings]
+    where: str | None
+    waits: bool
+
+
+@dataclass(slots=True)
+class _Old:
+    """A group that a load has replaced, and that somebody else holds."""
+
+    owner: str
+    ref: weakref.ref[Optimizer]
+    index: int
+    group: _Group
+    values: _Settings
+    where: str | None
+    ends: int = 0
+
+
+@dataclass(slots=True)
+class _Load:
+    """Hyper-parameters before and after a load, until an update.
+
+    waits: whether the optimizer had already stepped in the step of the load.
+    """
+
+    owner: str
+    ref: weakref.ref[Optimizer]
+    before: list[_Settings]
+    after: list[_Settings]
+    where: str | None
+    waits: bool
+
+
+class _Beside(NamedTuple):
+    """Plain hyper-parameters that an optimizer does not read, by place and name.
+
+    used: those of its groups at that time.
+    """
+
+    values: dict[tuple[str, str], Any]
+    used: list[_Settings]
+
+    @classmethod
+    def of(cls, optimizer: Optimizer) -> _Beside:
+        defaults = optimizer.defaults
+        values = {
+            (DEFAULTS, name): defaults[name]
+            for name in _NAMES
+            if name in defaults and _is_plain(defaults[name])
+        }
+        if type(optimizer).__module__.startswith(_OWN):  # others may read their attributes
+            own = vars(optimizer)
+            values |= {
+                (ATTRIBUTE, name): own[name]
+                for name in _ATTRIBUTES
+                if name in own and _is_plain(own[name])
+            }
+            first = optimizer.param_groups[0] if optimizer.param_groups else {}
+            values |= {
+                (OTHER_KEY, name): first[name]
+                for name in _SETTING
+                if name in first and _is_plain(first[name])
+            }
+        return cls(values, list(map(_settings, optimizer.param_groups[:_MOST_GROUPS])))
+
+
+class HyperparameterObserver(Observer):
+    """Wraps `Optimizer.state_dict`, and the end of each load, and compares at the ends of steps."""
+
+    produces: ClassVar = (LoadedHyperparameters, IneffectiveWrite)
+    hook: ClassVar = Hook.ON_INSTALL
+
+    def __init__(self, session: Recorder) -> None:
+        super().__init__(session)
+        self._copies: list[_Copy] = []
+        self._old: list[_Old] = []
+        self._loads: list[_Load] = []
+        self._beside: dict[str, _Beside] = {}
+        self._told: set[tuple[str, str, str, str | None]] = set()
+
+    def install(self, patcher: Patcher) -> None:
+        """Wrap both functions, and compare at the ends of steps."""
+        patcher.replace(Optimizer, "state_dict", self._wrap_state)
+        patcher.replace(Optimizer, "__setstate__", self._wrap_load)  # which each load calls
+        hooks = self._session.hooks
+        hooks.at_step_end.append(self._compare)
+        hooks.before_save.append(self._copies.clear)  # a state may be changed for its file
+
+    def remove(self) -> None:
+        """Stop comparing, and hold no group."""
+        hooks = self._session.hooks
+        hooks.at_step_end.remove(self._compare)
+        hooks.before_save.remove(self._copies.clear)
+        self._forget()
+
+    def _forget(self) -> None:
+        self._copies.clear()
+        self._old.clear()
+        self._loads.clear()
+
+    # -- the functions
+
+    def _wrap_state(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        session = self._session
+
+        def state_dict(optimizer: Any, /, *args: Any, **kwargs: Any) -> Any:
+            state = original(optimizer, *args, **kwargs)
+            if session.recording.on:
+                try:
+                    with unseen():
+                        self._made(optimizer, state, where())
+                except Exception as error:  # training must go on whatever we got wrong
+                    session.fault(self._made, error)
+            return state
+
+        return hidden(state_dict)
+
+    def _made(self, optimizer: Optimizer, state: Any, line: str | None) -> None:
+        owner = owner_of(self._session.live.live_optimizers(), optimizer)
+        groups = state.get("param_groups") if isinstance(state, dict) else None
+        if owner is None or type(groups) is not list or len(groups) > _MOST_GROUPS:
+            return
+        if not all(type(group) is dict and _holds_no_tensor(group) for group in groups):
+            return
+        waits = owner in self._session.live.used_rates
+        self._copies.append(_Copy(owner, groups, list(map(_settings, groups)), line, waits))
+        del self._copies[:-_MOST_COPIES]
+
+    def _wrap_load(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        session = self._session
+
+        def set_state(optimizer: Any, /, *args: Any, **kwargs: Any) -> Any:
+            before: list[_Group] = []
+            is_on = session.recording.on
+            try:
+                if is_on:
+                    self._copies.clear()  # what was written may be loaded now
+                    before = list(vars(optimizer).get("param_groups", ()))
+            except Exception as error:  # training must go on whatever we got wrong
+                session.fault(self._wrap_load, error)
+            values = self._values(before)
+            result = original(optimizer, *args, **kwargs)
+            if values:
+                try:
+                    with unseen():
+                        self._loaded(optimizer, before, values, where())
+                except Exception as error:  # training must go on whatever we got wrong
+                    session.fault(self._loaded, error)
+            return result
+
+        return hidden(set_state)
+
+    def _values(self, groups: Sequence[_Group]) -> list[_Settings]:
+        try:
+            return list(map(_settings, groups))
+        except Exception as error:  # training must go on whatever we got wrong
+            self._session.fault(_settings, error)
+            return []
+
+    def _loaded(
+        self,
+        optimizer: Optimizer,
+        groups: list[_Group],
+        values: list[_Settings],
+        line: str | None,
+    ) -> None:
+        owner = owner_of(self._session.live.live_optimizers(), optimizer)
+        now = optimizer.param_groups
+        if owner is None or len(now) != len(groups) or len(now) > _MOST_GROUPS:
+            return
+        ref = weakref.ref(optimizer)
+        present = set(map(id, now))
+        index = 0
+        while groups and len(self._old) < _MOST_OLD:
+            group = groups.pop(0)
+            if id(group) not in present and _is_held(group):
+                self._old.append(_Old(owner, ref, index, group, values[index], line))
+            index += 1
+        others = [load for load in self._loads if load.owner != owner]
+        waits = owner in self._session.live.used_rates
+        others.append(_Load(owner, ref, values, list(map(_settings, now)), line, waits))
+        self._loads = others[-_MOST_LOADS:]
+
+    # -- the ends of steps
+
+    def _compare(self, em: Emitter) -> None:
+        try:
+            step = self._session.clock.step
+            if self._copies and self._session.live.used_rates:
+                self._compare_copies(em)
+            if self._old:
+                self._old = [old for old in self._old if self._stays(em, old)]
+            if self._loads:
+                self._loads = [load for load in self._loads if self._waits(em, load)]
+            if step is not None and _SCHEDULE.includes(step):
+                self._compare_defaults(em)
+        except Exception as error:  # the step must be written whatever we got wrong
+            self._forget()
+            self._session.fault(self._compare, error)
+
+    def _compare_copies(self, em: Emitter) -> None:
+        live = dict(self._session.live.live_optimizers())
+        updated = self._session.live.used_rates
+        stepped = [copy for copy in self._copies if copy.owner in updated and not copy.waits]
+        self._copies[:] = [copy for copy in self._copies if not any(copy is one for one in stepped)]
+        for copy in self._copies:
+            copy.waits &= copy.owner not in updated
+        for copy in stepped:
+            now = live.get(copy.owner)
+            if now is None:
+                continue
+            for group, values, present in zip(copy.groups, copy.values, now.param_groups):
+                self._tell(em, copy.owner, STATE_DICT, (group, values, present), copy.where)
+
+    def _stays(self, em: Emitter, old: _Old) -> bool:
+        """Whether a replaced group is compared at the next step, too."""
+        optimizer = old.ref()
+        if optimizer is None or old.index >= len(optimizer.param_groups):
+            return False
+        present = optimizer.param_groups[old.index]
+        old.ends += 1
+        if self._tell(em, old.owner, OLD_GROUP, (old.group, old.values, present), old.where):
+            return False
+        return old.ends < _OLD_ENDS and _is_held(old.group)
+
+    def _tell(
+        self,
+        em: Emitter,
+        owner: str,
+        place: str,
+        what: tuple[_Group, _Settings, _Group],
+        line: str | None,
+    ) -> bool:
+        """Record a write to a group that is not in force. what: it, its values, and that one."""
+        group, values, present = what
+        if group is present:
+            return False
+        for name, before in values.items():
+            written, in_force = group.get(name), present.get(name)
+            if not _is_plain(written) or written in (before, in_force):
+                continue
+            self._write(
+                em, IneffectiveWrite(owner, place, name, *_texts(before, written, in_force), line)
+            )
+            return True
+        return False
+
+    def _waits(self, em: Emitter, load: _Load) -> bool:
+        """Whether the next update after a load is still to come."""
+        optimizer = load.ref()
+        if optimizer is None:
+            return False
+        if load.waits or load.owner not in self._session.live.used_rates:
+            load.waits = False
+            return True
+        now = list(map(_settings, optimizer.param_groups))
+        triples = enumerate(zip(load.before, load.after, now))
+        settings = [
+            LoadedSetting(
+                index,
+                name,
+                *_texts(_before(before, name), after[name], later[name]),
+                is_default=_is_default(optimizer, name, _before(before, name)),
+            )
+            for index, (before, after, later) in triples
+            for name in after
+            if name in later and _before(before, name) not in (None, after[name])
+        ]
+        write(em, LoadedHyperparameters(load.owner, tuple(settings), load.where))
+        return False
+
+    def _compare_defaults(self, em: Emitter) -> None:
+        """Compare what is beside the groups, while the groups themselves stay as they were."""
+        known, self._beside = self._beside, {}
+        for owner, optimizer in self._session.live.live_optimizers():
+            now = self._beside[owner] = _Beside.of(optimizer)
+            before = known.get(owner)
+            if before is None or before.used != now.used:
+                continue
+            for (place, name), written in now.values.items():
+                used = [group.get(_SETTING.get(name, name)) for group in now.used]
+                if used and written not in (before.values.get((place, name)), *used):
+                    values = _texts(before.values.get((place, name)), written, used[0])
+                    self._write(em, IneffectiveWrite(owner, place, name, *values))
+
+    def _write(self, em: Emitter, found: IneffectiveWrite) -> None:
+        """Record it, once for each place and line."""
+        key = found.owner, found.place, found.name, found.where
+        if key not in self._told and len(self._told) < _MOST_WRITTEN:
+            self._told.add(key)
+            write(em, found)
+
+
+def _is_plain(value: Any) -> bool:
+    if type(value) is tuple:
+        return all(type(item) in (float, int) for item in value)
+    return type(value) in (float, int, bool)
+
+
+def _settings(group: Mapping[str, Any]) -> _Settings:
+    return {name: group[name] for name in _NAMES if name in group and _is_plain(group[name])}
+
+
+def _holds_no_tensor(group: Mapping[str, Any]) -> bool:
+    """Whether a group of a state dict is as torch packs it: to hold it keeps no tensor alive."""
+    params = group.get("params")
+    if type(params) is not list or not all(type(item) in (int, str) for item in params):
+        return False
+    others = (value for name, value in group.items() if name != "params")
+    return all(value is None or type(value) is str or _is_plain(value) for value in others)
+
+
+def _is_held(group: _Group) -> bool:
+    """Whether anything holds a dict but the one reference of the caller."""
+    return getrefcount(group) > _OF_OURS
+
+
+def _texts(*values: Any) -> tuple[str, str, str]:
+    first, second, third = map(repr, values)
+    return first, second, third
+
+
+def _before(values: _Settings, name: str) -> Any:
+    """A value before a load; without a scheduler, the rate is that from which one would start."""
+    return values.get(name, values.get("lr") if name == _BASE else None)
+
+
+def _is_default(optimizer: Optimizer, name: str, value: Any) -> bool:
+    """Whether the class has this default, or a rate of zero, which is a placeholder."""
+    name = "lr" if name == _BASE else name
+    if name == "lr" and not value:
+        return True
+    try:
+        known = inspect.signature(type(optimizer).__init__).parameters.get(name)
+    except (TypeError, ValueError) as error:
+        give_back(error)
+        return True
+    return known is not None and known.default is not known.empty and known.default == value

@@ -1,0 +1,225 @@
+"""The terms of a loss, in a few steps: their weights, constants, and sums that are not used.
+
+In a step that is armed, results of loss functions are noted, and additions of scalars are seen
+(`TensorMethods`). Nodes are known by their numbers, so that no graph is kept alive. A hook of a
+node shows that a backward pass reached it, and its gradient, which is the weight of the term.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from sys import _getframe
+from threading import get_ident
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+
+from traincheck.collect.observers.base import Hook, Observer, Patcher
+from traincheck.collect.observers.label_gradients import LabelGradients
+from traincheck.collect.observers.loss_ledger import Constant, LossLedger, Root
+from traincheck.collect.observers.tensor_methods import TensorMethods
+from traincheck.collect.steps.use_schedule import UseSchedule
+from traincheck.collect.tensors.autograd_graph import IS_TOLD, Input
+from traincheck.collect.tensors.loss_graph import ScalarGraph, key_of
+from traincheck.collect.tensors.reading import modes, unseen
+from traincheck.collect.trace_writer.call_site import outside
+from traincheck.collect.trace_writer.compile_state import is_traced, state
+from traincheck.collect.trace_writer.emitter import Emitter, hidden
+from traincheck.collect.trace_writer.marks import write
+from traincheck.schema.claims import Schedule
+from traincheck.schema.observations.label_positions import LabelPositions
+from traincheck.schema.observations.loss_terms import LossSums, LossTerms
+
+if TYPE_CHECKING:
+    from traincheck.collect.context import Recorder
+
+_SCHEDULE = Schedule(first=6, every=200)
+_MOST_ROOTS = 4  # of a step
+
+_F = torch.nn.functional
+LOSSES = tuple(
+    name
+    for name in vars(_F)
+    if name.endswith(("_loss", "cross_entropy", "_with_logits", "kl_div"))
+    and not name.startswith("_")
+    and callable(getattr(_F, name))
+)
+_ADDING = {
+    "__add__": 1.0, "__iadd__": 1.0, "__isub__": -1.0, "__radd__": 1.0, "__rsub__": -1.0,
+    "__sub__": -1.0, "add": 1.0, "sub": -1.0,
+}  # fmt: skip
+_SCALING = (
+    "__mul__", "__neg__", "__rmul__", "__truediv__", "detach", "div", "mean", "mul", "sum",
+)  # fmt: skip
+_IS_KNOWN = IS_TOLD and hasattr(torch._C, "_current_graph_task_id")
+
+
+class LossTermObserver(Observer):
+    """Observes results of loss functions, sums of scalars, and backward passes."""
+
+    produces: ClassVar = (LossTerms, LossSums, LabelPositions)
+    hook: ClassVar = Hook.ON_INSTALL
+
+    def __init__(self, session: Recorder) -> None:
+        super().__init__(session)
+        self.is_wanted &= _IS_KNOWN
+        self._use = UseSchedule(1, _SCHEDULE)
+        self._methods = TensorMethods((*_ADDING, *_SCALING), self._seen, session.fault)
+        self._ledger = LossLedger(session.fault)
+        self._labels = LabelGradients(session.fault)
+        self._thread: int | None = None  # that trains; None while not armed
+
+    def install(self, patcher: Patcher) -> None:
+        """Wrap loss functions and backward passes, and arm at the ends of steps."""
+        for name in LOSSES:
+            patcher.replace(_F, name, self._loss(name))
+        patcher.replace(torch.autograd, "backward", self._wrap_backward)
+        hooks = self._session.hooks
+        hooks.after_batch.append(self._fetched)
+        hooks.at_step_end.append(self._end)
+        hooks.at_close.append(self._close)
+
+    def remove(self) -> None:
+        """Stop observing."""
+        self._disarm()
+        hooks = self._session.hooks
+        if self._end in hooks.at_step_end:
+            hooks.at_step_end.remove(self._end)
+            hooks.after_batch.remove(self._fetched)
+            hooks.at_close.remove(self._close)
+
+    # -- in the step
+
+    def _loss(self, name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        fault = self._session.fault
+
+        def make(original: Callable[..., Any]) -> Callable[..., Any]:
+            def loss(*args: Any, **kwargs: Any) -> Any:
+                result = original(*args, **kwargs)
+                if self._thread is not None:
+                    try:
+                        self._guarded(self._noted, name, result)
+                    except Exception as error:  # training must go on whatever we got wrong
+                        fault(self._guarded, error)
+                return result
+
+            return hidden(loss)
+
+        return make
+
+    def _wrap_backward(self, original: Callable[..., None]) -> Callable[..., None]:
+        fault = self._session.fault
+
+        def backward(*args: Any, **kwargs: Any) -> None:
+            if self._thread is not None:
+                try:
+                    self._guarded(self._begins, args[0] if args else kwargs.get("tensors"))
+                except Exception as error:  # training must go on whatever we got wrong
+                    fault(self._guarded, error)
+            original(*args, **kwargs)
+
+        return hidden(backward)
+
+    def _fetched(self, _iterator: Any, batch: Any) -> None:
+        """A batch was fetched. The instrument guards this call."""
+        if self._thread == get_ident() and not modes():
+            self._labels.batch(batch)
+
+    def _seen(self, name: str, args: tuple[Any, ...], result: torch.Tensor) -> None:
+        """A method of tensors was called. Most results are no scalars and of no loss function."""
+        if not (result.dim() == 0 or self._ledger.constants) or self._thread != get_ident():
+            return
+        self._guarded(self._calculated, name, args, result)
+
+    def _guarded(self, action: Callable[..., None], *args: Any) -> None:
+        session = self._session
+        if self._thread != get_ident() or not session.recording.on:
+            return
+        if is_traced() or state._is_compiling_flag or modes():
+            return
+        em = session.local.em or session.emitter()
+        if em.busy:
+            return
+        em.busy = True
+        try:
+            with unseen():
+                action(*args)
+        except Exception as error:  # training must go on whatever we got wrong
+            session.fault(action, error)
+        finally:
+            em.busy = False
+
+    def _noted(self, name: str, result: Any) -> None:
+        if type(result) is not torch.Tensor:
+            return
+        where = outside(_getframe(1)) or ""
+        if result.grad_fn is not None:
+            self._ledger.functions[key_of(result.grad_fn)] = name, where
+        elif torch.is_grad_enabled() or result.dim() == 0:
+            self._ledger.note_constant(result, (Constant(name, where, 1.0),))
+        if result.dim() == 0:
+            self._ledger.note_value(name, where, result)
+
+    def _calculated(self, name: str, args: tuple[Any, ...], result: torch.Tensor) -> None:
+        sign = _ADDING.get(name)
+        if result.grad_fn is None:
+            self._ledger.derive(name, sign, args, result)
+        elif sign is not None and result.dim() == 0:
+            self._ledger.add(args[0], args[1:2], sign, result, outside(_getframe(1)) or "")
+
+    def _begins(self, given: Any) -> None:
+        tensors = given if isinstance(given, (list, tuple)) else (given,)
+        self._ledger.open = None
+        for tensor in tensors:
+            if type(tensor) is not torch.Tensor or tensor.grad_fn is None or tensor.numel() != 1:
+                continue
+            if len(self._ledger.roots) < _MOST_ROOTS:
+                root = Input(tensor.grad_fn, tensor.output_nr, ())
+                graph = ScalarGraph(root, self._ledger.functions)
+                self._labels.begin(tensor.grad_fn)
+                if graph.is_whole:
+                    self._ledger.begin(Root(graph), tensor.grad_fn)
+
+    # -- at its end
+
+    def _end(self, em: Emitter) -> None:
+        """A recorded step ends: write what was seen, and arm the next step."""
+        try:
+            self._write(em)
+            step = self._session.clock.step
+            if step is None or self._session.is_worker:
+                return
+            if self._session.sampling.wants(step + 1) and self._use.is_due(step):
+                self._methods.install()
+                self._thread = get_ident()
+            else:
+                self._labels.clear()
+        except Exception as error:  # the step must be written whatever we got wrong
+            self._session.fault(self._end, error)
+
+    def _close(self, em: Emitter) -> None:
+        """The run ends."""
+        try:
+            self._write(em)
+        except Exception as error:  # the step must be written whatever we got wrong
+            self._session.fault(self._close, error)
+
+    def _write(self, em: Emitter) -> None:
+        sums = self._ledger.sums()
+        if sums is not None:
+            write(em, sums)
+        if self._thread is None:
+            return
+        self._thread = None
+        self._methods.remove()
+        for terms in self._ledger.terms():
+            write(em, terms)
+        positions = self._labels.end()
+        if positions is not None:
+            write(em, positions)
+        self._ledger.end(self._session.clock.step)
+
+    def _disarm(self) -> None:
+        self._thread = None
+        self._methods.remove()
+        self._ledger.end(None)

@@ -1,0 +1,158 @@
+"""Parameters that a load left out: whether another load sets them, or an optimizer trains them."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import torch
+from torch.nn.parameter import is_lazy
+
+from traincheck.collect.observers.base import Hook, Observer, Patcher
+from traincheck.collect.observers.origins.samples import sample
+from traincheck.collect.tensors.device_fingerprint import host
+from traincheck.collect.tensors.reading import unseen
+from traincheck.collect.trace_writer.call_site import where
+from traincheck.collect.trace_writer.emitter import Emitter, hidden
+from traincheck.collect.trace_writer.marks import write
+from traincheck.schema.observations.origins import PartNotLoaded
+
+if TYPE_CHECKING:
+    from traincheck.collect.context import Recorder
+
+_MOST = 8  # loads at a time
+_MOST_NAMES = 32
+_UPDATES = 2  # steps with an update, after which a load is judged
+
+_Function = Callable[..., Any]
+_Ref = weakref.ref[torch.Tensor]
+
+
+class _Partial(NamedTuple):
+    """A load that left parameters out, by name."""
+
+    path: str
+    where: str | None
+    loaded: int
+    missing: dict[str, _Ref]
+
+
+class LoadedParameterObserver(Observer):
+    """Wraps `Module.load_state_dict`, and judges partial loads after two updates."""
+
+    produces: ClassVar = (PartNotLoaded,)
+    hook: ClassVar = Hook.ON_INSTALL
+
+    def __init__(self, session: Recorder) -> None:
+        super().__init__(session)
+        self._loaded: dict[int, _Ref] = {}
+        self._open: list[_Partial] = []
+        self._updates = 0  # steps with an update since the last load
+        self._is_inside = False
+
+    def install(self, patcher: Patcher) -> None:
+        """Wrap the method, and write at the ends of steps."""
+        patcher.replace(torch.nn.Module, "load_state_dict", self._wrap)
+        self._session.hooks.at_step_end.append(self._ended)
+
+    def remove(self) -> None:
+        """Stop writing."""
+        self._session.hooks.at_step_end.remove(self._ended)
+
+    def _wrap(self, original: _Function) -> _Function:
+        session = self._session
+
+        def load_state_dict(*args: Any, **kwargs: Any) -> Any:
+            em = session.local.em or session.emitter()
+            if self._is_inside or em.busy or not session.recording.on or not args:
+                return original(*args, **kwargs)
+            self._is_inside = True
+            try:
+                result = original(*args, **kwargs)
+            finally:
+                self._is_inside = False
+            state = args[1] if len(args) > 1 else kwargs.get("state_dict")
+            busy, em.busy = em.busy, True
+            try:
+                with unseen():
+                    self._note(args[0], state, where())
+            except Exception as error:  # training must go on whatever we got wrong
+                session.fault(self._note, error)
+            finally:
+                em.busy = busy
+            return result
+
+        return hidden(load_state_dict)
+
+    def _note(self, module: torch.nn.Module, state: Any, line: str | None) -> None:
+        if not isinstance(state, Mapping):
+            return
+        own = dict(module.named_parameters(remove_duplicate=False))
+        given = {id(parameter) for name, parameter in own.items() if name in state}
+        for name, parameter in own.items():
+            if name in state:
+                self._loaded[id(parameter)] = weakref.ref(parameter)
+        missing: dict[str, _Ref] = {
+            name: weakref.ref(p) for name, p in own.items() if id(p) not in given
+        }
+        if missing and len(given) >= len(missing):  # else it is an adapter
+            path = self._session.tracker.modules.find(module)[0]
+            self._open = [
+                *self._open[-(_MOST - 1) :],
+                _Partial(path, line, len(given), missing),
+            ]
+        self._updates = 0
+
+    def _ended(self, em: Emitter) -> None:
+        """A step ends."""
+        if not self._open or not self._session.steps.counters["optimizer_step"]:
+            return
+        self._updates += 1
+        if self._updates < _UPDATES:
+            return
+        opened, self._open = self._open, []
+        try:
+            held = self._session.live.optimized_ids()
+            for load in opened:
+                names = list(self._left(load, held))
+                if names:
+                    some = tuple(names[:_MOST_NAMES])
+                    write(em, PartNotLoaded(load.path, load.where, load.loaded, some, len(names)))
+        except Exception as error:  # the step must be written whatever we got wrong
+            self._session.fault(self._ended, error)
+
+    def _left(self, load: _Partial, held: set[int]) -> Iterator[str]:
+        """Names of parameters that nothing has set since, and that nothing trains."""
+        libraries = self._of_libraries(load.path)
+        for name, ref in load.missing.items():
+            parameter = ref()
+            if parameter is None or is_lazy(parameter) or parameter.requires_grad:
+                continue
+            known = self._loaded.get(id(parameter))
+            is_loaded = known is not None and known() is parameter
+            full = f"{load.path}.{name}"
+            if is_loaded or id(parameter) in held or full.startswith(libraries):
+                continue
+            if _is_random(parameter):
+                yield full
+
+    def _of_libraries(self, path: str) -> tuple[str, ...]:
+        """Beginnings of names of parts that a library has loaded, which leaves its name."""
+        root = self._session.tracker.roots.get(path.partition(".")[0])
+        top = None if root is None else root.ref()
+        if root is None or not isinstance(top, torch.nn.Module):
+            return ()
+        return tuple(
+            f"{root.name}.{part}." if part else f"{root.name}."
+            for part, module in top.named_modules()
+            if getattr(module.__dict__.get("config"), "_name_or_path", "")
+        )
+
+
+def _is_random(parameter: torch.Tensor) -> bool:
+    """Whether the elements differ: zeros and ones are values that a program may mean."""
+    part = sample(parameter)
+    if part is None or part.numel() < 2:  # noqa: PLR2004
+        return False
+    return bool(host((part != part[0]).any()))

@@ -1,0 +1,123 @@
+"""The state of optimizers by name of the parameter, taken to be saved or loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import torch
+
+from traincheck.collect.observers.base import Hook, Observer, Patcher
+from traincheck.collect.observers.origins.samples import read_short, sketch
+from traincheck.collect.tensors.reading import unseen
+from traincheck.collect.tensors.sketch import Sketcher
+from traincheck.collect.trace_writer.call_site import where
+from traincheck.collect.trace_writer.emitter import Emitter, hidden
+from traincheck.collect.trace_writer.marks import write
+from traincheck.collect.tracking.wrapped_optimizers import owner_of
+from traincheck.schema.observations.origins import OptimizerValues
+
+if TYPE_CHECKING:
+    from traincheck.collect.context import Recorder
+
+_MOST_PARAMETERS = 256
+_CALLS, _EVERY = 32, 10  # calls of one optimizer: the first, then some, as a loop may keep states
+
+_Function = Callable[..., Any]
+_Found = dict[tuple[str, str], torch.Tensor]
+
+
+class _Taken(NamedTuple):
+    """Sketches that are read when the step ends."""
+
+    moment: str
+    owner: str
+    where: str | None
+    numbers: _Found
+
+
+class OptimizerValueObserver(Observer):
+    """Wraps `Optimizer.state_dict` and `Optimizer.load_state_dict`."""
+
+    produces: ClassVar = (OptimizerValues,)
+    hook: ClassVar = Hook.ON_INSTALL
+
+    def __init__(self, session: Recorder) -> None:
+        super().__init__(session)
+        self._sketcher = Sketcher()
+        self._taken: list[_Taken] = []
+        self._calls: dict[str, int] = {}
+        self._is_inside = False
+
+    def install(self, patcher: Patcher) -> None:
+        """Wrap the methods, and write at the ends of steps."""
+        optimizer = torch.optim.Optimizer
+        patcher.replace(optimizer, "state_dict", lambda f: self._wrap(f, "saved"))
+        patcher.replace(optimizer, "load_state_dict", lambda f: self._wrap(f, "loaded"))
+        hooks = self._session.hooks
+        for moment in (hooks.at_step_end, hooks.at_close):
+            moment.append(self._tell)
+
+    def remove(self) -> None:
+        """Stop writing."""
+        hooks = self._session.hooks
+        for moment in (hooks.at_step_end, hooks.at_close):
+            moment.remove(self._tell)
+
+    def _wrap(self, original: _Function, moment: str) -> _Function:
+        session = self._session
+
+        def operation(*args: Any, **kwargs: Any) -> Any:
+            em = session.local.em or session.emitter()
+            if self._is_inside or em.busy or not session.recording.on or not args:
+                return original(*args, **kwargs)
+            self._is_inside = True
+            try:
+                result = original(*args, **kwargs)
+            finally:
+                self._is_inside = False
+            busy, em.busy = em.busy, True
+            try:
+                with unseen():
+                    self._take(args[0], moment, where())
+            except Exception as error:  # training must go on whatever we got wrong
+                session.fault(self._take, error)
+            finally:
+                em.busy = busy
+            return result
+
+        return hidden(operation)
+
+    def _take(self, optimizer: torch.optim.Optimizer, moment: str, line: str | None) -> None:
+        session = self._session
+        owner = owner_of(session.live.live_optimizers(), optimizer)
+        if owner is None or not optimizer.state:
+            return
+        self._calls[owner] = count = self._calls.get(owner, 0) + 1
+        if moment == "saved" and count > _CALLS and count % _EVERY:
+            return
+        numbers: _Found = {}
+        named = list(session.tracker.named_parameters(owner, optimizer))[:_MOST_PARAMETERS]
+        for name, parameter in named:
+            state = optimizer.state.get(parameter)
+            for key, value in state.items() if isinstance(state, dict) else ():
+                if isinstance(value, torch.Tensor) and value.dim() and isinstance(key, str):
+                    found = sketch(self._sketcher, value)
+                    if found is not None:
+                        numbers[name, key] = found
+        if numbers:
+            self._taken.append(_Taken(moment, owner, line, numbers))
+
+    def _tell(self, em: Emitter) -> None:
+        """A step ends."""
+        taken, self._taken = self._taken, []
+        if not taken:
+            return
+        try:
+            for each in taken:
+                values: dict[str, dict[str, tuple[float, ...]]] = {}
+                for (name, key), row in zip(each.numbers, read_short([*each.numbers.values()])):
+                    values.setdefault(name, {})[key] = row
+                write(em, OptimizerValues(each.moment, each.owner, each.where, values))
+        except Exception as error:  # the step must be written whatever we got wrong
+            self._session.fault(self._tell, error)

@@ -1,0 +1,1 @@
+"""Probes: experiments on a copy of the process that trains."""

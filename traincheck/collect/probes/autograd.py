@@ -1,0 +1,74 @@
+"""The leaves of the graph behind a loss, and what of it is older than the copy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+_MOST_NODES = 1 << 20
+_CUSTOM: type = getattr(torch._C, "_FunctionBase", torch.autograd.Function)
+_next_number = torch._C._autograd._get_sequence_nr
+
+
+@dataclass(slots=True)
+class Graph:
+    """The findings about a graph.
+
+    Attributes:
+        variables: the leaves that get a gradient.
+        old: identities of those that were used before the copy began.
+        custom: names of the nodes of custom functions.
+        is_whole: whether all of it was read.
+    """
+
+    variables: list[torch.Tensor] = field(default_factory=list)
+    old: set[int] = field(default_factory=set)
+    custom: set[str] = field(default_factory=set)
+    is_whole: bool = True
+
+
+def now() -> int:
+    """A number that is larger than those of all nodes that exist in this thread."""
+    return int(_next_number())
+
+
+def graph_of(roots: tuple[torch.Tensor, ...], since: int) -> Graph:
+    """Walk a graph. since: nodes with a smaller number are older than the copy."""
+    found = Graph()
+    seen: dict[Any, bool] = {}  # node -> whether it was reached through an old one
+    todo = [(root.grad_fn, False) for root in roots if root.grad_fn is not None]
+    while todo:
+        node, is_old = todo.pop()
+        if node in seen and (seen[node] or not is_old):
+            continue
+        if len(seen) >= _MOST_NODES:
+            found.is_whole = False
+            break
+        seen[node] = is_old
+        variable = getattr(node, "variable", None)
+        if variable is not None:
+            if is_old:
+                found.old.add(id(variable))
+            found.variables.append(variable)
+            continue
+        if isinstance(node, _CUSTOM):
+            found.custom.add(type(node).__name__)
+        is_old = is_old or node._sequence_nr() < since
+        todo += [(other, is_old) for other, _ in node.next_functions if other is not None]
+    unique = {id(variable): variable for variable in found.variables}
+    found.variables = list(unique.values())
+    return found
+
+
+def nodes_of(roots: tuple[torch.Tensor, ...]) -> set[Any]:
+    """All nodes behind some tensors."""
+    seen: set[Any] = set()
+    todo = [root.grad_fn for root in roots if root.grad_fn is not None]
+    while todo and len(seen) < _MOST_NODES:
+        node = todo.pop()
+        if node not in seen:
+            seen.add(node)
+            todo += [other for other, _ in node.next_functions if other is not None]
+    return seen

@@ -1,0 +1,122 @@
+"""Experiments: what one is given, and what it returns."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import Any, ClassVar, Protocol
+
+import torch
+
+from traincheck.collect.probes.fork import Child, Outcome
+from traincheck.collect.probes.loss import Root
+from traincheck.schema.probes.names import Status
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """The call of an outermost module at which the process is copied.
+
+    Attributes:
+        module: that is called.
+        name: of its model, ``Net``.
+        args, kwargs: of the call.
+        parameters: the live parameters of the process, each once, in a fixed order.
+        path: the path of a module, as variables of it are named.
+        name_of: the name of a parameter.
+        held: identities of the parameters that a live optimizer holds.
+    """
+
+    module: torch.nn.Module
+    name: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    parameters: tuple[torch.nn.Parameter, ...]
+    path: Callable[[torch.nn.Module], str]
+    name_of: Callable[[torch.Tensor], str]
+    held: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """The finding of an experiment; the fields are those of a `ProbeEvent`."""
+
+    status: str = Status.HELD
+    reason: str = ""
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    where: str = ""
+    place: str = ""
+    detail: Mapping[str, str] = field(default_factory=dict)
+
+    def fields(self) -> dict[str, Any]:
+        """The fields that differ from their default. Numbers that are not finite are left out."""
+        numbers = {k: float(v) for k, v in self.numbers.items() if isfinite(v)}
+        found = {
+            "status": self.status,
+            "reason": self.reason,
+            "numbers": numbers,
+            "where": self.where,
+            "place": self.place,
+            "detail": {k: v for k, v in self.detail.items() if v},
+        }
+        return {key: value for key, value in found.items() if value and value != Status.HELD}
+
+
+def unobservable(reason: str) -> Result:
+    """The result of an experiment that cannot be made or shows nothing. reason: a clause."""
+    return Result(status=Status.NOT_OBSERVABLE, reason=reason)
+
+
+class Laboratory(Protocol):
+    """Makes copies of this process for an experiment.
+
+    Attributes:
+        loss: the value of the loss in a copy without a change.
+        facts: what that copy has told besides.
+    """
+
+    loss: float
+    facts: dict[str, Any]
+
+    def measure(self, body: Callable[[], Mapping[str, Any]]) -> Outcome:
+        """Run ``body`` in a copy that does nothing else, and return what it told."""
+
+    def replay(
+        self,
+        change: Callable[[], None],
+        read: Callable[[Root], Mapping[str, Any]] | None = None,
+        kept: Collection[int] = (),
+    ) -> Outcome:
+        """Let a copy go on as the program, to its backward pass.
+
+        Args:
+            change: changes something in the copy.
+            read: what is reported of the loss besides its value.
+            kept: descriptors that the copy may use.
+        """
+
+
+class Experiment(ABC):
+    """One experiment. Subclasses live in one module each, and are listed in registry.py.
+
+    Attributes:
+        name: one of `Experiments`.
+        is_of_module: it is made once for each model, not for each pass of the program.
+    """
+
+    name: ClassVar[str]
+    is_of_module: ClassVar[bool] = False
+
+    @abstractmethod
+    def run(self, call: Call, laboratory: Laboratory) -> Result | None:
+        """Make it. None: what it is about does not occur here."""
+
+
+class GoOnError(BaseException):
+    """In a copy of the process: go on as the program."""
+
+    def __init__(self, child: Child) -> None:
+        super().__init__()
+        self.child = child

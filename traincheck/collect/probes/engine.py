@@ -1,0 +1,237 @@
+"""Makes the planned experiments when an outermost module is called in training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from traincheck.collect.probes.base import Call, Experiment, GoOnError, Result, unobservable
+from traincheck.collect.probes.evaluation import Evaluations
+from traincheck.collect.probes.fork import Child, Outcome
+from traincheck.collect.probes.laboratory import Budget, ForkLaboratory
+from traincheck.collect.probes.plan import Plan, obstacle
+from traincheck.collect.probes.registry import EXPERIMENTS
+from traincheck.collect.tensors.reading import unseen
+from traincheck.collect.trace_writer.event_file import write_file
+from traincheck.handlers import give_back
+from traincheck.schema.layout import PROBED
+from traincheck.schema.probes.names import Experiments, Status
+
+if TYPE_CHECKING:
+    from traincheck.collect.context import Recorder
+    from traincheck.collect.trace_writer.emitter import Emitter
+
+_OF_MODULE = -1
+_MOST_CALLS, _LONGEST_S = 32, 1.0
+
+
+class ProbeEngine:
+    """The probes of one process.
+
+    Attributes:
+        child: in a copy of the process, its way to report.
+    """
+
+    def __init__(
+        self,
+        session: Recorder,
+        *,
+        plan: Plan | None = None,
+        budget: Budget | None = None,
+        experiments: Sequence[Experiment] = EXPERIMENTS,
+    ) -> None:
+        self.child: Child | None = None
+        self._session = session
+        self._plan = Plan() if plan is None else plan
+        self._budget = Budget() if budget is None else budget
+        self._experiments = experiments
+        self._evaluations = Evaluations()
+        self._told: set[tuple[str, str]] = set()  # models and what became of their evaluations
+        self._step: int | None = -1
+        self._pass = 0
+        self._begins = True  # the next call begins a pass
+        self._calls = 0  # since the last backward pass
+        self._begun_s = 0.0
+        self._is_over = False
+        self._is_long = False  # a pass has many calls: rollouts, which are not repeated
+
+    def passed(self) -> None:
+        """A backward pass begins."""
+        self._pass += 1
+        if self._calls:
+            self._is_long = self._calls > _MOST_CALLS or monotonic() - self._begun_s > _LONGEST_S
+        self._begins, self._calls = True, 0
+
+    def enter(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """An outermost module is called in training mode."""
+        session = self._session
+        step = session.clock.step
+        if step != self._step:
+            self._step, self._pass = step, 0
+        begins = self._begins and (torch.is_grad_enabled() or not self._is_long)
+        self._begins = self._begins and not begins
+        if not self._calls:
+            self._begun_s = monotonic()
+        self._calls += 1
+        of_pass = begins and self._plan.is_due(module, self._pass, step)
+        of_module = self._plan.is_due(module, _OF_MODULE, step) and _has_parameters(module)
+        if not (of_pass or of_module):
+            self._end()
+            return
+        em = session.local.em or session.emitter()
+        busy, em.busy = em.busy, True
+        try:
+            with unseen():
+                call = self._call(module, args, kwargs)
+                reason = obstacle(module, args, kwargs)
+            self._probe(em, call, reason, of_pass, of_module)
+        except GoOnError as found:  # only in a copy
+            give_back(found)
+            self.child = found.child
+        except Exception as error:  # training must go on whatever we got wrong
+            session.fault(self.enter, error)
+        finally:
+            em.busy = busy
+
+    def _end(self) -> None:
+        """Leave a note once all planned experiments are made."""
+        if not self._is_over and self._plan.is_over(self._step):
+            self._is_over = True
+            try:
+                write_file(f"{self._session.settings.directory}/{PROBED}", b"")
+            except OSError as error:  # the launcher waits for the end of the program then
+                give_back(error)
+
+    def observe(self, module: torch.nn.Module) -> None:
+        """An outermost module is called, in any mode: follow the state of its evaluations."""
+        em = self._session.local.em or self._session.emitter()
+        busy, em.busy = em.busy, True
+        try:
+            with unseen():
+                result = self._evaluations.called(module)
+                if result is not None:
+                    self._tell_evaluation(em, module, result)
+        except Exception as error:  # training must go on whatever we got wrong
+            self._session.fault(self.observe, error)
+        finally:
+            em.busy = busy
+
+    def _tell_evaluation(self, em: Emitter, module: torch.nn.Module, result: Result) -> None:
+        """Once for each model and status."""
+        path, root = self._session.tracker.modules.find(module)
+        if (root.name, result.status) not in self._told:
+            self._told.add((root.name, result.status))
+            buffer = result.detail.get("buffer", "")
+            where = f"{path}.{buffer}".rpartition(".")[0] if buffer else ""
+            self._write(em, Experiments.EVAL_STATE, root.name, replace(result, where=where))
+
+    def _call(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+        session = self._session
+        tracker = session.tracker
+        _, root = tracker.modules.find(module)
+        found = {id(p): p for _, p in tracker.live_parameters()}
+        found |= {id(p): p for p in module.parameters()}
+        held = {
+            id(p)
+            for _, optimizer in session.live.live_optimizers()
+            for group in optimizer.param_groups
+            for p in group["params"]
+        }
+        return Call(
+            module,
+            root.name,
+            args,
+            kwargs,
+            tuple(found.values()),  # type: ignore[arg-type]
+            lambda part: tracker.modules.child(part, root) or type(part).__name__,
+            lambda parameter: tracker.name_of(parameter) or "",
+            frozenset(held),
+        )
+
+    def _probe(self, em: Emitter, call: Call, reason: str, of_pass: bool, of_module: bool) -> None:
+        if self._budget.is_spent:
+            return
+        laboratory = ForkLaboratory(self._session, self._budget)
+        chosen = [
+            each for each in self._experiments if (of_module if each.is_of_module else of_pass)
+        ]
+        found: list[tuple[str, Result]] = []
+        if reason:
+            found = [(each.name, unobservable(reason)) for each in chosen]
+        else:
+            for each in chosen:
+                if not each.is_of_module:
+                    continue
+                self._add(found, each, call, laboratory)
+            rest = [each for each in chosen if not each.is_of_module]
+            if rest:
+                self._replays(found, rest, call, laboratory)
+        for name, result in found:
+            self._write(em, name, call.name, result)
+
+    def _replays(
+        self,
+        found: list[tuple[str, Result]],
+        experiments: Sequence[Experiment],
+        call: Call,
+        laboratory: ForkLaboratory,
+    ) -> None:
+        """The experiments that need the loss, if it is the same in two copies without a change."""
+        replays = [laboratory.replay(_nothing) for _ in range(2)]
+        reason = _difference(*replays)
+        if not reason:
+            laboratory.loss = float(replays[0].told["loss"])
+            laboratory.facts = replays[0].told
+            for each in experiments:
+                self._add(found, each, call, laboratory)
+        else:
+            found += [(each.name, unobservable(reason)) for each in experiments]
+        numbers = {
+            "copies": laboratory.children,
+            "cpu_s": laboratory.cpu_s,
+            "wall_s": laboratory.wall_s,
+            "loss": laboratory.loss,
+        }
+        status = Status.NOT_OBSERVABLE if reason else Status.HELD
+        result = Result(status=status, reason=reason, numbers=numbers)
+        found.insert(0, (Experiments.REPLAY, result))
+
+    def _add(
+        self,
+        found: list[tuple[str, Result]],
+        experiment: Experiment,
+        call: Call,
+        laboratory: ForkLaboratory,
+    ) -> None:
+        try:
+            result = experiment.run(call, laboratory)
+        except Exception as error:  # the other experiments go on
+            self._session.fault(self._add, error)
+            result = unobservable(f"the experiment failed with {type(error).__name__}")
+        if result is not None:
+            found.append((experiment.name, result))
+
+    def _write(self, em: Emitter, name: str, model: str, result: Result) -> None:
+        em.event("probe", {"name": name, "model": model, **result.fields()})
+
+
+def _nothing() -> None:
+    """Change nothing, for a replay."""
+
+
+def _difference(first: Outcome, second: Outcome) -> str:
+    """Why the loss is not known, as a clause; empty if two copies agree on it."""
+    for outcome in (first, second):
+        if outcome.reason:
+            return outcome.reason
+    if first.told["digest"] != second.told["digest"]:
+        return "two copies without a change gave different losses"
+    return ""
+
+
+def _has_parameters(module: torch.nn.Module) -> bool:
+    return next(module.parameters(), None) is not None

@@ -1,0 +1,95 @@
+"""The samples of the batch change places: each must keep its result."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+
+from traincheck.collect.probes.base import Call, Experiment, Laboratory, Result, unobservable
+from traincheck.collect.probes.batch import Batch, InnerBatches
+from traincheck.collect.probes.bench import Bench, distance, rows
+from traincheck.collect.probes.isolation import UnfitError
+from traincheck.collect.probes.operations import Operation, Tape
+from traincheck.schema.probes.names import Experiments, Status
+
+TOLERANCE = 1e-3  # of the largest value
+
+
+class BatchPlace(Experiment):
+    """Rolls the batch by one."""
+
+    name: ClassVar[str] = Experiments.BATCH_PLACE
+    is_of_module: ClassVar[bool] = True
+
+    def run(self, call: Call, laboratory: Laboratory) -> Result | None:
+        outcome = laboratory.measure(lambda: _compared(call))
+        told = outcome.told
+        if outcome.reason:
+            return unobservable(outcome.reason)
+        numbers = {"change": told["change"], "samples": told["samples"]}
+        if told["change"] <= TOLERANCE:
+            return Result(numbers=numbers)
+        return Result(
+            status=Status.MOVED,
+            numbers=numbers,
+            where=told.get("where", ""),
+            place=told.get("place", ""),
+            detail={"operation": told.get("operation", "")},
+        )
+
+
+def _compared(call: Call) -> dict[str, Any]:
+    batch = Batch.of(call)
+    bench = Bench(call.module)
+    inner = InnerBatches(call.module, batch.size)
+    base = rows(bench.forward(batch.given), batch.size)
+    inner.remove()
+    if bench.draws:
+        raise UnfitError("the model draws random numbers in eval mode")
+    if inner.reason or batch.is_ambiguous:
+        raise UnfitError(inner.reason or "two dimensions of an input have the size of the batch")
+    if not base:
+        raise UnfitError("no result has one row for each sample")
+    again = rows(bench.forward(batch.given), batch.size)
+    given = batch.mapped(lambda tensor: tensor.roll(1, 0))
+    rolled = rows(bench.forward(given), batch.size)
+    if len(again) != len(base) or len(rolled) != len(base):
+        raise UnfitError("the shapes of the results depend on the content of the batch")
+    if any(distance(a, b) for a, b in zip(base, again)):
+        raise UnfitError("the model in eval mode gives two results for one batch")
+    change = max(distance(a, b.roll(-1, 0)) for a, b in zip(base, rolled))
+    found: dict[str, Any] = {"change": change, "samples": batch.size}
+    if change > TOLERANCE:
+        found |= _located(call, bench, batch, given)
+    return found
+
+
+def _located(call: Call, bench: Bench, batch: Batch, given: Any) -> dict[str, Any]:
+    """The first operation whose rows do not follow."""
+    tapes = []
+    for inputs in (batch.given, given):
+        tape = Tape(call.module)
+        with tape:
+            bench.forward(inputs)
+        tape.close()
+        tapes.append(tape.operations)
+    for one, two in zip(*tapes):
+        if one.name != two.name:
+            break
+        if _breaks(one, two, batch.size):
+            module = one.module
+            where = call.path(module) if module is not None else call.name
+            return {"operation": one.name, "place": one.place, "where": where}
+    return {}
+
+
+def _breaks(one: Operation, two: Operation, size: int) -> bool:
+    for a, b in zip(one.results, two.results):
+        if a.dim() < 2 or a.shape != b.shape or a.shape[0] != size or not a.is_floating_point():
+            continue
+        if bool(torch.equal(a, b)):  # no function of the samples, such as a table of positions
+            continue
+        if distance(a, b.roll(-1, 0)) > TOLERANCE:
+            return True
+    return False

@@ -1,0 +1,286 @@
+"""The loss is moved along its gradient: it must change by what the gradient says.
+
+One copy makes the backward pass and keeps the gradient and all constants. Four copies compute the
+loss of parameters moved by two sizes to both sides. Parameters are moved in proportion to their own
+norms, so that a wrong gradient of a small one counts, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from os import close
+from typing import Any, ClassVar
+
+import torch
+
+from traincheck.collect.probes.autograd import graph_of, now
+from traincheck.collect.probes.base import Call, Experiment, Laboratory, Result, unobservable
+from traincheck.collect.probes.constants import Constants, FunctionDepth, get, put
+from traincheck.collect.probes.fork import memory_file
+from traincheck.collect.probes.hooks import TensorHooks
+from traincheck.collect.probes.loss import Root
+from traincheck.collect.probes.recomputed import Recomputed
+from traincheck.schema.probes.names import Experiments, Status
+
+ERROR = 0.01  # relative error of a slope that is a fault
+ROUGH = 0.1  # doubt from which on a slope says nothing
+_STEP = 0.0025  # of the loss, by which a move may change it
+_LARGEST = 0.005  # of the norm of a parameter, by which it is moved at most
+_ROUNDING = 2e-7  # of a loss in float32, with the sums behind it
+_GROUPS, _DEPTH = 8, 4  # parts of the model that are moved alone, and parts of their paths
+
+
+@dataclass(frozen=True, slots=True)
+class Slope:
+    """A slope by finite differences against that of the gradient.
+
+    Attributes:
+        ratio: measured by said.
+        spread: how far the two sizes are apart.
+        kink: change of the slope between both sides that is not curvature.
+        noise: rounding.
+    """
+
+    ratio: float
+    spread: float
+    kink: float
+    noise: float
+
+    @property
+    def doubt(self) -> float:
+        """The error below which nothing is known."""
+        return max(5 * self.spread, 2 * self.kink, 5 * self.noise)
+
+    @property
+    def is_wrong(self) -> bool:
+        error = abs(self.ratio - 1)
+        return error > ERROR and error > self.doubt and self.doubt < ROUGH
+
+    def numbers(self) -> dict[str, float]:
+        """For the event."""
+        return {
+            "ratio": self.ratio,
+            "spread": self.spread,
+            "kink": self.kink,
+            "noise": self.noise,
+        }
+
+
+class Gradient(Experiment):
+    """Compares the gradient with a finite difference of the program's own loss."""
+
+    name: ClassVar[str] = Experiments.GRADIENT
+
+    def run(self, call: Call, laboratory: Laboratory) -> Result | None:
+        fd = memory_file()
+        try:
+            result = _measured(call, laboratory, fd)
+        except Exception:  # not what lets a copy go on, which needs the file
+            close(fd)
+            raise
+        close(fd)
+        return result
+
+
+def _measured(call: Call, laboratory: Laboratory, fd: int) -> Result:
+    taken = _take(call, laboratory, fd)
+    if isinstance(taken, str):
+        return unobservable(taken)
+    said, loss = taken["said"], taken["loss"]
+    slope = _slope(call, laboratory, fd, said=said, loss=loss, groups=None)
+    if isinstance(slope, str):
+        return unobservable(slope)
+    numbers = {**slope.numbers(), "said": said, "loss": loss, "parameters": taken["parameters"]}
+    detail: dict[str, str] = {
+        name: taken[name]
+        for name in ("recomputed", "without_state", "functions", "left_out")
+        if name in taken
+    }
+    if not slope.is_wrong:
+        if slope.doubt > ERROR:
+            return unobservable("the loss is too rough for a finite difference")
+        return Result(numbers=numbers, detail=detail)
+    where, more = _located(call, laboratory, fd, taken)
+    return Result(
+        status=Status.MOVED,
+        numbers={**numbers, **more},
+        where=where,
+        place=taken.get("place", ""),
+        detail=detail,
+    )
+
+
+def _take(call: Call, laboratory: Laboratory, fd: int) -> dict[str, Any] | str:
+    """The gradient and the constants, in ``fd``; or why there are none."""
+    recomputed = Recomputed()
+    functions = FunctionDepth(lambda preserves: recomputed.meet(preserves=preserves))
+    constants = Constants(functions)
+    hooks = TensorHooks()
+    since: list[int] = []
+
+    def change() -> None:
+        _float32()
+        since.append(now())
+        functions.install()
+        recomputed.install()
+        hooks.install()
+        constants.__enter__()  # type: ignore[no-untyped-call]
+
+    def read(root: Root) -> Mapping[str, Any]:
+        constants.is_on = False
+        found = _gradient(call, root, since[0], functions.nodes)
+        if "unfit" not in found:
+            put(fd, (found.pop("directions"), constants.found))
+        if functions.by_design:
+            name, why = next(iter(functions.by_design.items()))
+            found["unfit"] = f"{name} {why}: its gradient is another one by design"
+        if hooks.place:
+            found["unfit"] = f"a hook of a tensor ({hooks.place}) replaces its gradient by design"
+        return {**found, **recomputed.facts(), "functions": ", ".join(functions.classes[:4])}
+
+    outcome = laboratory.replay(change, read, kept=(fd,))
+    if outcome.reason:
+        return outcome.reason
+    unfit = outcome.told.get("unfit")
+    return str(unfit) if unfit else outcome.told
+
+
+def _float32() -> None:
+    """Turn autocast off: a finite difference needs the digits."""
+    torch.set_autocast_enabled("cpu", False)
+    original: Any = torch.autocast.__enter__
+
+    def enter(self: Any) -> Any:
+        self._enabled = False
+        return original(self)
+
+    torch.autocast.__enter__ = enter  # type: ignore[method-assign]
+
+
+def _gradient(call: Call, root: Root, since: int, nodes: set[str]) -> dict[str, Any]:
+    """Directions in which parameters are moved, and the slope that the gradient says."""
+    if not any(tensor.requires_grad for tensor in root.tensors):
+        return {"unfit": "the loss requires no gradient"}
+    if any(tensor.dtype not in (torch.float32, torch.float64) for tensor in root.tensors):
+        return {"unfit": "the loss is in half precision"}
+    graph = graph_of(root.tensors, since)
+    if not graph.is_whole:
+        return {"unfit": "the graph is too large"}
+    if not graph.custom <= nodes:  # it was looked up before the copy began
+        return {"unfit": f"{min(graph.custom - nodes)} is around the call of the model"}
+    index = {id(parameter): i for i, parameter in enumerate(call.parameters)}
+    before = [(p, p.detach().clone()) for p in graph.variables if id(p) in index]
+    hooked = [p for p, _ in before if p._backward_hooks or p._post_accumulate_grad_hooks]
+    moved = [p for p, _ in before if id(p) not in graph.old and p not in set(hooked)]
+    if not moved:
+        return {"unfit": "the loss reaches no parameter that was first used after the copy"}
+    if any(parameter.dtype not in (torch.float32, torch.float64) for parameter in moved):
+        return {"unfit": "parameters are in half precision"}
+    for parameter in graph.variables:
+        parameter.grad = None
+    with torch._C._EnableTorchFunction():
+        root.run()
+    directions: dict[int, torch.Tensor] = {}
+    slopes: dict[str, float] = {}
+    for parameter in moved:
+        gradient = parameter.grad
+        if gradient is None:
+            continue
+        gradient = (gradient.to_dense() if gradient.is_sparse else gradient).detach().double()
+        norm = float(gradient.norm())
+        if not 0 < norm < float("inf"):
+            continue
+        size = max(float(parameter.detach().norm()), 1e-3 * parameter.numel() ** 0.5)
+        directions[index[id(parameter)]] = (gradient * (size / norm)).to(parameter.dtype)
+        slopes[str(index[id(parameter)])] = norm * size
+    left_out = len(before) - len(moved)
+    return {
+        "directions": directions,
+        "slopes": slopes,
+        "said": sum(slopes.values()),
+        "parameters": len(directions),
+        **({"unfit": "all gradients are zero"} if not directions else {}),
+        **({"left_out": f"{left_out} parameters with hooks or used before"} if left_out else {}),
+    }
+
+
+def _slope(
+    call: Call,
+    laboratory: Laboratory,
+    fd: int,
+    *,
+    said: float,
+    loss: float,
+    groups: Sequence[int] | None,
+) -> Slope | str:
+    """The slope when these parameters are moved; None for all. Or why it is not known."""
+    large = min(_LARGEST, _STEP * max(abs(loss), 1e-6) / said)
+    values: dict[float, float] = {}
+    for size in (large, -large, large / 2, -large / 2):
+        found = _moved(call, laboratory, fd, size, groups)
+        if isinstance(found, str):
+            return found
+        values[size] = found
+    slopes, kinks = [], []
+    for size in (large, large / 2):
+        up, down = values[size], values[-size]
+        slopes.append((up - down) / (2 * size))
+        kinks.append((up - 2 * loss + down) / (size * said))
+    return Slope(
+        ratio=(4 * slopes[1] - slopes[0]) / (3 * said),
+        spread=abs(slopes[1] - slopes[0]) / said,
+        kink=abs(2 * kinks[1] - kinks[0]),
+        noise=_ROUNDING * max(abs(loss), 1e-6) / (large * said),
+    )
+
+
+def _moved(
+    call: Call, laboratory: Laboratory, fd: int, size: float, groups: Sequence[int] | None
+) -> float | str:
+    """The loss where parameters are moved; or why it is not known."""
+    functions = FunctionDepth()
+    modes: list[Constants] = []
+
+    def change() -> None:
+        _float32()
+        directions, recorded = get(fd)
+        with torch.no_grad():
+            for index, direction in directions.items():
+                if groups is None or index in groups:
+                    call.parameters[index].add_(direction, alpha=size)
+        functions.install()
+        modes.append(Constants(functions, recorded))
+        modes[0].__enter__()  # type: ignore[no-untyped-call]
+
+    outcome = laboratory.replay(change, lambda root: {"left": modes[0].left}, kept=(fd,))
+    if outcome.reason:
+        return outcome.reason
+    if outcome.told["left"]:
+        return "a moved copy does fewer operations"
+    return float(outcome.told["loss"])
+
+
+def _located(
+    call: Call, laboratory: Laboratory, fd: int, taken: dict[str, Any]
+) -> tuple[str, dict[str, float]]:
+    """The part of the model whose gradient is wrong by most, and its ratio."""
+    parts: dict[str, list[int]] = {}
+    for key in taken["slopes"]:
+        name = call.name_of(call.parameters[int(key)])
+        part = ".".join(name.split(".")[:-1][:_DEPTH]) or name
+        parts.setdefault(part, []).append(int(key))
+    worst, where = None, ""
+    by_size = sorted(parts.items(), key=lambda item: -_said(taken, item[1]))
+    for name, members in by_size[:_GROUPS] if len(parts) > 1 else ():
+        said = _said(taken, members)
+        slope = _slope(call, laboratory, fd, said=said, loss=taken["loss"], groups=members)
+        if isinstance(slope, str) or not slope.is_wrong:
+            continue
+        if worst is None or abs(slope.ratio - 1) > abs(worst.ratio - 1):
+            worst, where = slope, name
+    return where, {} if worst is None else {"worst_ratio": worst.ratio}
+
+
+def _said(taken: dict[str, Any], members: Sequence[int]) -> float:
+    return float(sum(taken["slopes"][str(index)] for index in members))

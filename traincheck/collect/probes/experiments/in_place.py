@@ -1,0 +1,70 @@
+"""No activation overwrites its input: the loss must stay what it is to the last digits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from torch import nn
+
+from traincheck.collect.probes.autograd import nodes_of
+from traincheck.collect.probes.base import Call, Experiment, Laboratory, Result, unobservable
+from traincheck.collect.probes.fork import Outcome
+from traincheck.collect.probes.loss import Root
+from traincheck.collect.probes.tree import leaves
+from traincheck.schema.probes.names import Experiments, Status
+
+TOLERANCE = 1e-6  # of the loss
+_MOST_ALONE = 12
+
+
+class InPlace(Experiment):
+    """Turns ``inplace=True`` of layers off."""
+
+    name: ClassVar[str] = Experiments.IN_PLACE
+
+    def run(self, call: Call, laboratory: Laboratory) -> Result | None:
+        parts = [part for part in call.module.modules() if getattr(part, "inplace", False) is True]
+        if not parts:
+            return None
+        moved = _moved(laboratory, parts)
+        if isinstance(moved, str):
+            return unobservable(moved)
+        numbers = {"change": moved, "layers": len(parts)}
+        if moved <= TOLERANCE:
+            return Result(numbers=numbers)
+        return Result(status=Status.MOVED, numbers=numbers, where=_located(call, laboratory, parts))
+
+
+def _moved(laboratory: Laboratory, parts: Sequence[nn.Module]) -> float | str:
+    """How far the loss moves without writing in place; or why that shows nothing."""
+    results: list[Any] = []
+    outcome = _replayed(laboratory, parts, results)
+    if outcome.reason:
+        return outcome.reason
+    if outcome.told["unused"]:
+        return "the program does not use the result of a layer, only what it has overwritten"
+    return abs(float(outcome.told["loss"]) - laboratory.loss) / max(abs(laboratory.loss), 1e-6)
+
+
+def _replayed(laboratory: Laboratory, parts: Sequence[nn.Module], results: list[Any]) -> Outcome:
+    def change() -> None:
+        for part in parts:
+            part.inplace = False  # type: ignore[assignment]
+            part.register_forward_hook(lambda part, args, result: results.append(result))
+
+    def read(root: Root) -> Mapping[str, Any]:
+        nodes = nodes_of(root.tensors)
+        made = [t.grad_fn for result in results for t in leaves(result) if t.grad_fn is not None]
+        return {"unused": any(node not in nodes for node in made)}
+
+    return laboratory.replay(change, read)
+
+
+def _located(call: Call, laboratory: Laboratory, parts: Sequence[nn.Module]) -> str:
+    """The first layer that alone moves the loss."""
+    for part in parts[:_MOST_ALONE]:
+        moved = _moved(laboratory, [part])
+        if not isinstance(moved, str) and moved > TOLERANCE:
+            return call.path(part)
+    return ""

@@ -1,0 +1,272 @@
+"""The content of padding is changed, or padding is cut off: the results for the rest must stay.
+
+With a mask among the inputs, the content of masked positions becomes that of the first position.
+Where the model makes a mask of the ids itself, a sample runs alone, with and without its padding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+
+from traincheck.collect.probes.base import Call, Experiment, Laboratory, Result, unobservable
+from traincheck.collect.probes.batch import Batch
+from traincheck.collect.probes.bench import Bench, distance
+from traincheck.collect.probes.isolation import UnfitError
+from traincheck.collect.probes.operations import Tape
+from traincheck.collect.probes.positions import TOLERANCE, change, first_moved, fixed
+from traincheck.collect.probes.tree import leaves, mapped
+from traincheck.schema.probes.names import Experiments, Status
+
+_SHORTEST = 4
+_MOST_ROWS = 3
+_MASKING = -50.0  # of a score: a softmax makes what is below it 0
+# Layers that let neighbors of padding, or what comes behind it, take part by design.
+_BY_DESIGN = (nn.modules.conv._ConvNd, nn.RNNBase, nn.EmbeddingBag)
+_COMPARISONS = frozenset({"eq", "ne", "gt", "lt", "ge", "le"})
+
+
+class Padding(Experiment):
+    """Changes what must have no influence."""
+
+    name: ClassVar[str] = Experiments.PADDING
+    is_of_module: ClassVar[bool] = True
+
+    def run(self, call: Call, laboratory: Laboratory) -> Result | None:
+        if not _has_padding(call):
+            return None
+        outcome = laboratory.measure(lambda: _measured(call))
+        told = outcome.told
+        if outcome.reason:
+            return unobservable(outcome.reason)
+        numbers = {"change": told["change"], "padded": told["padded"]}
+        if told["change"] <= TOLERANCE:
+            return Result(numbers=numbers)
+        detail = {name: told.get(name, "") for name in ("operation", "how")}
+        detail |= {"fill": told["fill"]} if "fill" in told else {}
+        return Result(
+            status=Status.MOVED,
+            numbers=numbers,
+            where=told.get("where", ""),
+            place=told.get("place", ""),
+            detail=detail,
+        )
+
+
+def _has_padding(call: Call) -> bool:
+    """Whether an input looks like a mask, or like ids that end with one that is repeated."""
+    with torch._C.DisableTorchFunction(), torch.no_grad():
+        for tensor in leaves((call.args, call.kwargs)):
+            if _mask(tensor) is not None or _lengths(tensor) is not None:
+                return True
+    return False
+
+
+def _measured(call: Call) -> Mapping[str, Any]:
+    if any(isinstance(part, _BY_DESIGN) for part in call.module.modules()):
+        raise UnfitError("convolutions and recurrent layers let padding take part")
+    batch = Batch.of(call)
+    found = _masked(batch)
+    return _filled(call, batch, *found) if found is not None else _trimmed(call, batch)
+
+
+# -- a mask among the inputs
+
+
+def _mask(tensor: torch.Tensor) -> torch.Tensor | None:
+    """The tensor as true and false, if each row is one run of each; None for other tensors."""
+    if tensor.dim() != 2 or tensor.shape[1] < _SHORTEST or tensor.layout is not torch.strided:
+        return None
+    if tensor.dtype is not torch.bool and not bool(((tensor == 0) | (tensor == 1)).all()):
+        return None
+    mask = tensor.detach().bool()
+    changes = (mask[:, 1:] != mask[:, :-1]).sum(1)
+    return (
+        mask
+        if int(changes.max()) == 1 and bool((changes == 0).any() | (changes == 1).all())
+        else None
+    )
+
+
+def _masked(batch: Batch) -> tuple[torch.Tensor, list[torch.Tensor]] | None:
+    """The positions that a mask keeps, and the inputs with constant content at all others."""
+    tensors = [t for t in leaves(batch.given) if t.dim() > 1 and t.shape[0] == batch.size]
+    for tensor in tensors:
+        mask = _mask(tensor)
+        if mask is None:
+            continue
+        for kept in (mask, ~mask):
+            contents = [
+                other
+                for other in tensors
+                if other is not tensor
+                and other.shape[:2] == kept.shape
+                and _is_constant(other[~kept])
+                and not _is_constant(other[kept])
+            ]
+            if contents:
+                return kept, contents
+    return None
+
+
+def _is_constant(values: torch.Tensor) -> bool:
+    return bool(values.numel()) and bool((values == values[:1]).all())
+
+
+def _filled(
+    call: Call, batch: Batch, kept: torch.Tensor, contents: list[torch.Tensor]
+) -> dict[str, Any]:
+    bench = Bench(call.module)
+    first = kept.long().argmax(1)
+    chosen = {id(content) for content in contents}
+
+    def fill(tensor: torch.Tensor) -> torch.Tensor:
+        if id(tensor) not in chosen:
+            return tensor
+        changed = tensor.detach().clone()
+        own = changed[torch.arange(batch.size), first]
+        changed[~kept] = own.unsqueeze(1).expand(changed.shape)[~kept]
+        return changed
+
+    given = mapped(batch.given, fill)
+    before = bench.forward(batch.given)
+    moved = change(before, bench.forward(given), kept)
+    if moved is None:
+        raise UnfitError("no result has one row for each sample")
+    if change(before, bench.forward(batch.given), kept):
+        raise UnfitError("the model in eval mode gives two results for one batch")
+    found = {"change": moved, "padded": float((~kept).double().mean()), "how": "filled"}
+    if moved > TOLERANCE:
+        found |= first_moved(call, bench, batch.given, given, kept)
+        found |= _fill_of_scores(call, bench, batch)
+    return found
+
+
+def _fill_of_scores(call: Call, bench: Bench, batch: Batch) -> dict[str, str]:
+    """The number of masked scores, where it is not so small that a softmax makes it 0."""
+    tape = Tape(call.module)
+    with tape:
+        bench.forward(batch.given)
+    tape.close()
+    fill: float | None = None
+    for one in tape.operations:
+        fill = one.fill if one.fill is not None else fill
+        if one.name.rpartition(".")[2] == "softmax" and fill is not None:
+            return {"fill": f"{fill:g}"} if fill > _MASKING else {}
+    return {}
+
+
+# -- a mask that the model makes
+
+
+def _lengths(tensor: torch.Tensor) -> torch.Tensor | None:
+    """Lengths of rows of ids without the padding at their ends; None for other tensors."""
+    is_ids = tensor.dim() == 2 and tensor.dtype in (torch.int64, torch.int32)
+    if not is_ids or tensor.shape[1] < _SHORTEST or tensor.shape[0] < 2:
+        return None
+    last = tensor[:, -1]
+    padding = last[last == last.mode().values][0]
+    is_padding = tensor == padding
+    run = is_padding.flip(1).long().cumprod(1).sum(1)
+    inside = is_padding.sum(1) - run
+    lengths = tensor.shape[1] - run
+    is_padded = bool(inside.sum() == 0) and int(run.max()) > 1 and len(torch.unique(lengths)) > 1
+    return lengths if is_padded and int(lengths.min()) > 0 else None
+
+
+def _trimmed(call: Call, batch: Batch) -> dict[str, Any]:
+    ids = next((t for t in leaves(batch.given) if _lengths(t) is not None), None)
+    lengths = None if ids is None else _lengths(ids)
+    if ids is None or lengths is None:
+        raise UnfitError("it is not clear what of the inputs is padding")
+    size, length = ids.shape
+    if not _compares(call, batch, (size, length)):
+        raise UnfitError("the model makes no mask of its inputs")
+    bench = Bench(call.module)
+    rows = [i for i in range(size) if length - int(lengths[i]) > 1][:_MOST_ROWS]
+    worst = 0.0
+    for row in rows:
+        end = int(lengths[row])
+        alone = batch.mapped(_only(row))
+        cut = mapped(alone, _cut(end, length))
+        whole, trimmed = bench.forward(alone), bench.forward(cut)
+        if bench.draws:
+            raise UnfitError("the model draws random numbers in eval mode")
+        for a, b in zip(leaves(whole), leaves(trimmed)):
+            if a.is_floating_point() and a.dim() > 1:
+                a = a[:, :end] if _is_long(a, length) else a  # noqa: PLW2901
+                worst = max(worst, distance(a, b)) if a.shape == b.shape else worst
+    found: dict[str, Any] = {
+        "change": worst,
+        "padded": float((length - lengths).double().mean() / length),
+    }
+    kept = torch.arange(length) < lengths[:, None]
+    if worst > TOLERANCE:
+        found |= {"how": "trimmed", **_place_of(call, bench, batch, ids, kept)}
+        found |= _fill_of_scores(call, bench, batch)
+    return found
+
+
+def _only(row: int) -> Callable[[torch.Tensor], torch.Tensor]:
+    return lambda tensor: tensor[row : row + 1]
+
+
+def _cut(end: int, length: int) -> Callable[[torch.Tensor], torch.Tensor]:
+    return lambda tensor: tensor[:, :end] if _is_long(tensor, length) else tensor
+
+
+def _is_long(tensor: torch.Tensor, length: int) -> bool:
+    return tensor.dim() > 1 and tensor.shape[1] == length
+
+
+def _compares(call: Call, batch: Batch, shape: tuple[int, int]) -> bool:
+    """Whether the model compares its ids with a number."""
+    bench, tape = Bench(call.module), Tape(call.module)
+    with tape:
+        bench.forward(batch.given)
+    tape.close()
+    return any(
+        one.name.rpartition(".")[2].strip("_") in _COMPARISONS
+        and one.given[:1] == [(shape, torch.int64)]
+        and any(tuple(result.shape) == shape for result in one.results)
+        for one in tape.operations
+    )
+
+
+def _place_of(
+    call: Call, bench: Bench, batch: Batch, ids: torch.Tensor, kept: torch.Tensor
+) -> dict[str, str]:
+    """Where padding enters: its embedding is changed, the mask is that of the padded ids."""
+    embeddings = [part for part in call.module.modules() if isinstance(part, nn.Embedding)]
+    changed: list[bool] = [False]
+
+    def add(part: nn.Module, args: Any, result: torch.Tensor) -> torch.Tensor | None:
+        if not changed[0] or not args or args[0].shape != ids.shape or result.dim() != 3:
+            return None
+        with torch._C.DisableTorchFunction():  # what we compute is no operation of the model
+            return torch.where(kept.unsqueeze(-1), result, result + result[kept].std())
+
+    hooks = [part.register_forward_hook(add) for part in embeddings]
+    tapes = []
+    for changed[0] in (False, True):
+        tape = Tape(call.module)
+        with tape:
+            bench.forward(batch.given)
+        tape.close()
+        tapes.append(tape.operations)
+    for hook in hooks:
+        hook.remove()
+    for one, two in zip(*tapes):
+        if one.name != two.name:
+            break
+        for a, b in zip(one.results, two.results):
+            if a.dim() < 2 or a.shape != b.shape or not a.is_floating_point():
+                continue
+            first, second = fixed(a, kept), fixed(b, kept)
+            if first is not None and second is not None and distance(first, second, a) > TOLERANCE:
+                where = call.path(one.module) if one.module is not None else call.name
+                return {"operation": one.name, "place": one.place, "where": where}
+    return {}

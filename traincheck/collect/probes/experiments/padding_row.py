@@ -1,0 +1,52 @@
+"""The vector of the padding index is zeroed: the loss must stay what it is.
+
+It gets no gradient. If it is not zero and takes part, it adds a constant that nothing has learned.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+
+from traincheck.collect.probes.base import Call, Experiment, Laboratory, Result, unobservable
+from traincheck.schema.probes.names import Experiments, Status
+
+TOLERANCE = 1e-5  # of the loss
+_MOST = 4
+
+
+class PaddingRow(Experiment):
+    """Zeroes what an embedding gives for its padding index."""
+
+    name: ClassVar[str] = Experiments.PADDING_ROW
+
+    def run(self, call: Call, laboratory: Laboratory) -> Result | None:
+        found = [part for part in call.module.modules() if _has_row(part)][:_MOST]
+        if not found:
+            return None
+        outcome = laboratory.replay(lambda: _zero(found))
+        if outcome.reason:
+            return unobservable(outcome.reason)
+        loss = float(outcome.told["loss"])
+        moved = abs(loss - laboratory.loss) / max(abs(laboratory.loss), 1e-6)
+        numbers = {"loss": laboratory.loss, "without": loss, "change": moved}
+        if moved <= TOLERANCE:
+            return Result(numbers=numbers)
+        return Result(status=Status.MOVED, numbers=numbers, where=call.path(found[0]))
+
+
+def _has_row(part: nn.Module) -> bool:
+    if not isinstance(part, nn.Embedding) or part.padding_idx is None:
+        return False
+    with torch._C.DisableTorchFunction(), torch.no_grad():
+        return bool(part.weight[part.padding_idx].any())
+
+
+def _zero(parts: list[nn.Module]) -> None:
+    def zero(embedding: Any, args: Any, result: torch.Tensor) -> torch.Tensor:
+        return result.masked_fill((args[0] == embedding.padding_idx).unsqueeze(-1), 0.0)
+
+    for part in parts:
+        part.register_forward_hook(zero)

@@ -1,0 +1,198 @@
+"""Another sample of the batch is changed: the results of all others must stay what they are.
+
+The model runs in eval mode, where batch norms do not mix samples either. One sample becomes a copy
+of another, so that ids, masks and one-hot rows stay valid. The operation that mixes is proven: with
+its result of the unchanged batch put back, the results of the other samples return.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+
+from traincheck.collect.probes.base import Call, Experiment, Laboratory, Result, unobservable
+from traincheck.collect.probes.batch import Batch, InnerBatches, with_row
+from traincheck.collect.probes.bench import Bench, distance, rows
+from traincheck.collect.probes.isolation import UnfitError
+from traincheck.collect.probes.operations import Operation, Tape
+from traincheck.collect.probes.tree import leaves
+from traincheck.handlers import give_back
+from traincheck.schema.probes.names import Experiments, Status
+
+TOLERANCE = 2e-4  # of the largest value
+_MOST_SUSPECTS = 12
+# Samples that are chosen or counted against each other, as by the capacity of an expert; rows that
+# are exchanged by an index, as between the nodes of a graph; statistics of the batch by design.
+_BY_DESIGN = (
+    "argsort", "batch_norm", "cdist", "cumsum", "index_add", "index_add_", "index_select",
+    "kthvalue", "scatter", "scatter_add", "scatter_add_", "scatter_reduce", "segment_reduce",
+    "sort", "topk", "unique",
+)  # fmt: skip
+_PRODUCTS = ("matmul", "__matmul__", "__rmatmul__", "mm", "spmm", "einsum", "addmm")
+
+
+class RowMixing(Experiment):
+    """Changes one sample, and compares the others."""
+
+    name: ClassVar[str] = Experiments.ROW_MIXING
+    is_of_module: ClassVar[bool] = True
+
+    def run(self, call: Call, laboratory: Laboratory) -> Result | None:
+        outcome = laboratory.measure(lambda: _compared(call))
+        if outcome.reason:
+            return unobservable(outcome.reason)
+        told = outcome.told
+        numbers = {name: told[name] for name in ("change", "samples", "own_change")}
+        if told["change"] <= TOLERANCE:
+            return Result(numbers=numbers)
+        if told.get("is_by_design"):
+            return unobservable(f"{told['operation']} relates samples to each other by design")
+        return Result(
+            status=Status.MOVED,
+            numbers=numbers,
+            where=told.get("where", ""),
+            place=told.get("place", ""),
+            detail={"operation": told.get("operation", ""), "class": told.get("class", "")},
+        )
+
+
+def _compared(call: Call) -> dict[str, Any]:
+    batch = Batch.of(call)
+    row = 0
+    other = batch.other_than(row)
+    if other is None:
+        raise UnfitError("all samples of the batch are equal")
+    bench = Bench(call.module)
+    inner = InnerBatches(call.module, batch.size)
+    before = bench.forward(batch.given)
+    inner.remove()
+    if inner.reason:
+        raise UnfitError(inner.reason)
+    again = bench.forward(batch.given)
+    base, second = rows(before, batch.size), rows(again, batch.size)
+    if not base:
+        raise UnfitError("no result has one row for each sample")
+    if len(base) != len(second) or any(distance(a, b) for a, b in zip(base, second)):
+        raise UnfitError("the model in eval mode gives two results for one batch")
+    given = batch.mapped(with_row(row, other))
+    changed = rows(bench.forward(given), batch.size)
+    change, own = _changes(base, changed, row)
+    found: dict[str, Any] = {"change": change, "own_change": own, "samples": batch.size}
+    if change <= TOLERANCE:
+        return found
+    if batch.is_ambiguous or _is_second(bench, batch, base):
+        raise UnfitError("the samples may be along the second dimension of the inputs")
+    return {**found, **_culprit(call, bench, batch, given, row)}
+
+
+def _changes(
+    base: list[torch.Tensor], changed: list[torch.Tensor], row: int
+) -> tuple[float, float]:
+    """How far the other rows have moved, and how far the changed one."""
+    if len(base) != len(changed) or any(a.shape != b.shape for a, b in zip(base, changed)):
+        raise UnfitError("the shapes of the results depend on the content of the batch")
+    others = [i for i in range(len(base[0])) if i != row]
+    return (
+        max(distance(a[others], b[others], a) for a, b in zip(base, changed)),
+        max(distance(a[row], b[row], a) for a, b in zip(base, changed)),
+    )
+
+
+def _is_second(bench: Bench, batch: Batch, base: list[torch.Tensor]) -> bool:
+    """Whether entries along dim 1 do not depend on each other: then these are the samples."""
+    sizes = {t.shape[1] for t in leaves(batch.given) if t.dim() > 1}
+    size = max(sizes, default=0)
+    if len(sizes) != 1 or size < 2 or size == batch.size:
+        return False
+    along = Batch(batch.given, size)
+
+    def change(tensor: torch.Tensor) -> torch.Tensor:
+        changed = tensor.detach().clone()
+        changed[:, 0] = changed[:, 1]
+        return changed
+
+    try:
+        changed = rows(bench.forward(along.mapped(change, dim=1)), batch.size)
+    except Exception as error:  # the model takes no such inputs
+        give_back(error)
+        return False
+    pairs = [(a, b) for a, b in zip(base, changed) if a.dim() > 1 and a.shape[1] == size]
+    if not pairs:
+        return False
+    moved = max(distance(a[:, 1:], b[:, 1:], a) for a, b in pairs)
+    return moved <= TOLERANCE < max(distance(a[:, :1], b[:, :1], a) for a, b in pairs)
+
+
+def _culprit(call: Call, bench: Bench, batch: Batch, given: Any, row: int) -> dict[str, Any]:
+    """The operation that mixes samples: with its first result put back, the others are unmoved."""
+    first, second = _taped(bench, batch.given), _taped(bench, given)
+    names = [(one.name, len(one.results)) for one in first.operations]
+    if names != [(one.name, len(one.results)) for one in second.operations]:
+        return {}
+    if any(_is_of_pairs(*both, row) for both in zip(first.operations, second.operations)):
+        raise UnfitError(
+            "samples are compared with each other: a result has a number for each pair"
+        )
+    base = rows(bench.forward(batch.given), batch.size)
+    suspects = [
+        index
+        for index, (one, two) in enumerate(zip(first.operations, second.operations))
+        if _spreads(one, two, batch.size)
+    ]
+    for index in suspects[:_MOST_SUSPECTS]:
+        back = {index: first.operations[index].results}
+        tape = Tape(call.module, back)
+        with tape:
+            result = rows(bench.forward(given), batch.size)
+        tape.close()
+        if _changes(base, result, row)[0] <= TOLERANCE:
+            return _described(call, first.operations[index], batch.size)
+    return {}
+
+
+def _taped(bench: Bench, given: Any) -> Tape:
+    tape = Tape(bench.module)
+    with tape:
+        bench.forward(given)
+    tape.close()
+    return tape
+
+
+def _is_of_pairs(one: Operation, two: Operation, row: int) -> bool:
+    """Whether a result has a number for each pair of samples: a column has changed with its row."""
+    for a, b in zip(one.results, two.results):
+        if a.dim() == 2 and a.shape == b.shape and a.shape[0] == a.shape[1] > 2:
+            changed = a != b
+            changed[row] = False
+            if bool(changed[:, row].any()) and not changed.sum() > changed[:, row].sum():
+                return True
+    return False
+
+
+def _spreads(one: Operation, two: Operation, size: int) -> bool:
+    """Whether a larger part of a result has changed than one sample is of the batch."""
+    for a, b in zip(one.results, two.results):
+        if a.shape != b.shape or not a.numel():
+            continue
+        if not a.is_floating_point():
+            share = float((a != b).double().mean())
+        else:
+            scale = a.abs().nan_to_num(0, 0, 0).max()
+            share = float(((a - b).abs() > TOLERANCE * scale).double().mean())
+        if share > 1.0 / size + 1e-9:
+            return True
+    return False
+
+
+def _described(call: Call, operation: Operation, size: int) -> dict[str, Any]:
+    name = operation.name.rpartition(".")[2]
+    module = operation.module
+    is_graph = name in _PRODUCTS and bool(operation.given) and operation.given[0][0] == (size, size)
+    return {
+        "operation": operation.name,
+        "is_by_design": name in _BY_DESIGN or is_graph,
+        "place": operation.place,
+        "where": call.path(module) if module is not None else call.name,
+        "class": type(module).__name__ if module is not None else "",
+    }

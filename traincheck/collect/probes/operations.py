@@ -1,0 +1,108 @@
+"""The operations of a forward: which is the first whose result shows more than it should."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode, resolve_name
+
+from traincheck.collect.probes.tree import leaves, mapped
+from traincheck.collect.trace_writer.call_site import outside
+
+_MOST_BYTES = 1 << 30  # of results that are kept
+
+
+@dataclass(slots=True)
+class Operation:
+    """One call of a function of torch.
+
+    Attributes:
+        name: of the function, ``torch.mean``.
+        module: the innermost module that is being called.
+        place: line of the user's code.
+        results: copies of the tensors that it returned.
+        given: shapes and dtypes of the tensors that it was given.
+        fill: number that it puts where a mask says so; None for other functions.
+    """
+
+    name: str
+    module: nn.Module | None
+    place: str
+    results: list[torch.Tensor]
+    given: list[tuple[tuple[int, ...], torch.dtype]]
+    fill: float | None = None
+
+
+class Tape(TorchFunctionMode):
+    """Keeps the result of each operation.
+
+    Args:
+        module: whose forward is recorded.
+        replaced: index of an operation -> results that it returns instead.
+    """
+
+    def __init__(
+        self, module: nn.Module, replaced: Mapping[int, list[torch.Tensor]] | None = None
+    ) -> None:
+        super().__init__()
+        self.operations: list[Operation] = []
+        self.is_whole = True  # all results were kept
+        self._replaced = replaced or {}
+        self._stack: list[nn.Module] = []
+        self._bytes = 0
+        self._hooks: list[Any] = []
+        for part in module.modules():
+            self._hooks.append(part.register_forward_pre_hook(self._enter))
+            self._hooks.append(part.register_forward_hook(self._leave, always_call=True))
+
+    def close(self) -> None:
+        """Remove its hooks."""
+        for hook in self._hooks:
+            hook.remove()
+
+    def _enter(self, part: nn.Module, args: Any) -> None:
+        self._stack.append(part)
+
+    def _leave(self, part: nn.Module, args: Any, result: Any) -> None:
+        self._stack.pop()
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        given = [(tuple(t.shape), t.dtype) for t in leaves((args, kwargs))]
+        result = func(*args, **kwargs)
+        index = len(self.operations)
+        if index in self._replaced:
+            values = iter(self._replaced[index])
+            result = mapped(result, lambda tensor: next(values).to(tensor.dtype))
+        kept = [self._copy(tensor) for tensor in leaves(result)] if self.is_whole else []
+        module = self._stack[-1] if self._stack else None
+        place = outside(sys._getframe(1)) or ""
+        name = _name(func)
+        fill = _fill(name, args, kwargs)
+        self.operations.append(Operation(name, module, place, kept, given, fill))
+        return result
+
+    def _copy(self, tensor: torch.Tensor) -> torch.Tensor:
+        self._bytes += tensor.numel() * tensor.element_size()
+        if self._bytes > _MOST_BYTES:
+            self.is_whole = False
+        return tensor.detach().clone()
+
+
+def _name(func: Callable[..., Any]) -> str:
+    return resolve_name(func) or str(getattr(func, "__name__", func))
+
+
+def _fill(name: str, args: Any, kwargs: Mapping[str, Any]) -> float | None:
+    """The number of ``masked_fill`` and ``where``."""
+    if name.rpartition(".")[2].strip("_") not in ("masked_fill", "where"):
+        return None
+    numbers = [n for n in (*args, *kwargs.values()) if type(n) in (int, float)]
+    return float(numbers[-1]) if numbers else None

@@ -1,0 +1,1 @@
+"""Training state of several ranks: groups, collectives, replicas, steps."""

@@ -1,0 +1,1 @@
+"""The relation *property*: what experiments and observations show of a healthy program."""

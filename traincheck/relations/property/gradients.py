@@ -1,0 +1,166 @@
+"""Properties of sums of losses, accumulated gradients and updates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+
+from traincheck.facts.rescaled_gradients import RESCALED, RescaledGradients
+from traincheck.relations.property.base import EventReader, Property, Reading
+from traincheck.schema.claims import Needs
+from traincheck.schema.events import CallEvent, Event, StepEvent
+from traincheck.schema.findings import Subject, Symptom
+from traincheck.schema.observations.base import needs_of
+from traincheck.schema.observations.gradients import ReplacedGradients
+from traincheck.schema.observations.loss_terms import LossSums
+from traincheck.schema.observations.reading import observed
+from traincheck.schema.observations.recomputation import Recomputation
+from traincheck.schema.torch_api import Families
+from traincheck.schema.words import joined
+
+_WHOLE, _DROPPED = "whole", "dropped"
+_PLAIN, _SCALED = "plain", "scaled"
+_REPLACED, _COMPUTED = "replaced", "computed"
+_SAME, _OTHER = "same", "other"
+_CLOSE = 1e-3  # of a factor to 1
+
+
+def _sums(event: Event) -> Iterable[Reading]:
+    found = observed(event, LossSums)
+    if found is None or not found.sums:
+        return
+    wrong = [each for each in found.sums if each.dropped and each.trained and not each.is_used]
+    dropped = sorted({name for each in wrong for name in each.dropped})
+    seen = f"backward() does not reach the sum: {joined(dropped)} gets no gradient"
+    at = Subject(api=Families.BACKWARD)
+    value = _DROPPED if dropped else _WHOLE
+    yield Reading(of="losses", value=value, seen=seen, at=at, event=event)
+
+
+class _Rescaled:
+    """Whether gradients are scaled while they accumulate."""
+
+    def __init__(self) -> None:
+        self._fact = RescaledGradients()
+
+    def observe(self, event: Event) -> Iterable[Reading]:
+        self._fact.observe(event)
+        if not isinstance(event, StepEvent) or not self._fact.windows:
+            return
+        found = [one for one in self._fact.ended if abs(one.factor - 1) > _CLOSE]
+        at = Subject(api=Families.BACKWARD)
+        seen = ""
+        if found:
+            one = found[0]
+            seen = (
+                f"after {one.passes} of the backward passes, {joined(list(one.names), 3)} are "
+                f"multiplied by {one.factor:.4g}, and the next pass adds to that"
+            )
+        value = _SCALED if found else _PLAIN
+        yield Reading(of="gradients", value=value, seen=seen, at=at, event=event)
+
+    def finish(self) -> Iterable[Reading]:
+        return ()
+
+
+class _HandedOver:
+    """Whether gradients are replaced between backward and the update, by optimizer.
+
+    The first step of an optimizer is left out: nothing is known of its gradients before.
+    """
+
+    def __init__(self) -> None:
+        self._known: set[str] = set()
+        self._replaced: set[str] = set()
+        self._stepped: dict[str, CallEvent] = {}
+
+    def observe(self, event: Event) -> Iterable[Reading]:
+        if isinstance(event, CallEvent):
+            is_step = (event.family or event.api) == Families.OPTIMIZER_STEP
+            if is_step and isinstance(event.owner, str) and event.exception is None:
+                self._stepped.setdefault(event.owner, event)
+        elif isinstance(event, StepEvent):
+            yield from self._end(event)
+        elif (found := observed(event, ReplacedGradients)) is not None:
+            self._replaced.add(found.owner)
+
+    def _end(self, event: StepEvent) -> Iterable[Reading]:
+        if event.recorded and event.complete:
+            for owner, call in sorted(self._stepped.items()):
+                if owner not in self._known:
+                    continue
+                is_replaced = owner in self._replaced
+                yield Reading(
+                    of=owner,
+                    value=_REPLACED if is_replaced else _COMPUTED,
+                    seen=f"no new gradients were handed over before {owner} stepped"
+                    if not is_replaced
+                    else f"gradients of {owner} were written after backward()",
+                    at=Subject(api=Families.OPTIMIZER_STEP, variable=owner),
+                    event=call,
+                )
+        self._known |= self._stepped.keys()
+        self._stepped.clear()
+        self._replaced.clear()
+
+    def finish(self) -> Iterable[Reading]:
+        return ()
+
+
+def _recomputed(event: Event) -> Iterable[Reading]:
+    found = observed(event, Recomputation)
+    if found is None or not found.segments:
+        return
+    seen = ""
+    if found.differing:
+        one = found.differing[0]
+        how = "" if one.preserves_rng else " without the random states of the first pass"
+        seen = (
+            f"{len(found.differing)} of {found.segments} segments are recomputed{how}, and "
+            f"{one.share:.0%} of the elements of {one.function} differ"
+        )
+    at = Subject(api="torch.utils.checkpoint.checkpoint")
+    value = _OTHER if found.differing else _SAME
+    yield Reading(of="segments", value=value, seen=seen, at=at, event=event)
+
+
+RECOMPUTED = Property(
+    name="recomputed",
+    needs=needs_of(Recomputation),
+    reader=partial(EventReader, _recomputed),
+    claims={_SAME: "checkpointed {of} have the same values when they are recomputed"},
+    headline="Activation checkpointing now recomputes other values",
+    cause="Random states are not restored, or the model changes between the two passes.",
+    fix="Call checkpoint() with preserve_rng_state=True, which is its default.",
+)
+TRAINED_SUMS = Property(
+    name="trained_sums",
+    needs=needs_of(LossSums),
+    reader=partial(EventReader, _sums),
+    claims={_WHOLE: "each term of a sum of {of} is behind the root of backward()"},
+    headline="A term of the loss gets no gradient any more",
+    cause="The sum is only logged, and backward() is called on one of its terms.",
+    fix="Call backward() on the sum.",
+    symptom=Symptom.STEP_WITHOUT_GRADIENT,
+)
+RESCALED_SUMS = Property(
+    name="rescaled_sums",
+    needs=RESCALED,
+    reader=_Rescaled,
+    claims={_PLAIN: "{of} that accumulate over several backward passes are not scaled in between"},
+    headline="Gradients are now scaled while they accumulate",
+    cause="The accumulated gradients are divided after each backward pass, not once.",
+    fix="Divide the loss instead: (loss / n).backward().",
+    symptom=Symptom.WRONG_ORDER,
+)
+HANDED_OVER = Property(
+    name="handed_over",
+    needs=needs_of(ReplacedGradients)
+    | Needs(calls=frozenset({Families.OPTIMIZER_STEP}), kinds=frozenset({"step"})),
+    reader=_HandedOver,
+    claims={_REPLACED: "the program writes new gradients for {of} before each of its steps"},
+    headline="The optimizer steps with old gradients",
+    cause="Gradients of another model are handed over only once.",
+    fix="Copy the gradients before each optimizer.step().",
+    symptom=Symptom.STEP_WITHOUT_GRADIENT,
+)

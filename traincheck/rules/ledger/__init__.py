@@ -1,0 +1,1 @@
+"""Rules about what is in force: hyper-parameters, metrics, orders and samples."""

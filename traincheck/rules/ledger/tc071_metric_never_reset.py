@@ -1,0 +1,78 @@
+"""A metric of the evaluation contains the samples of earlier evaluations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from traincheck.rules.base.event_rule import EventRule
+from traincheck.rules.ledger.in_force_rule import line
+from traincheck.schema.events import Event
+from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.observations.base import needs_of
+from traincheck.schema.observations.metric_uses import MetricUse
+from traincheck.schema.observations.reading import observed
+
+_OF_ALL = ("SumMetric", "MaxMetric", "MinMetric", "Running", "RunningMean", "RunningSum")
+
+
+class MetricNeverReset(EventRule, code="TC071"):
+    """metric-never-reset: a metric of the evaluation goes on from the last evaluation.
+
+    What it checks:
+        A metric of torchmetrics that was computed in one evaluation is reset before the next one.
+
+    Why it matters:
+        The value is the mean over all evaluations so far. It changes ever more slowly, and the best
+        epoch cannot be told.
+
+    Fires on:
+        compute() in two evaluations at different steps, with updates in both and no reset().
+
+    Stays quiet on:
+        - Metrics that are reset after compute() or before the evaluation.
+        - Metrics that self.log() of Lightning resets.
+        - compute() several times within one evaluation.
+        - Metrics of training, and running ones.
+
+    Fix:
+        Call metric.reset() after metric.compute().
+
+    Source:
+        https://lightning.ai/docs/torchmetrics/stable/pages/overview.html
+    """
+
+    title = "A metric of the evaluation is never reset"
+    likely_cause = (
+        "metric.reset() is never called between evaluations, so compute(){where} goes on from the "
+        "last one."
+    )
+    fix = "Call metric.reset() after metric.compute(), or before each evaluation."
+    needs = needs_of(MetricUse)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._reported: set[str] = set()
+
+    def judge(self, event: Event) -> Sequence[Violation]:
+        found = observed(event, MetricUse)
+        if found is None or not found.evaluation:
+            return ()
+        self.triggered += 1
+        name = found.cls.rpartition(".")[2]
+        is_mixed = found.training > 0  # which TC070 reports
+        if is_mixed or not found.computed or name in _OF_ALL or found.metric in self._reported:
+            return ()
+        self._reported.add(found.metric)
+        observed_text = (
+            f"{name} ({found.metric}) is computed{line(found.where)} over {found.evaluation} "
+            f"updates{line(found.evaluation_where)} of {found.computed + 1} evaluations"
+        )
+        violation = self.violation(
+            event,
+            subject=Subject(api=found.cls, variable=found.metric),
+            symptom=Symptom.WRONG_VALUE,
+            message=f"{name} contains samples of earlier evaluations",
+            expected="a metric contains samples of one evaluation",
+            observed=observed_text,
+        )
+        return [violation]

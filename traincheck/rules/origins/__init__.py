@@ -1,0 +1,1 @@
+"""Rules about the origins of values: loaded, restored, averaged, never trained."""

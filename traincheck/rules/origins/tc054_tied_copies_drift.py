@@ -1,0 +1,175 @@
+"""A copy of a tied weight is trained apart from it. Compares fingerprints and identities."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from traincheck.rules.base.event_rule import EventRule
+from traincheck.rules.base.model_rule import EMBEDDING, LINEAR, model_of
+from traincheck.schema.claims import MIN_MATCHED_ELEMENTS, Needs
+from traincheck.schema.events import Event, StateEvent, StepEvent
+from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.observations.base import needs_of
+from traincheck.schema.observations.model_structure import ModelStructure
+
+_TABLE = 2  # dims of a weight
+_UPDATES = 2  # steps with an update in which they differ
+_TIED = "tie_word_embeddings"
+
+
+class TiedCopiesDrift(EventRule, code="TC054"):
+    """tied-copies-drift: a copy of a tied weight is trained apart from it.
+
+    What it checks:
+        A weight that two layers share, or that the configuration says they share, has no copy in
+        the same model that training makes differ.
+
+    Why it matters:
+        The model computes with two matrices where it is defined with one. A save or a merge keeps
+        one of them, and the result of training is lost in part when it is loaded.
+
+    Fires on:
+        - A weight that equals a tied weight of its model when it is found, has a single name, and
+          differs after two updates. Example: LoraConfig(modules_to_save=["lm_head"]) with
+          tied embeddings.
+        - An embedding and an output layer that are equal when they are found and then differ, while
+          config.tie_word_embeddings is True.
+
+    Stays quiet on:
+        - Copies of a whole model, whose own weights are tied, e.g. a teacher or an average.
+        - Weights that differ from the beginning.
+        - Weights of equal values without a sign that they should be tied.
+        - Copies that stay equal.
+        - Parameters without a fingerprint, e.g. on a GPU in a sampled recording.
+
+    Fix:
+        Train one of them only, or tie them again: ensure_weight_tying=True in LoraConfig.
+
+    Source:
+        https://github.com/huggingface/peft/issues/2777
+    """
+
+    title = "{subject} is a copy of a tied weight, and drifts apart from it"
+    likely_cause = (
+        "A layer whose weight is tied was copied to be trained, e.g. by modules_to_save: "
+        "{observed}."
+    )
+    fix = (
+        "Keep them tied: LoraConfig(ensure_weight_tying=True), or head.weight = embedding.weight "
+        "after the copy. Otherwise set tie_word_embeddings=False and save both."
+    )
+    needs = needs_of(ModelStructure) | Needs(
+        states=frozenset({"parameter@new", "parameter@step"}), kinds=frozenset({"step"})
+    )
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._now: dict[str, StateEvent] = {}
+        self._declared: set[tuple[str, str]] = set()  # an embedding and a layer of its shape
+        self._found: dict[str, list[StateEvent]] = {}  # in this step, by fingerprint
+        self._equal: list[tuple[str, str]] = []  # when they were found
+        self._pairs: dict[tuple[str, str], int] = {}  # a copy and its source: updates that differ
+        self._reported: set[str] = set()
+
+    def judge(self, event: Event) -> list[Violation]:
+        if isinstance(event, StateEvent):
+            self._state(event)
+        elif isinstance(event, StepEvent):
+            return self._step(event) if event.counters.get("optimizer_step") else []
+        elif (model := model_of(event)) is not None and model.tokens.get(_TIED) is True:
+            embeddings = list(model.of_family(EMBEDDING))
+            for path, layer in model.of_family(LINEAR):
+                size = (layer.get("out_features"), layer.get("in_features"))
+                for other, table in embeddings:
+                    if size == (table.get("num_embeddings"), table.get("embedding_dim")):
+                        self._declared.add((f"{path}.weight", f"{other}.weight"))
+        return []
+
+    def _state(self, event: StateEvent) -> None:
+        if event.role != "parameter":
+            return
+        if event.change == "gone":
+            self._now.pop(event.name, None)
+        elif event.summary is not None and len(event.summary.shape) == _TABLE:
+            if event.change in ("new", "replaced"):
+                self._find(event)
+            self._now[event.name] = event
+
+    def _find(self, event: StateEvent) -> None:
+        """A parameter is found: which others have its content?"""
+        content = event.summary.fingerprint if event.summary is not None else None
+        if content is None:
+            return
+        others = self._found.setdefault(content, [])
+        for other in others:
+            if _are_equal(event, other):
+                self._equal += [(event.name, other.name), (other.name, event.name)]
+        others.append(event)
+
+    def _settle(self) -> None:
+        """A step ends: all names and the structure are known. Which of them should be tied?"""
+        for copy, source in self._equal:
+            is_copy = self._is_tied(source) and not self._is_tied(copy)
+            if is_copy or (copy, source) in self._declared:
+                self._pairs.setdefault((copy, source), 0)
+        self._equal.clear()
+        self._found.clear()
+
+    def _is_tied(self, name: str) -> bool:
+        """Whether layers of two kinds share a parameter."""
+        own = self._now.get(name)
+        sharing = [e for e in self._now.values() if own is not None and e.identity == own.identity]
+        return len({event.module_class for event in sharing}) > 1
+
+    def _step(self, step: StepEvent) -> list[Violation]:
+        self._settle()
+        found: list[Violation] = []
+        for copy, source in list(self._pairs):
+            mine, theirs = self._now.get(copy), self._now.get(source)
+            if mine is None or theirs is None or mine.identity == theirs.identity:
+                del self._pairs[copy, source]
+                continue
+            self.triggered += 1
+            if _is_known(mine) and _is_known(theirs) and not _are_equal(mine, theirs):
+                self._pairs[copy, source] += 1
+            if self._pairs[copy, source] >= _UPDATES and copy not in self._reported:
+                self._reported.update(self._copies_of(source))
+                found.append(self._violation(step, mine, theirs))
+        return found
+
+    def _copies_of(self, source: str) -> Iterator[str]:
+        """The other copies of a weight: they have one finding."""
+        return (copy for copy, other in self._pairs if other == source)
+
+    def _violation(self, step: StepEvent, mine: StateEvent, theirs: StateEvent) -> Violation:
+        trained = "both are trained" if theirs.requires_grad else "only the copy is trained"
+        return self.violation(
+            step,
+            subject=Subject(variable=mine.name),
+            symptom=Symptom.SHARING_LOST,
+            message=(
+                f"{mine.name} was equal to {theirs.name}, which is tied, and differs after "
+                f"{_UPDATES} updates"
+            ),
+            expected="one matrix for tied layers",
+            observed=f"two matrices that were equal and differ now; {trained}",
+            evidence=(mine, theirs),
+        )
+
+
+def _is_known(event: StateEvent) -> bool:
+    return event.summary is not None and event.summary.fingerprint is not None
+
+
+def _are_equal(one: StateEvent, other: StateEvent) -> bool:
+    """Whether two parameters of one model have the same content, which is not that of zeros."""
+    mine, theirs = one.summary, other.summary
+    if mine is None or theirs is None or mine.fingerprint is None or mine.zero is True:
+        return False
+    return (
+        mine.fingerprint == theirs.fingerprint
+        and one.identity != other.identity
+        and one.name.partition(".")[0] == other.name.partition(".")[0]
+        and mine.shape[0] * mine.shape[1] >= MIN_MATCHED_ELEMENTS
+        and one.module_class != other.module_class
+    )

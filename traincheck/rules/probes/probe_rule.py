@@ -1,0 +1,70 @@
+"""The base of rules that judge the results of one experiment."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar
+
+from traincheck.rules.base.rule import BuiltInRule
+from traincheck.schema.claims import Needs
+from traincheck.schema.events import Event
+from traincheck.schema.findings import Violation
+from traincheck.schema.probes.event import ProbeEvent
+from traincheck.schema.probes.names import Status
+
+
+class ProbeRule(BuiltInRule):
+    """Judges the experiments of one name. A model that passed one is not reported for another.
+
+    Attributes:
+        experiment: the name, one of `Experiments`.
+        confirmed: results that show a fault before it is reported; at the end of the run one is
+            enough.
+    """
+
+    experiment: ClassVar[str]
+    confirmed: ClassVar[int] = 1
+    needs = Needs(kinds=frozenset({"probe"}))
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._found: dict[str, list[ProbeEvent]] = {}
+        self._held: set[str] = set()
+        self._told: set[str] = set()
+
+    def observe(self, event: Event) -> Sequence[Violation]:
+        if not isinstance(event, ProbeEvent) or event.name != self.experiment:
+            return []
+        if event.status == Status.NOT_OBSERVABLE:
+            return []
+        self.triggered += 1
+        if event.status != Status.MOVED or not self.is_fault(event):
+            self._held.add(event.model)
+            return []
+        found = self._found.setdefault(event.model, [])
+        found.append(event)
+        return self._told_of(event.model) if len(found) >= self.confirmed else []
+
+    def finish(self) -> Sequence[Violation]:
+        return [violation for model in self._found for violation in self._told_of(model)]
+
+    def _told_of(self, model: str) -> list[Violation]:
+        if model in self._told or (self.confirmed > 1 and model in self._held):
+            return []
+        self._told.add(model)
+        return [self.judged(self._found[model][0])]
+
+    def is_fault(self, event: ProbeEvent) -> bool:
+        """Whether the numbers of a result show a fault."""
+        return True
+
+    @abstractmethod
+    def judged(self, event: ProbeEvent) -> Violation:
+        """The violation that the first such result proves."""
+
+
+def line_of(event: ProbeEvent) -> str:
+    """`` (model.py:31)``, or nothing."""
+    line = event.place.replace("\\", "/").rpartition("/")[2]
+    return f" ({line})" if line else ""

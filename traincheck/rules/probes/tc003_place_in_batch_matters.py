@@ -1,0 +1,63 @@
+"""The result for a sample depends on its place in the batch."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from traincheck.rules.probes.probe_rule import ProbeRule, line_of
+from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.probes.event import ProbeEvent
+from traincheck.schema.probes.names import Experiments
+
+
+class PlaceInBatchMatters(ProbeRule, code="TC003"):
+    """place-in-batch-matters: a sample's result depends on its place in the batch.
+
+    What it checks:
+        In a copy of the process, the model runs in eval mode on a batch of the program, and on the
+        same batch rolled by one sample. Each sample keeps its result.
+
+    Why it matters:
+        The model learns something of places in the batch, which mean nothing. Alone, or in another
+        batch, a sample gets another result.
+
+    Fires on:
+        - A table of positions that is looked up by the row of the batch, not by the place in the
+          sequence.
+        - A batch in a layer that expects the sequence first.
+
+    Stays quiet on:
+        - Random numbers that are drawn in eval mode.
+        - Inputs whose batch dimension is not clear, such as graphs.
+        - Models with a state of each row.
+        - Differences below 0.1 % of the largest value.
+
+    Fix:
+        Index positions by the dimension of the sequence, and name which dimension holds the batch.
+
+    Source:
+        https://docs.pytorch.org/docs/stable/generated/torch.nn.MultiheadAttention.html
+    """
+
+    title = "The result for a sample depends on its place in the batch"
+    likely_cause = "{observed}."
+    fix = (
+        "Index positions by the dimension of the sequence: pos[:, : x.shape[1]] for "
+        "inputs of shape (batch, sequence, features)."
+    )
+    experiment: ClassVar[str] = Experiments.BATCH_PLACE
+
+    def judged(self, event: ProbeEvent) -> Violation:
+        change = event.numbers.get("change", 0.0)
+        text = f"rolling the batch by one sample moved results by {change:.2g} of the largest value"
+        operation = event.detail.get("operation", "").rpartition(".")[2]
+        if operation:
+            text += f", first in {operation}() of {event.where}{line_of(event)}"
+        return self.violation(
+            event,
+            subject=Subject(module=event.where or event.model),
+            symptom=Symptom.WRONG_VALUE,
+            message="the result for a sample depends on its place in the batch",
+            expected="the same result for each sample",
+            observed=text,
+        )

@@ -1,0 +1,58 @@
+"""An activation overwrites a tensor that is used again."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from traincheck.rules.probes.probe_rule import ProbeRule
+from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.probes.event import ProbeEvent
+from traincheck.schema.probes.names import Experiments
+
+
+class InputOverwritten(ProbeRule, code="TC006"):
+    """input-overwritten: an in-place activation changes a value that is used again.
+
+    What it checks:
+        In a copy of the process, inplace=True of all layers is off. The loss of the program stays
+        the same.
+
+    Why it matters:
+        The tensor that is overwritten is used again, often as the input of a skip connection, and
+        now holds the result of the activation. torch raises no error where gradients do not need
+        it.
+
+    Fires on:
+        nn.ReLU(inplace=True) or another layer with inplace=True, whose input is used again.
+
+    Stays quiet on:
+        - Activations whose input is not used again.
+        - Programs that do not use the result of the layer, only what it has overwritten.
+        - Differences of rounding.
+
+    Fix:
+        Use inplace=False for this layer.
+
+    Source:
+        https://docs.pytorch.org/docs/stable/generated/torch.nn.ReLU.html
+    """
+
+    title = "An in-place activation overwrites a value that is used again"
+    likely_cause = "{observed}."
+    fix = "Use inplace=False for this layer, or copy its input with clone() before."
+    experiment: ClassVar[str] = Experiments.IN_PLACE
+
+    def judged(self, event: ProbeEvent) -> Violation:
+        change = event.numbers.get("change", 0.0)
+        text = (
+            f"with inplace=False of {event.where or event.model}, the loss differs by {change:.2g} "
+            "of its value"
+        )
+        return self.violation(
+            event,
+            subject=Subject(module=event.where or event.model),
+            symptom=Symptom.OVERWRITTEN,
+            message="an in-place activation changes the loss",
+            expected="the same loss with and without inplace",
+            observed=text,
+        )

@@ -1,0 +1,107 @@
+"""A sum of losses is computed, and only one of its terms is trained on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+from traincheck.facts.loss_terms import shown
+from traincheck.rules.base.event_rule import EventRule
+from traincheck.schema.events import Event
+from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.observations.base import needs_of
+from traincheck.schema.observations.loss_terms import LossSum, LossSums, LossTerms
+from traincheck.schema.observations.reading import observed
+from traincheck.schema.torch_api import Families
+from traincheck.schema.words import joined
+
+_STEPS = 3
+
+
+class DroppedLossSum(EventRule, code="TC031"):
+    """dropped-loss-sum: the sum of several losses is computed, but only a part is trained on.
+
+    What it checks:
+        Where a sum of losses with gradients is computed, backward() reaches all of its terms.
+
+    Why it matters:
+        The auxiliary loss looks active: it is computed, weighted, added and logged. But the tensor
+        that backward() is called on does not contain it, so it trains nothing.
+
+    Fires on:
+        Three steps in which a line adds scalars with a graph, backward() reaches some of them, and
+        neither the sum nor the other scalars. Examples: total = loss + 0.1 * aux is logged, and
+        loss.backward() is called; a function returns the wrong one of two losses.
+
+    Stays quiet on:
+        - Losses that are computed and not used at all, e.g. in an evaluation with gradients.
+        - Sums for a log of losses that have a backward() each, e.g. of a GAN.
+        - Terms that are trained in other steps.
+        - Sums of detached losses or of numbers.
+
+    Fix:
+        Call backward() on the sum. If the term is only to be logged, compute it under
+        torch.no_grad().
+
+    Source:
+        https://github.com/oclivegriffin/crosscode/pull/3
+    """
+
+    title = "A sum of losses is computed, but only a part of it is trained on"
+    likely_cause = "backward() is called on a term in place of the sum: {observed}."
+    fix = (
+        "Call backward() on the sum (or return it). If the other term is only for the log, compute "
+        "it under torch.no_grad()."
+    )
+    needs = needs_of(LossSums, LossTerms)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._steps: Counter[str] = Counter()  # by line
+        self._whole: set[str] = set()  # lines whose sum was trained as a whole
+        self._trained: set[str] = set()  # names of terms
+        self._first: dict[str, tuple[Event, LossSum]] = {}
+        self._reported: dict[str, Violation] = {}
+
+    def judge(self, event: Event) -> list[Violation]:
+        if (terms := observed(event, LossTerms)) is not None:
+            self._trained |= {shown(term.name, term.where) for term in terms.terms if term.where}
+            return self._withdrawn()
+        found = observed(event, LossSums)
+        if found is None:
+            return []
+        self.triggered += 1
+        lines: set[str] = set()
+        for each in found.sums:
+            if each.is_used or not each.dropped:
+                self._whole.add(each.where)
+            elif each.trained:
+                self._first.setdefault(each.where, (event, each))
+                lines.add(each.where)
+        self._steps.update(lines)
+        wrong = {line for line in lines if self._steps[line] >= _STEPS and self._is_dropped(line)}
+        new = {line: self._violation(*self._first[line]) for line in wrong - self._reported.keys()}
+        self._reported.update(new)
+        return [*self._withdrawn(), *(new[line] for line in sorted(new))]
+
+    def _is_dropped(self, line: str) -> bool:
+        """Whether no step has trained the sum of a line, or the terms that others leave out."""
+        _, found = self._first[line]
+        return line not in self._whole and self._trained.isdisjoint(found.dropped)
+
+    def _withdrawn(self) -> list[Violation]:
+        over = [line for line in self._reported if not self._is_dropped(line)]
+        return [replace(self._reported.pop(line), withdrawn=True) for line in over]
+
+    def _violation(self, event: Event, found: LossSum) -> Violation:
+        line = found.where.rpartition("/")[2]
+        dropped, trained = joined(sorted(set(found.dropped))), joined(sorted(set(found.trained)))
+        violation = self.violation(
+            event,
+            subject=Subject(api=Families.BACKWARD),
+            symptom=Symptom.STEP_WITHOUT_GRADIENT,
+            message=f"the sum of losses in {line} is not trained on: {dropped} gets no gradient",
+            expected=f"backward() on the sum of {line}, or on each of its terms",
+            observed=f"backward() reaches {trained}, but neither the sum in {line} nor {dropped}",
+        )
+        return replace(violation, provisional=True)

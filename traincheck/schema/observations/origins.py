@@ -1,0 +1,161 @@
+"""Origins of values: loads and their first updates, state of optimizers, rows of embeddings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from traincheck.schema.observations.base import Observation
+
+
+@dataclass(frozen=True, slots=True)
+class FollowedValue:
+    """One parameter from a load to the second update after it, as L2 norms of differences.
+
+    Attributes:
+        jump: between the values before the load and the loaded ones.
+        moved: between the loaded values and those after the first update.
+        back: between the values before the load and those after the first update.
+        later: between the values after the first update and those after the second.
+    """
+
+    jump: float
+    moved: float
+    back: float
+    later: float
+
+
+@dataclass(frozen=True, slots=True)
+class LoadFollowed(Observation):
+    """A load changed parameters, the model was trained with them, and two updates have followed.
+
+    Distances are those of samples of at most 4096 elements of a parameter.
+
+    Attributes:
+        model: its path.
+        where: line that called load_state_dict.
+        step: of the first update.
+        parameters: how many the load changed.
+        values: by name, for those that the load and the first update changed.
+    """
+
+    text: ClassVar[str] = "load followed"
+    need: ClassVar[str] = "parameter@load"
+    instrument: ClassVar[str] = "checkpoint"
+
+    model: str
+    where: str | None
+    step: int
+    parameters: int
+    values: Mapping[str, FollowedValue]
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingRows(Observation):
+    """An embedding is used in a training step, with rows that may never be trained.
+
+    Attributes:
+        name: of its weight.
+        rows: number of rows.
+        frozen: whether it does not require grad, or no optimizer holds it.
+        earlier: number of rows of an earlier embedding whose values its first rows still have; null
+            if there was none.
+        new_ids: how many ids of the batch are those of rows behind these, without rows that are
+            copies of others.
+        new_rows: the first of these rows.
+        ids: number of ids of the batch that were compared.
+        padding: index of the padding row; null if it has none.
+        padding_ids: how many ids of the batch are those of this row.
+        padding_norm: L2 norm of this row.
+        usual_norm: median of the L2 norms of other rows.
+        padding_gradient: L2 norm of the gradient that reaches the results of this row, relative to
+            that of all results; null if it is not known.
+        is_loaded: whether a load has set the weight.
+    """
+
+    text: ClassVar[str] = "embedding rows"
+    need: ClassVar[str] = "row@lookup"
+    instrument: ClassVar[str] = "functional"
+
+    name: str
+    rows: int
+    frozen: bool
+    earlier: int | None
+    new_ids: int
+    new_rows: tuple[int, ...]
+    ids: int
+    padding: int | None
+    padding_ids: int
+    padding_norm: float
+    usual_norm: float
+    padding_gradient: float | None
+    is_loaded: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AverageDecay(Observation):
+    """A model that no optimizer holds moved towards a trained one of the same structure in a step.
+
+    Attributes:
+        model: its path.
+        model_class: of its outermost module.
+        of: the trained model.
+        decay: share of the earlier values that it kept: 0 for a copy, 1 if it does not move.
+        residual: L2 norm of the part of its move that this does not explain, relative to the move.
+    """
+
+    text: ClassVar[str] = "average moved"
+    need: ClassVar[str] = "average@step"
+    instrument: ClassVar[str] = "optimizers"
+
+    model: str
+    model_class: str
+    of: str
+    decay: float
+    residual: float
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerValues(Observation):
+    """The state of an optimizer was taken to be saved, or was loaded.
+
+    Attributes:
+        moment: "saved" or "loaded".
+        owner: id of the optimizer.
+        where: line of the call.
+        values: sketches of its tensors by name of the parameter and key of the state: eight signed
+            sums of at most 512 elements, and their L2 norm. Equal tensors have equal sketches.
+    """
+
+    text: ClassVar[str] = "optimizer values"
+    need: ClassVar[str] = "optimizer_state@load"
+    instrument: ClassVar[str] = "checkpoint"
+
+    moment: str
+    owner: str
+    where: str | None
+    values: Mapping[str, Mapping[str, tuple[float, ...]]]
+
+
+@dataclass(frozen=True, slots=True)
+class PartNotLoaded(Observation):
+    """A load left parameters out, no other load has set them, and they are frozen in training.
+
+    Attributes:
+        model: path of the loaded model.
+        where: line that called load_state_dict.
+        loaded: how many of its parameters the load set.
+        names: the first of those that it left out, that require no grad and are in no optimizer.
+        parameters: how many there are.
+    """
+
+    text: ClassVar[str] = "part not loaded"
+    need: ClassVar[str] = "parameter@missing"
+    instrument: ClassVar[str] = "checkpoint"
+
+    model: str
+    where: str | None
+    loaded: int
+    names: tuple[str, ...]
+    parameters: int

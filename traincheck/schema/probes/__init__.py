@@ -1,0 +1,1 @@
+"""Probes: experiments on a running program, and the words for their results."""
