@@ -13,6 +13,7 @@ notebook, use `watch`::
 
 `diff` finds the first difference between two recorded runs.
 `profile` measures the layers of the training steps in a ``with`` block.
+`probe` tests a model by experiments on copies of it.
 
 `step` marks the end of a training step, `mark` adds a note to the trace, and `annotate_stage` sets
 the stage. `TrainingHalted` is raised by a watch with ``halt=True``.
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
         monitor_scaled_dot_product_attention as monitor_scaled_dot_product_attention,
     )
     from traincheck.integrations.monitor_mixin import MonitorMixin as MonitorMixin
+    from traincheck.integrations.probing import probe as probe
     from traincheck.integrations.watching import TrainingHalted as TrainingHalted
     from traincheck.integrations.watching import watch as watch
     from traincheck.profile.in_process import profile as profile
@@ -54,6 +56,7 @@ __all__ = [
     "mark",
     "metric",
     "monitor_scaled_dot_product_attention",
+    "probe",
     "read_metrics",
     "step",
     "watch",
@@ -67,6 +70,7 @@ _LATE = {
     "TrainingHalted": "traincheck.integrations.watching",
     "monitor_scaled_dot_product_attention": "traincheck.integrations.monitor_attention",
     "open": "traincheck.store.tables",
+    "probe": "traincheck.integrations.probing",
     "read_metrics": "traincheck.integrations.metric_files",
     "watch": "traincheck.integrations.watching",
 }
@@ -161,5 +165,4 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     """Includes the names that are loaded on access, so that ``help(traincheck)`` shows them."""
-    return sorted({*globals(), *__all__, "diff", "open"})
     return sorted({*globals(), *__all__, *_CALLED, "open"})

@@ -81,6 +81,7 @@ def test_same_with_and_without_recording(tmp_path, case):
         ("mlp_dropout", ("--view", "diff", "--outputs", "all", "--sketch")),
         ("loader_workers", ("--view", "diff", "--every", "2")),
         ("gan", ("--view", "diff")),
+        *((case.split("-")[0], ("--probe",)) for case in CASES if case != "loader_workers-spawn"),
     ],
 )
 @pytest.mark.slow

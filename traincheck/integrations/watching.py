@@ -77,6 +77,7 @@ class Options:
         ignore: codes and names to omit, in the same way.
         output: folder for the trace; None: the trace is not kept.
         halt: raise TrainingHalted at the first finding of severity error.
+        probe: also make experiments on copies of the process, as ``traincheck probe`` does.
     """
 
     every: int = 1
@@ -88,6 +89,7 @@ class Options:
     ignore: Sequence[str] = ()
     output: str | Path | None = None
     halt: bool = False
+    probe: bool = False
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Options:
@@ -343,6 +345,7 @@ class _Running:
             fold=not options.invariants,
             every=options.every,
             warmup=options.warmup,
+            probe=options.probe,
         )
         self.session: Session = Session(settings)
         self.sampling = OnDemand(options.every, options.warmup, options.limit)
@@ -467,6 +470,7 @@ def watch(
     ignore: Sequence[str] = ...,
     output: str | Path | None = ...,
     halt: bool = ...,
+    probe: bool = ...,
 ) -> Watch: ...
 def watch(*subjects: Any, **options: Any) -> Any:
     """Check training in this process: ``with traincheck.watch(model, optimizer) as run:``.
@@ -479,7 +483,7 @@ def watch(*subjects: Any, **options: Any) -> Any:
         *subjects: models and optimizers that exist already, also in lists. Without an optimizer,
             those of the models are found. Objects created inside the block are watched too.
         **options: the fields of `Options`: every, warmup, limit, invariants, rules, select,
-            ignore, output, halt.
+            ignore, output, halt, probe.
 
     Raises:
         UsageError: an option or a code is not usable.

@@ -51,6 +51,7 @@ class ProbeEngine:
         self._experiments = experiments
         self._evaluations = Evaluations()
         self._told: set[tuple[str, str]] = set()  # models and what became of their evaluations
+        self._held: set[tuple[str, str, int]] = set()  # model, experiment, pass: not repeated
         self._step: int | None = -1
         self._pass = 0
         self._begins = True  # the next call begins a pass
@@ -157,7 +158,10 @@ class ProbeEngine:
             return
         laboratory = ForkLaboratory(self._session, self._budget)
         chosen = [
-            each for each in self._experiments if (of_module if each.is_of_module else of_pass)
+            each
+            for each in self._experiments
+            if (of_module if each.is_of_module else of_pass)
+            and self._key(call.name, each) not in self._held
         ]
         found: list[tuple[str, Result]] = []
         if reason:
@@ -214,6 +218,11 @@ class ProbeEngine:
             result = unobservable(f"the experiment failed with {type(error).__name__}")
         if result is not None:
             found.append((experiment.name, result))
+            if result.status == Status.HELD:
+                self._held.add(self._key(call.name, experiment))
+
+    def _key(self, model: str, experiment: Experiment) -> tuple[str, str, int]:
+        return model, experiment.name, _OF_MODULE if experiment.is_of_module else self._pass
 
     def _write(self, em: Emitter, name: str, model: str, result: Result) -> None:
         em.event("probe", {"name": name, "model": model, **result.fields()})

@@ -56,7 +56,10 @@ class SamplesMixed(ProbeRule, code="TC001"):
     """
 
     title = "The result for one sample depends on the other samples of its batch"
-    likely_cause = "{observed}."
+    likely_cause = (
+        "An operation mixes the samples of a batch, such as a mean over all dimensions, or a "
+        "view() that is to exchange dimensions."
+    )
     fix = (
         "Name the dimension of each reduction, such as mean(dim=1, keepdim=True), and exchange "
         "dimensions with transpose(), not with view()."

@@ -49,7 +49,10 @@ class GradientNotOfLoss(ProbeRule, code="TC002"):
     """
 
     title = "The gradient is not that of the loss"
-    likely_cause = "{observed}."
+    likely_cause = (
+        "A custom backward() is wrong, checkpointing recomputes with other random numbers, or"
+        " what the forward pass read was changed before backward()."
+    )
     fix = (
         "Test each autograd.Function with torch.autograd.gradcheck, and change nothing between "
         "forward and backward that the forward has read."

@@ -40,7 +40,7 @@ class PlaceInBatchMatters(ProbeRule, code="TC003"):
     """
 
     title = "The result for a sample depends on its place in the batch"
-    likely_cause = "{observed}."
+    likely_cause = "Positions are looked up by the batch dimension, not by that of the sequence."
     fix = (
         "Index positions by the dimension of the sequence: pos[:, : x.shape[1]] for "
         "inputs of shape (batch, sequence, features)."

@@ -44,7 +44,10 @@ class PaddingTakesPart(ProbeRule, code="TC004"):
     """
 
     title = "Padding takes part in the result of a model that masks it"
-    likely_cause = "{observed}."
+    likely_cause = (
+        "The mask does not reach a layer, is broadcast over queries instead of keys, or "
+        "masked scores are not filled with a large negative number."
+    )
     fix = (
         "Fill masked scores with float('-inf'), and give the mask of keys the shape (batch, 1, 1, "
         "keys): mask[:, None, None, :]."

@@ -38,7 +38,10 @@ class InputOverwritten(ProbeRule, code="TC006"):
     """
 
     title = "An in-place activation overwrites a value that is used again"
-    likely_cause = "{observed}."
+    likely_cause = (
+        "An activation with inplace=True changes a tensor that is read again later, such as a"
+        " residual."
+    )
     fix = "Use inplace=False for this layer, or copy its input with clone() before."
     experiment: ClassVar[str] = Experiments.IN_PLACE
 

@@ -38,7 +38,9 @@ class LaterTokensSeen(ProbeRule, code="TC007"):
     """
 
     title = "A model that predicts the next token sees later tokens"
-    likely_cause = "{observed}."
+    likely_cause = (
+        "The causal mask is missing, or a convolution, norm or pooling goes over the sequence."
+    )
     fix = (
         "Mask later positions in attention (is_causal=True), pad convolutions on the left, and "
         "normalize over features, not over the sequence."
