@@ -15,7 +15,7 @@ from traincheck.errors import OutputError
 from traincheck.presets import preset_names, preset_path
 
 from . import _completion
-from ._check_options import configuration, config_option, ignore_option, select_option
+from ._check_options import config_option, configuration, ignore_option, select_option
 from ._outputs import require_writable
 from .cmd_check import one_run, progress
 

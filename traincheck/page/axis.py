@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
+from collections.abc import Callable, Sequence
 
 _MOST = 1024  # columns
 
@@ -82,7 +83,7 @@ class Row:
         return bool(self.high)
 
 
-def _folded(numbers: array[float], of: type[min] | type[max]) -> array[float]:  # type: ignore[valid-type]
+def _folded(numbers: array[float], of: Callable[[Sequence[float]], float]) -> array[float]:
     made = array("f")
     for index in range(0, len(numbers), 2):
         pair = [n for n in numbers[index : index + 2] if not math.isnan(n)]

@@ -22,7 +22,6 @@ from traincheck.schema.events import (
     StateEvent,
     StepEvent,
 )
-from traincheck.schema.marks import Marks
 from traincheck.schema.torch_api import Families
 
 _MOST_LAYERS = 2000  # rows of a map that are followed
@@ -142,7 +141,7 @@ class Course:
     def _call(self, event: CallEvent) -> None:
         if event.step is None:
             return
-        if event.api == Families.BACKWARD or event.family == Families.BACKWARD:
+        if Families.BACKWARD in (event.api, event.family):
             value = _value(event.args.get("tensors"))
             if value is not None:
                 self.curve(LOSS, "", event.rank, event.step, value)

@@ -129,7 +129,9 @@ def _fill(
 
 
 def _row(event: CallEvent, inner: int) -> Row:
-    what = event.module if event.module and event.family.startswith("torch.nn") else event.api
+    what = (
+        event.module if event.module and (event.family or "").startswith("torch.nn") else event.api
+    )
     detail = " ".join(
         text
         for text in (
