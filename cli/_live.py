@@ -18,6 +18,7 @@ from traincheck.check.live_engine import LiveEngine
 from traincheck.check.run_overview import RunOverview
 from traincheck.collect.launch.stop_program import ProgramStopper
 from traincheck.errors import OutputError
+from traincheck.live.check_notes import CheckNotes
 from traincheck.store.tail import SILENT_S, TailReader
 from traincheck.store.thin import record_gap
 
@@ -73,6 +74,7 @@ class LiveCheck:
         self._is_done = False
         self._live = LiveEngine(engine, self._report, self._withdraw)
         self._heartbeat = Heartbeat(engine)
+        self._check_notes = CheckNotes(engine, directory, baseline=baseline)
         self._thread = threading.Thread(target=self._follow, daemon=True, name=_THREAD)
 
     @property
@@ -110,6 +112,7 @@ class LiveCheck:
         report = replace(report, notes=(*self._notes, *report.notes), is_partial=is_partial)
         report = report if self._baseline is None else self._baseline.apply(report)
         self._live.announce(report.findings)
+        self._check_notes.finish(report)
         return report
 
     def compact_trace(self) -> str:
@@ -164,6 +167,7 @@ class LiveCheck:
             yield event
             if event.kind == "step":
                 self._heartbeat.tick()
+                self._check_notes.end_step(event)
                 least = _FAR_BEHIND // 2 if is_urgent else _FAR_BEHIND
                 if (self._reader.behind >= least) is not is_urgent:
                     return
@@ -172,6 +176,7 @@ class LiveCheck:
     def _wait(self, seconds: float) -> None:
         self._ended.wait(seconds)  # not a polling sleep: the end of the program wakes it
         self._heartbeat.tick()
+        self._check_notes.tick()
 
     def _report(self, finding: Finding) -> None:
         if self._baseline is not None and self._baseline.contains(finding):

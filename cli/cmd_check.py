@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from traincheck.check.engine import Engine
     from traincheck.check.suppression.baseline import Baseline
     from traincheck.config import Config
+    from traincheck.live.check_notes import CheckNotes
     from traincheck.schema.events import Event
     from traincheck.schema.findings import Finding, Report
     from traincheck.store.reader import TraceReader
@@ -239,18 +240,40 @@ def _check(options: dict[str, Any], config: Config, baseline: Baseline | None = 
         return made
 
     if options["follow"]:
+        from traincheck.live.check_notes import CheckNotes
         from traincheck.store.tail import TailReader
 
         with _interrupted() as interrupted:
-            tail = TailReader(run, silent_s=options["stall_timeout"], stop=interrupted.is_set)
-            return _follow(engine(tail), tail, baseline, interrupted)
+            idle = _Idle()
+            tail = TailReader(
+                run, silent_s=options["stall_timeout"], stop=interrupted.is_set, sleep=idle.wait
+            )
+            made = engine(tail)
+            idle.notes = CheckNotes(made, run, baseline=baseline)
+            return _follow(made, tail, baseline, interrupted, idle.notes)
     reader = TraceReader(run, may_be_empty=True)
     with progress(reader):
         return check_source(engine(reader), reader)
 
 
+class _Idle:
+    """Writes the notes of a check while there is nothing to read."""
+
+    notes: CheckNotes | None = None
+
+    def wait(self, seconds: float) -> None:
+        """Sleep; what is new since the last note is written first."""
+        if self.notes is not None:
+            self.notes.tick()
+        time.sleep(seconds)
+
+
 def _follow(
-    engine: Engine, tail: TailReader, baseline: Baseline | None, interrupted: threading.Event
+    engine: Engine,
+    tail: TailReader,
+    baseline: Baseline | None,
+    interrupted: threading.Event,
+    notes: CheckNotes,
 ) -> Report:
     """Write findings as they come, as `traincheck run` does, and conclude."""
     from traincheck.api import conclude
@@ -266,23 +289,28 @@ def _follow(
         engine, partial(unless_known, write_finding), partial(unless_known, write_withdrawn)
     )
     try:
-        live.feed(_with_heartbeat(Heartbeat(engine), _noting_interrupt(interrupted, tail.events())))
+        events = _noting_interrupt(interrupted, tail.events())
+        live.feed(_with_heartbeat(Heartbeat(engine), notes, events))
     except KeyboardInterrupt:  # it ends the following, not the conclusion
         interrupted.set()
     report = conclude(engine, tail)
     live.announce(report.findings)
+    notes.finish(report if baseline is None else baseline.apply(report))
     if not interrupted.is_set() or (tail.manifest is not None and tail.manifest.ended):
         return report
     stopped = "the check was stopped before the run ended"
     return replace(report, notes=(stopped, *report.notes), is_partial=True)
 
 
-def _with_heartbeat(heartbeat: Heartbeat, events: Iterable[Event]) -> Iterator[Event]:
-    """The same events, with a heartbeat at the end of each step."""
+def _with_heartbeat(
+    heartbeat: Heartbeat, notes: CheckNotes, events: Iterable[Event]
+) -> Iterator[Event]:
+    """The same events, with a heartbeat and a note at the end of each step."""
     for event in events:
         yield event
         if event.kind == "step":
             heartbeat.tick()
+            notes.end_step(event)
 
 
 def _noting_interrupt(interrupted: threading.Event, events: Iterable[Event]) -> Iterator[Event]:

@@ -26,6 +26,7 @@ LAYERS = (
     ("config", "presets"),
     ("api", "testing"),
     ("page",),
+    ("live", "perfetto"),
     ("integrations",),
     ("cli",),
 )
