@@ -80,6 +80,10 @@ class CheckNotes:
         except OSError:
             self._is_off = True
 
+    def state(self) -> Checked:
+        """What was found so far. Nothing is written."""
+        return self._state(self._engine.so_far(), over=False)
+
     def _state(self, report: Report, *, over: bool) -> Checked:
         told = report_json(report)
         return Checked(

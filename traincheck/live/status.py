@@ -33,7 +33,7 @@ class RunStatus:
         run: its directory.
         state: "running"; "ended", with exit status 0; "failed", with another one or by a signal;
             "lost", its processes are gone and its end was not recorded; "unknown", it was recorded
-            on another machine and has no end.
+            on another machine and has no end; "removed", there is no such folder.
         exit_status: of the program; None if it is not known to have ended.
         step: the latest step that any rank has begun; None before the first.
         ranks: rank -> its latest step.
@@ -57,8 +57,8 @@ class RunStatus:
     def verdict(self) -> int:
         """Exit status of a command that shows it: 0, `FINDINGS` or `NOTHING_CHECKED`."""
         if self.checked is None or not self.checked.summary.get("checked_steps"):
-            return FINDINGS if self.checked is not None and self.checked.serious else (
-                NOTHING_CHECKED
+            return (
+                FINDINGS if self.checked is not None and self.checked.serious else (NOTHING_CHECKED)
             )
         return FINDINGS if self.checked.serious else 0
 
@@ -87,7 +87,7 @@ def run_status(directory: Path) -> RunStatus:
     is_local = manifest is None or manifest.hostname in (None, platform.node())
     return RunStatus(
         run=str(directory),
-        state=_state(manifest, pids, is_local=is_local),
+        state=_state(manifest, pids, is_local=is_local) if directory.is_dir() else "removed",
         exit_status=None if manifest is None else manifest.exit_status,
         step=max(ranks.values(), default=None),
         ranks=dict(sorted(ranks.items())),
