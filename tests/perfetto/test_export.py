@@ -1,0 +1,199 @@
+"""A run as a Perfetto file: tracks, slices, counters and flows are those of the trace."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.builders import MLP, TraceBuilder, healthy_run
+from tests.perfetto.reading import Timeline, read_timeline
+from tests.ranks import merged
+from traincheck.cli.main import main
+from traincheck.page.course import GRADIENT, LOSS, RATE, Course
+from traincheck.perfetto.export import export_perfetto
+from traincheck.schema.events import CallEvent, Event, StepEvent
+from traincheck.schema.torch_api import Families
+from traincheck.store.reader import TraceReader
+from traincheck.store.writer import TraceWriter
+
+
+def written(events: list[Event], folder: Path) -> Path:
+    with TraceWriter(folder) as writer:
+        for event in events:
+            writer.emit(event)
+    return folder
+
+
+def timeline(events: list[Event], tmp_path: Path) -> Timeline:
+    run = written(events, tmp_path / "run")
+    export_perfetto(TraceReader(run), tmp_path / "run.pftrace")
+    return read_timeline(tmp_path / "run.pftrace")
+
+
+def test_every_call_is_a_slice_inside_the_one_that_made_it(tmp_path: Path) -> None:
+    events = healthy_run(3)
+    calls = [event for event in events if isinstance(event, CallEvent)]
+    found = timeline(events, tmp_path)
+    slices = found.slices[found.track("rank 0", "main thread")]
+    assert len(slices) == len(calls) > 20
+    spans = {call.span: call for call in calls}
+    depths = {}
+    for call in calls:
+        parent, depth = call.parent, 0
+        while parent in spans:
+            parent, depth = spans[parent].parent, depth + 1
+        depths[call.module or call.api, call.start_ns] = depth
+    assert {(s.name, s.begin): s.depth for s in slices} == depths
+    assert max(depths.values()) >= 2
+
+
+def test_steps_are_slices_one_after_the_other(tmp_path: Path) -> None:
+    events = TraceBuilder().process().model().optimizer().steps(3).skipped_steps(2).build()
+    found = timeline(events, tmp_path)
+    steps = found.slices[found.track("rank 0", "steps")]
+    assert [step.name for step in steps] == [f"step {n}" for n in range(5)]
+    assert [step.category for step in steps] == ["step"] * 3 + ["step not recorded"] * 2
+    assert all(one.end <= other.begin for one, other in zip(steps, steps[1:]))
+
+
+def test_counters_are_the_numbers_of_the_trace(tmp_path: Path) -> None:
+    builder = TraceBuilder().process().model().optimizer(lr=0.01)
+    for value in (2.5, 1.25, 0.5):
+        builder.begin_step().batch().zero_grad().forward("Net")
+        builder.call(Families.BACKWARD, args={"tensors": {"value": value}})
+        builder.optimizer_step().end_step()
+    events = builder.build()
+    found = timeline(events, tmp_path)
+    loss = found.counters[found.track("rank 0", LOSS)]
+    assert [value for _, value in loss] == [2.5, 1.25, 0.5]
+    rates = [value for _, value in found.counters[found.track("rank 0", f"{RATE} opt0")]]
+    assert rates == [e.lr["opt0"][0] for e in events if isinstance(e, StepEvent)]
+
+
+def test_a_number_that_is_not_finite_is_a_mark(tmp_path: Path) -> None:
+    builder = TraceBuilder().process().model().optimizer().begin_step().batch().forward("Net")
+    builder.call(Families.BACKWARD, args={"tensors": {"value": math.inf}})
+    found = timeline(builder.build(), tmp_path)
+    assert [mark.name for mark in found.instants[found.track("rank 0", "steps")]] == [
+        "loss is not finite"
+    ]
+
+
+def test_arrows_lead_from_each_backward_to_the_step_that_applies_it(tmp_path: Path) -> None:
+    builder = TraceBuilder().process().model().optimizer()
+    for _ in range(2):
+        builder.begin_step().batch().zero_grad()
+        builder.forward("Net").backward().forward("Net").backward().optimizer_step().end_step()
+    found = timeline(builder.build(), tmp_path)
+    slices = found.slices[found.track("rank 0", "main thread")]
+    assert [s.flows for s in slices if s.category == "backward"] == [(1,), (2,), (3,), (4,)]
+    assert [s.flows for s in slices if s.category == "optimizer"] == [(1, 2), (3, 4)]
+
+
+def test_ranks_threads_and_workers_have_their_own_tracks(tmp_path: Path) -> None:
+    ranks = [TraceBuilder(rank=r, pid=7).process().model().optimizer().steps(2) for r in (0, 1)]
+    worker = TraceBuilder(pid=9, worker=True).process(worker=True).mark("note")
+    thread = TraceBuilder(pid=7, thread=3).call("torch.relu")
+    events = [e for b in (*ranks, worker, thread) for e in b.build()]
+    found = timeline(events, tmp_path)
+    assert {
+        ("rank 0", "main thread"),
+        ("rank 1", "main thread"),
+        ("rank 0", "thread 3"),
+        ("rank 0, loader worker", "main thread"),
+    } <= set(found.tracks.values())
+
+
+def test_what_happened_once_is_marked(tmp_path: Path) -> None:
+    builder = TraceBuilder().process().model().optimizer().steps(1)
+    builder.load("Net", path="a.pt").warning("UserWarning", "something").mark("reached here")
+    found = timeline(builder.build(), tmp_path)
+    names = [mark.name for mark in found.instants[found.track("rank 0", "main thread")]]
+    assert names == [
+        "batch 0",
+        "checkpoint load_state_dict",
+        "UserWarning: something",
+        "reached here",
+    ]
+
+
+def test_an_unfinished_call_is_closed(tmp_path: Path) -> None:
+    builder = TraceBuilder().process().model().optimizer().steps(1)
+    builder.call("torch.relu", open=True, parent=10_000)
+    found = timeline(builder.build(), tmp_path)
+    last = found.slices[found.track("rank 0", "main thread")][-1]
+    assert (last.name, last.details["open"]) == ("torch.relu", True)
+
+
+def call_lines(number: int) -> Any:
+    """Lines of a module with nine functions inside, over and over."""
+    span = 0
+    for index in range(number // 10):
+        head = {"k": "call", "s": index // 100, "g": "train"}
+        root = span
+        span += 10
+        at = 1_000_000 * (index + 1)
+        for inner in range(9):
+            begin = at + 1 + 100 * inner
+            yield {
+                **head,
+                "t": begin + 50,
+                "id": root + 1 + inner,
+                "parent": root,
+                "start": begin,
+            } | {"api": "torch.nn.functional.linear"}
+        yield {**head, "t": at + 2000, "id": root, "start": at} | {
+            "api": "torch.nn.modules.linear.Linear.forward",
+            "family": Families.MODULE,
+            "module": f"Net.block{index % 50}",
+            "root": True,
+        }
+
+
+def many_calls(folder: Path, number: int) -> Path:
+    folder.mkdir()
+    with (folder / "events-r0-p5-t0.jsonl").open("w") as file:
+        for index, line in enumerate(call_lines(number)):
+            file.write(json.dumps({**line, "n": index}) + "\n")
+    return folder
+
+
+def test_memory_does_not_grow_with_the_run(tmp_path: Path) -> None:
+    peaks = []
+    for number in (5_000, 40_000):
+        reader = TraceReader(many_calls(tmp_path / f"run{number}", number))
+        tracemalloc.start()
+        exported = export_perfetto(reader, tmp_path / "out.pftrace")
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        assert exported.slices == number
+    assert peaks[1] < 1.5 * peaks[0] + 1_000_000
+
+
+def test_the_command_writes_a_file_or_into_a_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = written(healthy_run(2), tmp_path / "run")
+    for target in ("new/run.pftrace", "."):
+        options = ["--format", "perfetto", "-o", str(tmp_path / target)]
+        assert main(["trace", "export", str(run), *options]) == 0
+        assert "slices" in capsys.readouterr().err
+    assert (tmp_path / "trace.pftrace").read_bytes() == (tmp_path / "new/run.pftrace").read_bytes()
+    assert not list(tmp_path.rglob("*.tmp"))
+
+
+def test_a_missing_package_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = written(healthy_run(2), tmp_path / "run")
+    monkeypatch.setitem(sys.modules, "perfetto.trace_builder.proto_builder", None)
+    options = ["--format", "perfetto", "-o", str(tmp_path / "x.pftrace")]
+    assert main(["trace", "export", str(run), *options]) == 2
+    assert "pip install 'traincheck[perfetto]'" in capsys.readouterr().err
+    assert not list(tmp_path.glob("*x.pftrace*"))
