@@ -30,6 +30,7 @@ from traincheck.schema.words import counted
 from . import _completion
 from ._check_options import configuration, presentation, selection_options, stall_option
 from ._outputs import FORMATS, report_option, reports_of, require_writable, write_report
+from ._page import html_option, write_page
 from ._program_args import require_checks
 
 if TYPE_CHECKING:
@@ -132,6 +133,7 @@ def _single_run(
     help="Write the report to this file. [default: stdout]",
 )
 @report_option
+@html_option
 def check(**options: Any) -> int:
     """Check a run with the built-in rules and with invariants of reference runs.
 
@@ -146,6 +148,7 @@ def check(**options: Any) -> int:
       traincheck-check -t traces/live -i invariant.json --follow
       traincheck-check -t traces/new --format sarif -o report.sarif
       traincheck-check -t traces/new --report junit=junit.xml --report json=report.json
+      traincheck-check -t traces/new --html report.html
       traincheck-check -t traces/new --select TC1,TC2 --ignore TC102
       traincheck-check -t traces/new --baseline known.json
 
@@ -159,7 +162,8 @@ def check(**options: Any) -> int:
     """  # noqa: D301  # click reads the escape
     _reject_stray_args(options["trace"], options["stray"])
     sinks = [(load_sink(options["form"]), options["output"]), *reports_of(options["reports"])]
-    for path in (options["output"], options["baseline"] if options["write_baseline"] else None):
+    written = options["baseline"] if options["write_baseline"] else None
+    for path in (options["output"], options["html"], written):
         require_writable(path)
     config = configuration(options)
     shown = presentation(options, config)
@@ -169,6 +173,8 @@ def check(**options: Any) -> int:
         report = baseline.apply(report)
     for sink, output in sinks:
         write_report(report, sink, output)
+    if options["html"]:
+        write_page(options["html"], one_run(options["trace"]), report=report)
     _note_suppressed(report, options["form"])
     if options["write_baseline"]:
         _write_baseline(options["baseline"], report)

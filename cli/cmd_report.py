@@ -11,16 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from traincheck.errors import OutputError
 from traincheck.presets import preset_names, preset_path
 
 from . import _completion
 from ._check_options import config_option, configuration, ignore_option, select_option
 from ._outputs import require_writable
+from ._page import save_page
 from .cmd_check import one_run, progress
 
 if TYPE_CHECKING:
     from traincheck.diff.difference import Difference
+    from traincheck.store.reader import TraceReader
 
 _NAME = "report.html"
 
@@ -90,7 +91,6 @@ def report(**options: Any) -> int:
     require_writable(options["output"])
     config = configuration(options)
     run = one_run(options["directory"])
-    difference = _difference(run, options["against"])
     reader = TraceReader(run, may_be_empty=True)
     engine = make_engine(
         [*options["invariants"], *map(preset_path, options["presets"])],
@@ -99,26 +99,24 @@ def report(**options: Any) -> int:
         sources=SourceFiles(lambda: root_of(reader), trusted_folders(run)),
         program=lambda: program_of(reader),
     )
+    other, difference = _compared(run, options["against"])
     with progress(reader):
-        html, found = page_of_run(engine, reader, difference=difference)
+        html, found = page_of_run(engine, reader, against=other, difference=difference)
     path = Path(options["output"])
-    _write(path, html)
-    click.echo(f"{conclusion(found)}; page in {path} ({len(html) / 1e3:,.0f} kB)", err=True)
+    save_page(str(path), html)
+    size = f"{len(html.encode()) / 1e3:,.0f} kB"
+    click.echo(f"{conclusion(found)}; page in {path} ({size})", err=True)
     if options["opens"]:
         webbrowser.open(path.absolute().as_uri())
     return 0
 
 
-def _difference(run: Path, against: str | None) -> Difference | None:
+def _compared(run: Path, against: str | None) -> tuple[TraceReader | None, Difference | None]:
+    """The other run, and what it differs by from this one."""
     if against is None:
-        return None
+        return None, None
     from traincheck.diff.library import diff
+    from traincheck.store.reader import TraceReader
 
-    return diff(one_run(against), run)
-
-
-def _write(path: Path, html: str) -> None:
-    try:
-        path.write_text(html, encoding="utf-8")
-    except OSError as error:
-        raise OutputError(f"{path} cannot be written: {error.strerror}") from error
+    other = one_run(against)
+    return TraceReader(other), diff(other, run)

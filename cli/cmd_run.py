@@ -17,12 +17,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from traincheck.collect.launch.settings import MOST_STEPS
+from traincheck.errors import TraincheckError
 from traincheck.schema.findings import FINDINGS
 
 from . import _completion
 from ._broken_pipe import ignore_closed_stderr, line_start
 from ._check_options import configuration, presentation, selection_options, stall_option
-from ._outputs import report_option, reports_of, write_report
+from ._outputs import report_option, reports_of, require_writable, write_report
+from ._page import html_option, write_page
 from ._program_args import (
     PROGRAM,
     ProgramCommand,
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from traincheck.check.suppression.baseline import Baseline
     from traincheck.collect.launch.settings import Settings
     from traincheck.config import Config
+    from traincheck.schema.findings import Report
 
 _TRACES = "traces"
 _MAX_TRACE = 100_000_000  # bytes
@@ -90,6 +93,7 @@ _MAX_TRACE = 100_000_000  # bytes
     "--write-baseline.",
 )
 @report_option
+@html_option
 @click.option(
     "--max-trace",
     type=Size(),
@@ -139,6 +143,7 @@ def run(ctx: click.Context, /, **options: Any) -> int:
 
     command = program_command(ctx.meta[PROGRAM], "traincheck run")
     sinks = reports_of(options["reports"])
+    require_writable(options["html"])
     config = configuration(options)
     shown = presentation(options, config)
     baseline = _baseline(options["baseline"])
@@ -158,6 +163,7 @@ def run(ctx: click.Context, /, **options: Any) -> int:
     outcome = launch(command, settings, on_start=live.start)
     report = live.finish()
     report = replace(report, presentation=shown)
+    _write_page(options["html"], directory, report)
     has_news = bool(report.findings) or outcome.exit_status != 0
     is_kept = options["output"] or options["keep"] or (has_news and outcome.processes > 0)
     trace = f"{shlex.quote(str(directory))}; full report: {check_command_line(directory, options)}"
@@ -173,6 +179,15 @@ def run(ctx: click.Context, /, **options: Any) -> int:
         write_report(report, sink, path)
     status = report.exit_status
     return status if status == FINDINGS else outcome.exit_status or status
+
+
+def _write_page(path: str | None, directory: Path, report: Report) -> None:
+    """The page, before the trace may be discarded. The summary is written in any case."""
+    try:
+        write_page(path, directory, report=report)
+    except TraincheckError as error:
+        with ignore_closed_stderr():
+            click.echo(f"{line_start(sys.stderr)}traincheck: no page: {error.message}", err=True)
 
 
 def _limit(options: dict[str, Any]) -> int | None:

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import json
-import math
 import sys
 import tracemalloc
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from tests.builders import MLP, TraceBuilder, healthy_run
+from tests.builders import TraceBuilder, healthy_run
+from tests.collect.recording import recording
 from tests.perfetto.reading import Timeline, read_timeline
-from tests.ranks import merged
 from traincheck.cli.main import main
-from traincheck.page.course import GRADIENT, LOSS, RATE, Course
+from traincheck.page.course import LOSS, RATE
 from traincheck.perfetto.export import export_perfetto
-from traincheck.schema.events import CallEvent, Event, StepEvent
+from traincheck.schema.events import Event, StepEvent
 from traincheck.schema.torch_api import Families
 from traincheck.store.reader import TraceReader
 from traincheck.store.writer import TraceWriter
@@ -36,21 +37,28 @@ def timeline(events: list[Event], tmp_path: Path) -> Timeline:
     return read_timeline(tmp_path / "run.pftrace")
 
 
-def test_every_call_is_a_slice_inside_the_one_that_made_it(tmp_path: Path) -> None:
-    events = healthy_run(3)
-    calls = [event for event in events if isinstance(event, CallEvent)]
-    found = timeline(events, tmp_path)
+def test_every_call_of_a_real_run_is_a_slice_inside_the_one_that_made_it(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    with recording(tmp_path / "run") as run:
+        net = torch.nn.Sequential(torch.nn.Sequential(torch.nn.Linear(4, 4)), torch.nn.Linear(4, 1))
+        optimizer = torch.optim.Adam(net.parameters())
+        for _ in range(3):
+            optimizer.zero_grad()
+            net(torch.randn(8, 4)).square().mean().backward()
+            optimizer.step()
+    export_perfetto(TraceReader(run.folder), tmp_path / "run.pftrace")
+    found = read_timeline(tmp_path / "run.pftrace")
     slices = found.slices[found.track("rank 0", "main thread")]
-    assert len(slices) == len(calls) > 20
-    spans = {call.span: call for call in calls}
+    calls = {call.span: call for call in run.of("call")}
     depths = {}
-    for call in calls:
+    for call in calls.values():
         parent, depth = call.parent, 0
-        while parent in spans:
-            parent, depth = spans[parent].parent, depth + 1
+        while parent in calls:
+            parent, depth = calls[parent].parent, depth + 1
         depths[call.module or call.api, call.start_ns] = depth
     assert {(s.name, s.begin): s.depth for s in slices} == depths
-    assert max(depths.values()) >= 2
+    assert max(depths.values()) >= 3
+    assert all(one.begin <= one.end for one in slices)
 
 
 def test_steps_are_slices_one_after_the_other(tmp_path: Path) -> None:
@@ -59,7 +67,7 @@ def test_steps_are_slices_one_after_the_other(tmp_path: Path) -> None:
     steps = found.slices[found.track("rank 0", "steps")]
     assert [step.name for step in steps] == [f"step {n}" for n in range(5)]
     assert [step.category for step in steps] == ["step"] * 3 + ["step not recorded"] * 2
-    assert all(one.end <= other.begin for one, other in zip(steps, steps[1:]))
+    assert all(one.end <= other.begin for one, other in pairwise(steps))
 
 
 def test_counters_are_the_numbers_of_the_trace(tmp_path: Path) -> None:
@@ -78,7 +86,7 @@ def test_counters_are_the_numbers_of_the_trace(tmp_path: Path) -> None:
 
 def test_a_number_that_is_not_finite_is_a_mark(tmp_path: Path) -> None:
     builder = TraceBuilder().process().model().optimizer().begin_step().batch().forward("Net")
-    builder.call(Families.BACKWARD, args={"tensors": {"value": math.inf}})
+    builder.call(Families.BACKWARD, args={"tensors": {"value": "inf"}})
     found = timeline(builder.build(), tmp_path)
     assert [mark.name for mark in found.instants[found.track("rank 0", "steps")]] == [
         "loss is not finite"

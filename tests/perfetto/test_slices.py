@@ -1,4 +1,4 @@
-"""Calls in the order in which they begin: whatever their times, ends match and children are inside."""
+"""Calls in the order in which they begin: ends match, and children are inside their parents."""
 
 from __future__ import annotations
 

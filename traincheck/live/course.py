@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from traincheck.metrics.trace import Gathered
@@ -27,7 +27,7 @@ class LiveCourse(Course):
 
     Attributes:
         stage: of the last step or change of stage.
-        latest: curve -> what it is of -> rank -> its last number.
+        latest: curve -> what it is of -> rank -> its last number; infinite if it is not finite.
         latest_of_layers: map -> layer -> rank -> its last number.
         view: which metrics a monitored run was asked for; None for all.
     """
@@ -63,13 +63,15 @@ class LiveCourse(Course):
     def curve(self, name: str, of: str, rank: int, step: int, value: float) -> None:
         """Enter a number of a curve."""
         super().curve(name, of, rank, step, value)
-        self.latest[name][of][rank] = value
+        self.latest[name][of][rank] = value if math.isfinite(value) else math.inf
 
-    def layer(self, name: str, layer: str, rank: int, step: int, value: float) -> None:
-        """Enter a number of a layer into a map."""
-        super().layer(name, layer, rank, step, value)
-        if layer not in self.left_out:
-            self.latest_of_layers[name][layer][rank] = value
+    def layers(self, name: str, rank: int, step: int, numbers: Mapping[str, float]) -> None:
+        """Enter numbers of layers in a step into a map."""
+        super().layers(name, rank, step, numbers)
+        kept, rows = self.latest_of_layers[name], self.maps[name].rows
+        for layer, value in numbers.items():
+            if layer in rows:
+                kept[layer][rank] = value if math.isfinite(value) else math.inf
 
     def settle(self) -> None:
         """Enter the metrics of the last step: nothing follows that would complete it."""
@@ -121,19 +123,18 @@ class LiveCourse(Course):
         known = sorted(self.maps, key=lambda name: name != GRADIENT)
         return [*known, *([SPREAD] if len(self.ranks) > 1 and known else [])]
 
-    def layers(self) -> list[str]:
+    def names(self) -> list[str]:
         """All layers with a number, in the order of the model."""
         known = dict.fromkeys(layer for found in self.maps.values() for layer in found.rows)
         return self.in_model_order(known)
 
     def history(self, name: str, layer: str) -> list[float]:
-        """The largest number of each column of the axis, over all ranks; NaN where there is none.
-
-        That of the spread is the history of the first map.
-        """
-        shown = self.columns[0] if name == SPREAD else name
-        rows = self.maps[shown].rows.get(layer, {}) if shown in self.maps else {}
-        return largest([row.high for row in rows.values()])
+        """The largest number of all ranks in each column of the axis; NaN where there is none."""
+        grid = self.maps.get(self.columns[0] if name == SPREAD else name)
+        if grid is None:
+            return []
+        found = grid.spread([layer]) if name == SPREAD else grid.highest([layer])
+        return [] if found is None else [float(number) for number in found[0]]
 
     def curve_history(self, name: str) -> list[float]:
         """The same of a curve."""

@@ -131,6 +131,7 @@ def _header(scene: Scene, width: int) -> Text:
     course, status = scene.course, scene.status
     step = course.last_step
     rate = course.steps_per_s
+    skipped = max((n - course.recorded[rank] for rank, n in course.steps.items()), default=0)
     state = status.state + (f" ({status.exit_status})" if status.state == "failed" else "")
     parts = [
         Text(printable(Path(scene.program).name), style="bold"),
@@ -139,7 +140,7 @@ def _header(scene: Scene, width: int) -> Text:
         Text(f"{rate:.3g} steps/s" if rate is not None else ""),
         Text(counted(max(1, len(course.ranks)), "rank")),
         Text(f"mode {course.stage}"),
-        Text(f"{course.skipped:,} steps not recorded" if course.skipped else ""),
+        Text(f"{skipped:,} steps not recorded" if skipped else ""),
     ]
     return _joined(parts, width)
 
@@ -246,7 +247,7 @@ def _layers(scene: Scene, choice: Choice, width: int, room: int | None) -> list[
 
 def sorted_layers(course: LiveCourse, choice: Choice) -> list[str]:
     """The layers that are chosen, in the chosen order; layers without the number come last."""
-    names = [name for name in course.layers() if choice.only.lower() in name.lower()]
+    names = [name for name in course.names() if choice.only.lower() in name.lower()]
     if choice.sort not in course.columns:
         return names[::-1] if choice.is_reversed else names
     value: Callable[[str], float] = lambda name: course.value(choice.sort, name)  # noqa: E731

@@ -5,8 +5,16 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 _MOST = 1024  # columns
+
+
+class Folding(Protocol):
+    """Numbers on an axis."""
+
+    def fold(self) -> None:
+        """Make one column of two."""
 
 
 class Axis:
@@ -15,27 +23,33 @@ class Axis:
     Attributes:
         width: steps of one column, a power of two.
         last: the largest step so far; -1 before the first.
+        most: the largest number of columns.
     """
 
     def __init__(self, most: int = _MOST) -> None:
         self.width = 1
         self.last = -1
         self.most = most
-        self._rows: list[Row] = []
+        self._on: list[Folding] = []
 
     def row(self) -> Row:
         """A new row of numbers on this axis."""
         made = Row(self)
-        self._rows.append(made)
+        self.carry(made)
         return made
+
+    def carry(self, numbers: Folding) -> None:
+        """Fold these numbers, too, when the width doubles."""
+        self._on.append(numbers)
 
     def column(self, step: int) -> int:
         """The column of a step; makes room for it."""
-        self.last = max(self.last, step)
-        while step // self.width >= self.most:
-            self.width *= 2
-            for row in self._rows:
-                row.fold()
+        if step > self.last:
+            self.last = step
+            while step // self.width >= self.most:
+                self.width *= 2
+                for numbers in self._on:
+                    numbers.fold()
         return step // self.width
 
     @property
@@ -45,7 +59,7 @@ class Axis:
 
 
 class Row:
-    """The numbers of one thing: the lowest and the highest in each column; NaN where there is none.
+    """The numbers of one curve: the lowest and the highest in each column; NaN where there is none.
 
     An infinity stands for all numbers that are not finite.
     """
@@ -70,17 +84,10 @@ class Row:
             self.low[column] = min(low, number)
             self.high[column] = max(self.high[column], number)
 
-    def empty(self) -> Row:
-        """Another row on the same columns, which is not extended any more."""
-        return Row(self._axis)
-
     def fold(self) -> None:
         """Make one column of two."""
         self.low = _folded(self.low, min)
         self.high = _folded(self.high, max)
-
-    def __bool__(self) -> bool:
-        return bool(self.high)
 
 
 def _folded(numbers: array[float], of: Callable[[Sequence[float]], float]) -> array[float]:

@@ -1,34 +1,35 @@
-"""The page of a run: read it once, with the check engine beside it, and render."""
+"""The page of a run, of a difference or of a profile: take in the events once, and render."""
 
 from __future__ import annotations
 
-import io
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
 
 from traincheck.api import conclude
-from traincheck.check.engine import Engine
-from traincheck.metrics.series import Metrics
+from traincheck.errors import UsageError
 from traincheck.metrics.trace import read_run
+from traincheck.page import sections
 from traincheck.page.course import Course
-from traincheck.page.data import numbers_of
+from traincheck.page.data import Sides, numbers_of
 from traincheck.page.inspector import Inspector
 from traincheck.page.render import render
-from traincheck.report.difference.text import write_text
+from traincheck.profile.reading import Profile, profiles_of
+from traincheck.report.difference.lines import labels
 from traincheck.report.json_report import report_json
-from traincheck.report.sentences import conclusion
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Report
 from traincheck.store.reader import TraceReader
 from traincheck.version import VERSION
 
 if TYPE_CHECKING:
+    from traincheck.check.engine import Engine
     from traincheck.diff.difference import Difference
-    from traincheck.store.manifest import Manifest
+    from traincheck.metrics.series import Metrics
 
 _MOST_LISTED = 60  # marks that are listed as text
+_MOST_FINDINGS = 100
 # Metrics that are drawn by layer: kind of tensor and statistic -> name of the map.
 _DRAWN = {
     ("activation", "rms"): "activation rms",
@@ -36,174 +37,173 @@ _DRAWN = {
     ("gradient", "norm"): "gradient norm by variable",
     ("activation_difference", "rms"): "rms of the difference to the reference",
 }
-_LEVELS = ("error", "warning", "info")
 
 
 class Watcher:
     """Takes in the events of a run for its page.
 
+    Args:
+        wanted: steps and their ranks to show in detail.
+
     Attributes:
-        course: over the steps. inspector: of a few steps.
+        course: over the steps. inspector: of a few steps. profiled: the events of profiled steps.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, wanted: Iterable[tuple[int | None, int]] = ()) -> None:
         self.course = Course()
-        self.inspector = Inspector()
+        self.inspector = Inspector(wanted)
+        self.profiled: list[Event] = []
+
+    def add(self, event: Event) -> None:
+        """Take in an event."""
+        self.course.add(event)
+        self.inspector.add(event)
+        if event.kind == "profile":
+            self.profiled.append(event)
 
     def feed(self, engine: Engine, events: Iterable[Event]) -> None:
         """Feed the events to the engine and to the page, in one pass."""
-        observe, course, inspector = engine.observe, self.course.add, self.inspector.add
+        observe, add = engine.observe, self.add
         for event in events:
             if observe(event):
                 self.inspector.dispute(event.rank)
-            course(event)
-            inspector(event)
+            add(event)
 
 
-def page_of_run(engine: Engine, reader: TraceReader, **more: Any) -> tuple[str, Report]:
-    """The page of a recorded run, and the report that it shows.
+def page_of_run(
+    engine: Engine,
+    reader: TraceReader,
+    *,
+    against: TraceReader | None = None,
+    difference: Difference | None = None,
+) -> tuple[str, Report]:
+    """Check a recorded run and make its page.
 
     Args:
         engine: of the checks; takes in the events.
         reader: of the run.
-        more: see `page`.
+        against: another run, which is drawn beside it.
+        difference: between that run (A) and this one (B).
+
+    Returns:
+        The HTML, and the report that it shows.
 
     Raises:
-        TraceFormatError: the run cannot be read.
+        TraceFormatError: a run cannot be read.
     """
-    watcher = Watcher()
+    watcher = Watcher(_first_of(difference))
     watcher.feed(engine, reader.events())
     report = conclude(engine, reader)
-    if reader.manifest is not None and reader.manifest.settings.get("monitor"):
-        add_metrics(watcher.course, read_run(reader))
-    made = page(report, watcher, manifest=reader.manifest, run=str(reader.path), **more)
-    return made, report
+    shown = Shown(report=report, difference=difference)
+    return _page(watcher, reader, shown, against), report
 
 
-def add_metrics(course: Course, metrics: Metrics) -> None:
-    """Enter the numbers of `traincheck monitor` that are drawn by layer."""
-    for key, values in metrics.items():
-        subject, _, rest = key.partition("/")
-        layer, _, statistic = rest.rpartition("/")
-        name = _DRAWN.get((subject, statistic))
-        for step, value in values.items() if name is not None else ():
-            course.layer(name or "", layer, 0, step, abs(value))
-
-
-def page(
-    report: Report,
-    watcher: Watcher,
-    *,
-    manifest: Manifest | None = None,
-    run: str = "",
-    difference: Difference | None = None,
-    layers: Mapping[str, Any] | None = None,
-) -> str:
-    """The HTML of a page.
+def page_of(reader: TraceReader, shown: Shown, *, against: TraceReader | None = None) -> str:
+    """The page of results that are known, with the run that they are about.
 
     Args:
-        report: the findings.
-        watcher: that has taken in the events of the run.
-        manifest: of the run.
-        run: its directory.
-        difference: to another run.
-        layers: of a profile: ``about``, ``columns`` and ``rows`` of text.
+        reader: of the run.
+        shown: the results.
+        against: another run, which is drawn beside it.
+
+    Raises:
+        TraceFormatError: a run cannot be read.
     """
-    told = report_json(report)
-    first = difference.first.step if difference is not None and difference.first else None
-    data = numbers_of(watcher.course, report.findings, first)
+    found = shown.report.findings if shown.report is not None else ()
+    wanted = [*_first_of(shown.difference), *((one.first_step, one.rank) for one in found)]
+    watcher = Watcher(wanted)
+    for event in reader.events():
+        watcher.add(event)
+    return _page(watcher, reader, shown, against)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """The results that a page shows; None for those that there are not."""
+
+    report: Report | None = None
+    difference: Difference | None = None
+    profile: Profile | None = None
+
+
+def _first_of(difference: Difference | None) -> list[tuple[int | None, int]]:
+    first = difference.first if difference is not None else None
+    return [] if first is None else [(first.step_b, first.rank)]
+
+
+def _page(watcher: Watcher, reader: TraceReader, shown: Shown, against: TraceReader | None) -> str:
+    course, report, difference = watcher.course, shown.report, shown.difference
+    profiles = profiles_of(watcher.profiled)
+    profile = shown.profile or next(iter(profiles.values()), None)
+    _add_monitored(course, reader)
+    sides = None
+    if difference is not None and against is not None:
+        sides = _sides(difference, against, course)
+    findings = report.findings if report is not None else ()
+    data = numbers_of(course, findings, sides)
+    told = report_json(report) if report is not None else None
     context = {
-        "title": _title(report, manifest),
-        "verdict": _verdict(report),
-        "environment": _environment(report, manifest, watcher.course),
-        "findings": told["findings"],
-        "difference": _difference(difference),
+        "title": sections.title(report, reader.manifest),
+        "verdict": sections.verdict(report, difference, profile),
+        "environment": sections.environment(report, reader.manifest, course),
+        "findings": told["findings"][:_MOST_FINDINGS] if told is not None else None,
+        "findings_left_out": max(len(findings) - _MOST_FINDINGS, 0),
+        "difference": sections.difference_section(difference),
         "marks": data["marks"][:_MOST_LISTED],
+        "has_curves": bool(data["curves"]),
         "has_maps": bool(data["maps"]),
         "inspected": [asdict(step) for step in watcher.inspector.steps],
-        "layers": layers,
-        "ranks": _ranks(report, watcher.course),
-        "observed": _observed(told, report),
+        "layers": sections.layers_section(profile),
+        "ranks": sections.ranks_section(report, course),
+        "observed": sections.observed_section(told),
         "version": VERSION,
-        "run": run,
+        "run": _name(reader),
     }
     return render(context, data)
 
 
-def _title(report: Report, manifest: Manifest | None) -> str:
-    if report.program:
-        return report.program
-    return manifest.run_id if manifest is not None and manifest.run_id else "a training run"
+def _name(reader: TraceReader) -> str:
+    """What the run is called, wherever it lies."""
+    manifest = reader.manifest
+    return (manifest.run_id if manifest is not None else "") or reader.path.name
 
 
-def _verdict(report: Report) -> dict[str, str]:
-    severities = {finding.severity for finding in report.findings}
-    level = next((one for one in _LEVELS if one in severities), "")
-    if level in ("", "info"):
-        level = "warning" if report.is_empty or report.is_partial else "good"
-    return {"level": level, "text": conclusion(report).removeprefix("traincheck: ")}
+def _sides(difference: Difference, against: TraceReader, course: Course) -> Sides:
+    """The other run on the axis of this one; a resumed run begins where it continues."""
+    first, resume, shift = difference.first, difference.resume, 0
+    if first is not None:
+        shift = first.step_b - first.step
+    elif resume is not None:
+        shift = -resume.step
+    other = Course(course.axis, shift)
+    for event in against.events():
+        other.add(event)
+    _add_monitored(other, against)
+    return Sides(
+        course=other, names=labels(difference), first=None if first is None else first.step_b
+    )
 
 
-def _environment(
-    report: Report, manifest: Manifest | None, course: Course
-) -> list[tuple[str, str]]:
-    rows = [
-        ("steps", f"{report.steps:,}, {report.checked_steps:,} of them recorded"),
-        ("ranks", str(report.ranks)),
-        ("events", f"{report.events:,}"),
-        ("optimizers", ", ".join(f"{o} {c}" for o, c in course.optimizers.items())),
-    ]
-    if manifest is not None:
-        made = manifest.created_with
-        rows += [
-            ("command", " ".join(manifest.command)),
-            ("started", manifest.started or ""),
-            ("ended", _end(manifest)),
-            ("machine", " ".join(str(made[k]) for k in ("hostname", "platform") if k in made)),
-            ("versions", " ".join(f"{k} {made[k]}" for k in ("traincheck", "python") if k in made)),
-        ]
-    return [(name, value) for name, value in rows if value]
+def _add_monitored(course: Course, reader: TraceReader) -> None:
+    """Enter the numbers of `traincheck monitor` that are drawn by layer."""
+    if reader.manifest is None or not reader.manifest.settings.get("monitor"):
+        return
+    try:
+        metrics = read_run(reader)
+    except UsageError:  # it has none
+        return
+    add_metrics(course, metrics)
 
 
-def _end(manifest: Manifest) -> str:
-    if manifest.ended is None:
-        return "not known to have ended"
-    status = manifest.signal or f"exit status {manifest.exit_status}"
-    return f"{manifest.ended}, {status}"
-
-
-def _difference(difference: Difference | None) -> dict[str, str] | None:
-    if difference is None:
-        return None
-    text = io.StringIO()
-    write_text(difference, text)
-    return {"a": difference.a, "b": difference.b, "text": text.getvalue().rstrip()}
-
-
-def _ranks(report: Report, course: Course) -> list[dict[str, Any]]:
-    found: dict[int, list[str]] = defaultdict(list)
-    for finding in report.findings:
-        found[finding.rank].append(finding.code)
-    return [
-        {"rank": rank, "steps": course.steps[rank], "findings": found[rank]}
-        for rank in sorted(course.ranks)
-    ]
-
-
-def _observed(told: Mapping[str, Any], report: Report) -> dict[str, Any]:
-    reasons: dict[str, set[str]] = defaultdict(set)
-    for entry in told["not_observable"]:
-        reasons[entry["reason"]].add(entry["code"] or entry["check"])
-    summary = told["summary"]
-    counts = [f"{n:,} {name.replace('_', ' ')}" for name, n in summary.items() if _is_verdict(name)]
-    ordered: list[tuple[str, Sequence[str]]] = sorted((r, sorted(c)) for r, c in reasons.items())
-    return {
-        "text": f"Of {len(report.verdicts):,} checks: {', '.join(counts)}.",
-        "notes": list(told["notes"]),
-        "reasons": ordered,
-        "undecided": len(told["not_observable"]),
-    }
-
-
-def _is_verdict(name: str) -> bool:
-    return name not in ("events", "steps", "checked_steps", "ranks")
+def add_metrics(course: Course, metrics: Metrics) -> None:
+    """Enter the metrics that are drawn by layer."""
+    maps: dict[tuple[str, int], dict[str, float]] = defaultdict(dict)
+    for key, values in metrics.items():
+        subject, _, rest = key.partition("/")
+        layer, _, statistic = rest.rpartition("/")
+        name = _DRAWN.get((subject, statistic))
+        if name is not None:
+            for step, value in values.items():
+                maps[name, step][layer] = abs(value)
+    for (name, step), numbers in maps.items():
+        course.layers(name, 0, step, numbers)

@@ -1,4 +1,4 @@
-"""The course of a run over its steps: curves, stages, marks, and one row a layer of each map.
+"""The course of a run over its steps: curves, stages, marks, and maps of layers.
 
 Takes in the events of a run once, beside the check engine. Its memory is bounded by the columns of
 the axis and the names of the run.
@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from traincheck.page.axis import Axis, Row
+from traincheck.page.grid import Grid
 from traincheck.schema.events import (
     CallEvent,
     CheckpointEvent,
@@ -24,7 +25,6 @@ from traincheck.schema.events import (
 )
 from traincheck.schema.torch_api import Families
 
-_MOST_LAYERS = 2000  # rows of a map that are followed
 _MOST_MARKS = 400
 _MAPS = {"gradient": "gradient norm", "parameter": "parameter norm"}  # by role of the variable
 LOSS, RATE, GRADIENT = "loss", "learning rate", "gradient norm"
@@ -33,28 +33,17 @@ _MODEL = "model"  # the mark of a model that was found, with its modules
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Something that happened once: a checkpoint, a warning, the end.
+    """Something that happened once: a checkpoint.
 
     Attributes:
         step: when; None before the first step.
-        kind: "save", "load", "end", "gap".
+        kind: "save" or "load".
         text: for people.
     """
 
     step: int | None
     kind: str
     text: str
-
-
-@dataclass(slots=True)
-class Layers:
-    """One number for each layer and step: a map.
-
-    Attributes:
-        rows: name -> rank -> its numbers.
-    """
-
-    rows: dict[str, dict[int, Row]] = field(default_factory=dict)
 
 
 class Course:
@@ -64,29 +53,32 @@ class Course:
         axis: of all rows.
         curves: name -> what it is of -> rank -> numbers; ``curves["loss"][""][0]``.
         maps: name -> numbers of layers.
+        shift: is added to the steps of the run. Steps before 0 are left out then.
         marks: in order.
         evaluations: steps after which the run evaluated, one row with the number of its forwards.
         modules: paths of modules in the order of their models.
         ranks: that recorded steps.
-        skipped: steps that were not recorded.
-        left_out: layers beyond the limit.
+        variables: names of parameters in the order in which they were found.
+        steps: rank -> number of steps. recorded: of those that were recorded.
+        optimizers: name -> class.
     """
 
-    def __init__(self) -> None:
-        self.axis = Axis()
+    def __init__(self, axis: Axis | None = None, shift: int = 0) -> None:
+        self.axis = axis or Axis()
+        self.shift = shift
         self.curves: dict[str, dict[str, dict[int, Row]]] = defaultdict(lambda: defaultdict(dict))
-        self.maps: dict[str, Layers] = defaultdict(Layers)
+        self.maps: dict[str, Grid] = {}
         self.marks: list[Mark] = []
         self.evaluations: dict[int, Row] = {}
         self.modules: dict[str, str] = {}
         self.variables: dict[str, None] = {}
         self.ranks: set[int] = set()
         self.steps: dict[int, int] = defaultdict(int)
-        self.skipped = 0
-        self.left_out: set[str] = set()
+        self.recorded: dict[int, int] = defaultdict(int)
         self.optimizers: dict[str, str] = {}
         # Rank -> map -> variable -> norm, of the step that goes on
         self._norms: dict[int, dict[str, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
+        self._layers: dict[str, str] = {}  # variable -> its layer
 
     def add(self, event: Event) -> None:
         """Take in an event. Frequent kinds are tested first."""
@@ -116,27 +108,24 @@ class Course:
             # The last scan of the step counts: gradients of micro-batches accumulate
             self._norms[event.rank][name][event.name] = value
 
-    def layer(self, name: str, layer: str, rank: int, step: int, value: float) -> None:
-        """Enter a number of a layer into a map."""
-        rows = self.maps[name].rows
-        ranks = rows.get(layer)
-        if ranks is None:
-            if len(rows) >= _MOST_LAYERS:
-                self.left_out.add(layer)
-                return
-            ranks = rows[layer] = {}
-        row = ranks.get(rank)
-        if row is None:
-            row = ranks[rank] = self.axis.row()
-        row.add(step, value)
+    def layers(self, name: str, rank: int, step: int, numbers: Mapping[str, float]) -> None:
+        """Enter numbers of layers in a step into a map."""
+        grid = self.maps.get(name)
+        if grid is None:
+            grid = self.maps[name] = Grid(self.axis)
+        if step + self.shift >= 0:
+            grid.add(rank, step + self.shift, numbers)
 
     def curve(self, name: str, of: str, rank: int, step: int, value: float) -> None:
         """Enter a number of a curve."""
-        ranks = self.curves[name][of]
+        self._enter(self.curves[name][of], rank, step, value)
+
+    def _enter(self, ranks: dict[int, Row], rank: int, step: int, value: float) -> None:
         row = ranks.get(rank)
         if row is None:
             row = ranks[rank] = self.axis.row()
-        row.add(step, value)
+        if step + self.shift >= 0:
+            row.add(step + self.shift, value)
 
     def _call(self, event: CallEvent) -> None:
         if event.step is None:
@@ -146,10 +135,7 @@ class Course:
             if value is not None:
                 self.curve(LOSS, "", event.rank, event.step, value)
         elif event.root and not event.grad_enabled and event.stage == "eval":
-            row = self.evaluations.get(event.rank)
-            if row is None:
-                row = self.evaluations[event.rank] = self.axis.row()
-            row.add(event.step, 1.0)
+            self._enter(self.evaluations, event.rank, event.step, 1.0)
 
     def _step(self, event: StepEvent) -> None:
         if event.step is None:
@@ -157,27 +143,36 @@ class Course:
         rank = event.rank
         self.ranks.add(rank)
         self.steps[rank] += 1
-        self.axis.column(event.step)
+        self.axis.column(max(event.step + self.shift, 0))
         if not event.recorded:
-            self.skipped += 1
             return
+        self.recorded[rank] += 1
         for optimizer, rates in event.lr.items():
             for index, rate in enumerate(rates):
                 group = f"{optimizer} group {index}" if len(rates) > 1 else optimizer
                 self.curve(RATE, group, rank, event.step, float(rate))
         for name, norms in self._norms.pop(rank, {}).items():
-            squares: dict[str, float] = defaultdict(float)
-            for variable, norm in norms.items():
-                squares[variable.rpartition(".")[0] or variable] += norm * norm
-            for layer, square in squares.items():
-                self.layer(name, layer, rank, event.step, math.sqrt(square))
+            squares = self._squares(norms)
+            roots = {layer: math.sqrt(square) for layer, square in squares.items()}
+            self.layers(name, rank, event.step, roots)
             if name == GRADIENT:
                 self.curve(GRADIENT, "", rank, event.step, math.sqrt(sum(squares.values())))
+
+    def _squares(self, norms: Mapping[str, float]) -> dict[str, float]:
+        """The sum of squares of the variables of each layer."""
+        known, squares = self._layers, dict[str, float]()
+        for variable, norm in norms.items():
+            layer = known.get(variable)
+            if layer is None:
+                layer = known[variable] = variable.rpartition(".")[0] or variable
+            squares[layer] = squares.get(layer, 0.0) + norm * norm
+        return squares
 
     def _checkpoint(self, event: CheckpointEvent) -> None:
         if event.op in ("save", "load"):
             text = f"{event.op} {event.path or event.target or ''}".strip()
-            self._note(Mark(event.step, event.op, text))
+            step = None if event.step is None else max(event.step + self.shift, 0)
+            self._note(Mark(step, event.op, text))
 
     def _mark(self, event: MarkEvent) -> None:
         if event.text == _MODEL:
@@ -208,4 +203,6 @@ def _value(given: Any) -> float | None:
     if isinstance(given, list) and len(given) == 1:
         given = given[0]
     value = given.get("value") if isinstance(given, dict) else None
+    if isinstance(value, str):  # as traces have numbers that are not finite
+        return float(value) if value in ("nan", "inf", "-inf") else None
     return float(value) if isinstance(value, (int, float)) else None

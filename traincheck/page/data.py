@@ -3,43 +3,86 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median_low
 from typing import Any
 
+import numpy as np
+
 from traincheck.page.axis import Row
-from traincheck.page.course import Course, Layers
+from traincheck.page.course import GRADIENT, Course
 from traincheck.page.encode import cells, curve, folded
+from traincheck.page.grid import Numbers, apart
 from traincheck.schema.findings import Finding
 
-_MOST_CELLS = 220_000  # of one map: 290 kB of text
+_MOST_CELLS = 640_000  # of all maps: 0.85 MB of text
+_MOST_OF_MAP = 220_000
 _MOST_LAYERS = 400  # rows of one map
-_MOST_CURVES = 12  # of one kind: parameter groups, ranks
-SPREAD = "spread of ranks"
+_MOST_CURVES = 6  # of one kind: parameter groups, ranks
+_APART = 2  # ranks that have a curve each
+_MOST_MARKS = 300
+_LONGEST = 300  # characters of a name
+_FIRST = (GRADIENT, "activation rms", "update over parameter")  # maps that come first
+SPREAD, AGAINST = "spread of ranks", "difference to the other run"
 
 
-def numbers_of(course: Course, findings: Iterable[Finding], first: int | None) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sides:
+    """Another run beside the one of the page, on the same axis.
+
+    Attributes:
+        course: of the other run.
+        names: of the other run and of this one.
+        first: step of the first difference; None if there is none.
+    """
+
+    course: Course
+    names: tuple[str, str]
+    first: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Map:
+    """A map before its columns are chosen. of: how many of its columns share one cell."""
+
+    name: str
+    layers: Sequence[str]
+    left_out: int
+    numbers: Numbers
+    of: int
+
+
+def numbers_of(
+    course: Course, findings: Iterable[Finding] = (), sides: Sides | None = None
+) -> dict[str, Any]:
     """Everything that is drawn.
 
     Args:
         course: of the run.
         findings: to mark.
-        first: the step of the first difference to another run; None if there is none.
+        sides: another run to draw beside it.
     """
+    axis = course.axis
+    marks = [*_finding_marks(findings), *_course_marks(course)]
+    if sides is not None and sides.first is not None:
+        marks.insert(0, {"step": sides.first, "kind": "difference", "text": "first difference"})
     return {
-        "axis": {"width": course.axis.width, "columns": course.axis.columns},
-        "curves": list(_curves(course)),
-        "maps": list(_maps(course)),
+        "axis": {"width": axis.width, "columns": axis.columns},
+        "curves": list(_curves(course, sides)),
+        "maps": list(_encoded(course, _maps(course, sides))),
         "evaluations": [
-            index * course.axis.width
-            for index, number in enumerate(_highest(course.evaluations.values()))
-            if not math.isnan(number)
+            index * axis.width
+            for index, numbers in enumerate(_columns(course.evaluations.values()))
+            if numbers
         ],
-        "marks": [
-            *({"step": m.step or 0, "kind": m.kind, "text": m.text} for m in course.marks),
-            *_finding_marks(findings),
-            *([{"step": first, "kind": "difference", "text": "first difference"}] if first else []),
-        ],
+        "marks": sorted(marks[:_MOST_MARKS], key=lambda mark: mark["step"]),
     }
+
+
+def _course_marks(course: Course) -> Iterator[dict[str, Any]]:
+    for mark in course.marks:
+        yield {"step": mark.step or 0, "kind": mark.kind, "text": mark.text[:_LONGEST]}
 
 
 def _finding_marks(findings: Iterable[Finding]) -> Iterator[dict[str, Any]]:
@@ -47,83 +90,119 @@ def _finding_marks(findings: Iterable[Finding]) -> Iterator[dict[str, Any]]:
         yield {
             "step": finding.first_step or 0,
             "kind": finding.severity,
-            "text": f"{finding.code}: {finding.title}",
+            "text": f"{finding.code}: {finding.title}"[:_LONGEST],
             "finding": number,
         }
 
 
-def _curves(course: Course) -> Iterator[dict[str, Any]]:
-    for name, parts in course.curves.items():
-        lines = [(of, rank, row) for of, ranks in parts.items() for rank, row in ranks.items()]
-        several = len({rank for _, rank, _ in lines}) > 1
-        for of, rank, row in lines[:_MOST_CURVES]:
-            label = " ".join(text for text in (of, f"rank {rank}" if several else "") if text)
-            yield {
-                "name": name,
-                "label": label or name,
-                "low": curve(row.low),
-                "high": curve(row.high),
-            }
+# -- curves
 
 
-def _maps(course: Course) -> Iterator[dict[str, Any]]:
-    for name, layers in course.maps.items():
-        names = course.in_model_order(layers.rows)[:_MOST_LAYERS]
-        left_out = len(layers.rows) - len(names)
-        yield _map(course, name, names, left_out, [_peaks(layers, n) for n in names])
-        if len(course.ranks) > 1:
-            spread = [_spread(layers, n) for n in names]
-            if any(not math.isnan(number) for row in spread for number in row.high):
-                yield _map(course, f"{name}, {SPREAD}", names, left_out, spread)
+def _curves(course: Course, sides: Sides | None) -> Iterator[dict[str, Any]]:
+    runs = [("", course)]
+    if sides is not None:
+        runs = [(f"A {sides.names[0]}", sides.course), (f"B {sides.names[1]}", course)]
+    names = dict.fromkeys(name for _, run in runs for name in run.curves)
+    for name in names:
+        for side, run in runs:
+            lines = _lines(run, name, _APART if sides is None else 1)
+            for of, row in lines[:_MOST_CURVES]:
+                label = " ".join(text for text in (side, of) if text) or name
+                yield {"name": name, "label": label[:_LONGEST], **row}
 
 
-def _map(
-    course: Course, name: str, names: list[str], left_out: int, rows: list[Row]
-) -> dict[str, Any]:
-    columns, width = course.axis.columns, 1
-    while columns * len(names) > _MOST_CELLS and columns > 1:
-        width *= 2
-        columns = -(-course.axis.columns // width)
-    text, low, high = cells([folded(row, columns, width) for row in rows])
+def _lines(course: Course, name: str, most: int) -> list[tuple[str, dict[str, str]]]:
+    """The curves of one kind. Of many ranks: their median between the lowest and the highest."""
+    found = []
+    for of, ranks in course.curves.get(name, {}).items():
+        if len(ranks) <= most:
+            several = len(course.ranks) > 1 and len(ranks) > 1
+            found += [
+                (" ".join(filter(None, (of, f"rank {rank}" if several else ""))), _row(row))
+                for rank, row in ranks.items()
+            ]
+        else:
+            found.append((f"{of} median of {len(ranks)} ranks".strip(), _median(ranks.values())))
+    return found
+
+
+def _row(row: Row) -> dict[str, str]:
+    high, low = curve(row.high), curve(row.low)
+    return {"high": high} if low == high else {"high": high, "low": low}
+
+
+def _median(rows: Iterable[Row]) -> dict[str, str]:
+    known = list(rows)
+    highest = _columns(known)
+    lowest = [min(numbers, default=math.nan) for numbers in _columns(known, "low")]
     return {
-        "name": name,
-        "rows": names,
-        "columns": columns,
-        "width": width * course.axis.width,
-        "low": low,
-        "high": high,
-        "left_out": left_out,
-        "cells": text,
+        "middle": curve([median_low(numbers) if numbers else math.nan for numbers in highest]),
+        "high": curve([max(numbers, default=math.nan) for numbers in highest]),
+        "low": curve(lowest),
     }
 
 
-def _peaks(layers: Layers, name: str) -> Row:
-    """The highest number of any rank."""
-    rows = list(layers.rows[name].values())
-    return rows[0] if len(rows) == 1 else _combined(rows, max)
+def _columns(rows: Iterable[Row], side: str = "high") -> list[list[float]]:
+    """The numbers of each column."""
+    known = [getattr(row, side) for row in rows]
+    length = max(map(len, known), default=0)
+    return [
+        [row[index] for row in known if index < len(row) and not math.isnan(row[index])]
+        for index in range(length)
+    ]
 
 
-def _spread(layers: Layers, name: str) -> Row:
-    """How far the ranks are apart, relative to the highest."""
-    return _combined(list(layers.rows[name].values()), _apart)
+# -- maps
 
 
-def _apart(numbers: list[float]) -> float:
-    high = max(numbers)
-    if math.isinf(high):
-        return 0.0 if all(map(math.isinf, numbers)) else math.inf
-    return (high - min(numbers)) / high if high else 0.0
+def _maps(course: Course, sides: Sides | None) -> Iterator[_Map]:
+    order = {name: index for index, name in enumerate(_FIRST)}
+    names = sorted(course.maps, key=lambda name: order.get(name, len(order)))
+    chosen = {name: course.in_model_order(course.maps[name].rows)[:_MOST_LAYERS] for name in names}
+    for name in names:
+        grid, layers = course.maps[name], chosen[name]
+        left_out = len(grid.rows) + len(grid.left_out) - len(layers)
+        yield _Map(name, layers, left_out, grid.highest(layers), 1)
+    for name in names:
+        grid, layers = course.maps[name], chosen[name]
+        other = sides.course.maps.get(name) if sides is not None else None
+        if other is not None:
+            numbers = apart(grid.highest(layers), other.highest(layers))
+            yield _Map(f"{name}, {AGAINST}", layers, 0, numbers, 2)
+        spread = grid.spread(layers)
+        if spread is not None and not np.isnan(spread).all():
+            yield _Map(f"{name}, {SPREAD}", layers, 0, spread, 2)
 
 
-def _combined(rows: list[Row], of: Any) -> Row:
-    made = rows[0].empty()
-    for index in range(max(len(row.high) for row in rows)):
-        here = [row.high[index] for row in rows if index < len(row.high)]
-        here = [number for number in here if not math.isnan(number)]
-        made.high.append(of(here) if here else math.nan)
-    return made
+def _encoded(course: Course, maps: Iterable[_Map]) -> Iterator[dict[str, Any]]:
+    """The maps in as many columns as the page has room for."""
+    chosen = list(maps)
+    least = 1
+    while sum(_cells(one, least) for one in chosen) > _MOST_CELLS:
+        least *= 2
+    for one in chosen:
+        width = _width(one, least)
+        numbers = folded(one.numbers, width)
+        text, low, high = cells(numbers)
+        yield {
+            "name": one.name,
+            "rows": [name[:_LONGEST] for name in one.layers],
+            "columns": numbers.shape[1],
+            "width": width * course.axis.width,
+            "low": low,
+            "high": high,
+            "left_out": one.left_out,
+            "cells": text,
+        }
 
 
-def _highest(rows: Iterable[Row]) -> list[float]:
-    known = list(rows)
-    return list(_combined(known, max).high) if known else []
+def _width(one: _Map, least: int) -> int:
+    width, columns = least, one.numbers.shape[1]
+    while len(one.layers) * -(-columns // width) * one.of > _MOST_OF_MAP and width < columns:
+        width *= 2
+    return width
+
+
+def _cells(one: _Map, least: int) -> int:
+    columns: int = one.numbers.shape[1]
+    return len(one.layers) * -(-columns // _width(one, least))

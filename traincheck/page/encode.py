@@ -3,59 +3,44 @@
 from __future__ import annotations
 
 import base64
-import math
-import sys
-from array import array
 from collections.abc import Sequence
 
-from traincheck.page.axis import Row
+import numpy as np
 
-ABSENT, ZERO, BROKEN = (
-    0,
-    254,
-    255,
-)  # cells without a number, with 0, and with one that is not finite
+from traincheck.page.grid import Numbers
+
+# Cells without a number, with 0 or less, and with one that is not finite.
+ABSENT, ZERO, BROKEN = 0, 254, 255
 _LEVELS = 252  # from the lowest to the highest number, on a logarithmic scale
 
 
-def curve(numbers: array[float]) -> str:
+def curve(numbers: Sequence[float]) -> str:
     """Base64 of little-endian float32."""
-    little = numbers
-    if sys.byteorder == "big":
-        little = array("f", numbers)
-        little.byteswap()
-    return base64.b64encode(little.tobytes()).decode()
+    return base64.b64encode(np.asarray(numbers, "<f4").tobytes()).decode()
 
 
-def cells(rows: Sequence[Sequence[float]]) -> tuple[str, float, float]:
+def cells(numbers: Numbers) -> tuple[str, float, float]:
     """Base64 of one byte a cell, row by row, and the lowest and the highest number above 0.
 
     Args:
-        rows: of equal length. NaN is no number; an infinity stands for what is not finite.
+        numbers: rows x columns. NaN is no number; an infinity stands for what is not finite.
     """
-    found = [n for row in rows for n in row if 0 < n < math.inf]
-    low, high = (min(found), max(found)) if found else (1.0, 1.0)
-    start, span = math.log(low), math.log(high) - math.log(low)
+    regular = (numbers > 0) & np.isfinite(numbers)
+    found = numbers[regular].astype(np.float64)
+    low, high = (float(found.min()), float(found.max())) if found.size else (1.0, 1.0)
+    start, span = np.log(low), np.log(high) - np.log(low)
     scale = (_LEVELS - 1) / span if span else 0.0
-    out = bytearray()
-    for row in rows:
-        out.extend(_cell(n, start, scale) for n in row)
-    return base64.b64encode(bytes(out)).decode(), low, high
+    made = np.full(numbers.shape, ZERO, np.uint8)
+    made[regular] = 1 + np.rint((np.log(found) - start) * scale).astype(np.uint8)
+    made[np.isinf(numbers)] = BROKEN
+    made[np.isnan(numbers)] = ABSENT
+    return base64.b64encode(made.tobytes()).decode(), low, high
 
 
-def _cell(number: float, start: float, scale: float) -> int:
-    if math.isnan(number):
-        return ABSENT
-    if math.isinf(number):
-        return BROKEN
-    return ZERO if number <= 0 else 1 + round((math.log(number) - start) * scale)
-
-
-def folded(row: Row, columns: int, width: int) -> list[float]:
-    """The highest numbers of a row in columns that are `width` times as wide."""
-    numbers = row.high
-    made: list[float] = []
-    for index in range(columns):
-        part = [n for n in numbers[index * width : (index + 1) * width] if not math.isnan(n)]
-        made.append(max(part) if part else math.nan)
+def folded(numbers: Numbers, width: int) -> Numbers:
+    """The highest numbers in columns that are `width` times as wide."""
+    rows, columns = numbers.shape
+    missing = np.full((rows, -columns % width), np.nan, np.float32)
+    parts = np.concatenate([numbers, missing], axis=1).reshape(rows, -1, width)
+    made: Numbers = np.fmax.reduce(parts, axis=2)
     return made

@@ -1,4 +1,4 @@
-"""The calls and changes of a few steps in detail: the first ones, and those that a check disputes.
+"""The calls and changes of a few steps in detail: the first ones, and those of violations.
 
 Only the events of the step that goes on are kept until it ends.
 """
@@ -6,14 +6,18 @@ Only the events of the step that goes on are kept until it ends.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from traincheck.schema.events import BatchEvent, CallEvent, Event, StateEvent, StepEvent
 
 _MOST = 16  # steps
+_SHOWN = frozenset({"call", "state", "batch"})
 _FIRST = 2  # steps that are shown of every run
-_MOST_CALLS = 60  # of a step, outermost ones
-_MOST_VARIABLES = 60
+_MOST_CALLS = 50  # of a step, outermost ones
+_MOST_VARIABLES = 50
+_MOST_HELD = 50_000  # events of a step
+_LONGEST = 300  # characters of a name
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,46 +68,54 @@ class InspectedStep:
 class Inspector:
     """Keeps what happened in a few steps.
 
+    Args:
+        wanted: steps to keep, with their ranks.
+
     Attributes:
         steps: in the order in which they ended.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, wanted: Iterable[tuple[int | None, int]] = ()) -> None:
+        self._wanted = set(wanted)
         self.steps: list[InspectedStep] = []
         self._open: dict[int, list[Event]] = defaultdict(list)
         self._disputed: set[int] = set()
         self._ended: Counter[int] = Counter()
-        self._norms: dict[tuple[int, str, str], float] = {}
+        # Rank -> role and name -> the last event of a variable
+        self._states: dict[int, dict[tuple[str, str], StateEvent]] = defaultdict(dict)
 
     def dispute(self, rank: int) -> None:
-        """A check found a violation in the step of this rank that goes on, or has just ended."""
+        """A check found a violation in the step of this rank that goes on."""
         self._disputed.add(rank)
 
     def add(self, event: Event) -> None:
         """Take in an event."""
-        if event.kind in ("call", "state", "batch"):
-            self._open[event.rank].append(event)
+        if event.kind in _SHOWN:
+            held = self._open[event.rank]
+            if len(held) < _MOST_HELD:
+                held.append(event)
         elif isinstance(event, StepEvent):
             self._end(event)
 
     def _end(self, event: StepEvent) -> None:
         rank, events = event.rank, self._open.pop(event.rank, [])
         self._ended[rank] += 1
-        is_disputed = rank in self._disputed
+        is_disputed = rank in self._disputed or (event.step, rank) in self._wanted
         self._disputed.discard(rank)
         is_kept = is_disputed or (self._ended[rank] <= _FIRST and rank == 0)
         if is_kept and len(self.steps) < _MOST and event.step is not None:
             made = InspectedStep(event.step, rank, is_disputed=is_disputed)
             made.counts = dict(event.counters)
-            _fill(made, events, self._norms)
+            _fill(made, events, self._states[rank])
             self.steps.append(made)
+        known = self._states[rank]
         for one in events:
-            if isinstance(one, StateEvent) and (norm := _norm(one)) is not None:
-                self._norms[rank, one.role, one.name] = norm
+            if isinstance(one, StateEvent) and one.summary is not None:
+                known[one.role, one.name] = one
 
 
 def _fill(
-    made: InspectedStep, events: list[Event], before: dict[tuple[int, str, str], float]
+    made: InspectedStep, events: list[Event], before: dict[tuple[str, str], StateEvent]
 ) -> None:
     inner: Counter[int | None] = Counter()
     outermost: list[Row] = []
@@ -115,15 +127,16 @@ def _fill(
                 continue
             outermost.append(_row(event, inner[event.span]))
         elif isinstance(event, BatchEvent):
-            outermost.append(Row(f"batch {event.index} of {event.loader}", f"epoch {event.epoch}"))
+            what = f"batch {event.index} of {event.loader}"[:_LONGEST]
+            outermost.append(Row(what, f"epoch {event.epoch}"))
         elif isinstance(event, StateEvent) and event.change != "cleared":
             changed[event.role, event.name] = event
     rows = list(_together(outermost))
     made.rows = rows[:_MOST_CALLS]
     changes = list(changed.items())
     made.changes = [
-        Change(name, role, e.change, before.get((made.rank, role, name)), _norm(e))
-        for (role, name), e in changes[:_MOST_VARIABLES]
+        Change(key[1][:_LONGEST], key[0], e.change, _norm(before.get(key)), _norm(e))
+        for key, e in changes[:_MOST_VARIABLES]
     ]
     made.left_out = max(len(rows) - _MOST_CALLS, 0) + max(len(changes) - _MOST_VARIABLES, 0)
 
@@ -141,7 +154,9 @@ def _row(event: CallEvent, inner: int) -> Row:
         )
         if text
     )
-    return Row(str(what), detail, event.where or "", inner=inner, raised=event.exception or "")
+    raised = (event.exception or "")[:_LONGEST]
+    where = (event.where or "")[-_LONGEST:]
+    return Row(str(what)[:_LONGEST], detail[:_LONGEST], where, inner=inner, raised=raised)
 
 
 def _together(rows: list[Row]) -> list[Row]:
@@ -160,7 +175,8 @@ def _together(rows: list[Row]) -> list[Row]:
     return found
 
 
-def _norm(event: StateEvent) -> float | None:
-    stats = event.summary.stats if event.summary is not None else None
+def _norm(event: StateEvent | None) -> float | None:
+    summary = event.summary if event is not None else None
+    stats = summary.stats if summary is not None else None
     norm = stats.get("norm") if stats else None
     return None if norm is None else float(norm)

@@ -9,11 +9,11 @@ from typing import Any
 
 import jinja2
 import orjson
-from markupsafe import Markup
 
-from traincheck.schema.printable import printable, printable_lines
+from traincheck.schema.printable import printable
 
 _SCRIPTS = ("uplot.js", "page.js")
+_LONGEST = 1000  # characters of a text
 _STYLES = ("uplot.css", "page.css")
 
 
@@ -31,18 +31,22 @@ def render(context: dict[str, Any], data: dict[str, Any]) -> str:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.filters["printable_lines"] = lambda value: printable_lines(str(value))
-    environment.filters["printable"] = lambda value: printable(str(value))
+    environment.filters["printable"] = lambda value: printable(clipped(str(value)))
     scripts = [_asset(name) for name in _SCRIPTS]
     styles = "\n".join(_asset(name) for name in _STYLES)
     template = environment.get_template("page.html.j2")
     return template.render(
         **context,
-        data=Markup(json_text(data)),  # escaped by json_text
-        scripts=[Markup(text) for text in scripts],  # of this package
-        styles=Markup(styles),
+        data=json_text(data),
+        scripts=scripts,
+        styles=styles,
         policy=_policy(scripts),
     )
+
+
+def clipped(text: str) -> str:
+    """A text of bounded length."""
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
 def json_text(data: dict[str, Any]) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -98,7 +98,7 @@ class _Numbers(Course):
         """Pass a number of a curve on."""
         self._give(name, of, rank, value)
 
-    def layer(self, name: str, layer: str, rank: int, step: int, value: float) -> None:
+    def layers(self, name: str, rank: int, step: int, numbers: Mapping[str, float]) -> None:
         """Numbers of layers are no counters: there are too many to be shown as tracks."""
 
 
@@ -286,8 +286,11 @@ def _once(event: Event) -> tuple[str, dict[str, Any]] | None:
         details = {"path": event.path, "target": event.target, "where": event.where}
         return f"checkpoint {event.op}", details
     if isinstance(event, CollectiveEvent):
-        details = {"group": event.group, "number": event.number, "variable": event.variable}
-        return event.op, details
+        return event.op, {
+            "group": event.group,
+            "number": event.number,
+            "variable": event.variable,
+        }
     if isinstance(event, WarningEvent):
         return f"{event.category}: {event.text[:200]}", {"where": event.where}
     if isinstance(event, MarkEvent) and event.text not in (Marks.PROCESS, Marks.COLLECTIVE_ENTERED):

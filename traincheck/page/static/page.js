@@ -85,20 +85,25 @@ function plotted(parent, name, curves, height) {
   const xs = Array.from({length: size}, (_, i) => i * width);
   const values = [xs], series = [{label: "step"}], bands = [];
   const clean = numbers => Array.from({length: size}, (_, i) => Number.isFinite(numbers[i]) ? numbers[i] : null);
-  const all = curves.flatMap(c => [...c.low, ...c.high]).filter(Number.isFinite);
-  const least = Math.min(...all), most = Math.max(...all);
+  let least = Infinity, most = -Infinity;
+  for (const curve of curves) for (const numbers of [curve.low || curve.high, curve.high]) for (const n of numbers) {
+    if (Number.isFinite(n)) { least = Math.min(least, n); most = Math.max(most, n); }
+  }
   const isLog = least > 0 && most / least > 200;
   curves.forEach((curve, index) => {
     const stroke = LINES[index % LINES.length];
-    const recorded = clean(curve.high).filter(n => n !== null).length;
+    const main = clean(curve.middle || curve.high), said = (_, v) => v === null ? "" : shown(v);
+    const recorded = main.filter(n => n !== null).length;
     const points = {show: recorded < 40 || recorded < size / 2, size: 4};
-    values.push(clean(curve.high));
-    series.push({label: curve.label, stroke, width: 1.5, points, value: (_, v) => v === null ? "" : shown(v)});
-    if (width > 1) {
-      values.push(clean(curve.low));
-      series.push({label: `${curve.label} (lowest)`, stroke, width: 0.5, points: {show: false}, value: (_, v) => v === null ? "" : shown(v)});
-      bands.push({series: [values.length - 2, values.length - 1], fill: `${stroke}33`});
-    }
+    const edge = (side, name) => {
+      values.push(clean(curve[side]));
+      series.push({label: `${curve.label} (${name})`, stroke, width: 0.5, points: {show: false}, value: said});
+      return values.length - 1;
+    };
+    values.push(main);
+    series.push({label: curve.label, stroke, width: 1.5, points, dash: curve.dash, value: said});
+    const upper = curve.middle ? edge("high", "highest") : values.length - 1;
+    if (curve.low) bands.push({series: [upper, edge("low", "lowest")], fill: `${stroke}33`});
   });
   const axis = {stroke: () => colour("--soft"), grid: {stroke: () => colour("--line"), width: 1}, ticks: {stroke: () => colour("--line")}};
   const plot = new uPlot({
@@ -254,7 +259,7 @@ class HeatMap {
     });
     if (this.plot) plots.splice(plots.indexOf(this.plot), 1)[0].destroy();
     this.below.replaceChildren();
-    plotted(this.below, `${this.map.rows[row]}, ${this.map.name}`, [{label: this.map.name, low: numbers, high: numbers}], 160);
+    plotted(this.below, `${this.map.rows[row]}, ${this.map.name}`, [{label: this.map.name, high: numbers}], 160);
     this.plot = plots[plots.length - 1];
     show(view.from, view.to);
   }
@@ -264,10 +269,12 @@ class HeatMap {
 
 const place = document.getElementById("curves");
 for (const name of new Set(data.curves.map(c => c.name))) {
-  const curves = data.curves.filter(c => c.name === name).map(c => ({label: c.label, low: floats(c.low), high: floats(c.high)}));
+  const curves = data.curves.filter(c => c.name === name)
+    .map(c => ({label: c.label, high: floats(c.high), low: c.low && floats(c.low), middle: c.middle && floats(c.middle)}));
   plotted(place, name, curves, name === "loss" ? 220 : 150);
 }
-for (const map of data.maps) new HeatMap(document.getElementById("heatmaps"), map);
+const below = document.getElementById("heatmaps");
+for (const map of data.maps) if (map.rows.length && map.columns) new HeatMap(below, map);
 document.addEventListener("click", event => {
   const link = event.target.closest("[data-step]");
   if (link) goTo(Number(link.dataset.step));
