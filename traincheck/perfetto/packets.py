@@ -9,6 +9,7 @@ from typing import IO, Any
 from traincheck.errors import MissingDependencyError
 
 _SEQUENCE = 1
+_REUSED = 256  # how often a packet is: clearing it does not give its memory back
 _CLEARED, _NEEDED = 1, 2  # flags of a sequence whose names are numbered
 
 
@@ -42,7 +43,7 @@ class PacketWriter:
         self._instant, self._counter = event.TYPE_INSTANT, event.TYPE_COUNTER
         self._numbers: dict[str, dict[str, int]] = {"event": {}, "category": {}, "detail": {}}
         self._tracks = 0
-        self._is_first = True
+        self._written = 0
 
     def process(self, pid: int, name: str, rank: int) -> int:
         """A track for a process; returns its number.
@@ -183,6 +184,8 @@ class PacketWriter:
 
     def _write(self, packet: Any) -> None:
         packet.trusted_packet_sequence_id = _SEQUENCE
-        packet.sequence_flags = (_CLEARED | _NEEDED) if self._is_first else _NEEDED
-        self._is_first = False
+        packet.sequence_flags = _NEEDED if self._written else _CLEARED | _NEEDED
         self._builder.write_packet(packet)
+        self._written += 1
+        if self._written % _REUSED == 0:
+            self._packet = self._builder.create_packet()
