@@ -72,7 +72,7 @@ class Terminal:
         """Read until something is on the screen; fails with the screen if it never is."""
         end = time.monotonic() + seconds
         while not is_so(self):
-            if not self._read(0.05) and time.monotonic() > end:
+            if not self.read(0.05) and time.monotonic() > end:
                 raise AssertionError(f"not after {seconds} s:\n{self.text}")
 
     def until_shown(self, text: str, seconds: float = 60.0) -> None:
@@ -82,12 +82,13 @@ class Terminal:
         """The exit status, after all output was read."""
         end = time.monotonic() + seconds
         while self.process.poll() is None and time.monotonic() < end:
-            self._read(0.05)
-        while self._read(0.05):
+            self.read(0.05)
+        while self.read(0.05):
             pass
         return self.process.wait(1)
 
-    def _read(self, seconds: float) -> bool:
+    def read(self, seconds: float) -> bool:
+        """Take what is sent within some seconds; whether there was anything."""
         if not select.select([self._master], [], [], seconds)[0]:
             return False
         try:

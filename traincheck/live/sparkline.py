@@ -47,6 +47,7 @@ def _block(number: float, low: float, high: float, blocks: str) -> str:
         return " "
     if math.isinf(number):
         return NOT_FINITE
-    if high <= low:
+    span = high / 2 - low / 2  # halves: the difference may be larger than any number
+    if span <= 0:
         return blocks[0]
-    return blocks[min(len(blocks) - 1, int((number - low) / (high - low) * len(blocks)))]
+    return blocks[min(len(blocks) - 1, int((number / 2 - low / 2) / span * len(blocks)))]
