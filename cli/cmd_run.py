@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -37,9 +38,12 @@ from ._sizes import Size
 if TYPE_CHECKING:
     from traincheck.check.engine import Engine
     from traincheck.check.suppression.baseline import Baseline
+    from traincheck.collect.launch.launcher import Outcome
     from traincheck.collect.launch.settings import Settings
     from traincheck.config import Config
     from traincheck.schema.findings import Report
+
+    from ._live import LiveCheck
 
 _TRACES = "traces"
 _MAX_TRACE = 100_000_000  # bytes
@@ -107,6 +111,13 @@ _MAX_TRACE = 100_000_000  # bytes
     help="Also make experiments on copies of the process: see traincheck probe.",
 )
 @click.option(
+    "--live",
+    "is_live",
+    is_flag=True,
+    help="Show the view of traincheck top while the program runs. Its last lines are in the view, "
+    "all of its output follows when the view ends. The program gets no input from the keyboard.",
+)
+@click.option(
     "--halt", is_flag=True, help="Stop the program at the first finding of severity error."
 )
 @click.pass_context
@@ -159,8 +170,12 @@ def run(ctx: click.Context, /, **options: Any) -> int:
         baseline=baseline,
         stall_s=options["stall_timeout"],
         limit=_limit(options),
+        is_silent=options["is_live"],
     )
-    outcome = launch(command, settings, on_start=live.start)
+    if options["is_live"]:
+        outcome = _launch_in_view(command, settings, live)
+    else:
+        outcome = launch(command, settings, on_start=live.start)
     report = live.finish()
     report = replace(report, presentation=shown)
     _write_page(options["html"], directory, report)
@@ -188,6 +203,23 @@ def _write_page(path: str | None, directory: Path, report: Report) -> None:
     except TraincheckError as error:
         with ignore_closed_stderr():
             click.echo(f"{line_start(sys.stderr)}traincheck: no page: {error.message}", err=True)
+
+
+def _launch_in_view(command: Sequence[str], settings: Settings, live: LiveCheck) -> Outcome:
+    from traincheck.collect.launch.launcher import launch
+
+    from ._live_view import LiveView
+
+    view = LiveView(Path(settings.directory), live.speak)
+
+    def start(process: subprocess.Popen[bytes]) -> None:
+        live.start(process)
+        view.start()
+
+    try:
+        return launch(command, settings, on_start=start, streams=view.streams)
+    finally:
+        view.finish()
 
 
 def _limit(options: dict[str, Any]) -> int | None:

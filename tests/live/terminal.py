@@ -12,6 +12,7 @@ import sys
 import termios
 import time
 from collections.abc import Callable
+from pathlib import Path
 from types import TracebackType
 
 import pyte
@@ -27,9 +28,18 @@ class Terminal:
         arguments: of traincheck.
         columns, lines: the size.
         cwd: working directory.
+        program: arguments of Python in place of those that run traincheck.
     """
 
-    def __init__(self, arguments: list[str], columns: int, lines: int, cwd: object = None) -> None:
+    def __init__(
+        self,
+        arguments: list[str],
+        columns: int,
+        lines: int,
+        *,
+        cwd: Path | None = None,
+        program: list[str] | None = None,
+    ) -> None:
         self._screen = pyte.Screen(columns, lines)
         self._stream = pyte.ByteStream(self._screen)
         self.received = b""
@@ -37,12 +47,12 @@ class Terminal:
         self.resize(columns, lines)
         kept = {name: value for name, value in os.environ.items() if name not in _DROPPED}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "traincheck", *arguments],
+            [sys.executable, *(program or ["-m", "traincheck", *arguments])],
             stdin=slave,
             stdout=slave,
             stderr=slave,
             env={**kept, **_ENVIRONMENT},
-            cwd=cwd,  # type: ignore[arg-type]
+            cwd=cwd,
             start_new_session=True,
         )
         os.close(slave)

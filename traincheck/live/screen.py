@@ -93,6 +93,7 @@ class Scene:
         status: where it stands.
         checked: findings and verdicts; None if nothing checks the run.
         behind: bytes that are not read yet.
+        output: the last lines that the program wrote, where it runs under the view.
         blocks: of sparklines.
     """
 
@@ -101,6 +102,7 @@ class Scene:
     status: RunStatus
     checked: Checked | None
     behind: int = 0
+    output: Sequence[str] = ()
     blocks: str = BLOCKS
 
 
@@ -115,6 +117,9 @@ def screen(scene: Scene, choice: Choice, width: int, height: int | None = None) 
     """
     head = [_header(scene, width), _curves(scene, width)]
     foot = [_footer(scene, width), _keys(choice, width)] if height else [_footer(scene, width)]
+    if scene.output:
+        title = Text("output of the program", style="dim")
+        foot = [title, *(Text(f"  {printable(line)}") for line in scene.output), *foot]
     room = None if height is None else max(0, height - len(head) - len(foot))
     if choice.page == HELP:
         body = [_pair(*key) for key in _KEYS][:room]

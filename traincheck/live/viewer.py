@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from traincheck.schema.events import Event
 
 _POLL_S = 0.4
-_STATUS_S = 1.0
+_STATUS_S = 0.5
 _TOGETHER = 2000  # events between two looks at the clock
 
 
@@ -49,6 +49,7 @@ class Viewer:
         engine: checks the run here; None to show what its live check has found.
         keyboard: where keys come from; None for none.
         stop: whether to end, beside the key for it.
+        output: gives the last lines that the program wrote, as many as asked for.
         clock: monotonic seconds; replaced in tests.
     """
 
@@ -60,6 +61,7 @@ class Viewer:
         engine: Engine | None = None,
         keyboard: Keyboard | None = None,
         stop: Callable[[], bool] | None = None,
+        output: Callable[[int], Sequence[str]] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.choice = Choice()
@@ -70,6 +72,7 @@ class Viewer:
         self._keyboard = keyboard or Keyboard(None)
         self._clock = clock
         self._stop = stop or (lambda: False)
+        self._output = output
         self._is_quitting = False
         self._reader = TailReader(directory, stop=self._is_over, sleep=self._wait, poll_s=_POLL_S)
         self._course = LiveCourse(view_of(self._reader.manifest, directory))
@@ -165,6 +168,7 @@ class Viewer:
             status=self._status,
             checked=self._checked(),
             behind=self._reader.behind,
+            output=self._output(self._console.height // 4) if self._output is not None else (),
             blocks=BLOCKS if encoding.startswith("utf") else ASCII,
         )
 
