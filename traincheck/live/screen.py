@@ -41,6 +41,8 @@ _SHORT = {
     "parameter norm": "param norm",
     "activation rms": "act rms",
     "update over parameter": "upd/param",
+    "gradient norm by variable": "grad norm",
+    "rms of the difference to the reference": "diff rms",
 }
 _NUMBER = 12  # characters of a column of numbers
 _LEAST_CURVE = 6
@@ -239,7 +241,7 @@ def _layers(scene: Scene, choice: Choice, width: int, room: int | None) -> list[
     for name in shown:
         mark = (" ^" if choice.is_reversed else " v") if name == choice.sort else ""
         head.append(f" {_SHORT.get(name, name)[: _NUMBER - len(mark)] + mark:>{_NUMBER}}")
-    head.append(f"  {_SHORT.get(shown[0], shown[0])} over the steps"[: history + 2])
+    head.append("  over the steps"[: history + 2])
     lines = [head]
     for layer in _scrolled(names, choice, None if room is None else max(0, room - 1)):
         line = Text(_name(printable(layer), name_width))
