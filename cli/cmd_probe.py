@@ -22,7 +22,7 @@ from ._check_options import configuration, presentation, selection_options
 from ._outputs import report_option, reports_of, require_writable, write_report
 from ._page import html_option, write_page
 from ._program_args import PROGRAM, ProgramCommand, check_command_line, program_command
-from ._stop_at import StopAt
+from .details.stop_at import StopAt
 
 if TYPE_CHECKING:
     from traincheck.check.engine import Engine

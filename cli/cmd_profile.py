@@ -22,7 +22,7 @@ from . import _completion
 from ._outputs import require_writable
 from ._page import html_option, write_page
 from ._program_args import PROGRAM, Program, ProgramCommand, is_command
-from ._stop_at import StopAt
+from .details.stop_at import StopAt
 
 if TYPE_CHECKING:
     from traincheck.profile.reading import Profile

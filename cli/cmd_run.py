@@ -207,8 +207,9 @@ def _write_page(path: str | None, directory: Path, report: Report) -> None:
 
 def _launch_in_view(command: Sequence[str], settings: Settings, live: LiveCheck) -> Outcome:
     from traincheck.collect.launch.launcher import launch
+    from traincheck.live.program_view import LiveView
 
-    from ._live_view import LiveView
+    from ._terminal import write_message
 
     view = LiveView(Path(settings.directory), live.speak)
 
@@ -220,6 +221,8 @@ def _launch_in_view(command: Sequence[str], settings: Settings, live: LiveCheck)
         return launch(command, settings, on_start=start, streams=view.streams)
     finally:
         view.finish()
+        if view.failure is not None:
+            write_message(f"the view failed with {type(view.failure).__name__}: {view.failure}")
 
 
 def _limit(options: dict[str, Any]) -> int | None:

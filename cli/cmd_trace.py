@@ -79,21 +79,21 @@ def show(directory: str, *, form: str, top: int, as_events: bool, **choice: Any)
     """  # noqa: D301  # click reads the escape
     from traincheck.store.reader import TraceReader
 
-    from . import _trace_report
+    from .details import trace_report
 
     reader = TraceReader(directory)
     if as_events or any(value not in (None, ()) for value in choice.values()):
         event = None
         for event in _chosen(reader, **choice):
-            click.echo(_trace_report.event_json(event) if form == "json" else _line(event))
+            click.echo(trace_report.event_json(event) if form == "json" else _line(event))
         if event is None:
             click.echo(f"traincheck: no event of {directory} matches these options", err=True)
         return
-    overview = _trace_report.overview(reader, progress)
+    overview = trace_report.overview(reader, progress)
     if form == "json":
-        click.echo(_trace_report.to_json(overview))
+        click.echo(trace_report.to_json(overview))
     else:
-        _trace_report.print_text(overview, sys.stdout, top)
+        trace_report.print_text(overview, sys.stdout, top)
 
 
 @trace.command()
@@ -221,11 +221,11 @@ def checksums(directory: str, *, output: str | None, form: str, **choice: Any) -
     """  # noqa: D301  # click reads the escape
     from traincheck.store.reader import TraceReader
 
-    from . import _checksum_files
+    from .details import checksum_files
 
     reader = TraceReader(directory)
     with progress(reader):
-        count = _checksum_files.write(reader, output, form, **choice)
+        count = checksum_files.write(reader, output, form, **choice)
     if output is not None:
         click.echo(f"{output}: {count:,} reports", err=True)
     if reader.skipped:
@@ -262,6 +262,6 @@ def _matches(pattern: str | None, *names: str | None) -> bool:
 
 def _line(event: Event) -> str:
     """An event as a line for people: where it happened, what, and the rest as JSON."""
-    from . import _trace_report
+    from .details import trace_report
 
-    return _trace_report.event_line(event)
+    return trace_report.event_line(event)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.live.terminal import Terminal
-from traincheck.cli._live_view import last_lines
+from traincheck.live.program_view import last_lines
 
 PROGRAM = """
 import os, sys, time, torch

@@ -1,4 +1,4 @@
-"""Writes what a live check has found so far, at most twice a second."""
+"""Writes the findings of a live check, at most twice a second."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class CheckNotes:
             self._is_off = True
 
     def state(self) -> Checked:
-        """What was found so far. Nothing is written."""
+        """The findings so far. Nothing is written."""
         return self._state(self._engine.so_far(), over=False)
 
     def _state(self, report: Report, *, over: bool) -> Checked:

@@ -1,4 +1,4 @@
-"""What a live check has found so far, as a file in the run directory.
+"""The findings of a live check, as a file in the run directory.
 
 `traincheck run` and `traincheck check --follow` write it. The status and the terminal view read it,
 so that no run is judged twice.

@@ -1,4 +1,4 @@
-"""What a terminal view shows of a run: its course, with the latest numbers and the rate."""
+"""The course of a run for a terminal view, with the latest numbers and the rate."""
 
 from __future__ import annotations
 

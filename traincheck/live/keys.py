@@ -1,4 +1,4 @@
-"""What each key of the terminal view does to the choice of what is shown."""
+"""The keys of the terminal view, and the choice that each of them makes."""
 
 from __future__ import annotations
 

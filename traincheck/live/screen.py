@@ -64,7 +64,7 @@ _KEYS = (
 
 @dataclass(slots=True, kw_only=True)
 class Choice:
-    """What the keys chose.
+    """The choice that the keys made.
 
     Attributes:
         page: OVERVIEW, FINDINGS or HELP.

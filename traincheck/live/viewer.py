@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 _POLL_S = 0.4
 _STATUS_S = 0.5
-_TOGETHER = 2000  # events between two looks at the clock
+_TOGETHER = 2000  # events before the clock is read
 
 
 class Viewer:
@@ -126,7 +126,7 @@ class Viewer:
         self._course.settle()
 
     def _taker(self) -> Callable[[Event], object]:
-        """What is done with each event."""
+        """The function that takes each event."""
         add = self._course.add
         if self._engine is None:
             return add

@@ -41,7 +41,7 @@ _MOST_FLOWS = 64  # backward passes that lead to one optimizer step
 
 @dataclass(slots=True, kw_only=True)
 class Exported:
-    """What was written.
+    """The file that was written.
 
     Attributes:
         path: of the file.
@@ -58,7 +58,7 @@ class Exported:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """What is shown of a call."""
+    """A call as it is shown."""
 
     name: str
     category: str

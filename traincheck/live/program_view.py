@@ -1,4 +1,4 @@
-"""The terminal view beside a program that traincheck runs.
+"""The terminal view over a program that traincheck runs.
 
 The view has the terminal, so the program writes to a pseudo-terminal instead, as wide as the real
 one. Its last lines are in the view. All that it wrote follows on the real terminal when the view
@@ -27,8 +27,6 @@ from traincheck.errors import UsageError
 from traincheck.live.keyboard import Keyboard
 from traincheck.live.viewer import Viewer
 
-from ._terminal import write_message
-
 _PIECE = 1 << 16
 _KEPT = 1 << 14  # bytes from which the last lines are taken
 _PATIENCE_S = 2.0
@@ -36,7 +34,7 @@ _SEQUENCE = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\
 
 
 class ProgramOutput:
-    """What a program writes to its pseudo-terminal: kept until it is released, then passed on.
+    """The output of a program on its pseudo-terminal: kept until it is released, then passed on.
 
     Args:
         descriptor: of the real terminal.
@@ -111,6 +109,9 @@ class LiveView:
         directory: of the run.
         on_end: called when the view has ended, and the terminal is free.
 
+    Attributes:
+        failure: the error that ended the view early; None if there was none.
+
     Raises:
         UsageError: stderr or stdin is no terminal.
     """
@@ -125,12 +126,12 @@ class LiveView:
         self._on_end = on_end
         self._ended = threading.Event()
         self._output = ProgramOutput(sys.stderr.fileno())
-        self._failure: Exception | None = None
+        self.failure: Exception | None = None
         self._thread = threading.Thread(target=self._show, daemon=True, name="traincheck-view")
 
     @property
     def streams(self) -> Streams:
-        """What the program gets in place of the terminal."""
+        """The streams of the program in place of the terminal."""
         out = self._output.slave
         return Streams(
             stdin=subprocess.DEVNULL,  # keys go to the view
@@ -150,8 +151,6 @@ class LiveView:
             return
         self._output.finish()
         self._thread.join()
-        if self._failure is not None:
-            write_message(f"the view failed with {type(self._failure).__name__}: {self._failure}")
 
     def _show(self) -> None:
         console = Console(stderr=True, highlight=False, force_jupyter=False)
@@ -165,7 +164,7 @@ class LiveView:
                 output=self._output.lines,
             ).show()
         except Exception as error:  # the program runs on whatever we got wrong
-            self._failure = error
+            self.failure = error
         finally:
             self._output.release()
             self._on_end()
