@@ -15,6 +15,7 @@ from traincheck.page.course import GRADIENT, Course
 from traincheck.page.encode import cells, curve, folded
 from traincheck.page.grid import Numbers, apart
 from traincheck.schema.findings import Finding
+from traincheck.schema.printable import printable
 
 _MOST_CELLS = 640_000  # of all maps: 0.85 MB of text
 _MOST_OF_MAP = 220_000
@@ -82,7 +83,7 @@ def numbers_of(
 
 def _course_marks(course: Course) -> Iterator[dict[str, Any]]:
     for mark in course.marks:
-        yield {"step": mark.step or 0, "kind": mark.kind, "text": mark.text[:_LONGEST]}
+        yield {"step": mark.step or 0, "kind": mark.kind, "text": _text(mark.text)}
 
 
 def _finding_marks(findings: Iterable[Finding]) -> Iterator[dict[str, Any]]:
@@ -90,9 +91,14 @@ def _finding_marks(findings: Iterable[Finding]) -> Iterator[dict[str, Any]]:
         yield {
             "step": finding.first_step or 0,
             "kind": finding.severity,
-            "text": f"{finding.code}: {finding.title}"[:_LONGEST],
+            "text": _text(f"{finding.code}: {finding.title}"),
             "finding": number,
         }
+
+
+def _text(name: str) -> str:
+    """A name of bounded length, without characters that change how text reads."""
+    return printable(name[:_LONGEST])
 
 
 # -- curves
@@ -108,7 +114,7 @@ def _curves(course: Course, sides: Sides | None) -> Iterator[dict[str, Any]]:
             lines = _lines(run, name, _APART if sides is None else 1)
             for of, row in lines[:_MOST_CURVES]:
                 label = " ".join(text for text in (side, of) if text) or name
-                yield {"name": name, "label": label[:_LONGEST], **row}
+                yield {"name": name, "label": _text(label), **row}
 
 
 def _lines(course: Course, name: str, most: int) -> list[tuple[str, dict[str, str]]]:
@@ -186,7 +192,7 @@ def _encoded(course: Course, maps: Iterable[_Map]) -> Iterator[dict[str, Any]]:
         text, low, high = cells(numbers)
         yield {
             "name": one.name,
-            "rows": [name[:_LONGEST] for name in one.layers],
+            "rows": [_text(name) for name in one.layers],
             "columns": numbers.shape[1],
             "width": width * course.axis.width,
             "low": low,

@@ -91,7 +91,7 @@ def difference_section(difference: Difference | None) -> dict[str, Any] | None:
         "headline": difference_headline(difference),
         "level": "good" if difference.same else "error" if difference.first else "warning",
         "resumed": resumed(difference),
-        "rows": list(rows(difference)),
+        "rows": [row for row in rows(difference) if row[0] != "environment"],
         "environment": [(e.name, e.a, e.b) for e in difference.environment],
     }
 
