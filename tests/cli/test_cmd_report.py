@@ -97,7 +97,7 @@ def test_it_opens_in_a_browser(run: str, tmp_path: Path, monkeypatch: pytest.Mon
         (["check", "-t", "RUN", "--html", "no/such/x.html"], "is not a directory"),
         (["diff", "RUN", "RUN", "--html", "no/such/x.html"], "is not a directory"),
         (["run", "--html", "no/such/x.html", "train.py"], "is not a directory"),
-        (["profile", "--diff", "a.json", "b.json", "--html", "x.html"], "writes no page"),
+        (["profile", "--html", "x.html", "--diff", "a.json", "b.json"], "writes no page"),
     ],
 )
 def test_bad_usage(

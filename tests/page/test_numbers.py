@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from tests.builders import LINEAR, TraceBuilder
 from tests.page.making import codes
 from traincheck.page.axis import Axis
-from traincheck.page.course import Course
 from traincheck.page.data import Sides, numbers_of
 from traincheck.page.encode import ABSENT, BROKEN, ZERO, cells, folded
 from traincheck.page.grid import Grid, apart
+from traincheck.page.timeline import Timeline
 
 HIGHEST = 252
 KB = 1000
@@ -86,21 +86,21 @@ def test_a_layer_that_one_rank_has_later() -> None:
     assert spread[0, 0] == pytest.approx(15 / 16)  # of the ranks that are kept apart
 
 
-def long_run(steps: int, layers: int, ranks: int = 2) -> Course:
-    course = Course()
+def long_run(steps: int, layers: int, ranks: int = 2) -> Timeline:
+    timeline = Timeline()
     for step in range(steps):
         for rank in range(ranks):
             numbers = {f"Net.{index}": 1 + (step * index) % 17 for index in range(layers)}
             for name in ("gradient norm", "parameter norm", "activation rms"):
-                course.layers(name, rank, step, numbers)
-            course.curve("loss", "", rank, step, step % 13 + rank)
-    return course
+                timeline.layers(name, rank, step, numbers)
+            timeline.curve("loss", "", rank, step, step % 13 + rank)
+    return timeline
 
 
 def test_the_numbers_of_a_long_run_are_bounded() -> None:
-    course = long_run(2500, 300)
-    course.layers("gradient norm", 1, 1234, {"Net.7": 1e6})
-    found = numbers_of(course)
+    timeline = long_run(2500, 300)
+    timeline.layers("gradient norm", 1, 1234, {"Net.7": 1e6})
+    found = numbers_of(timeline)
     assert len(json.dumps(found)) <= 1100 * KB
     drawn = next(one for one in found["maps"] if one["name"] == "gradient norm")
     assert drawn["left_out"] == 0
@@ -127,13 +127,13 @@ def test_curves_of_many_ranks_are_their_median_in_a_band() -> None:
 
 
 def test_another_run_is_on_the_same_axis() -> None:
-    course = long_run(40, 3, ranks=1)
-    other = Course(course.axis, shift=-10)  # this run continues it at step 10
+    timeline = long_run(40, 3, ranks=1)
+    other = Timeline(timeline.axis, shift=-10)  # this run continues it at step 10
     for step in range(50):
         other.layers("gradient norm", 0, step, {"Net.1": 1 + ((step - 10) % 17)})
         other.curve("loss", "", 0, step, 1.0)
-    sides = Sides(course=other, names=("full", "resumed"), first=0)
-    found = numbers_of(course, (), sides)
+    sides = Sides(timeline=other, names=("full", "resumed"), first=0)
+    found = numbers_of(timeline, (), sides)
     assert [one["label"] for one in found["curves"]] == ["A full", "B resumed"]
     assert found["marks"][0] == {"step": 0, "kind": "difference", "text": "first difference"}
     drawn = next(
@@ -145,10 +145,10 @@ def test_another_run_is_on_the_same_axis() -> None:
 
 
 def test_layers_are_in_the_order_in_which_the_model_has_them() -> None:
-    course = Course()
+    timeline = Timeline()
     trace = TraceBuilder().model("Net", {f"{name}.weight": LINEAR for name in ("b", "a10", "a2")})
     for event in trace.events:
-        course.add(event)
-    assert course.in_model_order(["Net.a2", "Net.x", "Net.a10", "Net.b"]) == [
+        timeline.add(event)
+    assert timeline.in_model_order(["Net.a2", "Net.x", "Net.a10", "Net.b"]) == [
         "Net.b", "Net.a10", "Net.a2", "Net.x",
     ]  # fmt: skip

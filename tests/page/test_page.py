@@ -64,7 +64,7 @@ HOSTILE = (
     "</textarea>",
     "<a href='https://example.com'>x</a>",
 )
-SECTIONS = ("findings", "course", "maps", "steps", "observed")
+SECTIONS = ("findings", "timeline", "maps", "steps", "observed")
 
 
 def broken(steps: int = 6) -> TraceBuilder:

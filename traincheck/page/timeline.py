@@ -1,4 +1,4 @@
-"""The course of a run over its steps: curves, stages, marks, and maps of layers.
+"""The timeline of a run: curves, marks, and maps of layers over its steps.
 
 Takes in the events of a run once, beside the check engine. Its memory is bounded by the columns of
 the axis and the names of the run.
@@ -46,8 +46,8 @@ class Mark:
     text: str
 
 
-class Course:
-    """What happened over the steps.
+class Timeline:
+    """The numbers and marks of a run over its steps.
 
     Attributes:
         axis: of all rows.
