@@ -151,6 +151,7 @@ def _page(watcher: Watcher, reader: TraceReader, shown: Shown, against: TraceRea
         "marks": data["marks"][:_MOST_LISTED],
         "has_curves": bool(data["curves"]),
         "has_maps": bool(data["maps"]),
+        "agree": data["agree"],
         "inspected": [asdict(step) for step in watcher.inspector.steps],
         "layers": sections.layers_section(profile),
         "ranks": sections.ranks_section(report, timeline),

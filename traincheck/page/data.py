@@ -8,11 +8,9 @@ from dataclasses import dataclass
 from statistics import median_low
 from typing import Any
 
-import numpy as np
-
 from traincheck.page.axis import Row
 from traincheck.page.encode import cells, curve, folded
-from traincheck.page.grid import Numbers, apart
+from traincheck.page.grid import Grid, Numbers, apart
 from traincheck.page.timeline import GRADIENT, Timeline
 from traincheck.schema.findings import Finding
 from traincheck.schema.printable import printable
@@ -71,6 +69,7 @@ def numbers_of(
     return {
         "axis": {"width": axis.width, "columns": axis.columns},
         "curves": list(_curves(timeline, sides)),
+        "agree": [name for name, grid in timeline.maps.items() if _agrees(grid)],
         "maps": list(_encoded(timeline, _maps(timeline, sides))),
         "evaluations": [
             index * axis.width
@@ -178,8 +177,14 @@ def _maps(timeline: Timeline, sides: Sides | None) -> Iterator[_Map]:
             numbers = apart(grid.highest(layers), other.highest(layers))
             yield _Map(f"{name}, {AGAINST}", layers, 0, numbers, 2)
         spread = grid.spread(layers)
-        if spread is not None and not np.isnan(spread).all():
+        if spread is not None and (spread > 0).any():
             yield _Map(f"{name}, {SPREAD}", layers, 0, spread, 2)
+
+
+def _agrees(grid: Grid) -> bool:
+    """Whether several ranks have the same numbers everywhere."""
+    spread = grid.spread(list(grid.rows))
+    return spread is not None and bool((spread == 0).any()) and not bool((spread > 0).any())
 
 
 def _encoded(timeline: Timeline, maps: Iterable[_Map]) -> Iterator[dict[str, Any]]:

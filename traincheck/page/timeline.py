@@ -187,8 +187,12 @@ class Timeline:
             self.marks.append(mark)
 
     def in_model_order(self, layers: Iterable[str]) -> list[str]:
-        """Layers in the order of their models; unknown ones last."""
-        order = {name: index for index, name in enumerate((*self.modules, *self.variables))}
+        """Layers in the order of their models; unknown ones are behind the module that holds them."""
+        order: dict[str, int] = {}
+        for name in (*self.modules, *self.variables):
+            parts = name.split(".")
+            for end in range(1, len(parts) + 1):  # a container comes before its first module
+                order.setdefault(".".join(parts[:end]), len(order))
         return sorted(layers, key=lambda name: (_place(name, order), name))
 
 

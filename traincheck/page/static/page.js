@@ -20,7 +20,8 @@ const make = (name, parent, text, kind) => {
 };
 const shown = n => n === 0 ? "0" : Math.abs(n) >= 1e5 || Math.abs(n) < 1e-3 ? n.toExponential(2) : String(+n.toPrecision(4));
 const dark = matchMedia("(prefers-color-scheme: dark)");
-const LINES = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"]; // Okabe and Ito
+// Okabe and Ito; on a dark page the blue of the first line is the lighter one.
+const LINES = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"], DARK = ["#56b4e9", ...LINES.slice(1, 5), "#0072b2"];
 const ANCHORS = [[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253, 231, 37]];
 const TABLE = Array.from({length: 256}, (_, code) => {
   const place = Math.min(Math.max((code - 1) / (LEVELS - 1), 0), 1) * (ANCHORS.length - 1);
@@ -74,6 +75,12 @@ function behind(plot) {
   }
   ctx.restore();
 }
+function decades(plot, axis, least, most) {
+  const first = Math.floor(Math.log10(least)), last = Math.ceil(Math.log10(most));
+  const every = Math.max(Math.ceil((last - first) / 5), 1), made = [];
+  for (let power = first; power <= last; power += every) made.push(10 ** power);
+  return made;
+}
 function above(plot) {
   for (const mark of data.marks) line(plot, mark.step, KINDS[mark.kind] || "--soft", [4, 4]);
   if (view.step !== null) line(plot, view.step, "--accent", []);
@@ -89,9 +96,9 @@ function plotted(parent, name, curves, height) {
   for (const curve of curves) for (const numbers of [curve.low || curve.high, curve.high]) for (const n of numbers) {
     if (Number.isFinite(n)) { least = Math.min(least, n); most = Math.max(most, n); }
   }
-  const isLog = least > 0 && most / least > 200;
+  const isLog = least > 0 && most / least > 1000 && name !== "learning rate";
   curves.forEach((curve, index) => {
-    const stroke = LINES[index % LINES.length];
+    const stroke = () => (dark.matches ? DARK : LINES)[index % LINES.length];
     const main = clean(curve.middle || curve.high), said = (_, v) => v === null ? "" : shown(v);
     const recorded = main.filter(n => n !== null).length;
     const points = {show: recorded < 40 || recorded < size / 2, size: 4};
@@ -103,13 +110,13 @@ function plotted(parent, name, curves, height) {
     values.push(main);
     series.push({label: curve.label, stroke, width: 1.5, points, dash: curve.dash, value: said});
     const upper = curve.middle ? edge("high", "highest") : values.length - 1;
-    if (curve.low) bands.push({series: [upper, edge("low", "lowest")], fill: `${stroke}33`});
+    if (curve.low) bands.push({series: [upper, edge("low", "lowest")], fill: () => `${stroke()}33`});
   });
   const axis = {stroke: () => colour("--soft"), grid: {stroke: () => colour("--line"), width: 1}, ticks: {stroke: () => colour("--line")}};
   const plot = new uPlot({
     width: box.clientWidth || 800, height, series, bands,
     scales: {x: {time: false, min: 0, max: end}, y: {distr: isLog ? 3 : 1}},
-    axes: [{...axis}, {...axis, size: 70, values: (_, ticks) => ticks.map(t => t === null ? "" : shown(t))}],
+    axes: [{...axis}, {...axis, size: 70, ...(isLog ? {splits: decades} : {}), values: (_, ticks) => ticks.map(t => t === null ? "" : shown(t))}],
     cursor: {sync: {key: "steps"}, drag: {x: true, y: false}},
     hooks: {
       drawClear: [behind], draw: [above],
