@@ -11,10 +11,10 @@ from traincheck.api import conclude
 from traincheck.errors import UsageError
 from traincheck.metrics.trace import read_run
 from traincheck.page import sections
-from traincheck.page.course import Course
 from traincheck.page.data import Sides, numbers_of
 from traincheck.page.inspector import Inspector
 from traincheck.page.render import render
+from traincheck.page.timeline import Timeline
 from traincheck.profile.reading import Profile, profiles_of
 from traincheck.report.difference.lines import labels
 from traincheck.report.json_report import report_json
@@ -46,17 +46,17 @@ class Watcher:
         wanted: steps and their ranks to show in detail.
 
     Attributes:
-        course: over the steps. inspector: of a few steps. profiled: the events of profiled steps.
+        timeline: over the steps. inspector: of a few steps. profiled: the events of profiled steps.
     """
 
     def __init__(self, wanted: Iterable[tuple[int | None, int]] = ()) -> None:
-        self.course = Course()
+        self.timeline = Timeline()
         self.inspector = Inspector(wanted)
         self.profiled: list[Event] = []
 
     def add(self, event: Event) -> None:
         """Take in an event."""
-        self.course.add(event)
+        self.timeline.add(event)
         self.inspector.add(event)
         if event.kind == "profile":
             self.profiled.append(event)
@@ -132,29 +132,30 @@ def _first_of(difference: Difference | None) -> list[tuple[int | None, int]]:
 
 
 def _page(watcher: Watcher, reader: TraceReader, shown: Shown, against: TraceReader | None) -> str:
-    course, report, difference = watcher.course, shown.report, shown.difference
+    timeline, report, difference = watcher.timeline, shown.report, shown.difference
     profiles = profiles_of(watcher.profiled)
     profile = shown.profile or next(iter(profiles.values()), None)
-    _add_monitored(course, reader)
+    _add_monitored(timeline, reader)
     sides = None
     if difference is not None and against is not None:
-        sides = _sides(difference, against, course)
+        sides = _sides(difference, against, timeline)
     findings = report.findings if report is not None else ()
-    data = numbers_of(course, findings, sides)
+    data = numbers_of(timeline, findings, sides)
     told = report_json(report) if report is not None else None
     context = {
         "title": sections.title(report, reader.manifest),
         "verdict": sections.verdict(report, difference, profile),
-        "environment": sections.environment(report, reader.manifest, course),
+        "environment": sections.environment(report, reader.manifest, timeline),
         "findings": told["findings"][:_MOST_FINDINGS] if told is not None else None,
         "findings_left_out": max(len(findings) - _MOST_FINDINGS, 0),
         "difference": sections.difference_section(difference),
         "marks": data["marks"][:_MOST_LISTED],
         "has_curves": bool(data["curves"]),
         "has_maps": bool(data["maps"]),
+        "agree": data["agree"],
         "inspected": [asdict(step) for step in watcher.inspector.steps],
         "layers": sections.layers_section(profile),
-        "ranks": sections.ranks_section(report, course),
+        "ranks": sections.ranks_section(report, timeline),
         "observed": sections.observed_section(told),
         "version": VERSION,
         "run": _name(reader),
@@ -163,28 +164,28 @@ def _page(watcher: Watcher, reader: TraceReader, shown: Shown, against: TraceRea
 
 
 def _name(reader: TraceReader) -> str:
-    """What the run is called, wherever it lies."""
+    """The name of the run, the same wherever it lies."""
     manifest = reader.manifest
     return (manifest.run_id if manifest is not None else "") or reader.path.name
 
 
-def _sides(difference: Difference, against: TraceReader, course: Course) -> Sides:
+def _sides(difference: Difference, against: TraceReader, timeline: Timeline) -> Sides:
     """The other run on the axis of this one; a resumed run begins where it continues."""
     first, resume, shift = difference.first, difference.resume, 0
     if first is not None:
         shift = first.step_b - first.step
     elif resume is not None:
         shift = -resume.step
-    other = Course(course.axis, shift)
+    other = Timeline(timeline.axis, shift)
     for event in against.events():
         other.add(event)
     _add_monitored(other, against)
     return Sides(
-        course=other, names=labels(difference), first=None if first is None else first.step_b
+        timeline=other, names=labels(difference), first=None if first is None else first.step_b
     )
 
 
-def _add_monitored(course: Course, reader: TraceReader) -> None:
+def _add_monitored(timeline: Timeline, reader: TraceReader) -> None:
     """Enter the numbers of `traincheck monitor` that are drawn by layer."""
     if reader.manifest is None or not reader.manifest.settings.get("monitor"):
         return
@@ -206,4 +207,4 @@ def add_metrics(course: Course, metrics: Metrics) -> None:
             for step, value in values.items():
                 maps[name, step][layer] = abs(value)
     for (name, step), numbers in maps.items():
-        course.layers(name, 0, step, numbers)
+        timeline.layers(name, 0, step, numbers)

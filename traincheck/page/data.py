@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from statistics import median_low
 from typing import Any
 
-import numpy as np
-
 from traincheck.page.axis import Row
-from traincheck.page.course import GRADIENT, Course
 from traincheck.page.encode import cells, curve, folded
-from traincheck.page.grid import Numbers, apart
+from traincheck.page.grid import Grid, Numbers, apart
+from traincheck.page.timeline import GRADIENT, Timeline
 from traincheck.schema.findings import Finding
+from traincheck.schema.printable import printable
 
 _MOST_CELLS = 640_000  # of all maps: 0.85 MB of text
 _MOST_OF_MAP = 220_000
@@ -32,12 +31,12 @@ class Sides:
     """Another run beside the one of the page, on the same axis.
 
     Attributes:
-        course: of the other run.
+        timeline: of the other run.
         names: of the other run and of this one.
         first: step of the first difference; None if there is none.
     """
 
-    course: Course
+    timeline: Timeline
     names: tuple[str, str]
     first: int | None
 
@@ -54,35 +53,36 @@ class _Map:
 
 
 def numbers_of(
-    course: Course, findings: Iterable[Finding] = (), sides: Sides | None = None
+    timeline: Timeline, findings: Iterable[Finding] = (), sides: Sides | None = None
 ) -> dict[str, Any]:
     """Everything that is drawn.
 
     Args:
-        course: of the run.
+        timeline: of the run.
         findings: to mark.
         sides: another run to draw beside it.
     """
-    axis = course.axis
-    marks = [*_finding_marks(findings), *_course_marks(course)]
+    axis = timeline.axis
+    marks = [*_finding_marks(findings), *_timeline_marks(timeline)]
     if sides is not None and sides.first is not None:
         marks.insert(0, {"step": sides.first, "kind": "difference", "text": "first difference"})
     return {
         "axis": {"width": axis.width, "columns": axis.columns},
-        "curves": list(_curves(course, sides)),
-        "maps": list(_encoded(course, _maps(course, sides))),
+        "curves": list(_curves(timeline, sides)),
+        "agree": [name for name, grid in timeline.maps.items() if _agrees(grid)],
+        "maps": list(_encoded(timeline, _maps(timeline, sides))),
         "evaluations": [
             index * axis.width
-            for index, numbers in enumerate(_columns(course.evaluations.values()))
+            for index, numbers in enumerate(_columns(timeline.evaluations.values()))
             if numbers
         ],
         "marks": sorted(marks[:_MOST_MARKS], key=lambda mark: mark["step"]),
     }
 
 
-def _course_marks(course: Course) -> Iterator[dict[str, Any]]:
-    for mark in course.marks:
-        yield {"step": mark.step or 0, "kind": mark.kind, "text": mark.text[:_LONGEST]}
+def _timeline_marks(timeline: Timeline) -> Iterator[dict[str, Any]]:
+    for mark in timeline.marks:
+        yield {"step": mark.step or 0, "kind": mark.kind, "text": _text(mark.text)}
 
 
 def _finding_marks(findings: Iterable[Finding]) -> Iterator[dict[str, Any]]:
@@ -90,33 +90,38 @@ def _finding_marks(findings: Iterable[Finding]) -> Iterator[dict[str, Any]]:
         yield {
             "step": finding.first_step or 0,
             "kind": finding.severity,
-            "text": f"{finding.code}: {finding.title}"[:_LONGEST],
+            "text": _text(f"{finding.code}: {finding.title}"),
             "finding": number,
         }
+
+
+def _text(name: str) -> str:
+    """A name of bounded length, without characters that change how text reads."""
+    return printable(name[:_LONGEST])
 
 
 # -- curves
 
 
-def _curves(course: Course, sides: Sides | None) -> Iterator[dict[str, Any]]:
-    runs = [("", course)]
+def _curves(timeline: Timeline, sides: Sides | None) -> Iterator[dict[str, Any]]:
+    runs = [("", timeline)]
     if sides is not None:
-        runs = [(f"A {sides.names[0]}", sides.course), (f"B {sides.names[1]}", course)]
+        runs = [(f"A {sides.names[0]}", sides.timeline), (f"B {sides.names[1]}", timeline)]
     names = dict.fromkeys(name for _, run in runs for name in run.curves)
     for name in names:
         for side, run in runs:
             lines = _lines(run, name, _APART if sides is None else 1)
             for of, row in lines[:_MOST_CURVES]:
                 label = " ".join(text for text in (side, of) if text) or name
-                yield {"name": name, "label": label[:_LONGEST], **row}
+                yield {"name": name, "label": _text(label), **row}
 
 
-def _lines(course: Course, name: str, most: int) -> list[tuple[str, dict[str, str]]]:
+def _lines(timeline: Timeline, name: str, most: int) -> list[tuple[str, dict[str, str]]]:
     """The curves of one kind. Of many ranks: their median between the lowest and the highest."""
     found = []
-    for of, ranks in course.curves.get(name, {}).items():
+    for of, ranks in timeline.curves.get(name, {}).items():
         if len(ranks) <= most:
-            several = len(course.ranks) > 1 and len(ranks) > 1
+            several = len(timeline.ranks) > 1 and len(ranks) > 1
             found += [
                 (" ".join(filter(None, (of, f"rank {rank}" if several else ""))), _row(row))
                 for rank, row in ranks.items()
@@ -155,26 +160,34 @@ def _columns(rows: Iterable[Row], side: str = "high") -> list[list[float]]:
 # -- maps
 
 
-def _maps(course: Course, sides: Sides | None) -> Iterator[_Map]:
+def _maps(timeline: Timeline, sides: Sides | None) -> Iterator[_Map]:
     order = {name: index for index, name in enumerate(_FIRST)}
-    names = sorted(course.maps, key=lambda name: order.get(name, len(order)))
-    chosen = {name: course.in_model_order(course.maps[name].rows)[:_MOST_LAYERS] for name in names}
+    names = sorted(timeline.maps, key=lambda name: order.get(name, len(order)))
+    chosen = {
+        name: timeline.in_model_order(timeline.maps[name].rows)[:_MOST_LAYERS] for name in names
+    }
     for name in names:
-        grid, layers = course.maps[name], chosen[name]
+        grid, layers = timeline.maps[name], chosen[name]
         left_out = len(grid.rows) + len(grid.left_out) - len(layers)
         yield _Map(name, layers, left_out, grid.highest(layers), 1)
     for name in names:
-        grid, layers = course.maps[name], chosen[name]
-        other = sides.course.maps.get(name) if sides is not None else None
+        grid, layers = timeline.maps[name], chosen[name]
+        other = sides.timeline.maps.get(name) if sides is not None else None
         if other is not None:
             numbers = apart(grid.highest(layers), other.highest(layers))
             yield _Map(f"{name}, {AGAINST}", layers, 0, numbers, 2)
         spread = grid.spread(layers)
-        if spread is not None and not np.isnan(spread).all():
+        if spread is not None and (spread > 0).any():
             yield _Map(f"{name}, {SPREAD}", layers, 0, spread, 2)
 
 
-def _encoded(course: Course, maps: Iterable[_Map]) -> Iterator[dict[str, Any]]:
+def _agrees(grid: Grid) -> bool:
+    """Whether several ranks have the same numbers everywhere."""
+    spread = grid.spread(list(grid.rows))
+    return spread is not None and bool((spread == 0).any()) and not bool((spread > 0).any())
+
+
+def _encoded(timeline: Timeline, maps: Iterable[_Map]) -> Iterator[dict[str, Any]]:
     """The maps in as many columns as the page has room for."""
     chosen = list(maps)
     least = 1
@@ -186,9 +199,9 @@ def _encoded(course: Course, maps: Iterable[_Map]) -> Iterator[dict[str, Any]]:
         text, low, high = cells(numbers)
         yield {
             "name": one.name,
-            "rows": [name[:_LONGEST] for name in one.layers],
+            "rows": [_text(name) for name in one.layers],
             "columns": numbers.shape[1],
-            "width": width * course.axis.width,
+            "width": width * timeline.axis.width,
             "low": low,
             "high": high,
             "left_out": one.left_out,

@@ -49,7 +49,7 @@ class Change:
 
 @dataclass(slots=True)
 class InspectedStep:
-    """What happened in one step of one rank.
+    """The calls and changes in one step of one rank.
 
     Attributes:
         left_out: calls and variables beyond the limits.

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from traincheck.page.course import Course
+from traincheck.page.timeline import Timeline
 from traincheck.profile.table import TableOptions, cells_of, footer, headline
 from traincheck.report.difference.lines import headline as difference_headline
 from traincheck.report.difference.lines import labels, resumed, rows
@@ -50,16 +50,18 @@ def title(report: Report | None, manifest: Manifest | None) -> str:
     return manifest.run_id if manifest is not None and manifest.run_id else "a training run"
 
 
-def environment(report: Report | None, manifest: Manifest | None, course: Course) -> Facts:
+def environment(report: Report | None, manifest: Manifest | None, timeline: Timeline) -> Facts:
     """The run in short facts; those that are not known are left out."""
-    taken, recorded = (max(each.values(), default=0) for each in (course.steps, course.recorded))
+    taken, recorded = (
+        max(each.values(), default=0) for each in (timeline.steps, timeline.recorded)
+    )
     if report is not None:
         taken, recorded = report.steps, report.checked_steps
     facts = [
         ("steps", f"{taken:,}, {recorded:,} of them recorded" if taken else ""),
-        ("ranks", str(len(course.ranks) or "")),
+        ("ranks", str(len(timeline.ranks) or "")),
         ("events", f"{report.events:,}" if report is not None else ""),
-        ("optimizers", ", ".join(f"{o} {c}" for o, c in course.optimizers.items())),
+        ("optimizers", ", ".join(f"{o} {c}" for o, c in timeline.optimizers.items())),
     ]
     if manifest is not None:
         made = manifest.created_with
@@ -91,7 +93,7 @@ def difference_section(difference: Difference | None) -> dict[str, Any] | None:
         "headline": difference_headline(difference),
         "level": "good" if difference.same else "error" if difference.first else "warning",
         "resumed": resumed(difference),
-        "rows": list(rows(difference)),
+        "rows": [row for row in rows(difference) if row[0] != "environment"],
         "environment": [(e.name, e.a, e.b) for e in difference.environment],
     }
 
@@ -110,19 +112,19 @@ def layers_section(profile: Profile | None) -> dict[str, Any] | None:
     }
 
 
-def ranks_section(report: Report | None, course: Course) -> list[dict[str, Any]]:
+def ranks_section(report: Report | None, timeline: Timeline) -> list[dict[str, Any]]:
     """The ranks with their steps and findings."""
     found: dict[int, list[str]] = defaultdict(list)
     for finding in report.findings if report is not None else ():
         found[finding.rank].append(finding.code)
     return [
-        {"rank": rank, "steps": course.steps[rank], "findings": found[rank]}
-        for rank in sorted(course.ranks)
+        {"rank": rank, "steps": timeline.steps[rank], "findings": found[rank]}
+        for rank in sorted(timeline.ranks)
     ]
 
 
 def observed_section(told: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """What was checked and what could not be; None if nothing was to be checked.
+    """The counts of checks, and why some could not be decided; None without a report.
 
     Args:
         told: the report as JSON.

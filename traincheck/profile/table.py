@@ -129,7 +129,7 @@ def table(profile: Profile, options: TableOptions | None = None) -> str:
 
 
 def headline(profile: Profile) -> str:
-    """What was profiled, in one line."""
+    """The profiled model and step, in one line."""
     step = profile.typical
     tensors = step.tensors()
     inputs = step.facts.get("inputs") or []

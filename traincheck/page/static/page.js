@@ -20,7 +20,8 @@ const make = (name, parent, text, kind) => {
 };
 const shown = n => n === 0 ? "0" : Math.abs(n) >= 1e5 || Math.abs(n) < 1e-3 ? n.toExponential(2) : String(+n.toPrecision(4));
 const dark = matchMedia("(prefers-color-scheme: dark)");
-const LINES = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"]; // Okabe and Ito
+// Okabe and Ito; on a dark page the blue of the first line is the lighter one.
+const LINES = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"], DARK = ["#56b4e9", ...LINES.slice(1, 5), "#0072b2"];
 const ANCHORS = [[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253, 231, 37]];
 const TABLE = Array.from({length: 256}, (_, code) => {
   const place = Math.min(Math.max((code - 1) / (LEVELS - 1), 0), 1) * (ANCHORS.length - 1);
@@ -74,6 +75,12 @@ function behind(plot) {
   }
   ctx.restore();
 }
+function decades(plot, axis, least, most) {
+  const first = Math.floor(Math.log10(least)), last = Math.ceil(Math.log10(most));
+  const every = Math.max(Math.ceil((last - first) / 5), 1), made = [];
+  for (let power = first; power <= last; power += every) made.push(10 ** power);
+  return made;
+}
 function above(plot) {
   for (const mark of data.marks) line(plot, mark.step, KINDS[mark.kind] || "--soft", [4, 4]);
   if (view.step !== null) line(plot, view.step, "--accent", []);
@@ -89,9 +96,9 @@ function plotted(parent, name, curves, height) {
   for (const curve of curves) for (const numbers of [curve.low || curve.high, curve.high]) for (const n of numbers) {
     if (Number.isFinite(n)) { least = Math.min(least, n); most = Math.max(most, n); }
   }
-  const isLog = least > 0 && most / least > 200;
+  const isLog = least > 0 && most / least > 1000 && name !== "learning rate";
   curves.forEach((curve, index) => {
-    const stroke = LINES[index % LINES.length];
+    const stroke = () => (dark.matches ? DARK : LINES)[index % LINES.length];
     const main = clean(curve.middle || curve.high), said = (_, v) => v === null ? "" : shown(v);
     const recorded = main.filter(n => n !== null).length;
     const points = {show: recorded < 40 || recorded < size / 2, size: 4};
@@ -103,13 +110,13 @@ function plotted(parent, name, curves, height) {
     values.push(main);
     series.push({label: curve.label, stroke, width: 1.5, points, dash: curve.dash, value: said});
     const upper = curve.middle ? edge("high", "highest") : values.length - 1;
-    if (curve.low) bands.push({series: [upper, edge("low", "lowest")], fill: `${stroke}33`});
+    if (curve.low) bands.push({series: [upper, edge("low", "lowest")], fill: () => `${stroke()}33`});
   });
   const axis = {stroke: () => colour("--soft"), grid: {stroke: () => colour("--line"), width: 1}, ticks: {stroke: () => colour("--line")}};
   const plot = new uPlot({
     width: box.clientWidth || 800, height, series, bands,
     scales: {x: {time: false, min: 0, max: end}, y: {distr: isLog ? 3 : 1}},
-    axes: [{...axis}, {...axis, size: 70, values: (_, ticks) => ticks.map(t => t === null ? "" : shown(t))}],
+    axes: [{...axis}, {...axis, size: 70, ...(isLog ? {splits: decades} : {}), values: (_, ticks) => ticks.map(t => t === null ? "" : shown(t))}],
     cursor: {sync: {key: "steps"}, drag: {x: true, y: false}},
     hooks: {
       drawClear: [behind], draw: [above],
@@ -123,6 +130,7 @@ function plotted(parent, name, curves, height) {
 
 // -- maps
 
+const STRIP = 8; // height of the strip of marks above a map, in CSS pixels
 const weight = code => code === ZERO ? 0.5 : code; // of two numbers in one pixel the larger is drawn
 class HeatMap {
   constructor(parent, map) {
@@ -139,6 +147,7 @@ class HeatMap {
     this.canvas.tabIndex = 0;
     this.canvas.setAttribute("role", "img");
     this.canvas.setAttribute("aria-label", `${map.name} of ${map.rows.length} layers over ${columns * width} steps`);
+    this.ends = make("div", box, undefined, "ends");
     this.value = make("div", box, undefined, "value");
     this.value.setAttribute("aria-live", "polite");
     this.below = make("div", box);
@@ -160,12 +169,11 @@ class HeatMap {
     const bar = make("i", line);
     bar.style.background = `linear-gradient(90deg, ${ANCHORS.map(c => `rgb(${c})`).join(",")})`;
     make("span", line, shown(this.map.high));
-    const broken = make("i", line);
-    broken.style.cssText = "width:12px;background:#ff0033";
-    make("span", line, "not finite");
-    const zero = make("i", line);
-    zero.style.cssText = "width:12px;background:#8a8f98";
-    make("span", line, "0");
+    for (const [ink, text] of [["#ff0033", "not finite"], ["#8a8f98", "0"]]) {
+      const key = make("span", line);
+      make("i", key).style.cssText = `width:12px;margin-right:6px;background:${ink}`;
+      key.append(text);
+    }
     const choice = make("select", line);
     choice.setAttribute("aria-label", "Order of the rows");
     for (const text of ["in model order", "largest at the end first", "largest peak first"]) make("option", choice, text);
@@ -183,9 +191,10 @@ class HeatMap {
     const {map, canvas, codes} = this, rows = map.rows.length;
     const ratio = devicePixelRatio || 1, wide = Math.max(Math.round(canvas.clientWidth * ratio), 50);
     const tall = Math.max(3, Math.min(16, Math.floor(640 / rows))), deep = Math.max(Math.round(tall * ratio), 1);
-    canvas.style.height = `${tall * rows}px`;
+    const strip = Math.round(STRIP * ratio);
+    canvas.style.height = `${tall * rows + STRIP}px`;
     canvas.width = wide;
-    canvas.height = deep * rows;
+    canvas.height = deep * rows + strip;
     const context = canvas.getContext("2d"), image = context.createImageData(wide, deep * rows);
     const pixels = new Uint32Array(image.data.buffer), first = view.from / map.width, span = (view.to - view.from + 1) / map.width;
     const ink = TABLE.map(([r, g, b]) => (255 << 24 | b << 16 | g << 8 | r) >>> 0);
@@ -202,20 +211,22 @@ class HeatMap {
       }
       for (let d = 1; d < deep; d++) pixels.copyWithin(top + d * wide, top, top + wide);
     }
-    context.putImageData(image, 0, 0);
-    context.lineWidth = Math.max(ratio, 1);
-    for (const mark of data.marks) if (mark.finding !== undefined || mark.kind === "difference") this.rule(context, mark.step, colour(KINDS[mark.kind] || "--soft"), wide, deep * rows);
+    context.putImageData(image, 0, strip);
+    for (const mark of data.marks) if (mark.finding !== undefined || mark.kind === "difference") this.tick(context, mark.step, colour(KINDS[mark.kind] || "--soft"), wide, strip);
+    if (view.step !== null) this.tick(context, view.step, colour("--text"), wide, strip);
     this.label(tall);
+    this.ends.replaceChildren();
+    for (const step of [view.from, view.to]) make("span", this.ends, `step ${Math.round(step)}`);
   }
-  rule(context, step, stroke, wide, tall) {
+  tick(context, step, stroke, wide, strip) { // above the cells, which it must not hide
     if (step < view.from || step > view.to) return;
-    const x = (step - view.from) / (view.to - view.from + 1) * wide;
-    context.strokeStyle = stroke;
-    context.setLineDash([6, 4]);
+    const x = (step + 0.5 - view.from) / (view.to - view.from + 1) * wide;
+    context.fillStyle = stroke;
     context.beginPath();
-    context.moveTo(x, 0);
-    context.lineTo(x, tall);
-    context.stroke();
+    context.moveTo(x - strip / 2, 0);
+    context.lineTo(x + strip / 2, 0);
+    context.lineTo(x, strip);
+    context.fill();
   }
   label(tall) {
     this.names.replaceChildren();
@@ -225,12 +236,12 @@ class HeatMap {
       const name = make("div", this.names);
       make("bdi", name, this.map.rows[row]);
       name.title = this.map.rows[row];
-      name.style.cssText = `height:${tall * Math.min(every, this.order.length - y)}px;line-height:${Math.min(tall * every, 14)}px`;
+      name.style.cssText = `height:${tall * Math.min(every, this.order.length - y)}px;line-height:${tall < 12 ? 12 : tall}px`;
     });
   }
   hover(event) {
     const box = this.canvas.getBoundingClientRect();
-    this.at.row = Math.min(Math.floor((event.clientY - box.top) / box.height * this.order.length), this.order.length - 1);
+    this.at.row = Math.min(Math.floor((event.clientY - box.top - STRIP) / (box.height - STRIP) * this.order.length), this.order.length - 1);
     const step = view.from + (event.clientX - box.left) / box.width * (view.to - view.from + 1);
     this.at.column = Math.min(Math.floor(step / this.map.width), this.map.columns - 1);
     this.tell();
@@ -279,10 +290,16 @@ document.addEventListener("click", event => {
   const link = event.target.closest("[data-step]");
   if (link) goTo(Number(link.dataset.step));
 });
+// -- keys: j and k go through the findings, + and - zoom, 0 shows all steps
+
 const cards = [...document.querySelectorAll(".finding")];
 let card = -1;
 document.addEventListener("keydown", event => {
-  if (event.target.closest("select, canvas") || event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.target.closest("select") || event.ctrlKey || event.metaKey || event.altKey) return;
+  const middle = view.step === null ? (view.from + view.to) / 2 : view.step, half = (view.to - view.from) / 2;
+  if (event.key === "0") show(0, end);
+  if (event.key === "+") show(middle - half / 2, middle + half / 2);
+  if (event.key === "-") show(middle - half * 2, middle + half * 2);
   if (event.key !== "j" && event.key !== "k" || !cards.length) return;
   card = Math.min(Math.max(card + (event.key === "j" ? 1 : -1), 0), cards.length - 1);
   for (const one of cards) one.classList.toggle("here", one === cards[card]);

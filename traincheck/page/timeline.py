@@ -1,4 +1,4 @@
-"""The course of a run over its steps: curves, stages, marks, and maps of layers.
+"""The timeline of a run: curves, marks, and maps of layers over its steps.
 
 Takes in the events of a run once, beside the check engine. Its memory is bounded by the columns of
 the axis and the names of the run.
@@ -46,8 +46,8 @@ class Mark:
     text: str
 
 
-class Course:
-    """What happened over the steps.
+class Timeline:
+    """The numbers and marks of a run over its steps.
 
     Attributes:
         axis: of all rows.
@@ -58,7 +58,7 @@ class Course:
         evaluations: steps after which the run evaluated, one row with the number of its forwards.
         modules: paths of modules in the order of their models.
         ranks: that recorded steps.
-        variables: names of parameters in the order in which they were found.
+        variables: names of layers and parameters in the order in which they were found.
         steps: rank -> number of steps. recorded: of those that were recorded.
         optimizers: name -> class.
     """
@@ -98,6 +98,7 @@ class Course:
     def _state(self, event: StateEvent) -> None:
         summary = event.summary
         if event.role == "parameter" and event.change in ("new", "replaced"):
+            self.variables[_layer_of(event.name)] = None
             self.variables[event.name] = None
         name = _MAPS.get(event.role)
         if summary is None or event.step is None or name is None or not summary.stats:
@@ -164,7 +165,7 @@ class Course:
         for variable, norm in norms.items():
             layer = known.get(variable)
             if layer is None:
-                layer = known[variable] = variable.rpartition(".")[0] or variable
+                layer = known[variable] = _layer_of(variable)
             squares[layer] = squares.get(layer, 0.0) + norm * norm
         return squares
 
@@ -186,9 +187,17 @@ class Course:
             self.marks.append(mark)
 
     def in_model_order(self, layers: Iterable[str]) -> list[str]:
-        """Layers in the order of their models; unknown ones last."""
-        order = {name: index for index, name in enumerate((*self.modules, *self.variables))}
+        """Layers in the order of their models; unknown ones are behind the module that holds them."""
+        order: dict[str, int] = {}
+        for name in (*self.modules, *self.variables):
+            parts = name.split(".")
+            for end in range(1, len(parts) + 1):  # a container comes before its first module
+                order.setdefault(".".join(parts[:end]), len(order))
         return sorted(layers, key=lambda name: (_place(name, order), name))
+
+
+def _layer_of(variable: str) -> str:
+    return variable.rpartition(".")[0] or variable
 
 
 def _place(name: str, order: dict[str, int]) -> int:
