@@ -11,9 +11,9 @@ from tests.builders import MLP, TraceBuilder
 from traincheck.api import make_engine
 from traincheck.check.engine import Engine
 from traincheck.live.check_notes import CheckNotes
-from traincheck.live.course import LiveCourse
 from traincheck.live.screen import Scene
 from traincheck.live.status import RunStatus
+from traincheck.live.timeline import LiveTimeline
 from traincheck.schema.events import Event, StateEvent, StepEvent
 from traincheck.schema.layout import MANIFEST
 from traincheck.schema.values import TensorSummary
@@ -64,9 +64,9 @@ def norms_at(
 
 
 def scene(events: Sequence[Event], *, program: str = "train.py", **more: Any) -> Scene:
-    course = LiveCourse()
+    timeline = LiveTimeline()
     for event in events:
-        course.add(event)
-    course.settle()
+        timeline.add(event)
+    timeline.settle()
     facts = {"status": RunStatus(run="traces/run", state="running", idle_s=0.4), "checked": None}
-    return Scene(program=program, course=course, **{**facts, **more})
+    return Scene(program=program, timeline=timeline, **{**facts, **more})

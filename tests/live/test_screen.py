@@ -119,8 +119,8 @@ def test_layers_without_the_number_come_last() -> None:
 def test_ranks_have_a_spread() -> None:
     events = [*norms_at(0, {"Net.a": 4.0}, rank=0), *norms_at(0, {"Net.a": 3.0}, rank=1)]
     shown = scene(events)
-    assert shown.course.columns[-1] == "rank spread"
-    assert shown.course.value("rank spread", "Net.a") == 0.25
+    assert shown.timeline.columns[-1] == "rank spread"
+    assert shown.timeline.value("rank spread", "Net.a") == 0.25
     assert "0.25" in text(shown, Choice(sort="rank spread"))
 
 

@@ -16,7 +16,7 @@ from tests.builders import TraceBuilder, healthy_run
 from tests.collect.recording import recording
 from tests.perfetto.reading import Timeline, read_timeline
 from traincheck.cli.main import main
-from traincheck.page.course import LOSS, RATE
+from traincheck.page.timeline import LOSS, RATE
 from traincheck.perfetto.export import export_perfetto
 from traincheck.schema.events import Event, StepEvent
 from traincheck.schema.torch_api import Families

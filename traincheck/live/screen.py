@@ -16,10 +16,10 @@ from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from traincheck.live.checked import Checked
-from traincheck.live.course import LiveCourse
 from traincheck.live.sparkline import BLOCKS, sparkline
 from traincheck.live.status import RunStatus
-from traincheck.page.course import GRADIENT, LOSS, RATE
+from traincheck.live.timeline import LiveTimeline
+from traincheck.page.timeline import GRADIENT, LOSS, RATE
 from traincheck.report.lines import COLOURS
 from traincheck.schema.printable import printable
 from traincheck.schema.words import counted
@@ -91,7 +91,7 @@ class Scene:
 
     Attributes:
         program: its script, or the name of the run.
-        course: the run so far.
+        timeline: the run so far.
         status: where it stands.
         checked: findings and verdicts; None if nothing checks the run.
         behind: bytes that are not read yet.
@@ -100,7 +100,7 @@ class Scene:
     """
 
     program: str
-    course: LiveCourse
+    timeline: LiveTimeline
     status: RunStatus
     checked: Checked | None
     behind: int = 0
@@ -135,37 +135,37 @@ def screen(scene: Scene, choice: Choice, width: int, height: int | None = None) 
 
 
 def _header(scene: Scene, width: int) -> Text:
-    course, status = scene.course, scene.status
-    step = course.last_step
-    rate = course.steps_per_s
-    skipped = max((n - course.recorded[rank] for rank, n in course.steps.items()), default=0)
+    timeline, status = scene.timeline, scene.status
+    step = timeline.last_step
+    rate = timeline.steps_per_s
+    skipped = max((n - timeline.recorded[rank] for rank, n in timeline.steps.items()), default=0)
     state = status.state + (f" ({status.exit_status})" if status.state == "failed" else "")
     parts = [
         Text(printable(Path(scene.program).name), style="bold"),
         Text(state, style=_STATES.get(status.state, "")),
         Text(f"step {step:,}" if step is not None else "no step yet"),
         Text(f"{rate:.3g} steps/s" if rate is not None else ""),
-        Text(counted(max(1, len(course.ranks)), "rank")),
-        Text(f"mode {course.stage}"),
+        Text(counted(max(1, len(timeline.ranks)), "rank")),
+        Text(f"mode {timeline.stage}"),
         Text(f"{skipped:,} steps not recorded" if skipped else ""),
     ]
     return _joined(parts, width)
 
 
 def _curves(scene: Scene, width: int) -> Text:
-    course = scene.course
-    shown = [name for name in (LOSS, RATE, GRADIENT) if course.latest.get(name)]
+    timeline = scene.timeline
+    shown = [name for name in (LOSS, RATE, GRADIENT) if timeline.latest.get(name)]
     if not shown:
         return Text("no loss or learning rate was recorded so far", style="dim")
     parts = []
     for name in shown:
-        ranks = next(iter(course.latest[name].values()))
+        ranks = next(iter(timeline.latest[name].values()))
         line = Text(f"{_SHORT.get(name, name)} ", style="dim")
         parts.append(line.append(number(ranks[min(ranks)]), style="bold"))
     taken = sum(cell_len(part.plain) + 3 for part in parts)
     room = max(_LEAST_CURVE, min(_MOST_HISTORY, (width - taken) // len(shown)))
     for name, line in zip(shown, parts):
-        history = sparkline(course.curve_history(name), room, scene.blocks)
+        history = sparkline(timeline.curve_history(name), room, scene.blocks)
         line.append(f" {history}", style="cyan")
     return _joined(parts, width)
 
@@ -225,12 +225,12 @@ def _all_findings(checked: Checked | None, width: int) -> Iterator[Text]:
 
 
 def _layers(scene: Scene, choice: Choice, width: int, room: int | None) -> list[Text]:
-    course = scene.course
-    columns = course.columns
+    timeline = scene.timeline
+    columns = timeline.columns
     if not columns:
         return [Text("no numbers of layers so far", style="dim")]
     sort = choice.sort if choice.sort in columns else columns[0]
-    names = sorted_layers(course, choice)
+    names = sorted_layers(timeline, choice)
     shown = [sort, *(name for name in columns if name != sort)]
     longest = max(map(cell_len, map(printable, names)), default=0)
     name_width = max(_LEAST_NAME, min(longest, width // 3))
@@ -246,18 +246,18 @@ def _layers(scene: Scene, choice: Choice, width: int, room: int | None) -> list[
     for layer in _scrolled(names, choice, None if room is None else max(0, room - 1)):
         line = Text(_name(printable(layer), name_width))
         for name in shown:
-            line.append(f" {number(course.value(name, layer)):>{_NUMBER}}")
-        drawn = sparkline(course.history(shown[0], layer), history, scene.blocks)
+            line.append(f" {number(timeline.value(name, layer)):>{_NUMBER}}")
+        drawn = sparkline(timeline.history(shown[0], layer), history, scene.blocks)
         lines.append(line.append(f"  {drawn}", style="cyan"))
     return lines
 
 
-def sorted_layers(course: LiveCourse, choice: Choice) -> list[str]:
+def sorted_layers(timeline: LiveTimeline, choice: Choice) -> list[str]:
     """The layers that are chosen, in the chosen order; layers without the number come last."""
-    names = [name for name in course.names() if choice.only.lower() in name.lower()]
-    if choice.sort not in course.columns:
+    names = [name for name in timeline.names() if choice.only.lower() in name.lower()]
+    if choice.sort not in timeline.columns:
         return names[::-1] if choice.is_reversed else names
-    value: Callable[[str], float] = lambda name: course.value(choice.sort, name)  # noqa: E731
+    value: Callable[[str], float] = lambda name: timeline.value(choice.sort, name)  # noqa: E731
     known = [name for name in names if not math.isnan(value(name))]
     known.sort(key=value, reverse=not choice.is_reversed)
     return [*known, *(name for name in names if math.isnan(value(name)))]

@@ -22,12 +22,12 @@ from traincheck.api import program_of
 from traincheck.errors import TraceFormatError
 from traincheck.live.check_notes import CheckNotes
 from traincheck.live.checked import Checked
-from traincheck.live.course import LiveCourse
 from traincheck.live.keyboard import Keyboard
 from traincheck.live.keys import is_quit, obey
 from traincheck.live.screen import Choice, Scene, screen
 from traincheck.live.sparkline import ASCII, BLOCKS
 from traincheck.live.status import RunStatus, run_status
+from traincheck.live.timeline import LiveTimeline
 from traincheck.metrics.trace import view_of
 from traincheck.store.tail import TailReader
 
@@ -75,7 +75,7 @@ class Viewer:
         self._output = output
         self._is_quitting = False
         self._reader = TailReader(directory, stop=self._is_over, sleep=self._wait, poll_s=_POLL_S)
-        self._course = LiveCourse(view_of(self._reader.manifest, directory))
+        self._timeline = LiveTimeline(view_of(self._reader.manifest, directory))
         self._status: RunStatus = run_status(directory)
         self._status_s = clock()
         self._drawn_s = -1.0
@@ -91,7 +91,7 @@ class Viewer:
         take = self._taker()
         for event in self._reader.events():
             take(event)
-        self._course.settle()
+        self._timeline.settle()
         self._status = run_status(self._directory)
         for line in screen(self._scene(), self.choice, self._console.width):
             self._console.print(line, soft_wrap=True)
@@ -123,11 +123,11 @@ class Viewer:
         except TraceFormatError:
             if self._directory.is_dir():  # else it was removed: the screen says so
                 raise
-        self._course.settle()
+        self._timeline.settle()
 
     def _taker(self) -> Callable[[Event], object]:
         """The function that takes each event."""
-        add = self._course.add
+        add = self._timeline.add
         if self._engine is None:
             return add
         observe = self._engine.observe
@@ -144,7 +144,7 @@ class Viewer:
         for key in self._keyboard.wait(seconds):
             if is_quit(key, self.choice):
                 self._is_quitting = True
-            obey(key, self.choice, self._course.columns, self._console.height)
+            obey(key, self.choice, self._timeline.columns, self._console.height)
             self._draw()
 
     def _is_over(self) -> bool:
@@ -164,7 +164,7 @@ class Viewer:
         encoding = (self._console.encoding or "").lower()
         return Scene(
             program=program_of(self._reader) or self._directory.name,
-            course=self._course,
+            timeline=self._timeline,
             status=self._status,
             checked=self._checked(),
             behind=self._reader.behind,

@@ -193,10 +193,10 @@ def _add_monitored(timeline: Timeline, reader: TraceReader) -> None:
         metrics = read_run(reader)
     except UsageError:  # it has none
         return
-    add_metrics(course, metrics)
+    add_metrics(timeline, metrics)
 
 
-def add_metrics(course: Course, metrics: Metrics) -> None:
+def add_metrics(timeline: Timeline, metrics: Metrics) -> None:
     """Enter the metrics that are drawn by layer."""
     maps: dict[tuple[str, int], dict[str, float]] = defaultdict(dict)
     for key, values in metrics.items():

@@ -187,7 +187,7 @@ class Timeline:
             self.marks.append(mark)
 
     def in_model_order(self, layers: Iterable[str]) -> list[str]:
-        """Layers in the order of their models; unknown ones are behind the module that holds them."""
+        """Layers in the order of their models; unknown ones follow the module that holds them."""
         order: dict[str, int] = {}
         for name in (*self.modules, *self.variables):
             parts = name.split(".")

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from traincheck.errors import OutputError
-from traincheck.page.course import Course
+from traincheck.page.timeline import Timeline
 from traincheck.perfetto.packets import PacketWriter
 from traincheck.perfetto.slices import Nesting, Slice
 from traincheck.schema.events import (
@@ -87,8 +87,8 @@ class _Process:
     is_applied: bool = False
 
 
-class _Numbers(Course):
-    """The curves of a course, as a stream."""
+class _Numbers(Timeline):
+    """The curves of a timeline, as a stream."""
 
     def __init__(self, give: Callable[[str, str, int, float], None]) -> None:
         super().__init__()
@@ -114,7 +114,7 @@ class _Exporter:
         self._pids: set[int] = set()
         self._tids = itertools.count(_FIRST_TID)
         self._flows = itertools.count(1)
-        self._course = _Numbers(self._count)
+        self._timeline = _Numbers(self._count)
         self._now_ns = 0
 
     def add(self, event: Event) -> None:
@@ -131,7 +131,7 @@ class _Exporter:
             self._instant(event)
         if process.step_from_ns is None and event.stage != "init" and event.step is not None:
             process.step_from_ns = getattr(event, "start_ns", event.time_ns)
-        self._course.add(event)
+        self._timeline.add(event)
 
     def finish(self) -> None:
         """Write the calls that wait for others."""

@@ -1,4 +1,4 @@
-"""The course of a run for a terminal view, with the latest numbers and the rate."""
+"""The timeline of a run for a terminal view, with the latest numbers and the rate."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from traincheck.metrics.trace import Gathered
 from traincheck.page.build import add_metrics
-from traincheck.page.course import GRADIENT, Course
+from traincheck.page.timeline import GRADIENT, Timeline
 from traincheck.schema.events import Event
 from traincheck.schema.metrics.event import MetricsEvent
 
@@ -22,8 +22,8 @@ SPREAD = "rank spread"
 _NEWS = frozenset({"step", "stage", "metrics"})
 
 
-class LiveCourse(Course):
-    """The course of a run that goes on. Its memory is that of a `Course`.
+class LiveTimeline(Timeline):
+    """The timeline of a run that goes on. Its memory is that of a `Timeline`.
 
     Attributes:
         stage: of the last step or change of stage.
@@ -43,6 +43,7 @@ class LiveCourse(Course):
         self._ends: dict[int, deque[tuple[int, int]]] = defaultdict(
             lambda: deque(maxlen=_RATE_STEPS)
         )
+        self._ordered: tuple[tuple[int, ...], list[str]] = ((), [])
         self._gathered = Gathered()
         self._gathered_step: int | None = None
 
@@ -125,8 +126,11 @@ class LiveCourse(Course):
 
     def names(self) -> list[str]:
         """All layers with a number, in the order of the model."""
-        known = dict.fromkeys(layer for found in self.maps.values() for layer in found.rows)
-        return self.in_model_order(known)
+        sizes = (len(self.modules), len(self.variables), *(len(g.rows) for g in self.maps.values()))
+        if sizes != self._ordered[0]:  # the order costs more than the rest of a screen
+            known = dict.fromkeys(layer for found in self.maps.values() for layer in found.rows)
+            self._ordered = sizes, self.in_model_order(known)
+        return list(self._ordered[1])
 
     def history(self, name: str, layer: str) -> list[float]:
         """The largest number of all ranks in each column of the axis; NaN where there is none."""
