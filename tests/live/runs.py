@@ -13,7 +13,7 @@ from traincheck.check.engine import Engine
 from traincheck.live.check_notes import CheckNotes
 from traincheck.live.screen import Scene
 from traincheck.live.status import RunStatus
-from traincheck.live.timeline import LiveTimeline
+from traincheck.live.timeline import NEWS, LiveTimeline
 from traincheck.schema.events import Event, StateEvent, StepEvent
 from traincheck.schema.layout import MANIFEST
 from traincheck.schema.values import TensorSummary
@@ -67,6 +67,8 @@ def scene(events: Sequence[Event], *, program: str = "train.py", **more: Any) ->
     timeline = LiveTimeline()
     for event in events:
         timeline.add(event)
+        if event.kind in NEWS:
+            timeline.note(event)
     timeline.settle()
     facts = {"status": RunStatus(run="traces/run", state="running", idle_s=0.4), "checked": None}
     return Scene(program=program, timeline=timeline, **{**facts, **more})

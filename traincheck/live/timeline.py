@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _RATE_STEPS = 64  # the rate is that of so many steps
 _RATE_NS = 30_000_000_000  # and not of older ones
 SPREAD = "rank spread"
-_NEWS = frozenset({"step", "stage", "metrics"})
+NEWS = frozenset({"step", "stage", "metrics"})  # kinds of events
 
 
 class LiveTimeline(Timeline):
@@ -47,11 +47,8 @@ class LiveTimeline(Timeline):
         self._gathered = Gathered()
         self._gathered_step: int | None = None
 
-    def add(self, event: Event) -> None:
-        """Take in an event."""
-        super().add(event)
-        if event.kind not in _NEWS:  # nearly all events
-            return
+    def note(self, event: Event) -> None:
+        """Take in an event of `NEWS`, after `add`."""
         if event.kind == "step":
             self.stage = event.stage
             if event.step is not None:

@@ -24,11 +24,13 @@ from traincheck.live.check_notes import CheckNotes
 from traincheck.live.checked import Checked
 from traincheck.live.keyboard import Keyboard
 from traincheck.live.keys import is_quit, obey
+from traincheck.live.light import LIGHT
 from traincheck.live.screen import Choice, Scene, screen
 from traincheck.live.sparkline import ASCII, BLOCKS
 from traincheck.live.status import RunStatus, run_status
-from traincheck.live.timeline import LiveTimeline
+from traincheck.live.timeline import NEWS, LiveTimeline
 from traincheck.metrics.trace import view_of
+from traincheck.store.lines import WHOLE
 from traincheck.store.tail import TailReader
 
 if TYPE_CHECKING:
@@ -67,14 +69,20 @@ class Viewer:
         self.choice = Choice()
         self._directory = directory
         self._console = console
-        self._engine = engine
+        self._observe = engine.observe if engine is not None else None
         self._notes = CheckNotes(engine, directory) if engine is not None else None
         self._keyboard = keyboard or Keyboard(None)
         self._clock = clock
         self._stop = stop or (lambda: False)
         self._output = output
         self._is_quitting = False
-        self._reader = TailReader(directory, stop=self._is_over, sleep=self._wait, poll_s=_POLL_S)
+        self._reader = TailReader(
+            directory,
+            stop=self._is_over,
+            sleep=self._wait,
+            poll_s=_POLL_S,
+            decoders=LIGHT if engine is None else WHOLE,
+        )
         self._timeline = LiveTimeline(view_of(self._reader.manifest, directory))
         self._status: RunStatus = run_status(directory)
         self._status_s = clock()
@@ -88,9 +96,8 @@ class Viewer:
             TraceFormatError: there are lines, but no event.
         """
         self._is_quitting = True  # the reader delivers what is there
-        take = self._taker()
         for event in self._reader.events():
-            take(event)
+            self._take(event)
         self._timeline.settle()
         self._status = run_status(self._directory)
         for line in screen(self._scene(), self.choice, self._console.width):
@@ -112,10 +119,9 @@ class Viewer:
                     self._wait(_POLL_S)
 
     def _follow(self) -> None:
-        take = self._taker()
         try:
             for count, event in enumerate(self._reader.events(), 1):
-                take(event)
+                self._take(event)
                 if count % _TOGETHER == 0 and self._clock() >= self._drawn_s + _POLL_S:
                     self._wait(0.0)
                 if self._is_quitting:
@@ -125,18 +131,12 @@ class Viewer:
                 raise
         self._timeline.settle()
 
-    def _taker(self) -> Callable[[Event], object]:
-        """The function that takes each event."""
-        add = self._timeline.add
-        if self._engine is None:
-            return add
-        observe = self._engine.observe
-
-        def both(event: Event) -> None:
-            add(event)
-            observe(event)
-
-        return both
+    def _take(self, event: Event) -> None:
+        self._timeline.add(event)
+        if event.kind in NEWS:
+            self._timeline.note(event)
+        if self._observe is not None:
+            self._observe(event)
 
     def _wait(self, seconds: float) -> None:
         """Draw, and obey the keys of the next moment."""
