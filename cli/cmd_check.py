@@ -250,28 +250,31 @@ def _check(options: dict[str, Any], config: Config, baseline: Baseline | None = 
         from traincheck.store.tail import TailReader
 
         with _interrupted() as interrupted:
-            idle = _Idle()
-            tail = TailReader(
-                run, silent_s=options["stall_timeout"], stop=interrupted.is_set, sleep=idle.wait
-            )
+            stop = _Stop(interrupted)
+            tail = TailReader(run, silent_s=options["stall_timeout"], stop=stop)
             made = engine(tail)
-            idle.notes = CheckNotes(made, run, baseline=baseline)
-            return _follow(made, tail, baseline, interrupted, idle.notes)
+            stop.notes = CheckNotes(made, run, baseline=baseline)
+            return _follow(made, tail, baseline, interrupted, stop.notes)
     reader = TraceReader(run, may_be_empty=True)
     with progress(reader):
         return check_source(engine(reader), reader)
 
 
-class _Idle:
-    """Writes the notes of a check while there is nothing to read."""
+class _Stop:
+    """Whether following is over. The reader asks for it in each round, also without new events.
 
-    notes: CheckNotes | None = None
+    Attributes:
+        notes: written then, if there is news since the last time.
+    """
 
-    def wait(self, seconds: float) -> None:
-        """Sleep; what is new since the last note is written first."""
+    def __init__(self, interrupted: threading.Event) -> None:
+        self._interrupted = interrupted
+        self.notes: CheckNotes | None = None
+
+    def __call__(self) -> bool:
         if self.notes is not None:
             self.notes.tick()
-        time.sleep(seconds)
+        return self._interrupted.is_set()
 
 
 def _follow(
