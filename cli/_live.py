@@ -18,6 +18,7 @@ from traincheck.check.live_engine import LiveEngine
 from traincheck.check.run_overview import RunOverview
 from traincheck.collect.launch.stop_program import ProgramStopper
 from traincheck.errors import OutputError
+from traincheck.live.check_notes import CheckNotes
 from traincheck.store.tail import SILENT_S, TailReader
 from traincheck.store.thin import record_gap
 
@@ -46,6 +47,7 @@ class LiveCheck:
         baseline: findings that are not reported.
         stall_s: seconds without a record after which a rank counts as silent.
         limit: bytes that the trace may take; what was checked is dropped then. None for no limit.
+        is_silent: write nothing while the program runs: a view has the terminal.
     """
 
     def __init__(
@@ -57,7 +59,9 @@ class LiveCheck:
         baseline: Baseline | None = None,
         stall_s: float = SILENT_S,
         limit: int | None = None,
+        is_silent: bool = False,
     ) -> None:
+        self._is_silent = is_silent
         self._stall_s = stall_s
         self._directory = directory
         self._halts = halts
@@ -73,6 +77,7 @@ class LiveCheck:
         self._is_done = False
         self._live = LiveEngine(engine, self._report, self._withdraw)
         self._heartbeat = Heartbeat(engine)
+        self._check_notes = CheckNotes(engine, directory, baseline=baseline)
         self._thread = threading.Thread(target=self._follow, daemon=True, name=_THREAD)
 
     @property
@@ -110,7 +115,12 @@ class LiveCheck:
         report = replace(report, notes=(*self._notes, *report.notes), is_partial=is_partial)
         report = report if self._baseline is None else self._baseline.apply(report)
         self._live.announce(report.findings)
+        self._check_notes.finish(report)
         return report
+
+    def speak(self) -> None:
+        """The terminal is free: write from now on."""
+        self._is_silent = False
 
     def compact_trace(self) -> str:
         """Turn the trace into an ordinary one and return a sentence about what it lacks, or "".
@@ -163,7 +173,8 @@ class LiveCheck:
                 break
             yield event
             if event.kind == "step":
-                self._heartbeat.tick()
+                self._beat()
+                self._check_notes.end_step(event)
                 least = _FAR_BEHIND // 2 if is_urgent else _FAR_BEHIND
                 if (self._reader.behind >= least) is not is_urgent:
                     return
@@ -171,24 +182,35 @@ class LiveCheck:
 
     def _wait(self, seconds: float) -> None:
         self._ended.wait(seconds)  # not a polling sleep: the end of the program wakes it
-        self._heartbeat.tick()
+        self._beat()
+        self._check_notes.tick()
+
+    def _beat(self) -> None:
+        if not self._is_silent:
+            self._heartbeat.tick()
 
     def _report(self, finding: Finding) -> None:
         if self._baseline is not None and self._baseline.contains(finding):
             return
-        if not write_finding(finding):
+        if not self._is_silent and not write_finding(finding):
             return
         is_sure = finding.severity == "error" and not finding.provisional
         if self._halts and self._stopper is not None and is_sure:
             if not (self._ended.is_set() or self._is_halted):
                 self._is_halted = True
                 self._notes.append(f"--halt stopped the program at {finding.code}")
-                write_message("stopping the program")
+                self._say("stopping the program")
             self._stopper()
 
     def _withdraw(self, finding: Finding) -> None:
+        if self._is_silent:
+            return
         if self._baseline is None or not self._baseline.contains(finding):
             write_withdrawn(finding)
+
+    def _say(self, text: str) -> None:
+        if not self._is_silent:
+            write_message(text)
 
 
 def _lower_priority() -> None:

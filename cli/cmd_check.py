@@ -30,12 +30,14 @@ from traincheck.schema.words import counted
 from . import _completion
 from ._check_options import configuration, presentation, selection_options, stall_option
 from ._outputs import FORMATS, report_option, reports_of, require_writable, write_report
+from ._page import html_option, write_page
 from ._program_args import require_checks
 
 if TYPE_CHECKING:
     from traincheck.check.engine import Engine
     from traincheck.check.suppression.baseline import Baseline
     from traincheck.config import Config
+    from traincheck.live.check_notes import CheckNotes
     from traincheck.schema.events import Event
     from traincheck.schema.findings import Finding, Report
     from traincheck.store.reader import TraceReader
@@ -131,6 +133,7 @@ def _single_run(
     help="Write the report to this file. [default: stdout]",
 )
 @report_option
+@html_option
 def check(**options: Any) -> int:
     """Check a run with the built-in rules and with invariants of reference runs.
 
@@ -145,6 +148,7 @@ def check(**options: Any) -> int:
       traincheck-check -t traces/live -i invariant.json --follow
       traincheck-check -t traces/new --format sarif -o report.sarif
       traincheck-check -t traces/new --report junit=junit.xml --report json=report.json
+      traincheck-check -t traces/new --html report.html
       traincheck-check -t traces/new --select TC1,TC2 --ignore TC102
       traincheck-check -t traces/new --baseline known.json
 
@@ -158,7 +162,8 @@ def check(**options: Any) -> int:
     """  # noqa: D301  # click reads the escape
     _reject_stray_args(options["trace"], options["stray"])
     sinks = [(load_sink(options["form"]), options["output"]), *reports_of(options["reports"])]
-    for path in (options["output"], options["baseline"] if options["write_baseline"] else None):
+    written = options["baseline"] if options["write_baseline"] else None
+    for path in (options["output"], options["html"], written):
         require_writable(path)
     config = configuration(options)
     shown = presentation(options, config)
@@ -168,6 +173,8 @@ def check(**options: Any) -> int:
         report = baseline.apply(report)
     for sink, output in sinks:
         write_report(report, sink, output)
+    if options["html"]:
+        write_page(options["html"], one_run(options["trace"]), report=report)
     _note_suppressed(report, options["form"])
     if options["write_baseline"]:
         _write_baseline(options["baseline"], report)
@@ -239,18 +246,43 @@ def _check(options: dict[str, Any], config: Config, baseline: Baseline | None = 
         return made
 
     if options["follow"]:
+        from traincheck.live.check_notes import CheckNotes
         from traincheck.store.tail import TailReader
 
         with _interrupted() as interrupted:
-            tail = TailReader(run, silent_s=options["stall_timeout"], stop=interrupted.is_set)
-            return _follow(engine(tail), tail, baseline, interrupted)
+            stop = _Stop(interrupted)
+            tail = TailReader(run, silent_s=options["stall_timeout"], stop=stop)
+            made = engine(tail)
+            stop.notes = CheckNotes(made, run, baseline=baseline)
+            return _follow(made, tail, baseline, interrupted, stop.notes)
     reader = TraceReader(run, may_be_empty=True)
     with progress(reader):
         return check_source(engine(reader), reader)
 
 
+class _Stop:
+    """Whether following is over. The reader asks for it in each round, also without new events.
+
+    Attributes:
+        notes: written then, if there is news since the last time.
+    """
+
+    def __init__(self, interrupted: threading.Event) -> None:
+        self._interrupted = interrupted
+        self.notes: CheckNotes | None = None
+
+    def __call__(self) -> bool:
+        if self.notes is not None:
+            self.notes.tick()
+        return self._interrupted.is_set()
+
+
 def _follow(
-    engine: Engine, tail: TailReader, baseline: Baseline | None, interrupted: threading.Event
+    engine: Engine,
+    tail: TailReader,
+    baseline: Baseline | None,
+    interrupted: threading.Event,
+    notes: CheckNotes,
 ) -> Report:
     """Write findings as they come, as `traincheck run` does, and conclude."""
     from traincheck.api import conclude
@@ -266,23 +298,28 @@ def _follow(
         engine, partial(unless_known, write_finding), partial(unless_known, write_withdrawn)
     )
     try:
-        live.feed(_with_heartbeat(Heartbeat(engine), _noting_interrupt(interrupted, tail.events())))
+        events = _noting_interrupt(interrupted, tail.events())
+        live.feed(_with_heartbeat(Heartbeat(engine), notes, events))
     except KeyboardInterrupt:  # it ends the following, not the conclusion
         interrupted.set()
     report = conclude(engine, tail)
     live.announce(report.findings)
+    notes.finish(report if baseline is None else baseline.apply(report))
     if not interrupted.is_set() or (tail.manifest is not None and tail.manifest.ended):
         return report
     stopped = "the check was stopped before the run ended"
     return replace(report, notes=(stopped, *report.notes), is_partial=True)
 
 
-def _with_heartbeat(heartbeat: Heartbeat, events: Iterable[Event]) -> Iterator[Event]:
-    """The same events, with a heartbeat at the end of each step."""
+def _with_heartbeat(
+    heartbeat: Heartbeat, notes: CheckNotes, events: Iterable[Event]
+) -> Iterator[Event]:
+    """The same events, with a heartbeat and a note at the end of each step."""
     for event in events:
         yield event
         if event.kind == "step":
             heartbeat.tick()
+            notes.end_step(event)
 
 
 def _noting_interrupt(interrupted: threading.Event, events: Iterable[Event]) -> Iterator[Event]:

@@ -13,6 +13,7 @@ from traincheck.errors import LaunchError, OutputError, UsageError
 
 from . import _completion
 from ._outputs import require_writable
+from ._page import html_option, write_page
 
 if TYPE_CHECKING:
     from traincheck.diff.difference import Difference
@@ -125,6 +126,7 @@ class _WithCommand(click.Command):
     shell_complete=_completion.files,
     help="Write the report to this file. [default: stdout]",
 )
+@html_option
 @click.pass_context
 def diff(ctx: click.Context, /, runs: tuple[str, ...], **options: Any) -> int:
     """Find the first difference between two recorded runs, and its likely cause.
@@ -140,6 +142,7 @@ def diff(ctx: click.Context, /, runs: tuple[str, ...], **options: Any) -> int:
       traincheck diff traces/a traces/b --rtol 1e-5
       traincheck diff traces/a traces/b --control traces/a2
       traincheck diff traces/ddp --ranks
+      traincheck diff traces/a traces/b --html diff.html
       traincheck diff --twice -- python train.py
       git bisect run traincheck diff traces/good --against --halt -- python train.py
 
@@ -153,6 +156,7 @@ def diff(ctx: click.Context, /, runs: tuple[str, ...], **options: Any) -> int:
       125  with --against: the program could not be run, or nothing could be compared
     """  # noqa: D301  # click reads the escape
     require_writable(options["output"])
+    require_writable(options["html"])
     command = ctx.meta[_COMMAND]
     _refuse_mixture(options, command)
     if options["against"]:
@@ -255,6 +259,7 @@ def _refuse_mixture(options: dict[str, Any], command: Sequence[str]) -> None:
 def _write(found: Difference, options: dict[str, Any]) -> None:
     from traincheck.report.difference.forms import FORMS
 
+    write_page(options["html"], found.b, difference=found)
     write = FORMS[options["form"]]
     shown = options["limit"] if options["shows_all"] else 0
     if options["output"] is None:

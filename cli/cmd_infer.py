@@ -18,8 +18,8 @@ from traincheck.errors import TraceFormatError, UsageError
 from traincheck.schema.words import counted, joined
 
 from . import _completion
-from ._invariant_text import explain_dropped, print_message, show_why
 from ._outputs import force_option, require_writable
+from .details.invariant_text import explain_dropped, print_message, show_why
 
 if TYPE_CHECKING:
     from traincheck.infer.engine import InferResult

@@ -17,7 +17,8 @@ from traincheck.schema.printable import printable
 from traincheck.schema.words import counted
 
 from . import _completion
-from ._invariant_text import (
+from ._outputs import force_option, require_writable
+from .details.invariant_text import (
     cells,
     details,
     print_json,
@@ -26,7 +27,6 @@ from ._invariant_text import (
     severity,
     summary_json,
 )
-from ._outputs import force_option, require_writable
 
 if TYPE_CHECKING:
     from pathlib import Path

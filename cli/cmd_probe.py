@@ -19,9 +19,10 @@ from traincheck.schema.layout import PROBED
 from . import _completion
 from ._broken_pipe import ignore_closed_stderr, line_start
 from ._check_options import configuration, presentation, selection_options
-from ._outputs import report_option, reports_of, write_report
+from ._outputs import report_option, reports_of, require_writable, write_report
+from ._page import html_option, write_page
 from ._program_args import PROGRAM, ProgramCommand, check_command_line, program_command
-from ._stop_at import StopAt
+from .details.stop_at import StopAt
 
 if TYPE_CHECKING:
     from traincheck.check.engine import Engine
@@ -50,6 +51,7 @@ _RULES = ("TC00",)
 )
 @selection_options
 @report_option
+@html_option
 @click.pass_context
 def probe(ctx: click.Context, /, **options: Any) -> int:
     """Test how a program trains by experiments on copies of its process.
@@ -86,6 +88,7 @@ def probe(ctx: click.Context, /, **options: Any) -> int:
 
     command = program_command(ctx.meta[PROGRAM], "traincheck probe")
     sinks = reports_of(options["reports"])
+    require_writable(options["html"])
     config = configuration(options)
     shown = presentation(options, config)
     engine = _engine(options, config)
@@ -113,6 +116,7 @@ def probe(ctx: click.Context, /, **options: Any) -> int:
         write_run_summary(summary, sys.stderr)
     for sink, path in sinks:
         write_report(report, sink, path)
+    write_page(options["html"], directory, report=report)
     if report.exit_status == FINDINGS or stopper.has_stopped:
         return report.exit_status
     return outcome.exit_status or report.exit_status

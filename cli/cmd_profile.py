@@ -20,8 +20,9 @@ from traincheck.schema.layout import EVENT_GLOB, PROFILED
 
 from . import _completion
 from ._outputs import require_writable
+from ._page import html_option, write_page
 from ._program_args import PROGRAM, Program, ProgramCommand, is_command
-from ._stop_at import StopAt
+from .details.stop_at import StopAt
 
 if TYPE_CHECKING:
     from traincheck.profile.reading import Profile
@@ -91,6 +92,7 @@ class ProfileCommand(ProgramCommand):
     shell_complete=_completion.folders,
     help="New folder for the trace; it is kept.",
 )
+@html_option
 @click.option("--rank", type=click.IntRange(min=0), help="Show this rank. [default: the lowest]")
 @click.option("--stop", is_flag=True, help="End the program after the profiled steps.")
 @click.option(
@@ -134,6 +136,7 @@ def profile(ctx: click.Context, /, **options: Any) -> int:
     """  # noqa: D301  # click reads the escape
     table = _table_options(options)
     require_writable(options["output"])
+    require_writable(options["html"])
     if options["diff"] is not None:
         return _compare(options)
     program: Program = ctx.meta[PROGRAM]
@@ -141,7 +144,9 @@ def profile(ctx: click.Context, /, **options: Any) -> int:
     if script is not None and _is_trace(script):
         if options["first_nonfinite"]:
             return _first_nonfinite(Path(script), options)
-        _write(_read(Path(script), options), table, options)
+        found = _read(Path(script), options)
+        _write(found, table, options)
+        write_page(options["html"], script, profile=found)
         return 0
     return _run(program, table, options)
 
@@ -192,6 +197,7 @@ def _run(program: Program, table: TableOptions, options: dict[str, Any]) -> int:
         if options["first_nonfinite"]:
             return _tell_origin(profile) or status
         _write(profile, table, options)
+        write_page(options["html"], directory, profile=profile)
         return status
 
 
@@ -288,6 +294,8 @@ def _csv(profile: Profile) -> str:
 def _compare(options: dict[str, Any]) -> int:
     from traincheck.profile.difference import changes, difference_text, read_document
 
+    if options["html"]:
+        raise UsageError("--diff writes no page", fix="leave out --html")
     if options["script"] is None:
         raise UsageError("--diff needs two profiles", fix="traincheck profile --diff A.json B.json")
     names = [options["diff"], options["script"]]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,12 +18,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from traincheck.collect.launch.settings import MOST_STEPS
+from traincheck.errors import TraincheckError
 from traincheck.schema.findings import FINDINGS
 
 from . import _completion
 from ._broken_pipe import ignore_closed_stderr, line_start
 from ._check_options import configuration, presentation, selection_options, stall_option
-from ._outputs import report_option, reports_of, write_report
+from ._outputs import report_option, reports_of, require_writable, write_report
+from ._page import html_option, write_page
 from ._program_args import (
     PROGRAM,
     ProgramCommand,
@@ -35,8 +38,12 @@ from ._sizes import Size
 if TYPE_CHECKING:
     from traincheck.check.engine import Engine
     from traincheck.check.suppression.baseline import Baseline
+    from traincheck.collect.launch.launcher import Outcome
     from traincheck.collect.launch.settings import Settings
     from traincheck.config import Config
+    from traincheck.schema.findings import Report
+
+    from ._live import LiveCheck
 
 _TRACES = "traces"
 _MAX_TRACE = 100_000_000  # bytes
@@ -90,6 +97,7 @@ _MAX_TRACE = 100_000_000  # bytes
     "--write-baseline.",
 )
 @report_option
+@html_option
 @click.option(
     "--max-trace",
     type=Size(),
@@ -101,6 +109,13 @@ _MAX_TRACE = 100_000_000  # bytes
     "--probe",
     is_flag=True,
     help="Also make experiments on copies of the process: see traincheck probe.",
+)
+@click.option(
+    "--live",
+    "is_live",
+    is_flag=True,
+    help="Show the view of traincheck top while the program runs. Its last lines are in the view, "
+    "all of its output follows when the view ends. The program gets no input from the keyboard.",
 )
 @click.option(
     "--halt", is_flag=True, help="Stop the program at the first finding of severity error."
@@ -139,6 +154,7 @@ def run(ctx: click.Context, /, **options: Any) -> int:
 
     command = program_command(ctx.meta[PROGRAM], "traincheck run")
     sinks = reports_of(options["reports"])
+    require_writable(options["html"])
     config = configuration(options)
     shown = presentation(options, config)
     baseline = _baseline(options["baseline"])
@@ -154,10 +170,15 @@ def run(ctx: click.Context, /, **options: Any) -> int:
         baseline=baseline,
         stall_s=options["stall_timeout"],
         limit=_limit(options),
+        is_silent=options["is_live"],
     )
-    outcome = launch(command, settings, on_start=live.start)
+    if options["is_live"]:
+        outcome = _launch_in_view(command, settings, live)
+    else:
+        outcome = launch(command, settings, on_start=live.start)
     report = live.finish()
     report = replace(report, presentation=shown)
+    _write_page(options["html"], directory, report)
     has_news = bool(report.findings) or outcome.exit_status != 0
     is_kept = options["output"] or options["keep"] or (has_news and outcome.processes > 0)
     trace = f"{shlex.quote(str(directory))}; full report: {check_command_line(directory, options)}"
@@ -175,6 +196,35 @@ def run(ctx: click.Context, /, **options: Any) -> int:
         write_report(report, sink, path)
     status = report.exit_status
     return status if status == FINDINGS else outcome.exit_status or status
+
+
+def _write_page(path: str | None, directory: Path, report: Report) -> None:
+    """The page, before the trace may be discarded. The summary is written in any case."""
+    try:
+        write_page(path, directory, report=report)
+    except TraincheckError as error:
+        with ignore_closed_stderr():
+            click.echo(f"{line_start(sys.stderr)}traincheck: no page: {error.message}", err=True)
+
+
+def _launch_in_view(command: Sequence[str], settings: Settings, live: LiveCheck) -> Outcome:
+    from traincheck.collect.launch.launcher import launch
+    from traincheck.live.program_view import LiveView
+
+    from ._terminal import write_message
+
+    view = LiveView(Path(settings.directory), live.speak)
+
+    def start(process: subprocess.Popen[bytes]) -> None:
+        live.start(process)
+        view.start()
+
+    try:
+        return launch(command, settings, on_start=start, streams=view.streams)
+    finally:
+        view.finish()
+        if view.failure is not None:
+            write_message(f"the view failed with {type(view.failure).__name__}: {view.failure}")
 
 
 def _limit(options: dict[str, Any]) -> int | None:

@@ -79,21 +79,21 @@ def show(directory: str, *, form: str, top: int, as_events: bool, **choice: Any)
     """  # noqa: D301  # click reads the escape
     from traincheck.store.reader import TraceReader
 
-    from . import _trace_report
+    from .details import trace_report
 
     reader = TraceReader(directory)
     if as_events or any(value not in (None, ()) for value in choice.values()):
         event = None
         for event in _chosen(reader, **choice):
-            click.echo(_trace_report.event_json(event) if form == "json" else _line(event))
+            click.echo(trace_report.event_json(event) if form == "json" else _line(event))
         if event is None:
             click.echo(f"traincheck: no event of {directory} matches these options", err=True)
         return
-    overview = _trace_report.overview(reader, progress)
+    overview = trace_report.overview(reader, progress)
     if form == "json":
-        click.echo(_trace_report.to_json(overview))
+        click.echo(trace_report.to_json(overview))
     else:
-        _trace_report.print_text(overview, sys.stdout, top)
+        trace_report.print_text(overview, sys.stdout, top)
 
 
 @trace.command()
@@ -104,27 +104,34 @@ def show(directory: str, *, form: str, top: int, as_events: bool, **choice: Any)
     metavar="DIR",
     shell_complete=_completion.folders,
     required=True,
-    help="Write the files to this folder.",
+    help="Write the files to this folder. perfetto: the file, or a folder that exists.",
 )
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["parquet", *_METRIC_FILES, "tensorboard"]),
+    type=click.Choice(["parquet", "perfetto", *_METRIC_FILES, "tensorboard"]),
     default="parquet",
     show_default=True,
-    help="Format of the files. All but parquet have the metrics of a monitored run.",
+    help="Format of the files. csv, hdf5, json and tensorboard have the metrics of a monitored "
+    "run.",
 )
 def export(directory: str, output: str, form: str) -> None:
-    """Convert a run to Parquet: one file per kind of event, for DuckDB, pandas or Polars.
+    """Convert a run to Parquet, one file per kind of event, or to a timeline for Perfetto.
 
-    The conversion is lossless. The column "order" is the position of an event in the run. Nested
-    values, such as the arguments of a call, are JSON text. The metrics of a monitored run are also
-    written as numbers: to metric-values.parquet, or to metrics.csv, metrics.h5 or event files of
-    TensorBoard.
+    parquet is lossless, for DuckDB, pandas or Polars. The column "order" is the position of an
+    event in the run. Nested values, such as the arguments of a call, are JSON text. The metrics of
+    a monitored run are also written as numbers: to metric-values.parquet, or to metrics.csv,
+    metrics.h5 or event files of TensorBoard.
+
+    perfetto writes a timeline for ui.perfetto.dev, which opens it in the browser: the calls of each
+    thread and rank, steps, loss, learning rates, gradient norms and profiled memory as counters,
+    and arrows from each backward pass to the optimizer steps that apply it. Ranks on different
+    machines have different clocks.
 
     \b
     Examples:
       traincheck trace export traces/good -o good-parquet
+      traincheck trace export traces/good --format perfetto -o good.pftrace
       duckdb -c "select api, count(*) from 'good-parquet/calls.parquet' group by 1 order by 2 desc"
       traincheck trace export traces/m1 --format hdf5 -o m1
     """  # noqa: D301  # click reads the escape
@@ -132,6 +139,9 @@ def export(directory: str, output: str, form: str) -> None:
     from traincheck.store.columnar import export_parquet, file_name
     from traincheck.store.reader import TraceReader
 
+    if form == "perfetto":
+        _export_perfetto(TraceReader(directory), Path(output))
+        return
     if Path(output).is_file():
         raise OutputError(f"output path {output!r} is a file", fix="name a folder with -o")
     reader = TraceReader(directory)
@@ -147,6 +157,17 @@ def export(directory: str, output: str, form: str) -> None:
         click.echo(f"{written.path}: {written.rows:,} numbers", err=True)
     for kind, count in sorted(rows.items()):
         click.echo(f"{Path(output) / file_name(kind)}: {count:,} rows", err=True)
+    if reader.skipped:
+        click.echo(f"skipped {reader.skipped} unreadable lines", err=True)
+
+
+def _export_perfetto(reader: TraceReader, output: Path) -> None:
+    from traincheck.perfetto.export import export_perfetto
+
+    with progress(reader):
+        written = export_perfetto(reader, output)
+    counts = f"{written.slices:,} slices, {written.numbers:,} numbers"
+    click.echo(f"{written.path}: {counts}, {written.size / 1e6:,.1f} MB", err=True)
     if reader.skipped:
         click.echo(f"skipped {reader.skipped} unreadable lines", err=True)
 
@@ -200,11 +221,11 @@ def checksums(directory: str, *, output: str | None, form: str, **choice: Any) -
     """  # noqa: D301  # click reads the escape
     from traincheck.store.reader import TraceReader
 
-    from . import _checksum_files
+    from .details import checksum_files
 
     reader = TraceReader(directory)
     with progress(reader):
-        count = _checksum_files.write(reader, output, form, **choice)
+        count = checksum_files.write(reader, output, form, **choice)
     if output is not None:
         click.echo(f"{output}: {count:,} reports", err=True)
     if reader.skipped:
@@ -241,6 +262,6 @@ def _matches(pattern: str | None, *names: str | None) -> bool:
 
 def _line(event: Event) -> str:
     """An event as a line for people: where it happened, what, and the rest as JSON."""
-    from . import _trace_report
+    from .details import trace_report
 
-    return _trace_report.event_line(event)
+    return trace_report.event_line(event)

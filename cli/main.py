@@ -58,6 +58,13 @@ COMMANDS = {
         attribute="profile",
         help="Profile layers: time, memory, FLOPs, first NaN.",
     ),
+    "report": Row(
+        module=".cmd_report", attribute="report", help="Show a recorded run as one HTML page."
+    ),
+    "status": Row(
+        module=".cmd_status", attribute="status", help="Print where a run stands, in one line."
+    ),
+    "top": Row(module=".cmd_top", attribute="top", help="Watch a run in the terminal."),
     "probe": Row(
         module=".cmd_probe",
         attribute="probe",

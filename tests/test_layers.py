@@ -25,6 +25,8 @@ LAYERS = (
     ("report",),
     ("config", "presets"),
     ("api", "testing"),
+    ("page",),
+    ("live", "perfetto"),
     ("integrations",),
     ("cli",),
 )

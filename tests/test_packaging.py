@@ -22,7 +22,12 @@ else:
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-DATA_FOLDERS = {"traincheck.configs", "traincheck.configs.invariants"}
+DATA_FOLDERS = {
+    "traincheck.configs",
+    "traincheck.configs.invariants",
+    "traincheck.page.static",
+    "traincheck.page.templates",
+}
 COMMANDS = ("traincheck", "traincheck-collect", "traincheck-infer", "traincheck-check")
 
 

@@ -14,7 +14,7 @@ from traincheck.schema.metrics.event import MetricsEvent
 from traincheck.schema.metrics.names import REPLICATED, Combine, is_replicated, subject_of
 from traincheck.schema.metrics.requests import RATIO, MetricRequest, MonitorView
 from traincheck.schema.metrics.sums import COLUMNS, STATISTICS, Row, divided, is_taken, merged
-from traincheck.store.manifest import read_manifest
+from traincheck.store.manifest import Manifest, read_manifest
 from traincheck.store.reader import TraceReader
 
 from .series import Metrics
@@ -32,7 +32,7 @@ def read_run(run: Path | str | TraceReader) -> Metrics:
         UsageError: it has no metrics.
     """
     reader = run if isinstance(run, TraceReader) else TraceReader(run)
-    view = _view(reader)
+    view = view_of(reader.manifest, reader.path)
     metrics = combine(reader.events(), view)
     if not metrics:
         raise UsageError(
@@ -56,15 +56,19 @@ def overview(run: Path | str, metrics: Metrics) -> str:
     )
 
 
-def _view(reader: TraceReader) -> MonitorView | None:
-    """The requests of the run; None if its manifest does not tell it."""
-    settings = reader.manifest.settings if reader.manifest is not None else None
+def view_of(manifest: Manifest | None, run: Path) -> MonitorView | None:
+    """The requests of a run; None if its manifest does not tell it.
+
+    Raises:
+        TraceFormatError: they are not known to this version.
+    """
+    settings = manifest.settings if manifest is not None else None
     record = (settings or {}).get("monitor")
     try:
         return None if record is None else MonitorView.from_json(record)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise TraceFormatError(
-            f"the manifest of {reader.path} names metrics that are not known: {error!r}",
+            f"the manifest of {run} names metrics that are not known: {error!r}",
             fix="read it with the traincheck that recorded it",
         ) from error
 
@@ -76,14 +80,14 @@ def combine(events: Iterable[Event], view: MonitorView | None = None) -> Metrics
         events: in the order of the run.
         view: which statistics were requested; None for all that the sums allow.
     """
-    gathered = _Gathered()
+    gathered = Gathered()
     for event in events:
         if isinstance(event, MetricsEvent):
             gathered.add(event)
     return gathered.metrics(view)
 
 
-class _Gathered:
+class Gathered:
     """The numbers of all processes, by name and step."""
 
     def __init__(self) -> None:
@@ -140,6 +144,13 @@ class _Gathered:
             found.notes.append(
                 f"{self._unnamed:,} numbers are left out: the events that name them are lost"
             )
+        return found
+
+    def take(self, view: MonitorView | None) -> Metrics:
+        """The statistics of the steps since the last call, which are then forgotten."""
+        found = self.metrics(view)
+        self._sums.clear()
+        self._values.clear()
         return found
 
     def _whole(self, name: str, parts: Mapping[_Process, Row]) -> Row:

@@ -123,12 +123,14 @@ def table(profile: Profile, options: TableOptions | None = None) -> str:
         UsageError: a column does not exist.
     """
     options = options or TableOptions()
-    step = profile.typical
-    lines = [_headline(step), "", *_body(step, options), "", *_footer(profile)]
+    notes = [f"{label:<10} {text}" for label, text in footer(profile)]
+    lines = [headline(profile), "", *_body(profile, options), "", *notes]
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
-def _headline(step: StepRecord) -> str:
+def headline(profile: Profile) -> str:
+    """The profiled model and step, in one line."""
+    step = profile.typical
     tensors = step.tensors()
     inputs = step.facts.get("inputs") or []
     parts = [
@@ -145,7 +147,9 @@ def _headline(step: StepRecord) -> str:
     return "; ".join(parts)
 
 
-def _body(step: StepRecord, options: TableOptions) -> list[str]:
+def cells_of(profile: Profile, options: TableOptions) -> list[list[str]]:
+    """The table: titles of its columns, then a row for each layer."""
+    step = profile.typical
     columns = [COLUMNS[name] for name in options.columns]
     rows = list(_sorted(step, options) if options.sort else _tree(step, options))
     cells = [["", "class", *(column.title for column in columns), "notes"]]
@@ -153,6 +157,11 @@ def _body(step: StepRecord, options: TableOptions) -> list[str]:
         [label, layer.kind, *(column.text(layer) for column in columns), _notes(layer)]
         for label, layer in rows
     ]
+    return cells
+
+
+def _body(profile: Profile, options: TableOptions) -> list[str]:
+    cells = cells_of(profile, options)
     widths = [max(map(len, column)) for column in zip(*cells)]
     last = len(widths) - 1
     return [
@@ -202,7 +211,8 @@ def _notes(layer: Layer) -> str:
     return ", ".join(notes)
 
 
-def _footer(profile: Profile) -> Iterator[str]:
+def footer(profile: Profile) -> Iterator[tuple[str, str]]:
+    """Labels and texts below the table: phases, memory, the first NaN, how it was measured."""
     step = profile.typical
     spent = step.phases
     again, beside = spent.get("recompute", 0), step.outside.backward_own
@@ -223,7 +233,7 @@ def _footer(profile: Profile) -> Iterator[str]:
     yield from _how(profile)
 
 
-def _memory(profile: Profile) -> Iterator[str]:
+def _memory(profile: Profile) -> Iterator[tuple[str, str]]:
     peak = profile.peak
     when = "at the end of the forward pass" if peak.at is None else f"in the backward of {peak.at}"
     if peak.is_measured:
@@ -234,7 +244,7 @@ def _memory(profile: Profile) -> Iterator[str]:
         yield _line("held by", [f"{path} {size(count)}" for path, count in peak.layers])
 
 
-def _how(profile: Profile) -> Iterator[str]:
+def _how(profile: Profile) -> Iterator[tuple[str, str]]:
     step = profile.typical
     numbers = [one.number for one in profile.steps]
     which = f"step {numbers[0]}" if len(numbers) == 1 else f"steps {numbers[0]}-{numbers[-1]}"
@@ -293,5 +303,5 @@ def origin_text(origin: Origin | None, steps: int) -> str:
     return f"step {origin.step}, {origin.phase}: {what}{place}{skipped}"
 
 
-def _line(label: str, parts: Sequence[str]) -> str:
-    return f"{label:<10} {' · '.join(parts)}"
+def _line(label: str, parts: Sequence[str]) -> tuple[str, str]:
+    return label, " · ".join(parts)

@@ -20,7 +20,15 @@ from traincheck.schema.json_text import MOST_VALUES, dump_json
 from traincheck.schema.layout import SCHEMA_VERSION
 from traincheck.schema.values import tensor_json
 
-__all__ = ["SCHEMA_VERSION", "decode", "decode_lines", "encode", "foreign_number", "placed"]
+__all__ = [
+    "SCHEMA_VERSION",
+    "decode",
+    "decode_lines",
+    "encode",
+    "foreign_number",
+    "is_too_much",
+    "placed",
+]
 
 _BAD = (msgspec.MsgspecError, ValueError, RecursionError)
 
@@ -67,7 +75,7 @@ def decode(line: bytes, rank: int, stream: str) -> Event:
     Raises:
         ValueError: the line is not an event; the message gives the reason.
     """
-    if _is_too_much(line):
+    if is_too_much(line):
         raise ValueError(f"more than {MOST_VALUES:,} values")
     try:
         event = _decoder.decode(line)
@@ -80,7 +88,7 @@ def decode(line: bytes, rank: int, stream: str) -> Event:
 
 def decode_lines(piece: bytes, rank: int, stream: str) -> list[Event] | None:
     """Build the events of several lines in one call; None if one line is not an event."""
-    if _is_too_much(piece):
+    if is_too_much(piece):
         return None
     try:
         events = _decoder.decode_lines(piece)
@@ -94,7 +102,7 @@ def decode_lines(piece: bytes, rank: int, stream: str) -> list[Event] | None:
     return events
 
 
-def _is_too_much(piece: bytes) -> bool:
+def is_too_much(piece: bytes) -> bool:
     """Whether decoding a chunk of a file would fill memory."""
     if len(piece) < MOST_VALUES:
         return False

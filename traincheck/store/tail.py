@@ -12,13 +12,14 @@ import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from math import inf
 from pathlib import Path
 
 from traincheck.errors import TraceFormatError
 from traincheck.schema.events import Event
 from traincheck.schema.layout import MANIFEST
-from traincheck.store.lines import EventFile, Skip, SkipLog
+from traincheck.store.lines import WHOLE, Decoders, EventFile, Skip, SkipLog
 from traincheck.store.live import LiveRank, LiveStream, in_order
 from traincheck.store.manifest import Manifest, lost_notes, process_exists, read_manifest
 from traincheck.store.reader import ProcessInfo, event_files, process_infos
@@ -58,6 +59,7 @@ class TailReader:
         stop: called at every read; once true, the present events are delivered and the reader ends.
         sleep: waits; replaced in tests.
         clock: monotonic seconds; replaced in tests.
+        decoders: how lines become events; a reader that needs only parts of them passes others.
 
     Raises:
         TraceFormatError: ``path`` is a file, a folder of runs or of something else.
@@ -75,8 +77,10 @@ class TailReader:
         stop: Callable[[], bool] | None = None,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
+        decoders: Decoders = WHOLE,
     ) -> None:
         self.path = Path(path)
+        self._decoders = decoders
         if not (is_bare(self.path) or (self.path.is_dir() and is_run(self.path))):
             check_run(self.path)
         self.manifest: Manifest | None = read_manifest(self.path)[0]
@@ -116,8 +120,13 @@ class TailReader:
         Raises:
             TraceFormatError: the run is over and has lines, but no event.
         """
+        return chain.from_iterable(self._batches())
+
+    def _batches(self) -> Iterator[Sequence[Event]]:
         self._log = SkipLog()
-        following = _Following(self.path, self._log, self._clock, self._patience, self._thinner)
+        following = _Following(
+            self.path, self._log, self._clock, self._patience, self._thinner, self._decoders
+        )
         is_alive = process_exists if self._is_local() else _unknown
         is_over = False
         grew_at_s = self._clock()
@@ -125,15 +134,13 @@ class TailReader:
             is_over = is_over or self._is_over(following, self._clock() - grew_at_s)
             grew = following.look(is_alive, is_over=is_over)
             self.behind = following.behind
-            for batch in following.take():
-                yield from batch
+            yield from following.take()
             following.thin()
             if grew:
                 grew_at_s = self._clock()
             elif not is_over:
                 self._sleep(self._poll_s)
-        for batch in following.finish():
-            yield from batch
+        yield from following.finish()
         self.notes.extend([*lost_notes(self.path, self.manifest), *following.notes])
         if not following.delivered and not self._stop():
             self._refuse()
@@ -237,7 +244,9 @@ class _Following:
         clock: Callable[[], float],
         patience: _Patience,
         thinner: Thinner | None = None,
+        decoders: Decoders = WHOLE,
     ) -> None:
+        self._decoders = decoders
         self.delivered = 0
         self.behind = 0
         self._thinner = thinner
@@ -367,7 +376,7 @@ class _Following:
             seen.add(key)
             known = self._streams.get(key)
             if known is None:
-                file = EventFile(path, rank, stream, self._log)
+                file = EventFile(path, rank, stream, self._log, decoders=self._decoders)
                 known = self._streams[key] = LiveStream(file)
             elif known.file.path != path:
                 del self._ranks[known.file.rank].streams[known.file.stream]

@@ -45,8 +45,21 @@ class Outcome:
     notes: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Streams:
+    """Descriptors that a program gets as its streams; None for those of this process."""
+
+    stdin: int | None = None
+    stdout: int | None = None
+    stderr: int | None = None
+
+
 def launch(
-    command: Sequence[str], settings: Settings, *, on_start: OnStart | None = None
+    command: Sequence[str],
+    settings: Settings,
+    *,
+    on_start: OnStart | None = None,
+    streams: Streams | None = None,
 ) -> Outcome:
     """Run a program to its end; streams, working directory and signals as if it were run directly.
 
@@ -54,6 +67,7 @@ def launch(
         command: the program and its arguments.
         settings: the requested records, and the directory.
         on_start: called with the running process; must not block.
+        streams: of the program; by default those of this process.
 
     Raises:
         OutputError: the run directory cannot be made or holds a trace; nothing was started.
@@ -75,7 +89,8 @@ def launch(
     manifest = run_manifest.started(settings, command, os.environ)
     _write_first(directory, manifest, made=made)
     try:
-        returncode, interrupted = _run(command, child_environment(settings, os.environ), on_start)
+        environ = child_environment(settings, os.environ)
+        returncode, interrupted = _run(command, environ, on_start, streams or Streams())
     except OSError as error:
         _discard(directory, made=made)
         raise _not_started(command, error) from error
@@ -245,12 +260,22 @@ def _not_started(command: Sequence[str], error: OSError) -> LaunchError:
 
 
 def _run(
-    command: Sequence[str], environ: Mapping[str, str], on_start: OnStart | None
+    command: Sequence[str],
+    environ: Mapping[str, str],
+    on_start: OnStart | None,
+    streams: Streams,
 ) -> tuple[int, str | None]:
     """The return code, and the signal that requested the end, if any."""
     with SignalRelay() as relay:
         # close_fds=False: descriptors of the caller, such as <(...), reach the program.
-        process = subprocess.Popen(list(command), env=dict(environ), close_fds=False)
+        process = subprocess.Popen(
+            list(command),
+            env=dict(environ),
+            close_fds=False,
+            stdin=streams.stdin,
+            stdout=streams.stdout,
+            stderr=streams.stderr,
+        )
         relay.attach(process)
         if on_start is not None:
             on_start(process)

@@ -1,0 +1,76 @@
+"""traincheck top: a terminal view of a run that goes on, or of a recorded one.
+
+Reads the command line; live/ does the work.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from . import _completion
+
+if TYPE_CHECKING:
+    from traincheck.check.engine import Engine
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("directory", metavar="DIR", shell_complete=_completion.folders)
+@click.option(
+    "--check",
+    "checks",
+    is_flag=True,
+    help="Check the run here by the built-in rules, if nothing else checks it. "
+    "[default: show what its live check has found]",
+)
+@click.option("--once", is_flag=True, help="Print what is recorded up to now, and end.")
+def top(directory: str, *, checks: bool, once: bool) -> int:
+    """Watch a run in the terminal: steps, loss, learning rate, findings, and layers by any number.
+
+    Reads the files of the run only, so it also works over SSH, beside a run that another terminal
+    started, and on a recorded run. The run does not notice it.
+
+    Keys: q quits, s sorts the layers by the next column, r reverses the order, / filters by name,
+    f shows all findings, ? lists all keys. Without a terminal, the view is printed once.
+
+    \b
+    Examples:
+      traincheck top traces/live
+      traincheck top traces/recorded --check
+      traincheck top traces/live --once > now.txt
+
+    \b
+    Exit status:
+      0  the view was ended, or printed
+      2  bad input or usage
+      3  a bug of traincheck
+    """  # noqa: D301  # click reads the escape
+    from rich.console import Console
+
+    from traincheck.live.keyboard import Keyboard
+    from traincheck.live.viewer import Viewer
+
+    from .cmd_check import one_run
+
+    run = one_run(directory)
+    console = Console(file=sys.stdout, highlight=False, force_jupyter=False)
+    is_shown = console.is_terminal and not console.is_dumb_terminal and not once
+    keys = sys.stdin.fileno() if is_shown and sys.stdin is not None and sys.stdin.isatty() else None
+    engine = _engine() if checks else None
+    viewer = Viewer(run, console, engine=engine, keyboard=Keyboard(keys))
+    if not is_shown:
+        viewer.print_once()
+        return 0
+    try:
+        viewer.show()
+    except KeyboardInterrupt:  # a usual way to end it
+        return 0
+    return 0
+
+
+def _engine() -> Engine:
+    from traincheck.api import make_engine
+
+    return make_engine()

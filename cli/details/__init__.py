@@ -1,0 +1,1 @@
+"""Texts and files of single commands, apart from their command lines."""

@@ -1,0 +1,217 @@
+"""The timeline of a run: curves, marks, and maps of layers over its steps.
+
+Takes in the events of a run once, beside the check engine. Its memory is bounded by the columns of
+the axis and the names of the run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from traincheck.page.axis import Axis, Row
+from traincheck.page.grid import Grid
+from traincheck.schema.events import (
+    CallEvent,
+    CheckpointEvent,
+    Event,
+    MarkEvent,
+    OptimizerEvent,
+    StateEvent,
+    StepEvent,
+)
+from traincheck.schema.torch_api import Families
+
+_MOST_MARKS = 400
+_MAPS = {"gradient": "gradient norm", "parameter": "parameter norm"}  # by role of the variable
+LOSS, RATE, GRADIENT = "loss", "learning rate", "gradient norm"
+_MODEL = "model"  # the mark of a model that was found, with its modules
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Something that happened once: a checkpoint.
+
+    Attributes:
+        step: when; None before the first step.
+        kind: "save" or "load".
+        text: for people.
+    """
+
+    step: int | None
+    kind: str
+    text: str
+
+
+class Timeline:
+    """The numbers and marks of a run over its steps.
+
+    Attributes:
+        axis: of all rows.
+        curves: name -> what it is of -> rank -> numbers; ``curves["loss"][""][0]``.
+        maps: name -> numbers of layers.
+        shift: is added to the steps of the run. Steps before 0 are left out then.
+        marks: in order.
+        evaluations: steps after which the run evaluated, one row with the number of its forwards.
+        modules: paths of modules in the order of their models.
+        ranks: that recorded steps.
+        variables: names of layers and parameters in the order in which they were found.
+        steps: rank -> number of steps. recorded: of those that were recorded.
+        optimizers: name -> class.
+    """
+
+    def __init__(self, axis: Axis | None = None, shift: int = 0) -> None:
+        self.axis = axis or Axis()
+        self.shift = shift
+        self.curves: dict[str, dict[str, dict[int, Row]]] = defaultdict(lambda: defaultdict(dict))
+        self.maps: dict[str, Grid] = {}
+        self.marks: list[Mark] = []
+        self.evaluations: dict[int, Row] = {}
+        self.modules: dict[str, str] = {}
+        self.variables: dict[str, None] = {}
+        self.ranks: set[int] = set()
+        self.steps: dict[int, int] = defaultdict(int)
+        self.recorded: dict[int, int] = defaultdict(int)
+        self.optimizers: dict[str, str] = {}
+        # Rank -> map -> variable -> norm, of the step that goes on
+        self._norms: dict[int, dict[str, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
+        self._layers: dict[str, str] = {}  # variable -> its layer
+
+    def add(self, event: Event) -> None:
+        """Take in an event. Frequent kinds are tested first."""
+        if isinstance(event, StateEvent):
+            self._state(event)
+        elif isinstance(event, CallEvent):
+            self._call(event)
+        elif isinstance(event, StepEvent):
+            self._step(event)
+        elif isinstance(event, CheckpointEvent):
+            self._checkpoint(event)
+        elif isinstance(event, MarkEvent):
+            self._mark(event)
+        elif isinstance(event, OptimizerEvent):
+            self.optimizers[event.id] = event.cls
+
+    def _state(self, event: StateEvent) -> None:
+        summary = event.summary
+        if event.role == "parameter" and event.change in ("new", "replaced"):
+            self.variables[_layer_of(event.name)] = None
+            self.variables[event.name] = None
+        name = _MAPS.get(event.role)
+        if summary is None or event.step is None or name is None or not summary.stats:
+            return
+        norm = summary.stats.get("norm")
+        if norm is not None:
+            value = math.inf if summary.stats.get("nonfinite") else float(norm)
+            # The last scan of the step counts: gradients of micro-batches accumulate
+            self._norms[event.rank][name][event.name] = value
+
+    def layers(self, name: str, rank: int, step: int, numbers: Mapping[str, float]) -> None:
+        """Enter numbers of layers in a step into a map."""
+        grid = self.maps.get(name)
+        if grid is None:
+            grid = self.maps[name] = Grid(self.axis)
+        if step + self.shift >= 0:
+            grid.add(rank, step + self.shift, numbers)
+
+    def curve(self, name: str, of: str, rank: int, step: int, value: float) -> None:
+        """Enter a number of a curve."""
+        self._enter(self.curves[name][of], rank, step, value)
+
+    def _enter(self, ranks: dict[int, Row], rank: int, step: int, value: float) -> None:
+        row = ranks.get(rank)
+        if row is None:
+            row = ranks[rank] = self.axis.row()
+        if step + self.shift >= 0:
+            row.add(step + self.shift, value)
+
+    def _call(self, event: CallEvent) -> None:
+        if event.step is None:
+            return
+        if Families.BACKWARD in (event.api, event.family):
+            value = _value(event.args.get("tensors"))
+            if value is not None:
+                self.curve(LOSS, "", event.rank, event.step, value)
+        elif event.root and not event.grad_enabled and event.stage == "eval":
+            self._enter(self.evaluations, event.rank, event.step, 1.0)
+
+    def _step(self, event: StepEvent) -> None:
+        if event.step is None:
+            return
+        rank = event.rank
+        self.ranks.add(rank)
+        self.steps[rank] += 1
+        self.axis.column(max(event.step + self.shift, 0))
+        if not event.recorded:
+            return
+        self.recorded[rank] += 1
+        for optimizer, rates in event.lr.items():
+            for index, rate in enumerate(rates):
+                group = f"{optimizer} group {index}" if len(rates) > 1 else optimizer
+                self.curve(RATE, group, rank, event.step, float(rate))
+        for name, norms in self._norms.pop(rank, {}).items():
+            squares = self._squares(norms)
+            roots = {layer: math.sqrt(square) for layer, square in squares.items()}
+            self.layers(name, rank, event.step, roots)
+            if name == GRADIENT:
+                self.curve(GRADIENT, "", rank, event.step, math.sqrt(sum(squares.values())))
+
+    def _squares(self, norms: Mapping[str, float]) -> dict[str, float]:
+        """The sum of squares of the variables of each layer."""
+        known, squares = self._layers, dict[str, float]()
+        for variable, norm in norms.items():
+            layer = known.get(variable)
+            if layer is None:
+                layer = known[variable] = _layer_of(variable)
+            squares[layer] = squares.get(layer, 0.0) + norm * norm
+        return squares
+
+    def _checkpoint(self, event: CheckpointEvent) -> None:
+        if event.op in ("save", "load"):
+            text = f"{event.op} {event.path or event.target or ''}".strip()
+            step = None if event.step is None else max(event.step + self.shift, 0)
+            self._note(Mark(step, event.op, text))
+
+    def _mark(self, event: MarkEvent) -> None:
+        if event.text == _MODEL:
+            modules = event.data.get("modules")
+            if isinstance(modules, dict):
+                for path, facts in modules.items():
+                    self.modules[path] = str(facts.get("class", "")) if facts else ""
+
+    def _note(self, mark: Mark) -> None:
+        if len(self.marks) < _MOST_MARKS:
+            self.marks.append(mark)
+
+    def in_model_order(self, layers: Iterable[str]) -> list[str]:
+        """Layers in the order of their models; unknown ones follow the module that holds them."""
+        order: dict[str, int] = {}
+        for name in (*self.modules, *self.variables):
+            parts = name.split(".")
+            for end in range(1, len(parts) + 1):  # a container comes before its first module
+                order.setdefault(".".join(parts[:end]), len(order))
+        return sorted(layers, key=lambda name: (_place(name, order), name))
+
+
+def _layer_of(variable: str) -> str:
+    return variable.rpartition(".")[0] or variable
+
+
+def _place(name: str, order: dict[str, int]) -> int:
+    found = order.get(name)
+    if found is None:
+        found = order.get(name.rpartition(".")[0])
+    return len(order) if found is None else found
+
+
+def _value(given: Any) -> float | None:
+    """The number in a loss."""
+    if isinstance(given, list) and len(given) == 1:
+        given = given[0]
+    value = given.get("value") if isinstance(given, dict) else None
+    if isinstance(value, str):  # as traces have numbers that are not finite
+        return float(value) if value in ("nan", "inf", "-inf") else None
+    return float(value) if isinstance(value, (int, float)) else None
