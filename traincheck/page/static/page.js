@@ -28,6 +28,7 @@ const TABLE = Array.from({length: 256}, (_, code) => {
   const low = Math.min(Math.floor(place), ANCHORS.length - 2), part = place - low;
   return ANCHORS[low].map((c, i) => Math.round(c + (ANCHORS[low + 1][i] - c) * part));
 });
+const BAD = "#ff0033"; // not finite
 const KINDS = {error: "--error", difference: "--error", warning: "--warning", info: "--info", save: "--good", load: "--good"};
 
 // -- the steps that are shown, in all drawings at once
@@ -82,6 +83,12 @@ function decades(plot, axis, least, most) {
   return made;
 }
 function above(plot) {
+  plot.ctx.fillStyle = BAD; // a number that is not finite is no gap
+  for (const step of plot.broken || []) {
+    if (step < view.from || step > view.to) continue;
+    const x = plot.valToPos(step, "x", true), wide = Math.max(plot.valToPos(step + width, "x", true) - x, 3);
+    plot.ctx.fillRect(x - wide / 2, plot.bbox.top, wide, 8 * (devicePixelRatio || 1));
+  }
   for (const mark of data.marks) line(plot, mark.step, KINDS[mark.kind] || "--soft", [4, 4]);
   if (view.step !== null) line(plot, view.step, "--accent", []);
 }
@@ -123,6 +130,11 @@ function plotted(parent, name, curves, height) {
       setScale: [(p, key) => { if (key === "x" && !moving) show(p.scales.x.min, p.scales.x.max); }],
     },
   }, values, box);
+  plot.broken = xs.filter((_, i) => curves.some(c => c.high[i] === Infinity));
+  if (plot.broken.length) {
+    make("p", box, `Not finite at ${plot.broken.length > 1 ? `${plot.broken.length} points, first at ` : ""}step ${plot.broken[0]} (red).`, "hint");
+    plot.redraw(false);
+  }
   plots.push(plot);
   new ResizeObserver(() => plot.setSize({width: box.clientWidth || 800, height})).observe(box);
   return box;
@@ -169,7 +181,7 @@ class HeatMap {
     const bar = make("i", line);
     bar.style.background = `linear-gradient(90deg, ${ANCHORS.map(c => `rgb(${c})`).join(",")})`;
     make("span", line, shown(this.map.high));
-    for (const [ink, text] of [["#ff0033", "not finite"], ["#8a8f98", "0"]]) {
+    for (const [ink, text] of [[BAD, "not finite"], ["#8a8f98", "0"]]) {
       const key = make("span", line);
       make("i", key).style.cssText = `width:12px;margin-right:6px;background:${ink}`;
       key.append(text);
@@ -200,7 +212,7 @@ class HeatMap {
     const ink = TABLE.map(([r, g, b]) => (255 << 24 | b << 16 | g << 8 | r) >>> 0);
     ink[ABSENT] = 0;
     ink[ZERO] = 0xff988f8a;
-    ink[BROKEN] = 0xff3300ff;
+    ink[BROKEN] = 0xff3300ff; // BAD
     for (let y = 0; y < rows; y++) {
       const start = this.order[y] * map.columns, top = y * deep * wide;
       for (let x = 0; x < wide; x++) {
