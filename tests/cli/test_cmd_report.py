@@ -76,7 +76,7 @@ def test_against_another_run(
     out = tmp_path / "x.html"
     assert call(monkeypatch, "report", run, "--against", healthy, "-o", str(out)) == 0
     found = page(out)
-    assert "Difference between two runs" in found.text
+    assert "First difference" in found.text
     assert FIX in found.text
     assert call(monkeypatch, "diff", healthy, run, "--format", "json", "-o", f"{out}.json") == 1
     first = json.loads(Path(f"{out}.json").read_text())["first"]

@@ -76,6 +76,7 @@ function behind(plot) {
   }
   ctx.restore();
 }
+const WHOLE = Array.from({length: 12}, (_, power) => [1, 2, 5].map(n => n * 10 ** power)).flat(); // distances of ticks of steps
 function decades(plot, axis, least, most) {
   const first = Math.floor(Math.log10(least)), last = Math.ceil(Math.log10(most));
   const every = Math.max(Math.ceil((last - first) / 5), 1), made = [];
@@ -83,12 +84,18 @@ function decades(plot, axis, least, most) {
   return made;
 }
 function above(plot) {
+  const {left, top, width: across, height} = plot.bbox;
+  plot.ctx.save();
+  plot.ctx.beginPath();
+  plot.ctx.rect(left, top, across, height);
+  plot.ctx.clip();
   plot.ctx.fillStyle = BAD; // a number that is not finite is no gap
   for (const step of plot.broken || []) {
     if (step < view.from || step > view.to) continue;
     const x = plot.valToPos(step, "x", true), wide = Math.max(plot.valToPos(step + width, "x", true) - x, 3);
-    plot.ctx.fillRect(x - wide / 2, plot.bbox.top, wide, 8 * (devicePixelRatio || 1));
+    plot.ctx.fillRect(x - wide / 2, top, wide, 8 * (devicePixelRatio || 1));
   }
+  plot.ctx.restore();
   for (const mark of data.marks) line(plot, mark.step, KINDS[mark.kind] || "--soft", [4, 4]);
   if (view.step !== null) line(plot, view.step, "--accent", []);
 }
@@ -123,7 +130,7 @@ function plotted(parent, name, curves, height) {
   const plot = new uPlot({
     width: box.clientWidth || 800, height, series, bands,
     scales: {x: {time: false, min: 0, max: end}, y: {distr: isLog ? 3 : 1}},
-    axes: [{...axis}, {...axis, size: 70, ...(isLog ? {splits: decades} : {}), values: (_, ticks) => ticks.map(t => t === null ? "" : shown(t))}],
+    axes: [{...axis, incrs: WHOLE}, {...axis, size: 70, ...(isLog ? {splits: decades} : {}), values: (_, ticks) => ticks.map(t => t === null ? "" : shown(t))}],
     cursor: {sync: {key: "steps"}, drag: {x: true, y: false}},
     hooks: {
       drawClear: [behind], draw: [above],
