@@ -202,9 +202,10 @@ def _write_page(path: str | None, directory: Path, report: Report) -> None:
     """The page, before the trace may be discarded. The summary is written in any case."""
     try:
         write_page(path, directory, report=report)
-    except TraincheckError as error:
+    except Exception as error:  # the training is done: its summary must follow
+        reason = error.message if isinstance(error, TraincheckError) else repr(error)
         with ignore_closed_stderr():
-            click.echo(f"{line_start(sys.stderr)}traincheck: no page: {error.message}", err=True)
+            click.echo(f"{line_start(sys.stderr)}traincheck: no page: {reason}", err=True)
 
 
 def _launch_in_view(command: Sequence[str], settings: Settings, live: LiveCheck) -> Outcome:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import math
+import struct
 import sys
 from pathlib import Path
 
 import pytest
 
 from tests.builders import MLP, TraceBuilder
-from tests.page.making import Html, written
+from tests.page.making import Html, codes, written
 from tests.page.test_page import broken
 from traincheck.cli import main as entry
+from traincheck.page.encode import ABSENT, BROKEN
 
 PROGRAM = """\
 import torch
@@ -72,7 +76,7 @@ def test_against_another_run(
     out = tmp_path / "x.html"
     assert call(monkeypatch, "report", run, "--against", healthy, "-o", str(out)) == 0
     found = page(out)
-    assert "Difference between two runs" in found.text
+    assert "First difference" in found.text
     assert FIX in found.text
     assert call(monkeypatch, "diff", healthy, run, "--format", "json", "-o", f"{out}.json") == 1
     first = json.loads(Path(f"{out}.json").read_text())["first"]
@@ -152,6 +156,50 @@ def test_html_of_run_and_of_a_program_without_a_finding(
     )
     assert call(monkeypatch, "run", "--html", str(out), str(healthy)) == 0
     assert "no findings" in page(out).text  # although the trace is not kept
+
+
+def test_nan_is_not_finite_and_not_missing(
+    script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = PROGRAM.replace(
+        "    loss.backward()", "    loss = loss * float('nan')\n    loss.backward()"
+    )
+    Path(script).write_text(broken)
+    out = tmp_path / "x.html"
+    assert call(monkeypatch, "run", "--html", str(out), script) == 1
+    found = page(out)
+    (loss,) = (curve for curve in found.data["curves"] if curve["name"] == "loss")
+    assert set(struct.unpack("<16f", base64.b64decode(loss["high"]))) == {math.inf}
+    drawn = found.data["maps"][0]
+    assert drawn["name"] == "gradient norm"
+    assert all({BROKEN} <= set(row) <= {ABSENT, BROKEN} for row in codes(drawn))
+    assert "not finite" in found.text
+
+
+def test_a_page_that_fails_does_not_hide_the_summary(
+    script: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("planted")
+
+    monkeypatch.setattr("traincheck.page.build.page_of", fails)
+    assert call(monkeypatch, "run", "--html", "x.html", script) == 1
+    err = capfd.readouterr().err
+    assert "no page: ZeroDivisionError('planted')" in err
+    assert "1 finding in 16 steps" in err
+
+
+def test_a_monitored_run_has_maps_of_activations_and_updates(
+    script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "x.html"
+    assert call(monkeypatch, "monitor", "-o", "monitored", script) == 0
+    assert call(monkeypatch, "report", "monitored", "-o", str(out)) == 0
+    maps = {drawn["name"]: drawn["rows"] for drawn in page(out).data["maps"]}
+    assert list(maps)[:2] == ["activation rms", "update over parameter"]
+    assert maps["activation rms"] == [
+        "Sequential", "Sequential.0", "Sequential.1", "Sequential.2",
+    ]  # fmt: skip
 
 
 def test_html_of_profile_has_the_layers(

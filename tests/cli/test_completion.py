@@ -36,7 +36,7 @@ def complete(monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("line", "items"),
     [
-        ("traincheck r", ["plain,run", "plain,rules"]),
+        ("traincheck r", ["plain,run", "plain,report", "plain,rules"]),
         ("traincheck invariants li", ["plain,list"]),
         ("traincheck run --hal", ["plain,--halt"]),
         ("traincheck check --select tc10", [f"plain,TC10{n}" for n in range(1, 10)]),

@@ -14,6 +14,9 @@ from tests.builders import MLP, TraceBuilder
 from tests.page.making import page_of_events
 from tests.page.test_page import HOSTILE, broken
 from traincheck.page.build import Shown, page_of
+from traincheck.schema.events import CallEvent
+from traincheck.schema.torch_api import Families
+from traincheck.schema.values import TensorSummary, tensor_json
 from traincheck.store.reader import TraceReader
 
 sync_api = pytest.importorskip("playwright.sync_api")
@@ -33,6 +36,14 @@ SPIKE_PIXELS = """() => {
     return count;
   };
   return [bright(strip + 150 * deep, deep), bright(strip, height - strip)];
+}"""
+RED_PIXELS = """() => {
+  const canvas = document.querySelector(".plot canvas");
+  const {data} = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+  let count = 0;
+  for (let i = 0; i < data.length; i += 4)
+    if (data[i] === 255 && !data[i + 1] && data[i + 2] === 51) count++;
+  return count;
 }"""
 PAINTED = """() => [...document.querySelectorAll("canvas")].map(canvas => {
   const {data} = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
@@ -147,6 +158,23 @@ def test_the_value_of_a_cell_and_the_curve_of_a_layer(browser: Any, large: Path)
         assert visit.page.get_by_text("Net.layers.1, gradient norm", exact=True).is_visible()
         visit.page.locator(".map select").first.select_option("largest peak first")
         assert visit.page.locator(".names div").first.inner_text() == SPIKE[1]
+
+
+def test_a_loss_that_is_not_finite_is_red(browser: Any, tmp_path: Path) -> None:
+    trace = TraceBuilder().process().model("Net", MLP).optimizer().steps(9)
+    nan = tensor_json(TensorSummary("float32", (), value="nan", requires_grad=True))
+    events = [
+        event.replace(args={"tensors": [nan]})
+        if isinstance(event, CallEvent) and event.api == Families.BACKWARD and event.step == 6
+        else event
+        for event in trace.build()
+    ]
+    path = tmp_path / "report.html"
+    path.write_text(page_of_events(tmp_path / "run", events)[0], encoding="utf-8")
+    with Visit(browser, path) as visit:
+        assert visit.page.get_by_text("Not finite at step 6 (red).").is_visible()
+        visit.page.wait_for_timeout(100)
+        assert visit.page.evaluate(RED_PIXELS) > 20
 
 
 def test_keys_go_through_the_findings_and_a_step_opens(browser: Any, small: Path) -> None:

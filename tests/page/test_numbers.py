@@ -136,8 +136,8 @@ def test_another_run_is_on_the_same_axis() -> None:
     for step in range(50):
         other.layers("gradient norm", 0, step, {"Net.1": 1 + ((step - 10) % 17)})
         other.curve("loss", "", 0, step, 1.0)
-    sides = Sides(timeline=other, names=("full", "resumed"), first=0)
-    found = numbers_of(timeline, (), sides)
+    sides = Sides(timeline=other, names=("full", "resumed"))
+    found = numbers_of(timeline, (), sides, first=0)
     assert [one["label"] for one in found["curves"]] == ["A full", "B resumed"]
     assert found["marks"][0] == {"step": 0, "kind": "difference", "text": "first difference"}
     drawn = next(

@@ -140,7 +140,8 @@ def _page(watcher: Watcher, reader: TraceReader, shown: Shown, against: TraceRea
     if difference is not None and against is not None:
         sides = _sides(difference, against, timeline)
     findings = report.findings if report is not None else ()
-    data = numbers_of(timeline, findings, sides)
+    first = next((step for step, _ in _first_of(difference)), None)
+    data = numbers_of(timeline, findings, sides, first)
     told = report_json(report) if report is not None else None
     context = {
         "title": sections.title(report, reader.manifest),
@@ -180,9 +181,7 @@ def _sides(difference: Difference, against: TraceReader, timeline: Timeline) -> 
     for event in against.events():
         other.add(event)
     _add_monitored(other, against)
-    return Sides(
-        timeline=other, names=labels(difference), first=None if first is None else first.step_b
-    )
+    return Sides(timeline=other, names=labels(difference))
 
 
 def _add_monitored(timeline: Timeline, reader: TraceReader) -> None:

@@ -33,12 +33,10 @@ class Sides:
     Attributes:
         timeline: of the other run.
         names: of the other run and of this one.
-        first: step of the first difference; None if there is none.
     """
 
     timeline: Timeline
     names: tuple[str, str]
-    first: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +51,10 @@ class _Map:
 
 
 def numbers_of(
-    timeline: Timeline, findings: Iterable[Finding] = (), sides: Sides | None = None
+    timeline: Timeline,
+    findings: Iterable[Finding] = (),
+    sides: Sides | None = None,
+    first: int | None = None,
 ) -> dict[str, Any]:
     """Everything that is drawn.
 
@@ -61,11 +62,12 @@ def numbers_of(
         timeline: of the run.
         findings: to mark.
         sides: another run to draw beside it.
+        first: step of the first difference; None if there is none.
     """
     axis = timeline.axis
     marks = [*_finding_marks(findings), *_timeline_marks(timeline)]
-    if sides is not None and sides.first is not None:
-        marks.insert(0, {"step": sides.first, "kind": "difference", "text": "first difference"})
+    if first is not None:
+        marks.insert(0, {"step": first, "kind": "difference", "text": "first difference"})
     return {
         "axis": {"width": axis.width, "columns": axis.columns},
         "curves": list(_curves(timeline, sides)),

@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from traincheck.page.timeline import norm_of
 from traincheck.schema.events import BatchEvent, CallEvent, Event, StateEvent, StepEvent
 
 _MOST = 16  # steps
@@ -176,7 +177,4 @@ def _together(rows: list[Row]) -> list[Row]:
 
 
 def _norm(event: StateEvent | None) -> float | None:
-    summary = event.summary if event is not None else None
-    stats = summary.stats if summary is not None else None
-    norm = stats.get("norm") if stats else None
-    return None if norm is None else float(norm)
+    return norm_of(event.summary if event is not None else None)

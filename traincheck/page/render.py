@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import math
 from importlib import resources
 from typing import Any
 
@@ -32,6 +33,7 @@ def render(context: dict[str, Any], data: dict[str, Any]) -> str:
         undefined=jinja2.StrictUndefined,
     )
     environment.filters["printable"] = lambda value: printable(clipped(str(value)))
+    environment.filters["norm"] = lambda n: f"{n:.4g}" if math.isfinite(n) else "not finite"
     scripts = [_asset(name) for name in _SCRIPTS]
     styles = "\n".join(_asset(name) for name in _STYLES)
     template = environment.get_template("page.html.j2")

@@ -24,10 +24,12 @@ from traincheck.schema.events import (
     StepEvent,
 )
 from traincheck.schema.torch_api import Families
+from traincheck.schema.values import TensorSummary
 
 _MOST_MARKS = 400
 _MAPS = {"gradient": "gradient norm", "parameter": "parameter norm"}  # by role of the variable
 LOSS, RATE, GRADIENT = "loss", "learning rate", "gradient norm"
+_NOT_FINITE = frozenset({"nan", "inf", "-inf"})
 _MODEL = "model"  # the mark of a model that was found, with its modules
 
 
@@ -101,11 +103,10 @@ class Timeline:
             self.variables[_layer_of(event.name)] = None
             self.variables[event.name] = None
         name = _MAPS.get(event.role)
-        if summary is None or event.step is None or name is None or not summary.stats:
+        if summary is None or event.step is None or name is None:
             return
-        norm = summary.stats.get("norm")
-        if norm is not None:
-            value = math.inf if summary.stats.get("nonfinite") else float(norm)
+        value = norm_of(summary)
+        if value is not None:
             # The last scan of the step counts: gradients of micro-batches accumulate
             self._norms[event.rank][name][event.name] = value
 
@@ -187,13 +188,28 @@ class Timeline:
             self.marks.append(mark)
 
     def in_model_order(self, layers: Iterable[str]) -> list[str]:
+<<<<<<< HEAD
         """Layers in the order of their models; unknown ones follow the module that holds them."""
+=======
+        """Layers in the order of their models; unknown ones behind their container."""
+>>>>>>> page40
         order: dict[str, int] = {}
         for name in (*self.modules, *self.variables):
             parts = name.split(".")
             for end in range(1, len(parts) + 1):  # a container comes before its first module
                 order.setdefault(".".join(parts[:end]), len(order))
         return sorted(layers, key=lambda name: (_place(name, order), name))
+
+
+def norm_of(summary: TensorSummary | None) -> float | None:
+    """The recorded norm; infinite if the tensor holds NaN or infinity; None if it is not known."""
+    stats = summary.stats if summary is not None else None
+    if not stats:
+        return None
+    if stats.get("nonfinite"):
+        return math.inf
+    norm = stats.get("norm")
+    return None if norm is None else float(norm)
 
 
 def _layer_of(variable: str) -> str:
@@ -208,10 +224,15 @@ def _place(name: str, order: dict[str, int]) -> int:
 
 
 def _value(given: Any) -> float | None:
-    """The number in a loss."""
+    """The number in a loss; infinite if it is not finite, which a trace has as text."""
     if isinstance(given, list) and len(given) == 1:
         given = given[0]
     value = given.get("value") if isinstance(given, dict) else None
+<<<<<<< HEAD
     if isinstance(value, str):  # as traces have numbers that are not finite
         return float(value) if value in ("nan", "inf", "-inf") else None
+=======
+    if isinstance(value, str):
+        return math.inf if value in _NOT_FINITE else None
+>>>>>>> page40
     return float(value) if isinstance(value, (int, float)) else None

@@ -28,6 +28,7 @@ const TABLE = Array.from({length: 256}, (_, code) => {
   const low = Math.min(Math.floor(place), ANCHORS.length - 2), part = place - low;
   return ANCHORS[low].map((c, i) => Math.round(c + (ANCHORS[low + 1][i] - c) * part));
 });
+const BAD = "#ff0033"; // not finite
 const KINDS = {error: "--error", difference: "--error", warning: "--warning", info: "--info", save: "--good", load: "--good"};
 
 // -- the steps that are shown, in all drawings at once
@@ -75,6 +76,7 @@ function behind(plot) {
   }
   ctx.restore();
 }
+const WHOLE = Array.from({length: 12}, (_, power) => [1, 2, 5].map(n => n * 10 ** power)).flat(); // distances of ticks of steps
 function decades(plot, axis, least, most) {
   const first = Math.floor(Math.log10(least)), last = Math.ceil(Math.log10(most));
   const every = Math.max(Math.ceil((last - first) / 5), 1), made = [];
@@ -82,6 +84,18 @@ function decades(plot, axis, least, most) {
   return made;
 }
 function above(plot) {
+  const {left, top, width: across, height} = plot.bbox;
+  plot.ctx.save();
+  plot.ctx.beginPath();
+  plot.ctx.rect(left, top, across, height);
+  plot.ctx.clip();
+  plot.ctx.fillStyle = BAD; // a number that is not finite is no gap
+  for (const step of plot.broken || []) {
+    if (step < view.from || step > view.to) continue;
+    const x = plot.valToPos(step, "x", true), wide = Math.max(plot.valToPos(step + width, "x", true) - x, 3);
+    plot.ctx.fillRect(x - wide / 2, top, wide, 8 * (devicePixelRatio || 1));
+  }
+  plot.ctx.restore();
   for (const mark of data.marks) line(plot, mark.step, KINDS[mark.kind] || "--soft", [4, 4]);
   if (view.step !== null) line(plot, view.step, "--accent", []);
 }
@@ -116,13 +130,18 @@ function plotted(parent, name, curves, height) {
   const plot = new uPlot({
     width: box.clientWidth || 800, height, series, bands,
     scales: {x: {time: false, min: 0, max: end}, y: {distr: isLog ? 3 : 1}},
-    axes: [{...axis}, {...axis, size: 70, ...(isLog ? {splits: decades} : {}), values: (_, ticks) => ticks.map(t => t === null ? "" : shown(t))}],
+    axes: [{...axis, incrs: WHOLE}, {...axis, size: 70, ...(isLog ? {splits: decades} : {}), values: (_, ticks) => ticks.map(t => t === null ? "" : shown(t))}],
     cursor: {sync: {key: "steps"}, drag: {x: true, y: false}},
     hooks: {
       drawClear: [behind], draw: [above],
       setScale: [(p, key) => { if (key === "x" && !moving) show(p.scales.x.min, p.scales.x.max); }],
     },
   }, values, box);
+  plot.broken = xs.filter((_, i) => curves.some(c => c.high[i] === Infinity));
+  if (plot.broken.length) {
+    make("p", box, `Not finite at ${plot.broken.length > 1 ? `${plot.broken.length} points, first at ` : ""}step ${plot.broken[0]} (red).`, "hint");
+    plot.redraw(false);
+  }
   plots.push(plot);
   new ResizeObserver(() => plot.setSize({width: box.clientWidth || 800, height})).observe(box);
   return box;
@@ -169,7 +188,7 @@ class HeatMap {
     const bar = make("i", line);
     bar.style.background = `linear-gradient(90deg, ${ANCHORS.map(c => `rgb(${c})`).join(",")})`;
     make("span", line, shown(this.map.high));
-    for (const [ink, text] of [["#ff0033", "not finite"], ["#8a8f98", "0"]]) {
+    for (const [ink, text] of [[BAD, "not finite"], ["#8a8f98", "0"]]) {
       const key = make("span", line);
       make("i", key).style.cssText = `width:12px;margin-right:6px;background:${ink}`;
       key.append(text);
@@ -200,7 +219,7 @@ class HeatMap {
     const ink = TABLE.map(([r, g, b]) => (255 << 24 | b << 16 | g << 8 | r) >>> 0);
     ink[ABSENT] = 0;
     ink[ZERO] = 0xff988f8a;
-    ink[BROKEN] = 0xff3300ff;
+    ink[BROKEN] = 0xff3300ff; // BAD
     for (let y = 0; y < rows; y++) {
       const start = this.order[y] * map.columns, top = y * deep * wide;
       for (let x = 0; x < wide; x++) {
