@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from math import inf
 from pathlib import Path
 from types import FrameType
@@ -31,6 +30,7 @@ from . import _completion
 from ._check_options import configuration, presentation, selection_options, stall_option
 from ._outputs import FORMATS, report_option, reports_of, require_writable, write_report
 from ._program_args import require_checks
+from ._sinks import chosen_routes, make_notifier, sink_options
 
 if TYPE_CHECKING:
     from traincheck.check.engine import Engine
@@ -38,10 +38,9 @@ if TYPE_CHECKING:
     from traincheck.config import Config
     from traincheck.schema.events import Event
     from traincheck.schema.findings import Finding, Report
+    from traincheck.sinks.notifier import Notifier
     from traincheck.store.reader import TraceReader
     from traincheck.store.tail import TailReader
-
-    from ._terminal import Heartbeat
 
 _REFRESH_S = 0.1
 _PATIENCE_S = 1.0
@@ -131,6 +130,7 @@ def _single_run(
     help="Write the report to this file. [default: stdout]",
 )
 @report_option
+@sink_options
 def check(**options: Any) -> int:
     """Check a run with the built-in rules and with invariants of reference runs.
 
@@ -145,6 +145,7 @@ def check(**options: Any) -> int:
       traincheck-check -t traces/live -i invariant.json --follow
       traincheck-check -t traces/new --format sarif -o report.sarif
       traincheck-check -t traces/new --report junit=junit.xml --report json=report.json
+      traincheck-check -t traces/new --to webhook=https://hooks.slack.com/services/...
       traincheck-check -t traces/new --select TC1,TC2 --ignore TC102
       traincheck-check -t traces/new --baseline known.json
 
@@ -162,13 +163,18 @@ def check(**options: Any) -> int:
         require_writable(path)
     config = configuration(options)
     shown = presentation(options, config)
+    routes = chosen_routes(options, config)
     baseline = _baseline(options)
-    report = replace(_check(options, config, baseline), presentation=shown)
-    if baseline is not None:
-        report = baseline.apply(report)
-    for sink, output in sinks:
-        write_report(report, sink, output)
-    _note_suppressed(report, options["form"])
+    run = one_run(options["trace"], is_live=options["follow"])
+    with make_notifier(routes, run, is_known=baseline and baseline.contains) as notifier:
+        report = _check(run, options, config, baseline, notifier)
+        report = replace(report, presentation=shown)
+        if baseline is not None:
+            report = baseline.apply(report)
+        for sink, output in sinks:
+            write_report(report, sink, output)
+        _note_suppressed(report, options["form"])
+        notifier.report(report)
     if options["write_baseline"]:
         _write_baseline(options["baseline"], report)
         return 0 if report.exit_status == FINDINGS else report.exit_status
@@ -219,13 +225,18 @@ def _note_suppressed(report: Report, form: str) -> None:
     click.echo(f"traincheck: findings: {suppressions(report)}; {hint}", err=True)
 
 
-def _check(options: dict[str, Any], config: Config, baseline: Baseline | None = None) -> Report:
+def _check(
+    run: Path,
+    options: dict[str, Any],
+    config: Config,
+    baseline: Baseline | None,
+    notifier: Notifier,
+) -> Report:
     from traincheck.api import check_source, make_engine, program_of, root_of
     from traincheck.check.suppression.source_files import SourceFiles, trusted_folders
     from traincheck.store.reader import TraceReader
 
     invariants = [*options["invariants"], *map(preset_path, options["presets"])]
-    run = one_run(options["trace"], is_live=options["follow"])
 
     def engine(source: TraceReader | TailReader) -> Engine:
         made = make_engine(
@@ -243,17 +254,21 @@ def _check(options: dict[str, Any], config: Config, baseline: Baseline | None = 
 
         with _interrupted() as interrupted:
             tail = TailReader(run, silent_s=options["stall_timeout"], stop=interrupted.is_set)
-            return _follow(engine(tail), tail, baseline, interrupted)
+            return _follow(engine(tail), tail, baseline, interrupted, notifier)
     reader = TraceReader(run, may_be_empty=True)
     with progress(reader):
         return check_source(engine(reader), reader)
 
 
 def _follow(
-    engine: Engine, tail: TailReader, baseline: Baseline | None, interrupted: threading.Event
+    engine: Engine,
+    tail: TailReader,
+    baseline: Baseline | None,
+    interrupted: threading.Event,
+    notifier: Notifier,
 ) -> Report:
-    """Write findings as they come, as `traincheck run` does, and conclude."""
-    from traincheck.api import conclude
+    """Write and send findings as they come, as `traincheck run` does, and conclude."""
+    from traincheck.api import conclude, so_far
     from traincheck.check.live_engine import LiveEngine
 
     from ._terminal import Heartbeat, write_finding, write_withdrawn
@@ -262,11 +277,21 @@ def _follow(
         if baseline is None or not baseline.contains(finding):
             write(finding, is_written=False)
 
-    live = LiveEngine(
-        engine, partial(unless_known, write_finding), partial(unless_known, write_withdrawn)
-    )
+    def found(finding: Finding) -> None:
+        unless_known(write_finding, finding)
+        notifier.finding(finding, so_far(engine, tail))
+
+    def withdrawn(finding: Finding) -> None:
+        unless_known(write_withdrawn, finding)
+        notifier.withdrawn(finding)
+
+    def tick() -> None:
+        heartbeat.tick()
+        notifier.progress(lambda: so_far(engine, tail))
+
+    heartbeat, live = Heartbeat(engine), LiveEngine(engine, found, withdrawn)
     try:
-        live.feed(_with_heartbeat(Heartbeat(engine), _noting_interrupt(interrupted, tail.events())))
+        live.feed(_with_heartbeat(tick, _noting_interrupt(interrupted, tail.events())))
     except KeyboardInterrupt:  # it ends the following, not the conclusion
         interrupted.set()
     report = conclude(engine, tail)
@@ -277,12 +302,12 @@ def _follow(
     return replace(report, notes=(stopped, *report.notes), is_partial=True)
 
 
-def _with_heartbeat(heartbeat: Heartbeat, events: Iterable[Event]) -> Iterator[Event]:
-    """The same events, with a heartbeat at the end of each step."""
+def _with_heartbeat(tick: Callable[[], None], events: Iterable[Event]) -> Iterator[Event]:
+    """The same events, with a tick at the end of each step."""
     for event in events:
         yield event
         if event.kind == "step":
-            heartbeat.tick()
+            tick()
 
 
 def _noting_interrupt(interrupted: threading.Event, events: Iterable[Event]) -> Iterator[Event]:
