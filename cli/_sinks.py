@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -55,17 +56,29 @@ def chosen_routes(options: dict[str, Any], config: Config) -> list[Route]:
     return routes(options["to"], config.sinks, options["on_finding"], path=str(config.path or ""))
 
 
-def make_notifier(
+@contextlib.contextmanager
+def notifying(
     routes: list[Route],
     directory: Path,
     *,
     is_known: Callable[[Finding], bool] | None = None,
-) -> Notifier:
-    """The notifier of a run. is_known: whether a finding is in the baseline."""
+) -> Iterator[Notifier]:
+    """The notifier of a run. At the end, sinks are waited for; Ctrl-C ends the waiting.
+
+    is_known: whether a finding is in the baseline.
+    """
     from traincheck.sinks.messages import RunName
     from traincheck.sinks.notifier import Notifier
 
     from ._terminal import write_message
 
     run = RunName(id=directory.absolute().name, trace=str(directory.absolute()))
-    return Notifier(routes, run, partial(write_message, is_written=False), is_known=is_known)
+    tell = partial(write_message, is_written=False)
+    notifier = Notifier(routes, run, tell, is_known=is_known)
+    try:
+        yield notifier
+    finally:
+        try:
+            notifier.close()
+        except KeyboardInterrupt:  # the result of the check stands
+            tell("sinks: interrupted; messages that are not sent yet are lost")

@@ -30,7 +30,7 @@ from . import _completion
 from ._check_options import configuration, presentation, selection_options, stall_option
 from ._outputs import FORMATS, report_option, reports_of, require_writable, write_report
 from ._program_args import require_checks
-from ._sinks import chosen_routes, make_notifier, sink_options
+from ._sinks import chosen_routes, notifying, sink_options
 
 if TYPE_CHECKING:
     from traincheck.check.engine import Engine
@@ -166,7 +166,7 @@ def check(**options: Any) -> int:
     routes = chosen_routes(options, config)
     baseline = _baseline(options)
     run = one_run(options["trace"], is_live=options["follow"])
-    with make_notifier(routes, run, is_known=baseline and baseline.contains) as notifier:
+    with notifying(routes, run, is_known=baseline.contains if baseline else None) as notifier:
         report = _check(run, options, config, baseline, notifier)
         report = replace(report, presentation=shown)
         if baseline is not None:

@@ -30,7 +30,7 @@ from ._program_args import (
     program_command,
     require_checks,
 )
-from ._sinks import chosen_routes, make_notifier, sink_options
+from ._sinks import chosen_routes, notifying, sink_options
 from ._sizes import Size
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ def run(ctx: click.Context, /, **options: Any) -> int:
     directory = Path(options["output"] or Path(_TRACES) / run_id)
     had_traces = Path(_TRACES).exists()
     settings = _settings(options, engine, directory=directory, run_id=run_id)
-    with make_notifier(routes, directory) as notifier:
+    with notifying(routes, directory) as notifier:
         live = LiveCheck(
             engine,
             Path(settings.directory),

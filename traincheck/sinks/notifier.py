@@ -19,6 +19,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
+from traincheck.handlers import give_back
 from traincheck.schema.findings import SEVERITIES, Finding, Report
 from traincheck.schema.json_text import dump_json
 from traincheck.schema.printable import printable
@@ -103,7 +104,11 @@ class Notifier:
         self._send(lambda: report_message(report, self._run))
 
     def close(self) -> None:
-        """Wait for the sinks, each as long as its patience. The first Ctrl-C ends the waiting."""
+        """Wait for the sinks, each as long as its patience.
+
+        Raises:
+            KeyboardInterrupt: the waiting was interrupted. The sinks are given up.
+        """
         if self._is_closed:
             return
         self._is_closed = True
@@ -113,8 +118,6 @@ class Notifier:
         try:
             for delivery in self._deliveries:
                 delivery.join(start)
-        except KeyboardInterrupt:  # it ends the waiting; the result of the check stands
-            self._tell("sinks: interrupted; messages that are not sent yet are lost")
         finally:
             for delivery in self._deliveries:
                 delivery.kill()
@@ -148,6 +151,7 @@ class Notifier:
             message = make()
             line = dump_json(message)
         except Exception as error:  # a fault of ours must not end the check
+            give_back(error)
             if not self._is_failed:
                 self._is_failed = True
                 self._tell(f"sinks: a message could not be made: {type(error).__name__}: {error}")
