@@ -1,4 +1,4 @@
-"""The fixture `traincheck_run`, in a pytest of its own process."""
+"""The fixture `traincheck_run`, in a pytest in another process."""
 
 from __future__ import annotations
 
