@@ -237,6 +237,7 @@ class _Delivery:
         for line in iter(self._lines.get, None):
             self._exchange(line)
         self._exchange(dump_json({"kind": "close"}))
+        self._process.wait()  # libraries may finish their work at the exit
 
     def _exchange(self, line: bytes) -> bool:
         """Send one message and wait for the reply. Returns whether the sink took it.

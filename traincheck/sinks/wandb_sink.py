@@ -84,6 +84,7 @@ class WandB(Sink):
             return ""
         seen = self._run.url or f"wandb sync {self._run.dir.removesuffix('/files')}"
         self._run.finish()
+        self._wandb.teardown()  # its service writes the rest of the files before it ends
         return str(seen)
 
     def _begun(self, message: Message) -> Any:
