@@ -162,7 +162,8 @@ def run(ctx: click.Context, /, **options: Any) -> int:
         outcome = launch(command, settings, on_start=live.start)
         report = replace(live.finish(), presentation=shown)
         has_news = bool(report.findings) or outcome.exit_status != 0
-        if not (options["output"] or options["keep"] or (has_news and outcome.processes > 0)):
+        is_kept = options["output"] or options["keep"] or (has_news and outcome.processes > 0)
+        if not is_kept:
             trace = _discard(directory, had_traces=had_traces)
         else:
             trace = _kept(directory, options, live.compact_trace())
@@ -172,7 +173,7 @@ def run(ctx: click.Context, /, **options: Any) -> int:
             write_run_summary(summary, sys.stderr)
         for sink, path in sinks:
             write_report(report, sink, path)
-        notifier.report(report)
+        notifier.report(report, has_trace=bool(is_kept))
     status = report.exit_status
     return status if status == FINDINGS else outcome.exit_status or status
 

@@ -92,6 +92,16 @@ def test_findings_are_sent_while_the_program_runs(plugin: Path, server: Server) 
     assert "traincheck: wandb: wandb sync " in done.stderr
 
 
+def test_a_trace_that_is_not_kept_is_not_named(plugin: Path) -> None:  # noqa: F811
+    good = PROGRAM.replace("    loss.backward()", "    optimizer.zero_grad(); loss.backward()")
+    (plugin / "good.py").write_text(good)
+    done = run(plugin, "-c", LAUNCH, "run", "--to", "kept", "good.py", "0")
+    assert done.returncode == 0, done.stderr
+    (report,) = [json.loads(line) for line in (plugin / "kept.jsonl").read_text().splitlines()]
+    assert (report["kind"], report["exit_status"], report["run"]["trace"]) == ("report", 0, "")
+    assert not (plugin / "traces").exists()
+
+
 def test_an_interrupt_ends_the_waiting(plugin: Path) -> None:  # noqa: F811
     """Ctrl-C while a sink hangs at the end of a check."""
     assert run(plugin, "-c", LAUNCH, "run", "-o", "t", "train.py", "0").returncode == 1

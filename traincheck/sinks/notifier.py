@@ -96,9 +96,14 @@ class Notifier:
             self._next_progress_s = self._clock() + _PROGRESS_S
             self._send(lambda: report_message(make(), self._run, is_final=False))
 
-    def report(self, report: Report) -> None:
-        """Send the findings that were not sent yet, then the report."""
+    def report(self, report: Report, *, has_trace: bool = True) -> None:
+        """Send the findings that were not sent yet, then the report.
+
+        has_trace: whether the trace of the run is kept.
+        """
         self._name(report)
+        if not has_trace:
+            self._run = replace(self._run, trace="")
         for finding in report.findings:
             self.finding(finding, report)
         self._send(lambda: report_message(report, self._run))
