@@ -51,6 +51,15 @@ def reports(ctx: click.Context, param: click.Parameter, incomplete: str) -> Item
     return [CompletionItem(f"{item.value}=") for item in formats(ctx, param, incomplete)]
 
 
+def sinks(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
+    """Names of sinks; those of files after ``=``."""
+    from traincheck.sinks.registry import COMMAND, all_sinks
+
+    if "=" in incomplete:
+        return files(ctx, param, incomplete)
+    return _beginning([*(name for name in all_sinks() if name != COMMAND), "none"], incomplete)
+
+
 def presets(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
     """Names of shipped invariant files."""
     from traincheck.presets import preset_names

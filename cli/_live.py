@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from traincheck.api import conclude
+from traincheck.api import conclude, so_far
 from traincheck.check.live_engine import LiveEngine
 from traincheck.check.run_overview import RunOverview
 from traincheck.collect.launch.stop_program import ProgramStopper
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from traincheck.check.suppression.baseline import Baseline
     from traincheck.schema.events import Event
     from traincheck.schema.findings import Finding, Report
+    from traincheck.sinks.notifier import Notifier
 
 _THREAD = "traincheck-live"
 _LOW_PRIORITY = 10  # the program comes first where both want the same core
@@ -48,6 +49,7 @@ class LiveCheck:
         stall_s: seconds without a record after which a rank counts as silent.
         limit: bytes that the trace may take; what was checked is dropped then. None for no limit.
         is_silent: write nothing while the program runs: a view has the terminal.
+        notifier: sends findings to sinks; None for none.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class LiveCheck:
         stall_s: float = SILENT_S,
         limit: int | None = None,
         is_silent: bool = False,
+        notifier: Notifier | None = None,
     ) -> None:
         self._is_silent = is_silent
         self._stall_s = stall_s
@@ -67,6 +70,7 @@ class LiveCheck:
         self._halts = halts
         self._baseline = baseline
         self._limit = limit
+        self._notifier = notifier
         self._stopper: ProgramStopper | None = None
         self._ended = threading.Event()
         self._is_abandoned = False
@@ -173,7 +177,7 @@ class LiveCheck:
                 break
             yield event
             if event.kind == "step":
-                self._beat()
+                self._tick()
                 self._check_notes.end_step(event)
                 least = _FAR_BEHIND // 2 if is_urgent else _FAR_BEHIND
                 if (self._reader.behind >= least) is not is_urgent:
@@ -182,16 +186,24 @@ class LiveCheck:
 
     def _wait(self, seconds: float) -> None:
         self._ended.wait(seconds)  # not a polling sleep: the end of the program wakes it
-        self._beat()
+        self._tick()
         self._check_notes.tick()
 
-    def _beat(self) -> None:
+    def _tick(self) -> None:
         if not self._is_silent:
             self._heartbeat.tick()
+        if self._notifier is not None:
+            self._notifier.progress(self._so_far)
+
+    def _so_far(self) -> Report:
+        assert self._reader is not None
+        return so_far(self._live.engine, self._reader)
 
     def _report(self, finding: Finding) -> None:
         if self._baseline is not None and self._baseline.contains(finding):
             return
+        if self._notifier is not None:
+            self._notifier.finding(finding, self._so_far())
         if not self._is_silent and not write_finding(finding):
             return
         is_sure = finding.severity == "error" and not finding.provisional
@@ -203,10 +215,12 @@ class LiveCheck:
             self._stopper()
 
     def _withdraw(self, finding: Finding) -> None:
-        if self._is_silent:
+        if self._baseline is not None and self._baseline.contains(finding):
             return
-        if self._baseline is None or not self._baseline.contains(finding):
+        if not self._is_silent:
             write_withdrawn(finding)
+        if self._notifier is not None:
+            self._notifier.withdrawn(finding)
 
     def _say(self, text: str) -> None:
         if not self._is_silent:

@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from math import inf
 from pathlib import Path
 from types import FrameType
@@ -32,18 +31,18 @@ from ._check_options import configuration, presentation, selection_options, stal
 from ._outputs import FORMATS, report_option, reports_of, require_writable, write_report
 from ._page import html_option, write_page
 from ._program_args import require_checks
+from ._sinks import chosen_routes, notifying, sink_options
 
 if TYPE_CHECKING:
     from traincheck.check.engine import Engine
     from traincheck.check.suppression.baseline import Baseline
     from traincheck.config import Config
     from traincheck.live.check_notes import CheckNotes
-    from traincheck.schema.events import Event
+    from traincheck.schema.events import Event, StepEvent
     from traincheck.schema.findings import Finding, Report
+    from traincheck.sinks.notifier import Notifier
     from traincheck.store.reader import TraceReader
     from traincheck.store.tail import TailReader
-
-    from ._terminal import Heartbeat
 
 _REFRESH_S = 0.1
 _PATIENCE_S = 1.0
@@ -134,6 +133,7 @@ def _single_run(
 )
 @report_option
 @html_option
+@sink_options
 def check(**options: Any) -> int:
     """Check a run with the built-in rules and with invariants of reference runs.
 
@@ -149,6 +149,7 @@ def check(**options: Any) -> int:
       traincheck-check -t traces/new --format sarif -o report.sarif
       traincheck-check -t traces/new --report junit=junit.xml --report json=report.json
       traincheck-check -t traces/new --html report.html
+      traincheck-check -t traces/new --to webhook=https://hooks.slack.com/services/...
       traincheck-check -t traces/new --select TC1,TC2 --ignore TC102
       traincheck-check -t traces/new --baseline known.json
 
@@ -167,15 +168,19 @@ def check(**options: Any) -> int:
         require_writable(path)
     config = configuration(options)
     shown = presentation(options, config)
+    routes = chosen_routes(options, config)
     baseline = _baseline(options)
-    report = replace(_check(options, config, baseline), presentation=shown)
-    if baseline is not None:
-        report = baseline.apply(report)
-    for sink, output in sinks:
-        write_report(report, sink, output)
-    if options["html"]:
-        write_page(options["html"], one_run(options["trace"]), report=report)
-    _note_suppressed(report, options["form"])
+    run = one_run(options["trace"], is_live=options["follow"])
+    with notifying(routes, run, is_known=baseline.contains if baseline else None) as notifier:
+        report = _check(run, options, config, baseline, notifier)
+        report = replace(report, presentation=shown)
+        if baseline is not None:
+            report = baseline.apply(report)
+        for sink, output in sinks:
+            write_report(report, sink, output)
+        write_page(options["html"], run, report=report)
+        _note_suppressed(report, options["form"])
+        notifier.report(report)
     if options["write_baseline"]:
         _write_baseline(options["baseline"], report)
         return 0 if report.exit_status == FINDINGS else report.exit_status
@@ -226,13 +231,18 @@ def _note_suppressed(report: Report, form: str) -> None:
     click.echo(f"traincheck: findings: {suppressions(report)}; {hint}", err=True)
 
 
-def _check(options: dict[str, Any], config: Config, baseline: Baseline | None = None) -> Report:
+def _check(
+    run: Path,
+    options: dict[str, Any],
+    config: Config,
+    baseline: Baseline | None,
+    notifier: Notifier,
+) -> Report:
     from traincheck.api import check_source, make_engine, program_of, root_of
     from traincheck.check.suppression.source_files import SourceFiles, trusted_folders
     from traincheck.store.reader import TraceReader
 
     invariants = [*options["invariants"], *map(preset_path, options["presets"])]
-    run = one_run(options["trace"], is_live=options["follow"])
 
     def engine(source: TraceReader | TailReader) -> Engine:
         made = make_engine(
@@ -254,7 +264,7 @@ def _check(options: dict[str, Any], config: Config, baseline: Baseline | None = 
             tail = TailReader(run, silent_s=options["stall_timeout"], stop=stop)
             made = engine(tail)
             stop.notes = CheckNotes(made, run, baseline=baseline)
-            return _follow(made, tail, baseline, interrupted, stop.notes)
+            return _follow(made, tail, baseline, interrupted, stop.notes, notifier)
     reader = TraceReader(run, may_be_empty=True)
     with progress(reader):
         return check_source(engine(reader), reader)
@@ -283,9 +293,10 @@ def _follow(
     baseline: Baseline | None,
     interrupted: threading.Event,
     notes: CheckNotes,
+    notifier: Notifier,
 ) -> Report:
-    """Write findings as they come, as `traincheck run` does, and conclude."""
-    from traincheck.api import conclude
+    """Write and send findings as they come, as `traincheck run` does, and conclude."""
+    from traincheck.api import conclude, so_far
     from traincheck.check.live_engine import LiveEngine
 
     from ._terminal import Heartbeat, write_finding, write_withdrawn
@@ -294,12 +305,23 @@ def _follow(
         if baseline is None or not baseline.contains(finding):
             write(finding, is_written=False)
 
-    live = LiveEngine(
-        engine, partial(unless_known, write_finding), partial(unless_known, write_withdrawn)
-    )
+    def found(finding: Finding) -> None:
+        unless_known(write_finding, finding)
+        notifier.finding(finding, so_far(engine, tail))
+
+    def withdrawn(finding: Finding) -> None:
+        unless_known(write_withdrawn, finding)
+        notifier.withdrawn(finding)
+
+    def tick(event: StepEvent) -> None:
+        heartbeat.tick()
+        notes.end_step(event)
+        notifier.progress(lambda: so_far(engine, tail))
+
+    heartbeat, live = Heartbeat(engine), LiveEngine(engine, found, withdrawn)
     try:
         events = _noting_interrupt(interrupted, tail.events())
-        live.feed(_with_heartbeat(Heartbeat(engine), notes, events))
+        live.feed(_at_steps(events, tick))
     except KeyboardInterrupt:  # it ends the following, not the conclusion
         interrupted.set()
     report = conclude(engine, tail)
@@ -311,15 +333,12 @@ def _follow(
     return replace(report, notes=(stopped, *report.notes), is_partial=True)
 
 
-def _with_heartbeat(
-    heartbeat: Heartbeat, notes: CheckNotes, events: Iterable[Event]
-) -> Iterator[Event]:
-    """The same events, with a heartbeat and a note at the end of each step."""
+def _at_steps(events: Iterable[Event], tick: Callable[[StepEvent], None]) -> Iterator[Event]:
+    """The same events, with a tick at the end of each step."""
     for event in events:
         yield event
         if event.kind == "step":
-            heartbeat.tick()
-            notes.end_step(event)
+            tick(event)
 
 
 def _noting_interrupt(interrupted: threading.Event, events: Iterable[Event]) -> Iterator[Event]:

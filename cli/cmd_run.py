@@ -33,6 +33,7 @@ from ._program_args import (
     program_command,
     require_checks,
 )
+from ._sinks import chosen_routes, notifying, sink_options
 from ._sizes import Size
 
 if TYPE_CHECKING:
@@ -98,6 +99,7 @@ _MAX_TRACE = 100_000_000  # bytes
 )
 @report_option
 @html_option
+@sink_options
 @click.option(
     "--max-trace",
     type=Size(),
@@ -156,44 +158,45 @@ def run(ctx: click.Context, /, **options: Any) -> int:
     sinks = reports_of(options["reports"])
     require_writable(options["html"])
     config = configuration(options)
-    shown = presentation(options, config)
+    shown, routes = presentation(options, config), chosen_routes(options, config)
     baseline = _baseline(options["baseline"])
     engine = _engine(options, config, command)
     run_id = new_run_id(command)
     directory = Path(options["output"] or Path(_TRACES) / run_id)
     had_traces = Path(_TRACES).exists()
     settings = _settings(options, engine, directory=directory, run_id=run_id)
-    live = LiveCheck(
-        engine,
-        Path(settings.directory),
-        halts=options["halt"],
-        baseline=baseline,
-        stall_s=options["stall_timeout"],
-        limit=_limit(options),
-        is_silent=options["is_live"],
-    )
-    if options["is_live"]:
-        outcome = _launch_in_view(command, settings, live)
-    else:
-        outcome = launch(command, settings, on_start=live.start)
-    report = live.finish()
-    report = replace(report, presentation=shown)
-    _write_page(options["html"], directory, report)
-    has_news = bool(report.findings) or outcome.exit_status != 0
-    is_kept = options["output"] or options["keep"] or (has_news and outcome.processes > 0)
-    trace = f"{shlex.quote(str(directory))}; full report: {check_command_line(directory, options)}"
-    if not is_kept:
-        trace = _discard(directory, had_traces=had_traces)
-    elif gap := live.compact_trace():
-        trace = f"{trace}; {gap}; keep all events with --keep"
-    summary = RunSummary(
-        report=report, watched=live.watched, trace=trace, is_probed=options["probe"]
-    )
-    with ignore_closed_stderr():
-        sys.stderr.write(line_start(sys.stderr))
-        write_run_summary(summary, sys.stderr)
-    for sink, path in sinks:
-        write_report(report, sink, path)
+    with notifying(routes, directory) as notifier:
+        live = LiveCheck(
+            engine,
+            Path(settings.directory),
+            halts=options["halt"],
+            baseline=baseline,
+            stall_s=options["stall_timeout"],
+            limit=_limit(options),
+            is_silent=options["is_live"],
+            notifier=notifier,
+        )
+        if options["is_live"]:
+            outcome = _launch_in_view(command, settings, live)
+        else:
+            outcome = launch(command, settings, on_start=live.start)
+        report = replace(live.finish(), presentation=shown)
+        _write_page(options["html"], directory, report)
+        has_news = bool(report.findings) or outcome.exit_status != 0
+        is_kept = options["output"] or options["keep"] or (has_news and outcome.processes > 0)
+        if not is_kept:
+            trace = _discard(directory, had_traces=had_traces)
+        else:
+            trace = _kept(directory, options, live.compact_trace())
+        summary = RunSummary(
+            report=report, watched=live.watched, trace=trace, is_probed=options["probe"]
+        )
+        with ignore_closed_stderr():
+            sys.stderr.write(line_start(sys.stderr))
+            write_run_summary(summary, sys.stderr)
+        for sink, path in sinks:
+            write_report(report, sink, path)
+        notifier.report(report, has_trace=bool(is_kept))
     status = report.exit_status
     return status if status == FINDINGS else outcome.exit_status or status
 
@@ -275,6 +278,12 @@ def _settings(options: dict[str, Any], engine: Engine, *, directory: Path, run_i
         probe=options["probe"],
         **given,
     )
+
+
+def _kept(directory: Path, options: dict[str, Any], gap: str) -> str:
+    """Where the trace is, and what it lacks."""
+    trace = f"{shlex.quote(str(directory))}; full report: {check_command_line(directory, options)}"
+    return f"{trace}; {gap}; keep all events with --keep" if gap else trace
 
 
 def _discard(directory: Path, *, had_traces: bool) -> str:

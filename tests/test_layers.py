@@ -25,7 +25,7 @@ LAYERS = (
     ("report",),
     ("config", "presets"),
     ("api", "testing"),
-    ("page",),
+    ("page", "sinks"),
     ("live", "perfetto"),
     ("integrations",),
     ("cli",),

@@ -184,7 +184,7 @@ def test_what_is_imported_is_what_is_declared() -> None:
     declared = {split_name(line) for line in PROJECT["project"]["dependencies"]}
     optional = {
         split_name(line)
-        for name in ("accelerate", "lightning", "transformers")
+        for name in ("accelerate", "lightning", "pytest", "transformers")
         for line in PROJECT["project"]["optional-dependencies"][name]
     }
     assert declared <= imported

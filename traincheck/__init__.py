@@ -151,6 +151,11 @@ def metric(
     return mark_metric
 
 
+def load_ipython_extension(shell: Any) -> None:
+    """Add the magic ``%%traincheck``; IPython calls this for ``%load_ext traincheck``."""
+    importlib.import_module("traincheck.integrations.notebook").load(shell)
+
+
 def __getattr__(name: str) -> Any:
     """Load a name of `_LATE`, or a package that can be called, on first access.
 

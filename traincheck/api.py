@@ -146,22 +146,41 @@ def conclude(engine: Engine, source: TraceReader | TailReader | PollReader) -> R
     report = engine.finish()
     ended = _failed_end(manifest)
     sampled = _sampling_notes(manifest.settings) if manifest else ()
-    policy = engine.suppress if isinstance(engine.suppress, SuppressionPolicy) else None
-    policy = policy or SuppressionPolicy()
+    policy = _policy(engine)
     unused = policy.unused({info.code for info in engine.infos.values()})
     notes = (*run_notes(source), *sampled, *report.notes, *unused, *policy.sources.notes())
     return replace(
-        report,
+        _placed(report, engine, source),
         skipped_lines=source.skipped,
         notes=notes,
-        root=root_of(source),
-        sources=policy.sources.trusted,
-        hostname=(manifest.hostname if manifest else None) or "",
-        started=_seconds(manifest.started if manifest else None),
-        program=program_of(source),
         ended=ended,
         is_partial=bool(storage_notes(source.path) or (manifest and is_going_on(manifest))),
     )
+
+
+def so_far(engine: Engine, source: TraceReader | TailReader | PollReader) -> Report:
+    """The present report of an engine, with the places of the run but without notes."""
+    return _placed(engine.so_far(), engine, source)
+
+
+def _placed(
+    report: Report, engine: Engine, source: TraceReader | TailReader | PollReader
+) -> Report:
+    """The report with what is needed to find and to read the source of the run."""
+    manifest = source.manifest
+    return replace(
+        report,
+        root=root_of(source),
+        sources=_policy(engine).sources.trusted,
+        hostname=(manifest.hostname if manifest else None) or "",
+        started=_seconds(manifest.started if manifest else None),
+        program=program_of(source),
+    )
+
+
+def _policy(engine: Engine) -> SuppressionPolicy:
+    policy = engine.suppress if isinstance(engine.suppress, SuppressionPolicy) else None
+    return policy or SuppressionPolicy()
 
 
 def _seconds(moment: str | None) -> float:

@@ -92,6 +92,7 @@ class _Common(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     rules: dict[str, dict[str, Any]] = msgspec.field(default_factory=dict)
     collect: CollectConfig = CollectConfig()
     monitor: MonitorConfig = MonitorConfig()
+    sinks: dict[str, dict[str, Any]] = msgspec.field(default_factory=dict)
 
 
 class _Suppress(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -117,6 +118,7 @@ class Config(_Common, frozen=True, kw_only=True):
         rules: options of rules, by code.
         collect: options of traincheck-collect.
         monitor: options of traincheck monitor.
+        sinks: settings of sinks by name; a sink that has a table here is used.
         path: the file; None for the defaults.
     """
 
@@ -222,6 +224,7 @@ _TABLES: dict[str, tuple[type[Record], str, str]] = {
     "monitor": (MonitorConfig, "a table", "write [monitor] on its own line"),
     "suppress": (_Suppress, "a list of tables", "write [[suppress]]"),
     "rules": (_File, "a table of tables", "write [rules.TC201]"),
+    "sinks": (_File, "a table of tables", "write [sinks.webhook]"),
 }
 
 

@@ -139,7 +139,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 CHECK = ("check", "-t", "bad", "-i", "invariant.json", "-v", "--show-info", "--show-suppressed")
 COMMANDS = (
     CHECK,
-    *((*CHECK, "--format", form) for form in ("json", "junit", "sarif", "github")),
+    *((*CHECK, "--format", form) for form in ("json", "junit", "sarif", "github", "markdown")),
     (*CHECK, "--baseline", "baseline.json"),
     (*CHECK, "--follow"),
     ("check", "-t", "bad", "-i", "damaged.json"),

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from traincheck.diff.html import difference_html
 from traincheck.diff.items import Item
 from traincheck.diff.phases import Phase
 from traincheck.schema.findings import FINDINGS, NOTHING_CHECKED
@@ -151,6 +152,9 @@ class Difference:
         if self.first is not None:
             return FINDINGS
         return 0 if sum(self.compared.values()) else NOTHING_CHECKED
+
+    def _repr_html_(self) -> str:
+        return difference_html(self.to_dict())
 
     def to_dict(self) -> dict[str, Any]:
         """The comparison as JSON values; keys are only ever added."""

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from traincheck.integrations._logged import LoggedCounts
 from traincheck.integrations._missing import load
 from traincheck.integrations.watching import Options, Watch
 
@@ -21,6 +22,9 @@ _logger = logging.getLogger("traincheck")
 
 class TraincheckCallback(_Callback):  # type: ignore[misc]  # a base of whichever package is there
     """Check training: ``Trainer(callbacks=[TraincheckCallback()])``.
+
+    The loggers of the Trainer get the numbers of findings, as ``traincheck/error`` and so on, when
+    they change.
 
     Args:
         halt: end training at the end of the step that shows the first finding of severity error.
@@ -38,6 +42,7 @@ class TraincheckCallback(_Callback):  # type: ignore[misc]  # a base of whicheve
         self._options = Options.of(options)
         self._halt = halt
         self._undo: Callable[[], None] | None = None  # restores the removed callbacks
+        self._counts = LoggedCounts()
         self.run = Watch((), self._options)
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
@@ -46,6 +51,7 @@ class TraincheckCallback(_Callback):  # type: ignore[misc]  # a base of whicheve
             self.run.stop()
             # Before the optimizers are created, which is recorded.
             self.run = Watch((pl_module,), self._options, seeks=False)
+            self._counts = LoggedCounts()
             self.run.start()
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
@@ -53,6 +59,7 @@ class TraincheckCallback(_Callback):  # type: ignore[misc]  # a base of whicheve
 
     def on_train_batch_end(self, trainer: Any, *_: Any, **__: Any) -> None:
         """Before any checkpoint callback: Lightning calls those last."""
+        self._log(trainer)
         if not self._halt or self._undo is not None:
             return
         is_error = self.run.settle()
@@ -70,7 +77,17 @@ class TraincheckCallback(_Callback):  # type: ignore[misc]  # a base of whicheve
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
         if stage == "fit":
             self.run.stop()
+            self._log(trainer)
             self._put_back()  # Lightning then tears these down
+
+    def _log(self, trainer: Any) -> None:
+        """Log changed numbers of findings with the loggers of the Trainer."""
+
+        def write(numbers: dict[str, float]) -> None:
+            for logger in trainer.loggers:
+                logger.log_metrics(numbers, step=trainer.global_step)
+
+        self._counts.log(self.run, write)
 
     def _put_back(self) -> None:
         undo, self._undo = self._undo, None

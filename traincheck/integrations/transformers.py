@@ -10,6 +10,7 @@ import logging
 from typing import Any
 
 from traincheck.collect.active_session import CURRENT
+from traincheck.integrations._logged import LoggedCounts
 from traincheck.integrations._missing import load
 from traincheck.integrations.watching import Options, Watch
 
@@ -46,6 +47,9 @@ class TraincheckCallback(_TrainerCallback):  # type: ignore[misc]  # it may not 
             returns. Several processes agree on the end, which takes one exchange per step.
         **options: those of ``traincheck.watch``.
 
+    Once there is a finding, each log of the Trainer also has the numbers of findings:
+    ``traincheck/error`` and so on. See `log_first`.
+
     Attributes:
         run: the watch, with ``findings`` and ``report()``.
     """
@@ -54,7 +58,28 @@ class TraincheckCallback(_TrainerCallback):  # type: ignore[misc]  # it may not 
         self._options = Options.of(options)
         self._halt = halt
         self._control: Any = None  # that of the Trainer, once training was halted
+        self._counts = LoggedCounts()
         self.run = Watch((), self._options)
+
+    def log_first(self, trainer: Any) -> None:
+        """Put this callback before those of ``report_to``, so that they log findings, too.
+
+        Args:
+            trainer: has this callback already. It puts the callbacks of ``report_to`` first.
+        """
+        callbacks = trainer.callback_handler.callbacks
+        callbacks.remove(self)
+        callbacks.insert(0, self)
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
+        """Add the numbers of findings to a log, which later callbacks and the history get."""
+
+        def add(numbers: dict[str, float]) -> None:
+            logs.update(numbers)
+            state.log_history[-1].update(numbers)
+
+        if logs is not None:
+            self._counts.log(self.run, add, always=True)
 
     def on_train_begin(
         self,

@@ -15,14 +15,15 @@ import shutil
 import sys
 import tempfile
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 from types import FunctionType, TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
-from traincheck.api import conclude, make_engine
+from traincheck.api import conclude, make_engine, so_far
 from traincheck.check.live_engine import LiveEngine
 from traincheck.check.suppression.source_calls import program_in
 from traincheck.check.suppression.source_files import SourceFiles, trusted_folders
@@ -36,12 +37,13 @@ from traincheck.errors import (
     TraincheckError,
     TrainingHalted,
     UsageError,
-    nearest,
 )
 from traincheck.handlers import give_back
+from traincheck.integrations._sending import make_notifier
+from traincheck.integrations.watch_options import Options
 from traincheck.report.sentences import conclusion
 from traincheck.report.text_report import one_line, write_text
-from traincheck.schema.findings import Finding, Findings, Report
+from traincheck.schema.findings import SEVERITIES, Finding, Findings, Report
 from traincheck.schema.layout import EVENT_GLOB
 from traincheck.schema.shown import report_html
 from traincheck.store.tail import PollReader
@@ -55,67 +57,10 @@ __all__ = ["Options", "TrainingHalted", "Watch", "watch"]
 _logger = logging.getLogger("traincheck")
 _LEVELS = {"error": logging.ERROR, "warning": logging.WARNING, "info": logging.INFO}
 _SKIPPED_STEPS = 1000  # steps whose ends are read together
-_OTHER_WORDS = {"interval": "every", "every_n_steps": "every", "max_steps": "limit"}
 _FILE_BYTES = 1 << 22  # of a trace that is not kept; checked events are dropped beyond it
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """How to watch.
-
-    Attributes:
-        every: check every n-th step.
-        warmup: number of first steps that are all checked, regardless of ``every``.
-        limit: stop after so many checked steps; None for no limit.
-        invariants: invariant files to check.
-        rules: whether to check the built-in rules.
-        select: codes of rules and names of relations to check. Empty: those of the project's
-        configuration, else all.
-        ignore: codes and names to omit, in the same way.
-        output: folder for the trace; None: the trace is not kept.
-        halt: raise TrainingHalted at the first finding of severity error.
-        probe: also make experiments on copies of the process, as ``traincheck probe`` does.
-    """
-
-    every: int = 1
-    warmup: int = 0
-    limit: int | None = None
-    invariants: Sequence[str | Path] = ()
-    rules: bool = True
-    select: Sequence[str] = ()
-    ignore: Sequence[str] = ()
-    output: str | Path | None = None
-    halt: bool = False
-    probe: bool = False
-
-    @classmethod
-    def of(cls, given: Mapping[str, Any]) -> Options:
-        """Options by name.
-
-        Raises:
-            UsageError: a name or a value is not usable.
-        """
-        known = [one.name for one in fields(cls)]
-        for name in given:
-            if name not in known:
-                likely = _OTHER_WORDS.get(name) or nearest(name, known)
-                raise UsageError(
-                    f"traincheck.watch has no option {name!r}",
-                    fix=f"did you mean {likely}? There are {', '.join(known)}",
-                )
-        return cls(**given)
-
-    def __post_init__(self) -> None:
-        for name, lowest in (("every", 1), ("warmup", 0), ("limit", 0)):
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or value < lowest):
-                raise UsageError(f"{name} is {value!r}", fix=f"make it {lowest} or more")
-        for name in ("select", "ignore", "invariants"):
-            if isinstance(getattr(self, name), str):
-                raise UsageError(f"{name} is one string", fix=f"{name}=[{getattr(self, name)!r}]")
 
 
 class Watch:
@@ -150,6 +95,16 @@ class Watch:
         if self._joined is not None:
             return self._joined.has_error
         return self._running is not None and self._running.has_error
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """The number of announced findings by severity. The call costs nothing."""
+        if self._joined is not None:
+            return self._joined.counts
+        if self._running is not None:
+            return self._running.counts
+        found = Counter(one.severity for one in self._report.findings) if self._report else {}
+        return {severity: found.get(severity, 0) for severity in SEVERITIES}
 
     def report(self) -> Report:
         """The present report; once the watch has ended, the final one.
@@ -321,12 +276,13 @@ class _Running:
         from traincheck.collect.session.session import Session
 
         program = program_in(sys.argv[:1])
+        config = load_config()
         engine = make_engine(
             options.invariants,
             rules=options.rules,
             select=options.select,
             ignore=options.ignore,
-            config=load_config(),
+            config=config,
             sources=SourceFiles(os.getcwd, trusted_folders(script=program)),
             program=lambda: program,
         )
@@ -335,6 +291,7 @@ class _Running:
         self._directory = _directory(options.output)
         self._clean = weakref.finalize(self, _remove, self._directory, self._pid, self._keeps)
         self.has_error = False
+        self.counts = dict.fromkeys(SEVERITIES, 0)
         self._first_error = ""
         self.live = LiveEngine(engine, self._tell)
         self._reader = PollReader(self._directory)
@@ -357,6 +314,9 @@ class _Running:
         self._notes: list[str] = []
         self._is_recording = True
         self._skipped = 0
+        self._notifier = make_notifier(
+            options.to, config, self._directory, trace=str(self._directory) if self._keeps else ""
+        )
         try:
             self.session.start()
             self._is_recording = self.session.recording.on
@@ -364,6 +324,8 @@ class _Running:
         except BaseException:
             self.session.stop()
             self._clean()
+            if self._notifier is not None:
+                self._notifier.close()
             raise
 
     def end(self) -> Report:
@@ -373,6 +335,9 @@ class _Running:
             self._feed(self._reader.rest)
         report = conclude(self.live.engine, self._reader)
         self.live.announce(report.findings)
+        if self._notifier is not None and os.getpid() == self._pid:
+            self._notifier.report(report)
+            self._notifier.close()
         self._clean()
         return report
 
@@ -393,6 +358,9 @@ class _Running:
     def _tell(self, finding: Finding) -> None:
         if finding.severity == "error" and not self.has_error:
             self.has_error, self._first_error = True, one_line(finding)
+        self.counts[finding.severity] += 1
+        if self._notifier is not None and os.getpid() == self._pid:
+            self._notifier.finding(finding, so_far(self.live.engine, self._reader))
         fix = f"\n  fix: {finding.fix}" if finding.fix else ""
         rank = f" rank {finding.rank}" if finding.rank else ""
         text = f"traincheck:{rank} {one_line(finding)}{fix}"
@@ -471,6 +439,7 @@ def watch(
     output: str | Path | None = ...,
     halt: bool = ...,
     probe: bool = ...,
+    to: Sequence[str] = ...,
 ) -> Watch: ...
 def watch(*subjects: Any, **options: Any) -> Any:
     """Check training in this process: ``with traincheck.watch(model, optimizer) as run:``.
@@ -483,7 +452,7 @@ def watch(*subjects: Any, **options: Any) -> Any:
         *subjects: models and optimizers that exist already, also in lists. Without an optimizer,
             those of the models are found. Objects created inside the block are watched too.
         **options: the fields of `Options`: every, warmup, limit, invariants, rules, select,
-            ignore, output, halt, probe.
+            ignore, output, halt, probe, to.
 
     Raises:
         UsageError: an option or a code is not usable.

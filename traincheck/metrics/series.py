@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from traincheck.errors import MissingDependencyError
 
+from .html import metrics_html
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -45,6 +47,9 @@ class Metrics(Mapping[str, Mapping[int, float]]):
 
     def __repr__(self) -> str:
         return f"<metrics: {len(self)} keys, {len(self.steps)} steps>"
+
+    def _repr_html_(self) -> str:
+        return metrics_html(self)
 
     @property
     def steps(self) -> list[int]:

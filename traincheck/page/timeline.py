@@ -188,11 +188,7 @@ class Timeline:
             self.marks.append(mark)
 
     def in_model_order(self, layers: Iterable[str]) -> list[str]:
-<<<<<<< HEAD
         """Layers in the order of their models; unknown ones follow the module that holds them."""
-=======
-        """Layers in the order of their models; unknown ones behind their container."""
->>>>>>> page40
         order: dict[str, int] = {}
         for name in (*self.modules, *self.variables):
             parts = name.split(".")
@@ -228,11 +224,6 @@ def _value(given: Any) -> float | None:
     if isinstance(given, list) and len(given) == 1:
         given = given[0]
     value = given.get("value") if isinstance(given, dict) else None
-<<<<<<< HEAD
-    if isinstance(value, str):  # as traces have numbers that are not finite
-        return float(value) if value in ("nan", "inf", "-inf") else None
-=======
     if isinstance(value, str):
         return math.inf if value in _NOT_FINITE else None
->>>>>>> page40
     return float(value) if isinstance(value, (int, float)) else None

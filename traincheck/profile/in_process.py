@@ -20,6 +20,7 @@ from traincheck.profile.tree import document, tree_of
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import ProfileEvent
 from traincheck.schema.json_text import dump_json
+from traincheck.schema.shown import pre_html
 
 if TYPE_CHECKING:
     from traincheck.collect.profile.recorder import ProfileRecorder
@@ -166,6 +167,9 @@ class ProfileRun:
         """
         options = TableOptions(depth=self._depth, sort=sort, columns=columns, top=top)
         return table(self.profile, options)
+
+    def _repr_html_(self) -> str:
+        return pre_html(str(self))
 
     def __str__(self) -> str:
         """The report, or how to get one."""

@@ -16,7 +16,7 @@ Sink = Callable[[Report, TextIO], None]
 # As those of other packages: a name costs nothing, and only what is asked for is loaded.
 SINKS = {
     name: EntryPoint(name, f"traincheck.report.{name}_report:write_{name}", ENTRY_POINTS)
-    for name in ("text", "json", "junit", "sarif", "github")
+    for name in ("text", "json", "junit", "sarif", "github", "markdown")
 }
 
 

@@ -68,7 +68,7 @@ def _in_full(console: Console, finding: Finding, report: Report) -> None:
     head.append(f" {finding.code}: ", style="bold").append(finding.title, style="bold")
     paragraph(console, head)
     console.print()
-    widest = table(console, _rows(finding, report), indent=2)
+    widest = table(console, finding_rows(finding, report), indent=2)
     code = write_place(console, finding, report, indent=2, width=widest)
     if code:
         paragraph(console, Text(code, style="italic"), indent=widest + 6)
@@ -115,7 +115,8 @@ def _also(console: Console, finding: Finding) -> None:
     console.print()
 
 
-def _rows(finding: Finding, report: Report) -> Iterator[tuple[str, str]]:
+def finding_rows(finding: Finding, report: Report) -> Iterator[tuple[str, str]]:
+    """Names and texts of the details of a finding, without its place."""
     yield "when", _span(finding, report.steps)
     if finding.kind != "rule":  # the title of an invariant lacks its claim
         yield "what", finding.message
@@ -191,7 +192,7 @@ def _no_findings(console: Console, report: Report, *, known: bool) -> None:
 
 
 def _summary(console: Console, report: Report, advice: Sequence[Finding]) -> None:
-    counts = ", ".join(f"{number:,} {word}" for word, number in _verdicts(report).items())
+    counts = ", ".join(f"{number:,} {word}" for word, number in verdict_counts(report).items())
     size = (
         f"{counted(report.events, 'event')}, {counted(report.steps, 'step')}, "
         f"{counted(report.ranks, 'rank')}"
@@ -208,7 +209,7 @@ def _summary(console: Console, report: Report, advice: Sequence[Finding]) -> Non
     table(console, [*rows, *(("note", note) for note in _notes(report))])
 
 
-def _verdicts(report: Report) -> dict[str, int]:
+def verdict_counts(report: Report) -> dict[str, int]:
     """The number of checks with each verdict; advice is counted apart from violated."""
     broken: dict[bool, set[str]] = {True: set(), False: set()}
     for finding in (*report.findings, *report.suppressed):

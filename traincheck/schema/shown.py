@@ -8,11 +8,13 @@ from typing import Protocol
 
 from traincheck.schema.events import Event
 from traincheck.schema.places import where
-from traincheck.schema.printable import printable
+from traincheck.schema.printable import printable, printable_lines
 from traincheck.schema.words import counted, joined
 
 _COLOURS = {"error": "#c62828", "warning": "#b26a00", "info": "#1565c0"}
 _SHOWN_NAMES = 12
+_LEFT = "text-align:left;vertical-align:top"
+_RIGHT = "text-align:right;font-variant-numeric:tabular-nums"
 
 
 class ShownFinding(Protocol):
@@ -100,3 +102,43 @@ def _rows(finding: ShownFinding) -> Iterator[tuple[str, str]]:
     ):
         if text:
             yield name, text
+
+
+def text_html(text: str) -> str:
+    """Text on one line."""
+    return escape(printable(text))
+
+
+def facts_html(rows: Iterable[tuple[str, str]]) -> str:
+    """A table of names and texts, without the rows that have no text."""
+    cells = "".join(
+        f"<tr><th style='{_LEFT}'>{text_html(name)}</th>"
+        f"<td style='{_LEFT};white-space:pre-line'>{escape(printable_lines(text))}</td></tr>"
+        for name, text in rows
+        if text
+    )
+    return f"<table>{cells}</table>" if cells else ""
+
+
+def table_html(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table: the first column is a name, the others are numbers. Cells may hold HTML of ours."""
+    head = "".join(
+        f"<th style='{_RIGHT if index else _LEFT}'>{text_html(name)}</th>"
+        for index, name in enumerate(columns)
+    )
+    body = "".join(
+        "<tr>"
+        + "".join(
+            f"<td style='{_RIGHT if index else _LEFT}'>{cell}</td>"
+            for index, cell in enumerate(cells)
+        )
+        + "</tr>"
+        for cells in rows
+    )
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def pre_html(text: str) -> str:
+    """Text of several lines, as wide as it is, in a box that scrolls."""
+    style = "overflow:auto;max-height:40em;white-space:pre;line-height:1.2"
+    return f"<pre style='{style}'>{escape(printable_lines(text))}</pre>"

@@ -1,0 +1,84 @@
+"""Options that send findings to sinks, shared by the commands that check."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from . import _completion
+
+if TYPE_CHECKING:
+    from traincheck.config import Config
+    from traincheck.schema.findings import Finding
+    from traincheck.sinks.notifier import Notifier
+    from traincheck.sinks.routes import Route
+
+_Decorated = TypeVar("_Decorated", bound=Callable[..., Any])
+
+_to_option = click.option(
+    "--to",
+    metavar="NAME[=TARGET]",
+    shell_complete=_completion.sinks,
+    multiple=True,
+    help="Send findings and the report to wandb, mlflow, tensorboard, webhook=URL, "
+    "prometheus=FILE.prom, logging=FILE, or a sink that an installed package adds. Repeatable. "
+    "[default: the [sinks] of the configuration; none: nowhere]",
+)
+_on_finding_option = click.option(
+    "--on-finding",
+    metavar="COMMAND",
+    multiple=True,
+    help="Run COMMAND for each finding, as soon as it is known: with TRAINCHECK_CODE, "
+    "TRAINCHECK_TEXT and others in its environment, and JSON on stdin. Repeatable.",
+)
+
+
+def sink_options(command: _Decorated) -> _Decorated:
+    """Adds --to and --on-finding."""
+    return _to_option(_on_finding_option(command))
+
+
+def chosen_routes(options: dict[str, Any], config: Config) -> list[Route]:
+    """The sinks of the options and the configuration.
+
+    Raises:
+        UsageError: a sink or a setting is unknown.
+    """
+    if not (options["to"] or options["on_finding"] or config.sinks):
+        return []
+    from traincheck.sinks.routes import routes
+
+    return routes(options["to"], config.sinks, options["on_finding"], path=str(config.path or ""))
+
+
+@contextlib.contextmanager
+def notifying(
+    routes: list[Route],
+    directory: Path,
+    *,
+    is_known: Callable[[Finding], bool] | None = None,
+) -> Iterator[Notifier]:
+    """The notifier of a run. At the end, sinks are waited for; Ctrl-C ends the waiting.
+
+    is_known: whether a finding is in the baseline.
+    """
+    from traincheck.sinks.messages import RunName
+    from traincheck.sinks.notifier import Notifier
+
+    from ._terminal import write_message
+
+    run = RunName(id=directory.absolute().name, trace=str(directory.absolute()))
+    tell = partial(write_message, is_written=False)
+    notifier = Notifier(routes, run, tell, is_known=is_known)
+    try:
+        yield notifier
+    finally:
+        try:
+            notifier.close()
+        except KeyboardInterrupt:  # the result of the check stands
+            tell("sinks: interrupted; messages that are not sent yet are lost")

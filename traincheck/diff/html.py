@@ -1,0 +1,60 @@
+"""A comparison as HTML for notebooks, from its JSON document."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from traincheck.diff.phases import Phase
+from traincheck.schema.shown import facts_html, table_html, text_html
+from traincheck.schema.words import counted
+
+_SHOWN = 20  # facts of the environment
+_COLOURS = {True: "#2e7d32", False: "#c62828"}
+
+
+def difference_html(document: Mapping[str, Any]) -> str:
+    """A headline, the cause and its evidence, and the phases of the step."""
+    colour = _COLOURS[bool(document["same"])]
+    head = f"<b style='color:{colour}'>{text_html(_headline(document))}</b>"
+    phases = table_html(
+        ("phase", "differing", "compared", "not comparable"),
+        (
+            (
+                text_html(Phase(one["phase"]).words),
+                *(f"{one[name]:,}" for name in ("differing", "compared", "unknown")),
+            )
+            for one in document["phases"]
+        ),
+    )
+    body = facts_html(_facts(document))
+    return f"<div>{head}{body}{phases if document['phases'] else ''}</div>"
+
+
+def _headline(document: Mapping[str, Any]) -> str:
+    first, steps = document["first"], counted(document["steps"], "step")
+    if first is None:
+        same = f"no difference in {steps}, {document['closeness']}"
+        return same if document["same"] else "nothing could be compared"
+    return f"first difference at step {first['step']:,}: {first['message']}"
+
+
+def _facts(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    yield "A", document["a"]
+    yield "B", document["b"]
+    first, cause = document["first"], document["cause"]
+    if first is not None:
+        yield "in A", first["a"]
+        yield "in B", first["b"]
+        yield "where", first["where"] or ""
+    if cause is not None:
+        yield "likely cause", cause["text"]
+        yield "", "\n".join(cause["details"])
+        yield "fix", cause["fix"]
+        yield "changed at", cause["where"] or ""
+    environment = document["environment"]
+    shown = [f"{one['name']}: {one['a']} | {one['b']}" for one in environment[:_SHOWN]]
+    if len(environment) > _SHOWN:
+        shown.append(f"and {len(environment) - _SHOWN:,} more")
+    yield "environment", "\n".join(shown)
+    yield "notes", "\n".join(document["notes"])
