@@ -107,7 +107,7 @@ def report(**options: Any) -> int:
     size = f"{len(html.encode()) / 1e3:,.0f} kB"
     click.echo(f"{conclusion(found)}; page in {path} ({size})", err=True)
     if options["opens"]:
-        webbrowser.open(path.absolute().as_uri())
+        webbrowser.open_new_tab(path.absolute().as_uri())
     return 0
 
 

@@ -86,7 +86,7 @@ def test_against_another_run(
 
 def test_it_opens_in_a_browser(run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[str] = []
-    monkeypatch.setattr("webbrowser.open", opened.append)
+    monkeypatch.setattr("webbrowser.open_new_tab", opened.append)
     out = tmp_path / "x.html"
     assert call(monkeypatch, "report", run, "-o", str(out), "--open") == 0
     assert opened == [out.as_uri()]

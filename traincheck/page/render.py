@@ -5,14 +5,16 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
-from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import jinja2
 import orjson
 
 from traincheck.schema.printable import printable
+from traincheck.schema.reading import read_regular
 
+_STATIC = Path(__file__).with_name("static")
 _SCRIPTS = ("uplot.js", "page.js")
 _LONGEST = 1000  # characters of a text
 _STYLES = ("uplot.css", "page.css")
@@ -60,7 +62,7 @@ def json_text(data: dict[str, Any]) -> str:
 
 
 def _asset(name: str) -> str:
-    return resources.files("traincheck.page").joinpath("static", name).read_text(encoding="utf-8")
+    return read_regular(_STATIC / name).decode()
 
 
 def _policy(scripts: list[str]) -> str:
