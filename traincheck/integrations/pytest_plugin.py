@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import subprocess
 import sys
 from collections.abc import Generator, Iterator, Mapping
@@ -93,6 +92,9 @@ class TrainingCheck:
         Raises:
             subprocess.TimeoutExpired: the program takes longer.
         """
+        from traincheck.schema.json_text import parse_json
+        from traincheck.schema.reading import read_regular
+
         self._launches += 1
         file = self._folder / f"report-{self._launches}.json"
         trace = self._folder / f"trace-{self._launches}"
@@ -110,7 +112,7 @@ class TrainingCheck:
         sys.stderr.write(done.stderr)
         if done.returncode:
             pytest.fail(f"exit status {done.returncode}\n{done.stderr}", pytrace=False)
-        found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        found: dict[str, Any] = parse_json(read_regular(file))
         return found
 
     def require_success(self) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import logging.config
-from pathlib import Path
 from typing import ClassVar
 
+from traincheck.schema.json_text import parse_json
+from traincheck.schema.reading import read_regular
 from traincheck.sinks.base import Message, Sink
 
 _LEVELS = {"error": logging.ERROR, "warning": logging.WARNING, "info": logging.INFO}
@@ -30,7 +30,7 @@ class Log(Sink):
         self._logger = logging.getLogger(_NAME)
         self._logger.setLevel(logging.INFO)
         if config.endswith(".json"):
-            logging.config.dictConfig(json.loads(Path(config).read_text(encoding="utf-8")))
+            logging.config.dictConfig(parse_json(read_regular(config)))
         elif config:
             logging.config.fileConfig(config, disable_existing_loggers=False)
         else:

@@ -61,7 +61,7 @@ class Webhook(Sink):
         self._url, self._host = url, parts.hostname
         self._is_chat = format == "slack" or (not format and parts.hostname == _SLACK)
         self._when, self._secret = when, secret
-        self._opener = urllib.request.build_opener(_NoRedirect)
+        self._request = urllib.request.build_opener(_NoRedirect).open
 
     def finding(self, message: Message) -> None:
         """Send a finding."""
@@ -102,7 +102,7 @@ class Webhook(Sink):
             OSError: the server refuses it. The message does not tell the URL, which is a secret.
         """
         try:
-            with self._opener.open(request, timeout=_TIMEOUT_S):
+            with self._request(request, timeout=_TIMEOUT_S):
                 return None
         except urllib.error.HTTPError as error:
             with error:
