@@ -125,6 +125,8 @@ class LiveCheck:
     def speak(self) -> None:
         """The terminal is free: write from now on."""
         self._is_silent = False
+        if self._notifier is not None:
+            self._notifier.speak()
 
     def compact_trace(self) -> str:
         """Turn the trace into an ordinary one and return a sentence about what it lacks, or "".

@@ -62,10 +62,12 @@ def notifying(
     directory: Path,
     *,
     is_known: Callable[[Finding], bool] | None = None,
+    is_silent: bool = False,
 ) -> Iterator[Notifier]:
     """The notifier of a run. At the end, sinks are waited for; Ctrl-C ends the waiting.
 
     is_known: whether a finding is in the baseline.
+    is_silent: hold lines for the user back until the notifier may speak.
     """
     from traincheck.sinks.messages import RunName
     from traincheck.sinks.notifier import Notifier
@@ -74,7 +76,7 @@ def notifying(
 
     run = RunName(id=directory.absolute().name, trace=str(directory.absolute()))
     tell = partial(write_message, is_written=False)
-    notifier = Notifier(routes, run, tell, is_known=is_known)
+    notifier = Notifier(routes, run, tell, is_known=is_known, is_silent=is_silent)
     try:
         yield notifier
     finally:

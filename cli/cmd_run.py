@@ -165,7 +165,7 @@ def run(ctx: click.Context, /, **options: Any) -> int:
     directory = Path(options["output"] or Path(_TRACES) / run_id)
     had_traces = Path(_TRACES).exists()
     settings = _settings(options, engine, directory=directory, run_id=run_id)
-    with notifying(routes, directory) as notifier:
+    with notifying(routes, directory, is_silent=options["is_live"]) as notifier:
         live = LiveCheck(
             engine,
             Path(settings.directory),

@@ -122,3 +122,19 @@ def test_without_a_terminal_nothing_is_started(script: Path) -> None:
 def test_the_last_lines_are_as_a_terminal_shows_them(written: bytes, lines: list[str]) -> None:
     assert last_lines(written, 2) == lines
     assert last_lines(written, 0) == []
+
+
+@pytest.mark.slow
+def test_sinks_and_the_page_get_what_the_view_shows(script: Path) -> None:
+    options = ["--to", "logging=told.log", "--to", "tensorboard=/dev/null/x", "--html", "page.html"]
+    words = ["run", "--live", "-o", "live", *options, "train.py", "60"]
+    with Terminal(words, 120, 24, cwd=script.parent) as terminal:
+        terminal.until_shown("ERROR TC201 at step 1")
+        told = script.parent / "told.log"
+        terminal.until(lambda t: told.exists() and "TC201" in told.read_text())
+        assert terminal.end() == 1
+        in_view, _, after = terminal.received.rpartition(b"\x1b[?1049l")
+    assert "1 finding; " in told.read_text()
+    assert b"sink tensorboard failed" not in in_view
+    assert after.count(b"sink tensorboard failed") == 1
+    assert "TC201" in (script.parent / "page.html").read_text()

@@ -12,13 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.builders import LINEAR, TraceBuilder
+from tests.builders import LINEAR, MLP, TraceBuilder
 from tests.page.making import codes
 from traincheck.page.axis import Axis
 from traincheck.page.data import Sides, numbers_of
 from traincheck.page.encode import ABSENT, BROKEN, ZERO, cells, folded
 from traincheck.page.grid import Grid, apart
-from traincheck.page.timeline import Timeline
+from traincheck.page.timeline import LOSS, Timeline
+from traincheck.schema.events import CallEvent
+from traincheck.schema.torch_api import Families
+from traincheck.schema.values import TensorSummary, tensor_json
 
 HIGHEST = 252
 KB = 1000
@@ -156,3 +159,17 @@ def test_layers_are_in_the_order_in_which_the_model_has_them() -> None:
     assert timeline.in_model_order(["Net.a2", "Net.x", "Net.a10", "Net", "Net.b"]) == [
         "Net", "Net.x", "Net.b", "Net.a10", "Net.a2",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
+def test_a_loss_that_is_text_is_not_finite_at_its_step_alone(value: str) -> None:
+    broken = tensor_json(TensorSummary("float32", (), value=value, requires_grad=True))
+    timeline = Timeline()
+    for event in TraceBuilder().process().model("Net", MLP).optimizer().steps(6).build():
+        is_loss = isinstance(event, CallEvent) and event.api == Families.BACKWARD
+        if is_loss and event.step == 4:
+            timeline.add(event.replace(args={"tensors": [broken]}))
+        else:
+            timeline.add(event)
+    high = timeline.curves[LOSS][""][0].high
+    assert [step for step, number in enumerate(high) if math.isinf(number)] == [4]

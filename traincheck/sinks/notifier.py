@@ -49,6 +49,7 @@ class Notifier:
         run: the name of the run.
         tell: writes a line for the user: one for each sink that fails, and where to see results.
         is_known: whether a finding was accepted before, and so is not sent.
+        is_silent: hold the lines for the user back until `speak`: a view has the terminal.
         clock: monotonic seconds; replaced in tests.
     """
 
@@ -59,13 +60,14 @@ class Notifier:
         tell: Callable[[str], object],
         *,
         is_known: Callable[[Finding], bool] | None = None,
+        is_silent: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._run = run
-        self._tell = tell
+        self._tell = _Lines(tell, is_silent=is_silent)
         self._is_known = is_known or (lambda finding: False)
         self._clock = clock
-        self._deliveries = [_Delivery(route, tell) for route in routes]
+        self._deliveries = [_Delivery(route, self._tell) for route in routes]
         self._takes_progress = any(route.takes_progress for route in routes)
         self._sent: dict[tuple[str, int | None], Finding] = {}
         self._next_progress_s = clock() + _PROGRESS_S
@@ -108,6 +110,10 @@ class Notifier:
             self.finding(finding, report)
         self._send(lambda: report_message(report, self._run))
 
+    def speak(self) -> None:
+        """The terminal is free: write what was held back, and write from now on."""
+        self._tell.release()
+
     def close(self) -> None:
         """Wait for the sinks, each as long as its patience.
 
@@ -117,6 +123,7 @@ class Notifier:
         if self._is_closed:
             return
         self._is_closed = True
+        self.speak()
         start = time.monotonic()
         for delivery in self._deliveries:
             delivery.end()
@@ -163,6 +170,30 @@ class Notifier:
             return
         for delivery in self._deliveries:
             delivery.put(str(message["kind"]), line, severity)
+
+
+class _Lines:
+    """Lines for the user, which can be held back for a while. Several threads write them."""
+
+    def __init__(self, tell: Callable[[str], object], *, is_silent: bool) -> None:
+        self._tell = tell
+        self._held: list[str] = []
+        self._is_silent = is_silent
+        self._lock = threading.Lock()
+
+    def __call__(self, text: str) -> None:
+        with self._lock:
+            if self._is_silent:
+                self._held.append(text)
+                return
+        self._tell(text)
+
+    def release(self) -> None:
+        with self._lock:
+            self._is_silent, held = False, self._held
+            self._held = []
+        for text in held:
+            self._tell(text)
 
 
 class _Delivery:
