@@ -73,7 +73,11 @@ def _functions(name: str, found: Any) -> Iterator[tuple[str, types.FunctionType]
     if isinstance(found, type):
         for key, member in vars(found).items():
             yield from _functions(f"{name}.{key}", getattr(member, "fget", member))
-    elif isinstance(found, types.FunctionType) and not found.__code__.co_freevars:
+    elif (
+        isinstance(found, types.FunctionType)
+        and found.__module__.startswith("traincheck.")  # not what enum gives its classes
+        and not found.__code__.co_freevars
+    ):
         yield name, found
 
 

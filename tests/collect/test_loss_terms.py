@@ -313,3 +313,18 @@ def test_modules_without_gradient_are_no_terms(tmp_path: Path) -> None:
     assert terms(run) == [{"mse_loss": (1.0, 32)}] * 3
     [constant] = run.marks(LossTerms.text)[0].data["constants"]
     assert (constant["name"], constant["weight"], constant["number"]) == ("l1_loss", 2.0, False)
+
+
+def test_a_weight_that_is_written_without_gradients_is_no_fault(tmp_path: Path) -> None:
+    net = torch.nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    with recording(tmp_path) as run:
+        for _ in range(4):
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(
+                net(torch.randn(8, 4)), torch.arange(8) % 2
+            ).backward()
+            with torch.no_grad():
+                net.weight[1, 3] += 1e-6
+            optimizer.step()
+    assert not [event for event in run.events if event.kind == "mark" and event.text == "fault"]

@@ -17,6 +17,12 @@ from traincheck.schema.torch_api import Families
 GEN, DIS = ([f"{model}.{name}" for name in MLP] for model in "GD")
 # Rules that say "the optimizer" and may, with several of them
 EXEMPT = {
+    "TC066": "what it observed names it",
+    "TC067": "what it observed names it",
+    "TC068": "what it observed names it",
+    "TC069": "what it observed names it",
+    "TC085": "the accumulation is for all of them",
+    "TC086": "the parameter is named, whoever holds it",
     "TC107": "what it observed names it",
     "TC114": "the one that holds the parameter is named",
     "TC118": "what it observed names it",

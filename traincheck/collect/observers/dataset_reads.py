@@ -120,6 +120,7 @@ class DatasetReadObserver(Observer):
         em = self._session.local.em or self._session.emitter()
         if em.busy:
             return None
+        em.busy = True
         try:
             with unseen():
                 known = self._known(fetcher.dataset)
@@ -136,6 +137,8 @@ class DatasetReadObserver(Observer):
         except Exception as error:  # training must go on whatever we got wrong
             self._session.fault(self._begin, error)
             return None
+        finally:
+            em.busy = False
 
     def _known(self, dataset: Any) -> _Dataset | None:
         known = self._datasets.get(id(dataset))
@@ -172,6 +175,8 @@ class DatasetReadObserver(Observer):
 
     def _see(self, seen: _Fetch, index: Any, samples: Any) -> None:
         """Take digests of samples before they are collated."""
+        em = self._session.local.em or self._session.emitter()
+        busy, em.busy = em.busy, True
         try:
             with unseen():
                 several = samples if type(index) in (list, tuple) else [samples]
@@ -182,6 +187,8 @@ class DatasetReadObserver(Observer):
                             seen.samples[one] = [digest for digest, _ in leaves]
         except Exception as error:  # training must go on whatever we got wrong
             self._session.fault(self._see, error)
+        finally:
+            em.busy = busy
 
     def _end(self, dataset: Any, current: _Pass, seen: _Fetch) -> None:
         session = self._session

@@ -18,6 +18,7 @@ from traincheck.collect.tensors.device_fingerprint import host
 from traincheck.collect.tensors.loss_graph import Key, ScalarGraph, below, elements, key_of
 from traincheck.collect.tensors.node_hooks import before_node
 from traincheck.collect.tensors.reading import unseen
+from traincheck.handlers import give_back
 from traincheck.schema.observations.loss_terms import (
     ConstantTerm,
     LossSum,
@@ -31,6 +32,15 @@ _MOST_SUMS = 8  # that are written
 # Not recorded as calls of the program.
 _detach, _clone = torch._C.TensorBase.detach, torch._C.TensorBase.clone
 _task = getattr(torch._C, "_current_graph_task_id", None)
+
+
+def node_of(tensor: torch.Tensor) -> Any:
+    """Its node in the graph. None also for a view that torch refuses to place in one."""
+    try:
+        return tensor.grad_fn
+    except RuntimeError as error:  # it was made without gradients, and its base was written to
+        give_back(error)
+        return None
 
 
 class Constant(NamedTuple):
@@ -135,7 +145,7 @@ class LossLedger:
     ) -> None:
         """A tensor without a graph was computed."""
         found: list[Constant] = []
-        if name == "detach" and (node := args[0].grad_fn) is not None:
+        if name == "detach" and (node := node_of(args[0])) is not None:
             function = self.functions.get(key_of(node))
             found += () if function is None else (Constant(*function, 1.0),)
         for place, value in enumerate(args[:2]):

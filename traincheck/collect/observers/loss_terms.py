@@ -16,7 +16,7 @@ import torch
 
 from traincheck.collect.observers.base import Hook, Observer, Patcher, leave
 from traincheck.collect.observers.label_gradients import LabelGradients
-from traincheck.collect.observers.loss_ledger import Constant, LossLedger
+from traincheck.collect.observers.loss_ledger import Constant, LossLedger, node_of
 from traincheck.collect.observers.tensor_methods import TensorMethods
 from traincheck.collect.steps.use_schedule import UseSchedule
 from traincheck.collect.tensors.autograd_graph import IS_TOLD, Input
@@ -167,7 +167,7 @@ class LossTermObserver(Observer):
 
     def _calculated(self, name: str, args: tuple[Any, ...], result: torch.Tensor) -> None:
         sign = _ADDING.get(name)
-        if result.grad_fn is None:
+        if node_of(result) is None:
             self._ledger.derive(name, sign, args, result)
         elif sign is not None and result.dim() == 0:
             self._ledger.add(args[0], args[1:2], sign, result, outside(_getframe(1)) or "")

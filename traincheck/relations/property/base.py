@@ -10,6 +10,9 @@ from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Subject, Symptom
 
+# Examples that a comparison of many numbers is worth: a program does not pass it by chance.
+MANY = 10
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 
-from traincheck.relations.property.base import EventReader, Property, Reading
+from traincheck.relations.property.base import MANY, EventReader, Property, Reading
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Subject, Symptom
 from traincheck.schema.observations.base import needs_of
@@ -13,7 +13,6 @@ from traincheck.schema.observations.data_reads import DatasetReads
 from traincheck.schema.observations.metric_uses import MetricUse
 from traincheck.schema.observations.reading import observed
 
-_WEIGHT = 10  # the samples of many batches
 _SAME, _CHANGED = "same", "changed"
 _TRAINING, _EVALUATION, _BOTH = "training", "evaluation", "both"
 
@@ -30,7 +29,7 @@ def _phases(event: Event) -> Iterable[Reading]:
         f"{found.evaluation} in evaluation"
     )
     at = Subject(api=found.cls)
-    yield Reading(of=name, value=value, seen=seen, at=at, event=event, weight=_WEIGHT)
+    yield Reading(of=name, value=value, seen=seen, at=at, event=event, weight=MANY)
 
 
 def _reads(event: Event) -> Iterable[Reading]:
@@ -43,7 +42,7 @@ def _reads(event: Event) -> Iterable[Reading]:
     if found.written:
         seen += f"; reading a sample writes to {found.attribute or 'the dataset'}"
     at = Subject(api=found.cls)
-    yield Reading(of=name, value=value, seen=seen, at=at, event=event, weight=_WEIGHT)
+    yield Reading(of=name, value=value, seen=seen, at=at, event=event, weight=MANY)
 
 
 METRIC_PHASES = Property(

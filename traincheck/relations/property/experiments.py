@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 
-from traincheck.relations.property.base import EventReader, Property, Reading
+from traincheck.relations.property.base import MANY, EventReader, Property, Reading
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Subject, Symptom
 from traincheck.schema.probes.event import ProbeEvent
 from traincheck.schema.probes.names import Experiments, Status
 
-# A program does not pass an experiment by chance: one is worth what makes a claim confident.
-_WEIGHT = 10
 _NEEDS = Needs(kinds=frozenset({"probe"}))
 
 
@@ -37,9 +35,7 @@ def _read(experiment: str, seen: str, event: Event) -> Iterable[Reading]:
     if event.detail.get("fill"):
         text += f"; masked scores are set to {event.detail['fill']}, so padding keeps weight"
     at = Subject(module=where)
-    return [
-        Reading(of=event.model, value=event.status, seen=text, at=at, event=event, weight=_WEIGHT)
-    ]
+    return [Reading(of=event.model, value=event.status, seen=text, at=at, event=event, weight=MANY)]
 
 
 def _property(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 
-from traincheck.relations.property.base import EventReader, Property, Reading
+from traincheck.relations.property.base import MANY, EventReader, Property, Reading
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event
 from traincheck.schema.findings import Subject, Symptom
@@ -14,7 +14,6 @@ from traincheck.schema.observations.hyperparameters import IneffectiveWrite, Loa
 from traincheck.schema.observations.reading import observed
 from traincheck.schema.torch_api import Families
 
-_WEIGHT = 10  # equal numbers are no chance
 _ASKED, _LOADED, _OTHER = "asked", "loaded", "other"
 _IN_FORCE, _ELSEWHERE = "in force", "elsewhere"
 _NAMES = {"lr": "learning rate", "initial_lr": "initial learning rate"}
@@ -39,7 +38,7 @@ def _loaded(event: Event) -> Iterable[Reading]:
             seen=seen,
             at=Subject(api=Families.OPTIMIZER_STEP, variable=found.owner),
             event=event,
-            weight=_WEIGHT,
+            weight=MANY,
         )
 
 

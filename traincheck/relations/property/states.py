@@ -6,14 +6,13 @@ from collections.abc import Iterable
 from functools import partial
 
 from traincheck.facts.evaluations import EVALUATIONS, Evaluation, KeptStates
-from traincheck.relations.property.base import EventReader, Property, Reading
+from traincheck.relations.property.base import MANY, EventReader, Property, Reading
 from traincheck.schema.events import CheckpointEvent, Event
 from traincheck.schema.findings import Subject, Symptom
 from traincheck.schema.observations.base import needs_of
 from traincheck.schema.observations.origins import EmbeddingRows, LoadFollowed
 from traincheck.schema.observations.reading import observed
 
-_WEIGHT = 10  # the values of a whole model
 _NEAR = 0.5  # of the distance that the load moved
 _FEWEST = 3  # evaluations that show an order
 _KEPT, _UNDONE = "kept", "undone"
@@ -33,7 +32,7 @@ def _loads(event: Event) -> Iterable[Reading]:
     )
     value = _UNDONE if back < _NEAR * jump else _KEPT
     at = Subject(module=found.model)
-    yield Reading(of=found.model, value=value, seen=seen, at=at, event=event, weight=_WEIGHT)
+    yield Reading(of=found.model, value=value, seen=seen, at=at, event=event, weight=MANY)
 
 
 class _Kept:
@@ -64,7 +63,7 @@ def _of_kept(event: CheckpointEvent, kept: Evaluation, losses: list[float]) -> R
     )
     at = Subject(module=event.target) if event.op == "load_state_dict" else Subject(api="save")
     of = "restored" if event.op == "load_state_dict" else "saved"
-    return Reading(of=of, value=value, seen=seen, at=at, event=event, weight=_WEIGHT)
+    return Reading(of=of, value=value, seen=seen, at=at, event=event, weight=MANY)
 
 
 def _rows(event: Event) -> Iterable[Reading]:
@@ -77,7 +76,7 @@ def _rows(event: Event) -> Iterable[Reading]:
     )
     value = _NOT_ZERO if found.padding_norm else _ZERO
     at = Subject(variable=found.name)
-    yield Reading(of=found.name, value=value, seen=seen, at=at, event=event, weight=_WEIGHT)
+    yield Reading(of=found.name, value=value, seen=seen, at=at, event=event, weight=MANY)
 
 
 PADDING_VECTOR = Property(

@@ -148,8 +148,8 @@ class TiedCopiesDrift(EventRule, code="TC054"):
             subject=Subject(variable=mine.name),
             symptom=Symptom.SHARING_LOST,
             message=(
-                f"{mine.name} was equal to {theirs.name}, which is tied, and differs after "
-                f"{_UPDATES} updates"
+                f"{mine.name} began as a copy of {theirs.name}, which is tied, and moved away from "
+                f"it in {_UPDATES} updates"
             ),
             expected="one matrix for tied layers",
             observed=f"two matrices that were equal and differ now; {trained}",

@@ -47,8 +47,7 @@ class ReplicatedParameterDiffers(ReplicaRule, code="TC086", severity="error"):
         https://docs.pytorch.org/docs/stable/distributed.tensor.html
     """
 
-    title = "Ranks hold different values of {variables}, which is replicated"
-    title_of_several = "Ranks hold different values of {variables}, which are replicated"
+    title = "Ranks hold different values of {variables}, which {is|are} replicated"
     likely_cause = (
         "The placement of {variables} is Replicate(), but each rank applies its own gradient: for "
         "example after DTensor.to_local() without grad_placements, in a computation of which each "
