@@ -19,6 +19,7 @@ import torch
 from torch.utils.data import _utils, dataloader, get_worker_info
 
 from traincheck.collect.observers.base import Hook, Observer
+from traincheck.collect.tensors.fingerprint import byte_view
 from traincheck.collect.tensors.reading import unseen
 from traincheck.collect.trace_writer.emitter import hidden
 from traincheck.collect.trace_writer.marks import write
@@ -172,7 +173,8 @@ def _state(generator: Any) -> Any:
 
 
 def _bytes(generator: torch.Generator) -> bytes:
-    return bytes(generator.get_state().tolist())  # not by way of numpy, which may not be there
+    state = generator.get_state()  # a copy; numpy may not be there to read it
+    return bytes(byte_view(state.nbytes)(state.data_ptr()))
 
 
 def _digest(state: Any) -> str:
