@@ -14,12 +14,15 @@ from tests.builders import MLP, TraceBuilder
 from tests.page.making import Html, page_of_events, page_of_folder, written
 from traincheck.api import make_engine
 from traincheck.diff.library import diff
+from traincheck.page import sections
 from traincheck.page.build import Shown, page_of, page_of_run
 from traincheck.page.inspector import Inspector
 from traincheck.page.render import json_text
+from traincheck.page.timeline import Timeline
 from traincheck.report.json_report import report_json
-from traincheck.schema.events import CheckpointEvent
+from traincheck.schema.events import CheckpointEvent, MarkEvent
 from traincheck.schema.printable import printable
+from traincheck.store.manifest import Manifest
 from traincheck.store.reader import TraceReader
 
 HOSTILE = (
@@ -101,6 +104,34 @@ def test_its_numbers_are_those_of_json(tmp_path: Path) -> None:
     marks = [(mark["step"], mark["text"]) for mark in page.data["marks"]]
     (finding,) = told["findings"]
     assert (finding["first_step"], f"{finding['code']}: {finding['title']}") in marks
+
+
+def test_the_header_has_moments_and_versions() -> None:
+    timeline = Timeline()
+    timeline.add(
+        MarkEvent(
+            seq=0, time_ns=0, rank=0, stream="p1-t0", step=0, stage="init", text="process",
+            data={"torch": "2.13.0", "python": "3.12.1", "argv0": "train.py"},
+        )
+    )  # fmt: skip
+    facts = dict(sections.environment(None, None, timeline))
+    assert facts == {"versions": "python 3.12.1, torch 2.13.0"}
+    manifest = Manifest(
+        created_with={"traincheck": "0.1.0"},
+        started="2026-11-27T16:33:14.042+00:00",
+        ended="2026-11-27T16:40:00",
+        exit_status=1,
+    )
+    facts = dict(sections.environment(None, manifest, timeline))
+    assert facts["versions"] == "traincheck 0.1.0, python 3.12.1, torch 2.13.0"
+    assert facts["started"] == "2026-11-27 16:33:14 UTC"
+    assert facts["ended"] == "2026-11-27 16:40:00, exit status 1"
+
+
+def test_a_run_without_a_program_is_named_by_its_folder(tmp_path: Path) -> None:
+    html, report = page_of_events(tmp_path / "mine", broken().build())
+    assert not report.program
+    assert "<h1>mine</h1>" in html
 
 
 def test_a_run_without_findings(large: Path) -> None:
