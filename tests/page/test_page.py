@@ -206,6 +206,23 @@ def test_a_step_with_a_violation_is_shown_before_and_after(tmp_path: Path) -> No
     assert "train.py:84" in page.text
 
 
+def test_a_loop_is_not_hidden_by_the_initialization_of_its_model() -> None:
+    trace = TraceBuilder().process()
+    for name in ("normal_", "zeros_") * 30:
+        trace.call(f"torch.nn.init.{name}")
+    trace.call("torch.nn.init.ones_", where="train.py:3")
+    trace.call("torch.optim.Optimizer.step", where="/usr/lib/site-packages/x/trainer.py:7")
+    inspector = Inspector()
+    for event in trace.end_step().build():
+        inspector.add(event)
+    rows = inspector.steps[0].rows
+    assert [(row.what, row.where, row.times) for row in rows] == [
+        ("torch.nn.init.*", "", 60),
+        ("torch.nn.init.ones_", "train.py:3", 1),
+        ("torch.optim.Optimizer.step", "x/trainer.py:7", 1),
+    ]
+
+
 def test_norms_before_and_after_a_step(large: Path) -> None:
     inspector = Inspector([(17, 1)])
     for event in TraceReader(large).events():
