@@ -13,7 +13,7 @@ STAMP := $(VENV)/.installed
 # Results do not depend on how many there are.
 export OMP_NUM_THREADS := 1
 
-.PHONY: help install demo test check format lint types fix docs bench gpu build clean
+.PHONY: help install demo test check format lint types fix docs gallery bench gpu build clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,6 +55,9 @@ fix: $(STAMP) ## format, and repair what the linter can
 docs: $(STAMP) ## write the generated pages and the outputs in README.md and docs/worked-example.md
 	$(BIN)/python docs/generate.py
 	$(BIN)/python docs/readme_example.py
+
+gallery: $(STAMP) ## run the examples, write their outputs and the pictures of docs/gallery.md (3 minutes)
+	$(BIN)/python docs/gallery.py
 
 bench: $(STAMP) ## measure overhead and speed
 	$(BIN)/python -m benchmarks

@@ -38,7 +38,8 @@ _LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
 
 
 def pages() -> list[Path]:
-    return sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob("tests/*.md")])
+    found = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob("tests/*.md")]
+    return sorted([*found, *ROOT.glob("examples/*.md")])
 
 
 def names(paths: list[Path]) -> list[str]:

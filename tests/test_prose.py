@@ -15,7 +15,7 @@ from tests.banned_words import BANNED_WORD
 
 ROOT = Path(__file__).parents[1]
 MOST_WORDS = 40
-PACKAGES = ("benchmarks", "cli", "docs", "tests", "traincheck")
+PACKAGES = ("benchmarks", "cli", "docs", "examples", "tests", "traincheck")
 SELF = ("banned_words.py", "test_prose.py")  # these name the words
 _FENCE = re.compile(r"^ *```.*?^ *```$|^    .*?$", re.MULTILINE | re.DOTALL)
 _MADE = re.compile(r"<!-- begin generated.*?end generated: \w+ -->", re.DOTALL)
@@ -28,7 +28,7 @@ _SENTENCE = re.compile(r"(?<=[.?!:])[\"*)]*\s+(?=\W*[A-Z0-9_])")
 def pages() -> list[Path]:
     """The pages of the repository, generated ones included."""
     found = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob("tests/*.md")]
-    return sorted(found)
+    return sorted([*found, *ROOT.glob("examples/*.md")])
 
 
 def modules() -> list[Path]:
@@ -93,7 +93,7 @@ def test_docstrings_comments_and_messages_have_no_banned_word(package: str) -> N
     assert not {path: texts for path, texts in found.items() if texts}
 
 
-@pytest.mark.parametrize("package", ["benchmarks", "docs", "traincheck"])
+@pytest.mark.parametrize("package", ["benchmarks", "docs", "examples", "traincheck"])
 def test_a_docstring_begins_with_its_subject(package: str) -> None:
     """With "The text of a finding", not with "What a finding says"."""
     found = {

@@ -14,12 +14,15 @@ from tests.builders import MLP, TraceBuilder
 from tests.page.making import Html, page_of_events, page_of_folder, written
 from traincheck.api import make_engine
 from traincheck.diff.library import diff
+from traincheck.page import sections
 from traincheck.page.build import Shown, page_of, page_of_run
 from traincheck.page.inspector import Inspector
 from traincheck.page.render import json_text
+from traincheck.page.timeline import Timeline
 from traincheck.report.json_report import report_json
-from traincheck.schema.events import CheckpointEvent
+from traincheck.schema.events import CheckpointEvent, MarkEvent
 from traincheck.schema.printable import printable
+from traincheck.store.manifest import Manifest
 from traincheck.store.reader import TraceReader
 
 HOSTILE = (
@@ -103,6 +106,34 @@ def test_its_numbers_are_those_of_json(tmp_path: Path) -> None:
     assert (finding["first_step"], f"{finding['code']}: {finding['title']}") in marks
 
 
+def test_the_header_has_moments_and_versions() -> None:
+    timeline = Timeline()
+    timeline.add(
+        MarkEvent(
+            seq=0, time_ns=0, rank=0, stream="p1-t0", step=0, stage="init", text="process",
+            data={"torch": "2.13.0", "python": "3.12.1", "argv0": "train.py"},
+        )
+    )  # fmt: skip
+    facts = dict(sections.environment(None, None, timeline))
+    assert facts == {"versions": "python 3.12.1, torch 2.13.0"}
+    manifest = Manifest(
+        created_with={"traincheck": "0.1.0"},
+        started="2026-11-27T16:33:14.042+00:00",
+        ended="2026-11-27T16:40:00",
+        exit_status=1,
+    )
+    facts = dict(sections.environment(None, manifest, timeline))
+    assert facts["versions"] == "traincheck 0.1.0, python 3.12.1, torch 2.13.0"
+    assert facts["started"] == "2026-11-27 16:33:14 UTC"
+    assert facts["ended"] == "2026-11-27 16:40:00, exit status 1"
+
+
+def test_a_run_without_a_program_is_named_by_its_folder(tmp_path: Path) -> None:
+    html, report = page_of_events(tmp_path / "mine", broken().build())
+    assert not report.program
+    assert "<h1>mine</h1>" in html
+
+
 def test_a_run_without_findings(large: Path) -> None:
     html, report = page_of_folder(large)
     page = Html(html)
@@ -173,6 +204,23 @@ def test_a_step_with_a_violation_is_shown_before_and_after(tmp_path: Path) -> No
     steps = [a["data-inspected"] for tag, a in page.tags if "data-inspected" in a]
     assert str(report.findings[0].first_step) in steps
     assert "train.py:84" in page.text
+
+
+def test_a_loop_is_not_hidden_by_the_initialization_of_its_model() -> None:
+    trace = TraceBuilder().process()
+    for name in ("normal_", "zeros_") * 30:
+        trace.call(f"torch.nn.init.{name}")
+    trace.call("torch.nn.init.ones_", where="train.py:3")
+    trace.call("torch.optim.Optimizer.step", where="/usr/lib/site-packages/x/trainer.py:7")
+    inspector = Inspector()
+    for event in trace.end_step().build():
+        inspector.add(event)
+    rows = inspector.steps[0].rows
+    assert [(row.what, row.where, row.times) for row in rows] == [
+        ("torch.nn.init.*", "", 60),
+        ("torch.nn.init.ones_", "train.py:3", 1),
+        ("torch.optim.Optimizer.step", "x/trainer.py:7", 1),
+    ]
 
 
 def test_norms_before_and_after_a_step(large: Path) -> None:

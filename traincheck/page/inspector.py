@@ -18,6 +18,7 @@ _FIRST = 2  # steps that are shown of every run
 _MOST_CALLS = 50  # of a step, outermost ones
 _MOST_VARIABLES = 50
 _MOST_HELD = 50_000  # events of a step
+_INIT, _PACKAGES = "torch.nn.init.", "site-packages/"
 _LONGEST = 300  # characters of a name
 
 
@@ -156,7 +157,9 @@ def _row(event: CallEvent, inner: int) -> Row:
         if text
     )
     raised = (event.exception or "")[:_LONGEST]
-    where = (event.where or "")[-_LONGEST:]
+    where = (event.where or "").rpartition(_PACKAGES)[2][-_LONGEST:]
+    if not where and event.api.startswith(_INIT):  # dozens for a model; the loop comes after them
+        return Row(f"{_INIT}*", inner=inner, raised=raised)
     return Row(str(what)[:_LONGEST], detail[:_LONGEST], where, inner=inner, raised=raised)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 _LEVELS = ("error", "warning", "info")
 _MOST_LAYERS = 300  # rows of a profile
 _NO_VERDICT = ("events", "steps", "checked_steps", "ranks")  # of the summary
+_MOMENT = re.compile(r"(\d+-\d\d-\d\d)T(\d\d:\d\d:\d\d)(?:\.\d+)?(Z|[+-]\d\d:\d\d|)")
 _VERSIONS = ("traincheck", "python", "torch")
 Facts = list[tuple[str, str]]
 
@@ -43,11 +45,9 @@ def verdict(
     return {"level": "", "text": headline(profile) if profile else "", "fix": ""}
 
 
-def title(report: Report | None, manifest: Manifest | None) -> str:
+def title(report: Report | None, run: str) -> str:
     """The program, or the run."""
-    if report is not None and report.program:
-        return report.program
-    return manifest.run_id if manifest is not None and manifest.run_id else "a training run"
+    return (report.program if report is not None else None) or run or "a training run"
 
 
 def environment(report: Report | None, manifest: Manifest | None, timeline: Timeline) -> Facts:
@@ -63,15 +63,16 @@ def environment(report: Report | None, manifest: Manifest | None, timeline: Time
         ("events", f"{report.events:,}" if report is not None else ""),
         ("optimizers", ", ".join(f"{o} {c}" for o, c in timeline.optimizers.items())),
     ]
+    made: Mapping[str, Any] = timeline.versions
     if manifest is not None:
-        made = manifest.created_with
+        made = {**made, **manifest.created_with}
         facts += [
             ("command", " ".join(manifest.command)),
-            ("started", manifest.started or ""),
+            ("started", _moment(manifest.started or "")),
             ("ended", _end(manifest)),
             ("machine", " ".join(str(made[k]) for k in ("hostname", "platform") if k in made)),
-            ("versions", " ".join(f"{k} {made[k]}" for k in _VERSIONS if k in made)),
         ]
+    facts.append(("versions", ", ".join(f"{k} {made[k]}" for k in _VERSIONS if k in made)))
     return [(name, value) for name, value in facts if value]
 
 
@@ -79,7 +80,16 @@ def _end(manifest: Manifest) -> str:
     if manifest.ended is None:
         return "not known to have ended"
     status = manifest.signal or f"exit status {manifest.exit_status}"
-    return f"{manifest.ended}, {status}"
+    return f"{_moment(manifest.ended)}, {status}"
+
+
+def _moment(text: str) -> str:
+    """A moment for people: ``2026-11-27T16:33:14.042+00:00`` without fractions of a second."""
+    found = _MOMENT.fullmatch(text)
+    if found is None:
+        return text
+    zone = "UTC" if found[3] in ("Z", "+00:00") else found[3]
+    return f"{found[1]} {found[2]} {zone}".rstrip()
 
 
 def difference_section(difference: Difference | None) -> dict[str, Any] | None:

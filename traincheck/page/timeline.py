@@ -30,6 +30,8 @@ _MOST_MARKS = 400
 _MAPS = {"gradient": "gradient norm", "parameter": "parameter norm"}  # by role of the variable
 LOSS, RATE, GRADIENT = "loss", "learning rate", "gradient norm"
 _NOT_FINITE = frozenset({"nan", "inf", "-inf"})
+_PROCESS = "process"
+_VERSIONS = ("python", "torch", "traincheck")
 _MODEL = "model"  # the mark of a model that was found, with its modules
 
 
@@ -63,6 +65,7 @@ class Timeline:
         variables: names of layers and parameters in the order in which they were found.
         steps: rank -> number of steps. recorded: of those that were recorded.
         optimizers: name -> class.
+        versions: of Python, torch and traincheck in the process that trained.
     """
 
     def __init__(self, axis: Axis | None = None, shift: int = 0) -> None:
@@ -78,6 +81,7 @@ class Timeline:
         self.steps: dict[int, int] = defaultdict(int)
         self.recorded: dict[int, int] = defaultdict(int)
         self.optimizers: dict[str, str] = {}
+        self.versions: dict[str, str] = {}
         # Rank -> map -> variable -> norm, of the step that goes on
         self._norms: dict[int, dict[str, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
         self._layers: dict[str, str] = {}  # variable -> its layer
@@ -182,6 +186,8 @@ class Timeline:
             if isinstance(modules, dict):
                 for path, facts in modules.items():
                     self.modules[path] = str(facts.get("class", "")) if facts else ""
+        elif event.text == _PROCESS:
+            self.versions |= {k: str(event.data[k]) for k in _VERSIONS if k in event.data}
 
     def _note(self, mark: Mark) -> None:
         if len(self.marks) < _MOST_MARKS:

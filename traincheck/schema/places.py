@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 
 from traincheck.schema.events import CallEvent, Event
+from traincheck.schema.probes.event import ProbeEvent
 from traincheck.schema.torch_api import Families
 
 _INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]")
@@ -16,9 +17,14 @@ def where(evidence: Iterable[Event]) -> str | None:
     places = [
         (str(place), isinstance(event, CallEvent) and event.family == Families.MODULE)
         for event in evidence
-        if (place := getattr(event, "where", None))
+        if (place := _place(event))
     ]
     return min(places, key=_remoteness)[0] if places else None
+
+
+def _place(event: Event) -> str | None:
+    """The line of an event. For an experiment, ``where`` is a module."""
+    return event.place if isinstance(event, ProbeEvent) else getattr(event, "where", None)
 
 
 def _remoteness(place: tuple[str, bool]) -> tuple[bool, bool]:

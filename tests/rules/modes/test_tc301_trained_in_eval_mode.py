@@ -11,8 +11,9 @@ from tests.checking import fires, net, quiet
 from tests.golden import Golden, mentions
 from tests.rules.models import model
 from tests.rules.window import dropout, evaluates, forward, norm
-from traincheck.schema.events import CheckpointEvent, Event
+from traincheck.schema.events import CallEvent, CheckpointEvent, Event
 from traincheck.schema.findings import Verdict
+from traincheck.schema.torch_api import Families
 
 
 def loop(
@@ -42,6 +43,14 @@ def test_fires_where_eval_is_left_on() -> None:
 
 def test_fires_when_it_was_never_in_training_mode() -> None:
     assert fires("TC301", loop([False, False, False]).build()).first_step == 0
+
+
+def test_fires_where_eval_was_called_before_the_recording(golden: Golden) -> None:
+    """The line of the forward pass is not given as that of eval()."""
+    events = loop([False, False, False]).build()
+    unrecorded = [e for e in events if not (isinstance(e, CallEvent) and e.api == Families.EVAL)]
+    assert len(unrecorded) < len(events)
+    golden(fires("TC301", unrecorded))
 
 
 def with_norm(modes: Sequence[bool], frozen: Sequence[str] = ()) -> TraceBuilder:

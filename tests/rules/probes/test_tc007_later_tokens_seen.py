@@ -10,6 +10,7 @@ from torch import nn
 from tests.checking import fires, quiet
 from tests.rules.probing import classified, probed, results, trained
 from traincheck.schema.findings import Verdict
+from traincheck.schema.places import where
 
 BROKEN = probed(
     "later_tokens",
@@ -47,7 +48,9 @@ def same_tokens(model: nn.Module, step: int) -> torch.Tensor:
 
 
 def test_fires_on_a_result() -> None:
-    assert fires("TC007", BROKEN).subject.module == "Net.norm"
+    finding = fires("TC007", BROKEN)
+    assert finding.subject.module == "Net.norm"
+    assert where(finding.evidence) == "/home/me/model.py:13"
 
 
 def test_fires_on_attention_without_a_mask(tmp_path: Path) -> None:

@@ -16,6 +16,10 @@ from traincheck.schema.torch_api import Families
 from traincheck.schema.words import joined
 
 _CONFIRMED = 2
+_EARLIER = (
+    "Evaluation mode was set by a call that is not recorded, such as eval() before the recording "
+    "began, and train() is not called before {subject} is trained{where}: {observed}."
+)
 
 
 class TrainedInEvalMode(StepRule, code="TC301", severity="error"):
@@ -131,9 +135,9 @@ class TrainedInEvalMode(StepRule, code="TC301", severity="error"):
     def _violation(
         self, path: str, affected: list[str], step: int | None, call: CallEvent, facts: StepFacts
     ) -> Violation:
-        since = "" if path in self._was_training else ", and was never in training mode"
+        since = "" if path in self._was_training else "; it was never in training mode"
         last = self._eval.get(path) or self._eval.get(path.partition(".")[0])
-        return proof(
+        violation = proof(
             (self.code, Symptom.EVAL_MODE),
             facts,
             step=step,
@@ -143,6 +147,8 @@ class TrainedInEvalMode(StepRule, code="TC301", severity="error"):
             observed=f"trained layers that behave as in evaluation: {joined(affected)}{since}",
             evidence=(*([last] if last is not None else []), call),
         )
+        # Without the call of eval(), the line is that of the forward pass.
+        return violation if last is not None else replace(violation, likely_cause=_EARLIER)
 
 
 def _on_other_data(violation: Violation, loaders: list[str], known: list[str]) -> Violation:
