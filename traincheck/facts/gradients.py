@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import deque
 from collections.abc import Mapping
+from itertools import chain
+from operator import attrgetter
 
 from traincheck.facts.optimizers import Holder
-from traincheck.facts.step_entries import StepEntries
+from traincheck.facts.step_entries import Batch, StepEntries
 from traincheck.facts.step_facts import Moment, Parameter
 from traincheck.schema.events import CallEvent, StateEvent
 from traincheck.schema.torch_api import Families
@@ -34,30 +36,26 @@ class Gradients:
 
     def walk(self, page: StepEntries) -> list[Moment]:
         """The landmark calls of a step, with the changes of gradients by each."""
-        spans = {entry.span for entry in page.entries if isinstance(entry, CallEvent)}
-        looks: dict[int, list[tuple[StateEvent, int]]] = defaultdict(list)
-        stray = False
-        for look, identity in zip(page.entries, page.ids):
-            if isinstance(look, StateEvent) and identity is not None:
-                if look.after in spans:
-                    looks[look.after].append((look, identity))
-                else:
-                    stray = True
+        spans = {call.span for call, _ in page.calls}
+        lost = (looks for after, looks in page.looks.items() if after not in spans)
+        strays = deque(sorted(chain.from_iterable(lost), key=attrgetter("number")))
         written = {(mark.after, name) for mark in page.written for name in mark.names}
         moments: list[Moment] = []
         cleared: set[int] = set()
         reached: set[int] = set()
-        for entry, identity, batch in zip(page.entries, page.ids, page.batches):
-            if isinstance(entry, CallEvent):
-                for look, parameter in looks.get(entry.span, ()):
-                    if (entry.span, look.name) in written:  # before it began, by the program
-                        written.discard((entry.span, look.name))
-                    else:
-                        self._gradient(look, parameter, cleared, reached)
-                moments.append(self._moment(entry, cleared, reached)._replace(batch=batch))
-                cleared, reached = set(), set()
-            elif stray and identity is not None and entry.after not in spans:
-                self._gradient(entry, identity, cleared, reached)
+        for place, (call, batch) in enumerate(page.calls):
+            while strays and strays[0].place <= place:
+                look = strays.popleft()
+                self._gradient(look.event, look.identity, cleared, reached)
+            for event, identity, *_ in page.looks.get(call.span, ()):
+                if written and (call.span, event.name) in written:  # before it, by the program
+                    written.discard((call.span, event.name))
+                else:
+                    self._gradient(event, identity, cleared, reached)
+            moments.append(self._moment(call, cleared, reached, batch))
+            cleared, reached = set(), set()
+        for look in strays:
+            self._gradient(look.event, look.identity, cleared, reached)
         return moments
 
     def _gradient(
@@ -79,7 +77,9 @@ class Gradients:
             reached.add(identity)
             self.nonzero.add(identity)
 
-    def _moment(self, call: CallEvent, cleared: set[int], reached: set[int]) -> Moment:
+    def _moment(
+        self, call: CallEvent, cleared: set[int], reached: set[int], batch: Batch | None
+    ) -> Moment:
         family = call.family or call.api
         holder = self._holders.get(call.owner or "")
         applied: frozenset[int] = frozenset()
@@ -94,7 +94,8 @@ class Gradients:
         elif family == Families.OPTIMIZER_STEP and holder is not None:
             applied = holder.ids & self.nonzero
             present = holder.ids & self._present
-        return Moment(call, family, frozenset(cleared), frozenset(reached), applied, present)
+        sets = frozenset(cleared), frozenset(reached), applied, present
+        return Moment(call, family, *sets, batch)
 
     def _zeroed_by(self, call: CallEvent) -> set[int]:
         """The gradients that a zero_grad clears, if no scan after it shows them."""

@@ -26,7 +26,8 @@ class Parameter:
     """A parameter that a module owns.
 
     Attributes:
-        names: several if weights are tied.
+        names: several if weights are tied. `add_name` and `discard_name` change them.
+        name: the first of them. root: the model in it.
         began_zero: whether it was zero when it was found.
     """
 
@@ -35,14 +36,24 @@ class Parameter:
     shape: tuple[int, ...] = ()
     dtype: str = ""
     began_zero: bool = False
+    name: str = field(init=False)  # rules ask for it often
+    root: str = field(init=False)
 
-    @property
-    def name(self) -> str:
-        return min(self.names)
+    def __post_init__(self) -> None:
+        self._name()
 
-    @property
-    def root(self) -> str:
-        return self.name.partition(".")[0]
+    def add_name(self, name: str) -> None:
+        self.names.add(name)
+        self._name()
+
+    def discard_name(self, name: str) -> None:
+        """Remove one of its names, possibly the last."""
+        self.names.discard(name)
+        self._name()
+
+    def _name(self) -> None:
+        self.name = min(self.names, default="")
+        self.root = self.name.partition(".")[0]
 
     @property
     def is_fine_scale(self) -> bool:

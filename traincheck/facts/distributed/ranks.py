@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from traincheck.facts.distributed.rank_steps import (
     FSDP_FORWARD,
@@ -53,6 +53,8 @@ class RunStep:
     pages: Mapping[int, RankStep]
     ranks: Mapping[int, Rank]
     changed: frozenset[Key]
+    # Several rules ask for the same variables
+    _compared: dict[Key, list[int] | None] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def is_complete(self) -> bool:
@@ -105,11 +107,15 @@ class RunStep:
 
     def compare(self, key: Key) -> list[int] | None:
         """Ranks whose content differs from the first; None if not known."""
-        found = self._contents(key, {n: rank.known for n, rank in self.ranks.items()})
-        if found is None:
-            return None
-        first = next(iter(found.values()))
-        return [rank for rank, one in found.items() if one != first]
+        if key in self._compared:
+            return self._compared[key]
+        found = self._contents({n: rank.known.get(key) for n, rank in self.ranks.items()})
+        others = None
+        if found is not None:
+            first = next(iter(found.values()))
+            others = [rank for rank, one in found.items() if one != first]
+        self._compared[key] = others
+        return others
 
     def different(self) -> dict[str, dict[int, StateEvent]]:
         """Parameters that changed in this step and are not the same on all ranks, by name."""
@@ -127,23 +133,18 @@ class RunStep:
 
     def began_equal(self, name: str) -> bool | None:
         """Whether a parameter was equal on all ranks in its first scan; None if not known."""
-        key = "parameter", name
-        begun = {n: {key: rank.begun.get(name)} for n, rank in self.ranks.items()}
-        found = self._contents(key, begun)
+        found = self._contents({n: rank.begun.get(name) for n, rank in self.ranks.items()})
         return None if found is None else len(set(found.values())) == 1
 
     def reduced_gradients(self) -> set[str]:
         """Parameters whose gradients every rank reduces: between backward and the update."""
         return set.intersection(*(page.reduced_gradients() for page in self.pages.values()))
 
-    def _contents(
-        self, key: Key, looks: Mapping[int, Mapping[Key, StateEvent | None]]
-    ) -> dict[int, Content] | None:
+    def _contents(self, looks: Mapping[int, StateEvent | None]) -> dict[int, Content] | None:
         """The content on each rank in these scans; None if they cannot be compared."""
         found: dict[int, Content] = {}
         forms = set()
-        for rank in self.ranks:
-            look = looks[rank].get(key)
+        for rank, look in looks.items():
             one = None if look is None else content(look.summary)
             if one is None:
                 return None

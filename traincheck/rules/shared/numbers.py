@@ -31,7 +31,7 @@ def number(event: StateEvent | None, name: str) -> float | None:
 
 def is_broken(stats: Mapping[str, float] | None) -> bool:
     """Whether NaN or infinity is among the elements."""
-    return bool(stats) and bool((stats or {}).get("nonfinite"))
+    return bool(stats and stats.get("nonfinite"))
 
 
 def applied_norms(facts: StepFacts, holder: Holder) -> dict[int, float]:
@@ -42,9 +42,10 @@ def applied_norms(facts: StepFacts, holder: Holder) -> dict[int, float]:
     norms: dict[int, float] = {}
     for identity in holder.names:  # in the order of the optimizer's parameters
         look = facts.gradients.get(identity)
-        norm = number(look, "norm")
+        stats = None if look is None or look.summary is None else look.summary.stats
+        norm = None if stats is None else stats.get("norm")
         if norm is not None:
-            if number(look, "nonfinite"):
+            if is_broken(stats):
                 return {}
             norms[identity] = norm
     return norms
