@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Mapping
-from itertools import chain
-from operator import attrgetter
 
 from traincheck.facts.optimizers import Holder
-from traincheck.facts.step_entries import Batch, StepEntries
+from traincheck.facts.step_entries import Batch, Scan, StepEntries
 from traincheck.facts.step_facts import Moment, Parameter
-from traincheck.schema.events import CallEvent, StateEvent
+from traincheck.schema.events import CallEvent
 from traincheck.schema.torch_api import Families
 
 
@@ -37,45 +35,55 @@ class Gradients:
     def walk(self, page: StepEntries) -> list[Moment]:
         """The landmark calls of a step, with the changes of gradients by each."""
         spans = {call.span for call, _ in page.calls}
-        lost = (looks for after, looks in page.looks.items() if after not in spans)
-        strays = deque(sorted(chain.from_iterable(lost), key=attrgetter("number")))
+        scans: dict[int, list[Scan]] = defaultdict(list)
+        strays: deque[Scan] = deque()
+        for scan in page.scans:
+            if scan.after in spans:
+                scans[scan.after].append(scan)
+            else:
+                strays.append(scan)
         written = {(mark.after, name) for mark in page.written for name in mark.names}
         moments: list[Moment] = []
         cleared: set[int] = set()
         reached: set[int] = set()
         for place, (call, batch) in enumerate(page.calls):
             while strays and strays[0].place <= place:
-                look = strays.popleft()
-                self._gradient(look.event, look.identity, cleared, reached)
-            for event, identity, *_ in page.looks.get(call.span, ()):
-                if written and (call.span, event.name) in written:  # before it, by the program
-                    written.discard((call.span, event.name))
-                else:
-                    self._gradient(event, identity, cleared, reached)
+                self._enter(strays.popleft(), cleared, reached, set())
+            for scan in scans.get(call.span, ()):
+                self._enter(scan, cleared, reached, written)
             moments.append(self._moment(call, cleared, reached, batch))
             cleared, reached = set(), set()
-        for look in strays:
-            self._gradient(look.event, look.identity, cleared, reached)
+        for scan in strays:
+            self._enter(scan, cleared, reached, set())
         return moments
 
-    def _gradient(
-        self, look: StateEvent, identity: int, cleared: set[int], reached: set[int]
+    def _enter(
+        self,
+        scan: Scan,
+        cleared: set[int],
+        reached: set[int],
+        written: set[tuple[int, str]],
     ) -> None:
-        if look.summary is None:
-            cleared.add(identity)
-            self.nonzero.discard(identity)
-            self._present.discard(identity)
-            return
-        self._present.add(identity)
-        # Set to None by hand and computed again: the old gradient is gone.
-        if look.change != "content":
-            cleared.add(identity)
-        if look.summary.zero is True:
-            cleared.add(identity)
-            self.nonzero.discard(identity)
-        else:
-            reached.add(identity)
-            self.nonzero.add(identity)
+        """Enter what a scan found, but for gradients that the program wrote before the call."""
+        nonzero, present = self.nonzero, self._present
+        for look, identity in scan.looks:
+            if written and (scan.after, look.name) in written:
+                written.discard((scan.after, look.name))
+            elif look.summary is None:
+                cleared.add(identity)
+                nonzero.discard(identity)
+                present.discard(identity)
+            else:
+                present.add(identity)
+                is_zero = look.summary.zero is True
+                # Set to None by hand and computed again: the old gradient is gone.
+                if is_zero or look.change != "content":
+                    cleared.add(identity)
+                if is_zero:
+                    nonzero.discard(identity)
+                else:
+                    reached.add(identity)
+                    nonzero.add(identity)
 
     def _moment(
         self, call: CallEvent, cleared: set[int], reached: set[int], batch: Batch | None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -13,18 +12,18 @@ from traincheck.schema.observations.gradients import UnclearedGradients, Written
 Batch = tuple[str, int, int]
 
 
-class Look(NamedTuple):
-    """A scan of a gradient.
+class Scan(NamedTuple):
+    """Scans of gradients, in order, without a landmark call between them.
 
     Attributes:
-        identity: of the parameter.
-        number: of scans before it in the step. place: number of landmark calls before it.
+        after: span of the call at whose end they took place.
+        place: number of landmark calls before them.
+        looks: what they found, and of which parameters.
     """
 
-    event: StateEvent
-    identity: int
-    number: int
+    after: int | None
     place: int
+    looks: list[tuple[StateEvent, int]]
 
 
 @dataclass(slots=True)
@@ -33,14 +32,13 @@ class StepEntries:
 
     Attributes:
         calls: landmark calls, each with the last batch before it.
-        looks: scans of gradients, by the span of the call after which they took place.
+        scans: of gradients.
         gradients: the last scan of each existing gradient, by identity of the parameter.
     """
 
     calls: list[tuple[CallEvent, Batch | None]] = field(default_factory=list)
-    looks: dict[int | None, list[Look]] = field(default_factory=lambda: defaultdict(list))
+    scans: list[Scan] = field(default_factory=list)
     gradients: dict[int, StateEvent] = field(default_factory=dict)
-    count: int = 0  # of scans
     uses: dict[str, CallEvent] = field(default_factory=dict)
     forwards: Forwards = field(default_factory=Forwards)
     softmaxes: list[CallEvent] = field(default_factory=list)
@@ -67,7 +65,24 @@ class StepEntries:
 
     def look(self, event: StateEvent, identity: int) -> None:
         """Enter the scan of a gradient."""
-        self.looks[event.after].append(Look(event, identity, self.count, len(self.calls)))
-        self.count += 1
+        place = len(self.calls)
+        last = self.scans[-1] if self.scans else None
+        if last is None or last.after != event.after or last.place != place:
+            last = Scan(event.after, place, [])
+            self.scans.append(last)
+        last.looks.append((event, identity))
         if event.summary is not None:
             self.gradients[identity] = event
+
+    def norms(self) -> tuple[dict[int, float], frozenset[int]]:
+        """The norms of the gradients, and those that hold NaN or infinity."""
+        norms: dict[int, float] = {}
+        broken: set[int] = set()
+        for identity, look in self.gradients.items():
+            stats = look.summary.stats if look.summary is not None else None
+            norm = stats.get("norm") if stats else None
+            if stats and norm is not None:
+                norms[identity] = norm
+                if stats.get("nonfinite"):
+                    broken.add(identity)
+        return norms, frozenset(broken)

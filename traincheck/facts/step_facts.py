@@ -97,6 +97,8 @@ class StepFacts:
         changed: parameters that changed.
         flipped: parameters that were frozen or unfrozen within the step.
         uncertain: parameters whose scans could not decide.
+        norms: of gradients, by identity of the parameter, where numbers were recorded.
+        broken: those of them that hold NaN or infinity.
         numbers: for parameters, the last scan with numbers.
         kept: by optimizer, gradients that it applied in an unrecorded step and that still exist
             when the first backward pass begins.
@@ -115,6 +117,8 @@ class StepFacts:
     forwards: Sequence[Forward]
     softmaxes: Sequence[CallEvent]
     gradients: Mapping[int, StateEvent]
+    norms: Mapping[int, float]
+    broken: frozenset[int]
     reached: frozenset[int]
     changed: frozenset[int]
     flipped: frozenset[int]

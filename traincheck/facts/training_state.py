@@ -250,6 +250,7 @@ class TrainingState(Fact):
         by_hand = frozenset() if self._has_stepped else reached & page.changed
         # Replaced parameters produce no further events
         self._gradients.nonzero.intersection_update(self.parameters.keys() | self.loose.keys())
+        norms, broken = page.norms()
         return StepFacts(
             event=event,
             moments=moments,
@@ -257,6 +258,8 @@ class TrainingState(Fact):
             forwards=list(page.forwards.entries.values()),
             softmaxes=page.softmaxes,
             gradients=page.gradients,
+            norms=norms,
+            broken=broken,
             reached=reached,
             changed=frozenset(page.changed),
             flipped=frozenset(page.flipped),

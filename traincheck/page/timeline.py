@@ -104,7 +104,7 @@ class Timeline:
     def add(self, event: Event) -> None:
         """Take in an event. Frequent kinds are tested first."""
         if isinstance(event, StateEvent):
-            self._state(event)
+            self.enter(event)
         elif isinstance(event, CallEvent):
             self._call(event)
         elif isinstance(event, StepEvent):
@@ -116,7 +116,8 @@ class Timeline:
         elif isinstance(event, OptimizerEvent):
             self.optimizers[event.id] = event.cls
 
-    def _state(self, event: StateEvent) -> None:
+    def enter(self, event: StateEvent) -> None:
+        """Take in a change of a variable."""
         if event.role == "parameter" and event.change in ("new", "replaced"):
             self.variables[_layer_of(event.name)] = None
             self.variables[event.name] = None

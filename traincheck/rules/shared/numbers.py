@@ -39,16 +39,10 @@ def applied_norms(facts: StepFacts, holder: Holder) -> dict[int, float]:
 
     Keys are identities of parameters. Empty if any norm is not finite.
     """
-    norms: dict[int, float] = {}
-    for identity in holder.names:  # in the order of the optimizer's parameters
-        look = facts.gradients.get(identity)
-        stats = None if look is None or look.summary is None else look.summary.stats
-        norm = None if stats is None else stats.get("norm")
-        if norm is not None:
-            if is_broken(stats):
-                return {}
-            norms[identity] = norm
-    return norms
+    if not facts.broken.isdisjoint(holder.names):
+        return {}
+    # In the order of the optimizer's parameters
+    return {identity: facts.norms[identity] for identity in holder.names if identity in facts.norms}
 
 
 def losses(facts: StepFacts) -> list[float] | None:
