@@ -3,7 +3,8 @@
     python -m benchmarks.report_page [--steps N] [--layers N] [--ranks N] [--keep FOLDER]
         [--json FILE]
 
-The trace is generated: one weight a layer, whose gradient and value are recorded in every step.
+The trace is generated: one weight a layer, whose gradient and value are recorded in every step. The
+ranks are wrapped in DistributedDataParallel, so rules compare them.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 from benchmarks import harness
 from benchmarks.inference import count_events, figures
 from tests.builders import LINEAR, SGD, Model, TraceBuilder
+from tests.ranks import RankBuilder
 from traincheck.schema.events import Event, StateEvent
 from traincheck.schema.torch_api import Families
 from traincheck.store.writer import TraceWriter
@@ -29,7 +31,7 @@ _TIMEOUT_S = 600
 TARGETS = {"page": "<= 1500 kB", "report": "<= 15 s CPU, 400 MB"}
 
 
-class Recorded(TraceBuilder):
+class Recorded(RankBuilder):
     """Variables have norms, as `traincheck run` records them; layers are not called one by one.
 
     Attributes:
@@ -56,6 +58,9 @@ class Recorded(TraceBuilder):
 
     def root_forward(self, model: Model, grad: bool, buffers: bool, batch_size: int) -> None:
         """The call of the root module alone."""
+        if self.wrapped:
+            super().root_forward(model, grad, buffers, batch_size)
+            return
         if grad:
             self.count(forward=1)
         self.call(
@@ -70,13 +75,16 @@ class Recorded(TraceBuilder):
 
 
 def steps_of(
-    layers: int, rank: int = 0, spike: tuple[int, str] | None = None
+    layers: int, rank: int = 0, ranks: int = 1, spike: tuple[int, str] | None = None
 ) -> Iterator[list[Event]]:
-    """The events of a healthy run that never ends, step by step."""
+    """The events of one rank of a healthy run that never ends, step by step."""
     weights = {f"layers.{index}.weight": LINEAR for index in range(layers)}
-    builder = Recorded(rank=rank)
+    builder = Recorded(rank, ranks)
     builder.spike = spike
-    builder.process().seed().model("Net", weights).optimizer(SGD).train()
+    builder.seed().model("Net", weights)
+    if ranks > 1:
+        builder.wrap()
+    builder.optimizer(SGD).train()
     for step in itertools.count(1):
         builder.step()
         if step % 100 == 0:
@@ -93,7 +101,7 @@ def write(
     spike: tuple[int, str] | None = None,
 ) -> None:
     """Write a run of so many steps. spike: step and layer of one large gradient of all ranks."""
-    runs = [steps_of(layers, rank, spike) for rank in range(ranks)]
+    runs = [steps_of(layers, rank, ranks, spike) for rank in range(ranks)]
     with TraceWriter(directory) as writer:
         for _ in range(steps):
             for run in runs:

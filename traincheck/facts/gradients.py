@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Mapping
 
 from traincheck.facts.optimizers import Holder
-from traincheck.facts.step_entries import StepEntries
+from traincheck.facts.step_entries import Batch, Scan, StepEntries
 from traincheck.facts.step_facts import Moment, Parameter
-from traincheck.schema.events import CallEvent, StateEvent
+from traincheck.schema.events import CallEvent
 from traincheck.schema.torch_api import Families
 
 
@@ -34,52 +34,60 @@ class Gradients:
 
     def walk(self, page: StepEntries) -> list[Moment]:
         """The landmark calls of a step, with the changes of gradients by each."""
-        spans = {entry.span for entry in page.entries if isinstance(entry, CallEvent)}
-        looks: dict[int, list[tuple[StateEvent, int]]] = defaultdict(list)
-        stray = False
-        for look, identity in zip(page.entries, page.ids):
-            if isinstance(look, StateEvent) and identity is not None:
-                if look.after in spans:
-                    looks[look.after].append((look, identity))
-                else:
-                    stray = True
+        spans = {call.span for call, _ in page.calls}
+        scans: dict[int, list[Scan]] = defaultdict(list)
+        strays: deque[Scan] = deque()
+        for scan in page.scans:
+            if scan.after in spans:
+                scans[scan.after].append(scan)
+            else:
+                strays.append(scan)
         written = {(mark.after, name) for mark in page.written for name in mark.names}
         moments: list[Moment] = []
         cleared: set[int] = set()
         reached: set[int] = set()
-        for entry, identity, batch in zip(page.entries, page.ids, page.batches):
-            if isinstance(entry, CallEvent):
-                for look, parameter in looks.get(entry.span, ()):
-                    if (entry.span, look.name) in written:  # before it began, by the program
-                        written.discard((entry.span, look.name))
-                    else:
-                        self._gradient(look, parameter, cleared, reached)
-                moments.append(self._moment(entry, cleared, reached)._replace(batch=batch))
-                cleared, reached = set(), set()
-            elif stray and identity is not None and entry.after not in spans:
-                self._gradient(entry, identity, cleared, reached)
+        for place, (call, batch) in enumerate(page.calls):
+            while strays and strays[0].place <= place:
+                self._enter(strays.popleft(), cleared, reached, set())
+            for scan in scans.get(call.span, ()):
+                self._enter(scan, cleared, reached, written)
+            moments.append(self._moment(call, cleared, reached, batch))
+            cleared, reached = set(), set()
+        for scan in strays:
+            self._enter(scan, cleared, reached, set())
         return moments
 
-    def _gradient(
-        self, look: StateEvent, identity: int, cleared: set[int], reached: set[int]
+    def _enter(
+        self,
+        scan: Scan,
+        cleared: set[int],
+        reached: set[int],
+        written: set[tuple[int, str]],
     ) -> None:
-        if look.summary is None:
-            cleared.add(identity)
-            self.nonzero.discard(identity)
-            self._present.discard(identity)
-            return
-        self._present.add(identity)
-        # Set to None by hand and computed again: the old gradient is gone.
-        if look.change != "content":
-            cleared.add(identity)
-        if look.summary.zero is True:
-            cleared.add(identity)
-            self.nonzero.discard(identity)
-        else:
-            reached.add(identity)
-            self.nonzero.add(identity)
+        """Enter what a scan found, but for gradients that the program wrote before the call."""
+        nonzero, present = self.nonzero, self._present
+        for look, identity in scan.looks:
+            if written and (scan.after, look.name) in written:
+                written.discard((scan.after, look.name))
+            elif look.summary is None:
+                cleared.add(identity)
+                nonzero.discard(identity)
+                present.discard(identity)
+            else:
+                present.add(identity)
+                is_zero = look.summary.zero is True
+                # Set to None by hand and computed again: the old gradient is gone.
+                if is_zero or look.change != "content":
+                    cleared.add(identity)
+                if is_zero:
+                    nonzero.discard(identity)
+                else:
+                    reached.add(identity)
+                    nonzero.add(identity)
 
-    def _moment(self, call: CallEvent, cleared: set[int], reached: set[int]) -> Moment:
+    def _moment(
+        self, call: CallEvent, cleared: set[int], reached: set[int], batch: Batch | None
+    ) -> Moment:
         family = call.family or call.api
         holder = self._holders.get(call.owner or "")
         applied: frozenset[int] = frozenset()
@@ -94,7 +102,8 @@ class Gradients:
         elif family == Families.OPTIMIZER_STEP and holder is not None:
             applied = holder.ids & self.nonzero
             present = holder.ids & self._present
-        return Moment(call, family, frozenset(cleared), frozenset(reached), applied, present)
+        sets = frozenset(cleared), frozenset(reached), applied, present
+        return Moment(call, family, *sets, batch)
 
     def _zeroed_by(self, call: CallEvent) -> set[int]:
         """The gradients that a zero_grad clears, if no scan after it shows them."""

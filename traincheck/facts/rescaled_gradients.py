@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -18,6 +17,7 @@ _CHANGING = frozenset(
     {Families.CLIP_NORM, Families.CLIP_VALUE, Families.UNSCALE, Families.SCALER_STEP}
 )
 _ENDING = frozenset({Families.OPTIMIZER_STEP, Families.ZERO_GRAD})  # of an accumulation
+_LANDMARKS = _ENDING | _CHANGING | {Families.BACKWARD}
 _ALIKE = 1e-3  # spread of the ratios: products of half precision are rounded
 _FEWEST = 2  # gradients that show that the factor is one for all
 
@@ -63,7 +63,7 @@ class RescaledGradients(Fact):
         self.ended: Sequence[Rescaling] = ()
         self.windows = 0
         self._calls: list[CallEvent] = []
-        self._norms: dict[str, list[tuple[int, float]]] = defaultdict(list)
+        self._looks: list[StateEvent] = []  # gradients with norms
         self._marks: list[tuple[MarkEvent, WrittenGradients]] = []
 
     def observe(self, event: Event) -> None:
@@ -71,7 +71,7 @@ class RescaledGradients(Fact):
             if event.role == "gradient":
                 self._enter(event)
         elif isinstance(event, CallEvent):
-            if (event.family or event.api) in _ENDING | _CHANGING | {Families.BACKWARD}:
+            if (event.family or event.api) in _LANDMARKS:
                 self._calls.append(event)
         elif isinstance(event, StepEvent):
             self._end(event)
@@ -81,17 +81,16 @@ class RescaledGradients(Fact):
                 self._marks.append((event, found))
 
     def _enter(self, event: StateEvent) -> None:
-        norm = event.summary and event.summary.stats and event.summary.stats.get("norm")
-        if event.after is not None and isinstance(norm, float):
-            self._norms[event.name].append((event.after, norm))
+        stats = event.summary.stats if event.summary is not None else None
+        if stats and event.after is not None and isinstance(stats.get("norm"), float):
+            self._looks.append(event)
 
     def _end(self, event: StepEvent) -> None:
         is_whole = event.recorded and event.complete
         self.ended = tuple(self._rescalings()) if is_whole else ()
         backwards = sum((c.family or c.api) == Families.BACKWARD for c in self._calls)
-        self.windows = backwards - 1 if is_whole and self._norms and backwards > 1 else 0
-        self._calls, self._marks = [], []
-        self._norms.clear()
+        self.windows = backwards - 1 if is_whole and self._looks and backwards > 1 else 0
+        self._calls, self._marks, self._looks = [], [], []
 
     def _rescalings(self) -> Iterator[Rescaling]:
         calls = sorted(self._calls, key=lambda call: call.span)
@@ -104,12 +103,10 @@ class RescaledGradients(Fact):
 
     def _factor(self, mark: WrittenGradients) -> float | None:
         """The ratio of the norms of all present gradients, if it is one."""
-        before = {
-            name: norm
-            for name, looks in self._norms.items()
-            for after, norm in looks
-            if after < mark.after  # the last one counts
-        }
+        before: dict[str, float] = {}  # the last norm of each
+        for look in self._looks:
+            if look.after is not None and look.after < mark.after:
+                before[look.name] = _norm(look)
         present = {name for name, norm in before.items() if norm}
         after = dict(zip(mark.names, mark.norms))
         if len(present) < _FEWEST or not present <= after.keys():
@@ -117,6 +114,10 @@ class RescaledGradients(Fact):
         ratios = [after[name] / before[name] for name in present]
         low, high = min(ratios), max(ratios)
         return high if low > 0 and high / low - 1 < _ALIKE else None
+
+
+def _norm(look: StateEvent) -> float:
+    return float(((look.summary and look.summary.stats) or {})["norm"])
 
 
 def _window(calls: Sequence[CallEvent], span: int) -> list[CallEvent]:

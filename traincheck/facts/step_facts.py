@@ -26,7 +26,8 @@ class Parameter:
     """A parameter that a module owns.
 
     Attributes:
-        names: several if weights are tied.
+        names: several if weights are tied. `add_name` and `discard_name` change them.
+        name: the first of them. root: the model in it.
         began_zero: whether it was zero when it was found.
     """
 
@@ -35,14 +36,24 @@ class Parameter:
     shape: tuple[int, ...] = ()
     dtype: str = ""
     began_zero: bool = False
+    name: str = field(init=False)  # rules ask for it often
+    root: str = field(init=False)
 
-    @property
-    def name(self) -> str:
-        return min(self.names)
+    def __post_init__(self) -> None:
+        self._name()
 
-    @property
-    def root(self) -> str:
-        return self.name.partition(".")[0]
+    def add_name(self, name: str) -> None:
+        self.names.add(name)
+        self._name()
+
+    def discard_name(self, name: str) -> None:
+        """Remove one of its names, possibly the last."""
+        self.names.discard(name)
+        self._name()
+
+    def _name(self) -> None:
+        self.name = min(self.names, default="")
+        self.root = self.name.partition(".")[0]
 
     @property
     def is_fine_scale(self) -> bool:
@@ -86,6 +97,8 @@ class StepFacts:
         changed: parameters that changed.
         flipped: parameters that were frozen or unfrozen within the step.
         uncertain: parameters whose scans could not decide.
+        norms: of gradients, by identity of the parameter, where numbers were recorded.
+        broken: those of them that hold NaN or infinity.
         numbers: for parameters, the last scan with numbers.
         kept: by optimizer, gradients that it applied in an unrecorded step and that still exist
             when the first backward pass begins.
@@ -104,6 +117,8 @@ class StepFacts:
     forwards: Sequence[Forward]
     softmaxes: Sequence[CallEvent]
     gradients: Mapping[int, StateEvent]
+    norms: Mapping[int, float]
+    broken: frozenset[int]
     reached: frozenset[int]
     changed: frozenset[int]
     flipped: frozenset[int]

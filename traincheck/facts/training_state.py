@@ -145,7 +145,7 @@ class TrainingState(Fact):
         if family == Families.MODULE:
             self._page.use(event, self._batch)
         elif family in _LANDMARKS:
-            self._page.add(event, None, self._batch)
+            self._page.add(event, self._batch)
         elif family in MODAL:
             self._page.forwards.wait(event)
         elif family in SOFTMAXES and event.grad_enabled:
@@ -173,12 +173,12 @@ class TrainingState(Fact):
             self._ids.setdefault(name, identity)
 
     def _enter_state(self, event: StateEvent) -> None:
-        if event.role == "buffer":
-            self.buffers.add(event.name)
-        elif event.role == "gradient":
+        if event.role == "gradient":
             identity = self._ids.get(event.name)  # now: another object may have the name later
             if identity is not None and event.change != "unknown":
-                self._page.add(event, identity)
+                self._page.look(event, identity)
+        elif event.role == "buffer":
+            self.buffers.add(event.name)
         elif event.role == "parameter":
             if event.change in ("content", "replaced"):
                 self._page.changed.add(event.identity)
@@ -212,7 +212,7 @@ class TrainingState(Fact):
         parameter = books.get(identity)
         if parameter is None:
             parameter = books[identity] = Parameter({name}, event.requires_grad)
-        parameter.names.add(name)
+        parameter.add_name(name)
         parameter.requires_grad = event.requires_grad
         if event.summary is not None:
             parameter.shape, parameter.dtype = event.summary.shape, event.summary.dtype
@@ -228,7 +228,7 @@ class TrainingState(Fact):
         parameter = books.get(identity)
         if parameter is None:
             return
-        parameter.names.discard(name)
+        parameter.discard_name(name)
         if not parameter.names:
             del books[identity]
         if identity not in self.parameters and identity not in self.loose:
@@ -250,13 +250,16 @@ class TrainingState(Fact):
         by_hand = frozenset() if self._has_stepped else reached & page.changed
         # Replaced parameters produce no further events
         self._gradients.nonzero.intersection_update(self.parameters.keys() | self.loose.keys())
+        norms, broken = page.norms()
         return StepFacts(
             event=event,
             moments=moments,
             uses=page.uses,
             forwards=list(page.forwards.entries.values()),
             softmaxes=page.softmaxes,
-            gradients=page.gradients(),
+            gradients=page.gradients,
+            norms=norms,
+            broken=broken,
             reached=reached,
             changed=frozenset(page.changed),
             flipped=frozenset(page.flipped),

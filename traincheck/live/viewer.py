@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 _POLL_S = 0.4
 _STATUS_S = 0.5
+_PATIENCE_S = 1.0  # without a screen, while there is more to read than fits between two reads
 _TOGETHER = 2000  # events before the clock is read
 
 
@@ -122,7 +123,7 @@ class Viewer:
         try:
             for count, event in enumerate(self._reader.events(), 1):
                 self._take(event)
-                if count % _TOGETHER == 0 and self._clock() >= self._drawn_s + _POLL_S:
+                if count % _TOGETHER == 0 and self._clock() >= self._drawn_s + _PATIENCE_S:
                     self._wait(0.0)
                 if self._is_quitting:
                     return

@@ -18,7 +18,7 @@ from traincheck.page.timeline import Timeline
 from traincheck.profile.reading import Profile, profiles_of
 from traincheck.report.difference.lines import labels
 from traincheck.report.json_report import report_json
-from traincheck.schema.events import Event
+from traincheck.schema.events import Event, StateEvent, StepEvent
 from traincheck.schema.findings import Report
 from traincheck.store.reader import TraceReader
 from traincheck.version import VERSION
@@ -56,8 +56,15 @@ class Watcher:
 
     def add(self, event: Event) -> None:
         """Take in an event."""
+        if isinstance(event, StateEvent):  # nearly all of them
+            self.inspector.add(event)
+            self.timeline.enter(event)
+            return
+        if isinstance(event, StepEvent):
+            self.inspector.end(event, self.timeline.norms[event.rank])
+        else:
+            self.inspector.add(event)
         self.timeline.add(event)
-        self.inspector.add(event)
         if event.kind == "profile":
             self.profiled.append(event)
 

@@ -30,6 +30,7 @@ class Grid:
         self.rows: dict[str, int] = {}
         self.left_out: set[str] = set()
         self._axis = axis
+        self._last: tuple[tuple[str, ...], list[int | None]] = (), []  # layers, and their rows
         self._ranks: dict[int, int] = {}  # rank -> its index; ranks beyond the limit share one
         self._numbers = np.full((1, _ROOM, axis.most), np.nan, np.float32)
         axis.carry(self)
@@ -37,7 +38,10 @@ class Grid:
     def add(self, rank: int, step: int, numbers: Mapping[str, float]) -> None:
         """Enter the numbers of layers in one step of one rank."""
         column = self._axis.column(step)
-        found = [self._row(layer) for layer in numbers]
+        layers, found = self._last
+        if layers != (given := tuple(numbers)):
+            found = [self._row(layer) for layer in given]
+            self._last = given, found
         values = np.fromiter(numbers.values(), np.float32, len(numbers))
         values[~np.isfinite(values)] = np.inf
         if self.left_out:

@@ -6,10 +6,10 @@ Only the events of the step that goes on are kept until it ends.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from traincheck.page.timeline import norm_of
+from traincheck.page.timeline import StepNorms, norm_of
 from traincheck.schema.events import BatchEvent, CallEvent, Event, StateEvent, StepEvent
 
 _MOST = 16  # steps
@@ -83,23 +83,27 @@ class Inspector:
         self._open: dict[int, list[Event]] = defaultdict(list)
         self._disputed: set[int] = set()
         self._ended: Counter[int] = Counter()
-        # Rank -> role and name -> the last event of a variable
-        self._states: dict[int, dict[tuple[str, str], StateEvent]] = defaultdict(dict)
+        # Rank -> role -> the last norm of each variable
+        self._norms: dict[int, StepNorms] = defaultdict(lambda: defaultdict(dict))
 
     def dispute(self, rank: int) -> None:
         """A check found a violation in the step of this rank that goes on."""
         self._disputed.add(rank)
 
     def add(self, event: Event) -> None:
-        """Take in an event."""
+        """Take in an event that does not end a step."""
         if event.kind in _SHOWN:
             held = self._open[event.rank]
             if len(held) < _MOST_HELD:
                 held.append(event)
-        elif isinstance(event, StepEvent):
-            self._end(event)
 
-    def _end(self, event: StepEvent) -> None:
+    def end(self, event: StepEvent, norms: Mapping[str, Mapping[str, float | None]]) -> None:
+        """End a step.
+
+        Args:
+            event: its end.
+            norms: of the variables that were recorded in it, by role and name.
+        """
         rank, events = event.rank, self._open.pop(event.rank, [])
         self._ended[rank] += 1
         is_disputed = rank in self._disputed or (event.step, rank) in self._wanted
@@ -108,17 +112,13 @@ class Inspector:
         if is_kept and len(self.steps) < _MOST and event.step is not None:
             made = InspectedStep(event.step, rank, is_disputed=is_disputed)
             made.counts = dict(event.counters)
-            _fill(made, events, self._states[rank])
+            _fill(made, events, self._norms[rank])
             self.steps.append(made)
-        known = self._states[rank]
-        for one in events:
-            if isinstance(one, StateEvent) and one.summary is not None:
-                known[one.role, one.name] = one
+        for role, found in norms.items():
+            self._norms[rank][role].update(found)
 
 
-def _fill(
-    made: InspectedStep, events: list[Event], before: dict[tuple[str, str], StateEvent]
-) -> None:
+def _fill(made: InspectedStep, events: list[Event], before: StepNorms) -> None:
     inner: Counter[int | None] = Counter()
     outermost: list[Row] = []
     changed: dict[tuple[str, str], StateEvent] = {}
@@ -137,8 +137,8 @@ def _fill(
     made.rows = rows[:_MOST_CALLS]
     changes = list(changed.items())
     made.changes = [
-        Change(key[1][:_LONGEST], key[0], e.change, _norm(before.get(key)), _norm(e))
-        for key, e in changes[:_MOST_VARIABLES]
+        Change(name[:_LONGEST], role, e.change, before[role].get(name), norm_of(e.summary))
+        for (role, name), e in changes[:_MOST_VARIABLES]
     ]
     made.left_out = max(len(rows) - _MOST_CALLS, 0) + max(len(changes) - _MOST_VARIABLES, 0)
 
@@ -177,7 +177,3 @@ def _together(rows: list[Row]) -> list[Row]:
         else:
             found.append(row)
     return found
-
-
-def _norm(event: StateEvent | None) -> float | None:
-    return norm_of(event.summary if event is not None else None)

@@ -10,7 +10,10 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from traincheck.page.axis import Axis, Row
 from traincheck.page.grid import Grid
@@ -25,6 +28,8 @@ from traincheck.schema.events import (
 )
 from traincheck.schema.torch_api import Families
 from traincheck.schema.values import TensorSummary
+
+StepNorms = dict[str, dict[str, float | None]]  # by role and name of the variable
 
 _MOST_MARKS = 400
 _MAPS = {"gradient": "gradient norm", "parameter": "parameter norm"}  # by role of the variable
@@ -50,6 +55,20 @@ class Mark:
     text: str
 
 
+class _Layout(NamedTuple):
+    """Variables of a step, and their layers. places: for each variable, which layer it is of."""
+
+    variables: tuple[str, ...]
+    layers: tuple[str, ...]
+    places: NDArray[np.intp]
+
+    @classmethod
+    def of(cls, variables: tuple[str, ...]) -> _Layout:
+        numbers: dict[str, int] = {}
+        places = [numbers.setdefault(_layer_of(name), len(numbers)) for name in variables]
+        return cls(variables, tuple(numbers), np.array(places, np.intp))
+
+
 class Timeline:
     """The numbers and marks of a run over its steps.
 
@@ -66,6 +85,7 @@ class Timeline:
         steps: rank -> number of steps. recorded: of those that were recorded.
         optimizers: name -> class.
         versions: of Python, torch and traincheck in the process that trained.
+        norms: rank -> role -> variable -> norm in the step that goes on; None if not recorded.
     """
 
     def __init__(self, axis: Axis | None = None, shift: int = 0) -> None:
@@ -82,14 +102,13 @@ class Timeline:
         self.recorded: dict[int, int] = defaultdict(int)
         self.optimizers: dict[str, str] = {}
         self.versions: dict[str, str] = {}
-        # Rank -> map -> variable -> norm, of the step that goes on
-        self._norms: dict[int, dict[str, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
-        self._layers: dict[str, str] = {}  # variable -> its layer
+        self.norms: dict[int, StepNorms] = defaultdict(lambda: defaultdict(dict))
+        self._layouts: dict[tuple[int, str], _Layout] = {}  # of the last step, by rank and role
 
     def add(self, event: Event) -> None:
         """Take in an event. Frequent kinds are tested first."""
         if isinstance(event, StateEvent):
-            self._state(event)
+            self.enter(event)
         elif isinstance(event, CallEvent):
             self._call(event)
         elif isinstance(event, StepEvent):
@@ -101,18 +120,14 @@ class Timeline:
         elif isinstance(event, OptimizerEvent):
             self.optimizers[event.id] = event.cls
 
-    def _state(self, event: StateEvent) -> None:
-        summary = event.summary
+    def enter(self, event: StateEvent) -> None:
+        """Take in a change of a variable."""
         if event.role == "parameter" and event.change in ("new", "replaced"):
             self.variables[_layer_of(event.name)] = None
             self.variables[event.name] = None
-        name = _MAPS.get(event.role)
-        if summary is None or event.step is None or name is None:
-            return
-        value = norm_of(summary)
-        if value is not None:
+        if event.summary is not None and event.step is not None:
             # The last scan of the step counts: gradients of micro-batches accumulate
-            self._norms[event.rank][name][event.name] = value
+            self.norms[event.rank][event.role][event.name] = norm_of(event.summary)
 
     def layers(self, name: str, rank: int, step: int, numbers: Mapping[str, float]) -> None:
         """Enter numbers of layers in a step into a map."""
@@ -157,22 +172,22 @@ class Timeline:
             for index, rate in enumerate(rates):
                 group = f"{optimizer} group {index}" if len(rates) > 1 else optimizer
                 self.curve(RATE, group, rank, event.step, float(rate))
-        for name, norms in self._norms.pop(rank, {}).items():
-            squares = self._squares(norms)
-            roots = {layer: math.sqrt(square) for layer, square in squares.items()}
-            self.layers(name, rank, event.step, roots)
-            if name == GRADIENT:
-                self.curve(GRADIENT, "", rank, event.step, math.sqrt(sum(squares.values())))
+        for role, found in self.norms.pop(rank, {}).items():
+            norms = {name: norm for name, norm in found.items() if norm is not None}
+            if norms and role in _MAPS:
+                self._enter_norms(role, rank, event.step, norms)
 
-    def _squares(self, norms: Mapping[str, float]) -> dict[str, float]:
-        """The sum of squares of the variables of each layer."""
-        known, squares = self._layers, dict[str, float]()
-        for variable, norm in norms.items():
-            layer = known.get(variable)
-            if layer is None:
-                layer = known[variable] = _layer_of(variable)
-            squares[layer] = squares.get(layer, 0.0) + norm * norm
-        return squares
+    def _enter_norms(self, role: str, rank: int, step: int, norms: Mapping[str, float]) -> None:
+        """Enter the root of the sum of squares of the variables of each layer."""
+        layout, variables = self._layouts.get((rank, role)), tuple(norms)
+        if layout is None or layout.variables != variables:
+            layout = self._layouts[rank, role] = _Layout.of(variables)
+        values = np.fromiter(norms.values(), np.float64, len(norms))
+        squares = np.bincount(layout.places, values * values)
+        name = _MAPS[role]
+        self.layers(name, rank, step, dict(zip(layout.layers, np.sqrt(squares).tolist())))
+        if name == GRADIENT:
+            self.curve(GRADIENT, "", rank, step, math.sqrt(sum(squares.tolist())))
 
     def _checkpoint(self, event: CheckpointEvent) -> None:
         if event.op in ("save", "load"):

@@ -145,6 +145,8 @@ def is_within_modules(name: str) -> bool:
 
 # Moments in `Needs.states` at which variables are scanned.
 _SCAN_MOMENTS = frozenset({"forward", "backward", "step", "zero_grad", "*"})
+# Those whose events are states. What observations need comes as marks.
+_STATE_MOMENTS = _SCAN_MOMENTS | {"new", "hand", "ranks"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,6 +238,13 @@ class Needs:
     def scans(self, state: str) -> bool:
         """Whether this state is needed, in all steps or in sampled ones."""
         return _has(self.states, state)
+
+    @property
+    def delivered(self) -> Needs:
+        """These needs without those of observations, for which a check gets marks, not states."""
+        plain = {name: name.removesuffix(_SAMPLED).partition("@")[2] for name in self.states}
+        states = frozenset(name for name, moment in plain.items() if moment in _STATE_MOMENTS)
+        return replace(self, states=states)
 
     @property
     def samples_scans(self) -> bool:

@@ -112,6 +112,11 @@ def tensor_summary(value: Value) -> TensorSummary | None:
     )
 
 
+def stats_of(value: Value) -> dict[str, float] | None:
+    """The statistics in the JSON form of a tensor summary; None if there are none."""
+    return value.get("stats") if isinstance(value, dict) and is_tensor(value) else None
+
+
 def tensor_json(summary: TensorSummary) -> dict[str, Value]:
     """Encode a tensor summary, leaving out what equals its default."""
     out: dict[str, Value] = {

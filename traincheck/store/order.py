@@ -97,8 +97,19 @@ class RankClock:
     def split(self, events: Sequence[Event]) -> Iterator[tuple[int, Sequence[Event]]]:
         """The events in runs of one position."""
         start, current = 0, None
+        last: Event | None = None
         for index, event in enumerate(events):
+            # Nearly all events are of the step and the stream of the one before.
+            if (
+                last is not None
+                and event.step == last.step
+                and event.stream is last.stream
+                and event.stage == last.stage
+                and event.kind != "step"
+            ):
+                continue
             place = self.place(event)
+            last = None if event.kind == "step" else event
             if place != current:
                 if current is not None:
                     yield current, events[start:index]

@@ -55,7 +55,7 @@ class Subscription:
 def rule_subscription(rule: Rule, facts: Facts) -> Subscription:
     """Subscribe a new monitor of a rule; ``facts`` holds the facts that it may use."""
     monitor, check_id = rule.monitor(), rule.info.check_id
-    uses, events = uses_of(monitor), rule.needs
+    uses, events = uses_of(monitor), rule.needs.delivered
     if uses:
         user = cast(FactMonitor, monitor)
         user.bind(facts)
@@ -109,7 +109,7 @@ def fact_subscriptions(users: Sequence[Subscription], facts: Facts) -> list[Subs
             if kind not in found:
                 found[kind] = _fact_subscription(facts.of(kind))
             subscription = found[kind]
-            subscription.events = subscription.events | user.needs | user.events
+            subscription.events = subscription.events | user.needs.delivered | user.events
             subscription.check_ids += user.check_ids
     return list(found.values())
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 
 from traincheck.facts.distributed.rank_steps import (
     FSDP_FORWARD,
@@ -35,10 +36,11 @@ from traincheck.schema.torch_api import DDP_FORWARD, DDP_HOOK, DDP_INIT, JOIN, F
 
 _KEPT = frozenset({Families.BACKWARD, Families.OPTIMIZER_STEP, Families.CLIP_NORM, Families.MODULE})
 _LOCAL = ("localsgd", "local_sgd", "noop_hook", "diloco", "hierarchical")
+_SAME = frozenset({"unknown", "flags"})  # changes that tell nothing about the content
 _MOST_WAITING = 256  # steps that one rank may be ahead of another
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # no slots: several rules ask for what is cached
 class RunStep:
     """One step of all ranks, each of which has ended it.
 
@@ -53,6 +55,7 @@ class RunStep:
     pages: Mapping[int, RankStep]
     ranks: Mapping[int, Rank]
     changed: frozenset[Key]
+    _compared: dict[Key, list[int] | None] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def is_complete(self) -> bool:
@@ -105,13 +108,18 @@ class RunStep:
 
     def compare(self, key: Key) -> list[int] | None:
         """Ranks whose content differs from the first; None if not known."""
-        found = self._contents(key, {n: rank.known for n, rank in self.ranks.items()})
-        if found is None:
-            return None
-        first = next(iter(found.values()))
-        return [rank for rank, one in found.items() if one != first]
+        if key in self._compared:
+            return self._compared[key]
+        found = self._contents({n: rank.known.get(key) for n, rank in self.ranks.items()})
+        others = None
+        if found is not None:
+            first = next(iter(found.values()))
+            others = [rank for rank, one in found.items() if one != first]
+        self._compared[key] = others
+        return others
 
-    def different(self) -> dict[str, dict[int, StateEvent]]:
+    @cached_property
+    def different(self) -> Mapping[str, Mapping[int, StateEvent]]:
         """Parameters that changed in this step and are not the same on all ranks, by name."""
         keys = sorted(key for key in self.changed if key[0] == "parameter")
         return {
@@ -120,30 +128,28 @@ class RunStep:
             if self.compare(key)
         }
 
-    def agree(self) -> set[str]:
+    @cached_property
+    def agree(self) -> frozenset[str]:
         """Parameters that changed on all ranks and are equal afterwards."""
         common = set.intersection(*(set(page.states) for page in self.pages.values()))
-        return {key[1] for key in common if key[0] == "parameter" and self.compare(key) == []}
+        return frozenset(
+            key[1] for key in common if key[0] == "parameter" and self.compare(key) == []
+        )
 
     def began_equal(self, name: str) -> bool | None:
         """Whether a parameter was equal on all ranks in its first scan; None if not known."""
-        key = "parameter", name
-        begun = {n: {key: rank.begun.get(name)} for n, rank in self.ranks.items()}
-        found = self._contents(key, begun)
+        found = self._contents({n: rank.begun.get(name) for n, rank in self.ranks.items()})
         return None if found is None else len(set(found.values())) == 1
 
     def reduced_gradients(self) -> set[str]:
         """Parameters whose gradients every rank reduces: between backward and the update."""
         return set.intersection(*(page.reduced_gradients() for page in self.pages.values()))
 
-    def _contents(
-        self, key: Key, looks: Mapping[int, Mapping[Key, StateEvent | None]]
-    ) -> dict[int, Content] | None:
+    def _contents(self, looks: Mapping[int, StateEvent | None]) -> dict[int, Content] | None:
         """The content on each rank in these scans; None if they cannot be compared."""
         found: dict[int, Content] = {}
         forms = set()
-        for rank in self.ranks:
-            look = looks[rank].get(key)
+        for rank, look in looks.items():
             one = None if look is None else content(look.summary)
             if one is None:
                 return None
@@ -165,6 +171,7 @@ class RankSteps(Fact):
     def __init__(self, *, counts_all: bool = False) -> None:
         self._counts_all = counts_all
         self._world = 1
+        self._keys: dict[tuple[int, str], tuple[int, str]] = {}  # rank and stream -> its process
         self._open: dict[tuple[int, str], RankStep] = defaultdict(RankStep)
         self._facts: dict[tuple[int, str], Rank] = defaultdict(Rank)
         self._order: dict[int, list[str]] = defaultdict(list)  # training processes of a rank
@@ -194,11 +201,19 @@ class RankSteps(Fact):
         elif isinstance(event, StepEvent):
             self.ready = tuple(self._end(event))
         else:
-            self._enter((event.rank, event.stream.partition("-")[0]), event)
+            self._enter(self._key(event), event)
+
+    def _key(self, event: Event) -> tuple[int, str]:
+        """The rank and the process of an event."""
+        stream = (event.rank, event.stream)
+        key = self._keys.get(stream)
+        if key is None:
+            key = self._keys[stream] = (event.rank, event.stream.partition("-")[0])
+        return key
 
     def _enter(self, key: tuple[int, str], event: Event) -> None:
         if isinstance(event, StateEvent):
-            if event.change not in ("unknown", "flags"):
+            if event.change not in _SAME:
                 self._open[key].states[event.role, event.name] = event
                 if event.role == "parameter":
                     self._begin(self._facts[key].begun, event)
@@ -235,8 +250,8 @@ class RankSteps(Fact):
                 self._open[key].calls.append(call)
 
     def _end(self, event: StepEvent) -> Iterator[RunStep]:
-        pid = event.stream.partition("-")[0]
-        key = (event.rank, pid)
+        key = self._key(event)
+        pid = key[1]
         page = self._open[key]
         if not event.recorded:
             page.is_gap = True
@@ -269,11 +284,9 @@ def _close(end: StepEvent, parts: Mapping[int, tuple[RankStep, Rank]]) -> RunSte
     for _, (page, rank) in ordered:
         if page.is_gap:
             rank.known.clear()  # changes meanwhile were not recorded
-        for key, look in page.states.items():
-            if look.change == "gone":
-                rank.known.pop(key, None)
-            else:
-                rank.known[key] = look
+        rank.known.update(page.states)
+        for key in [key for key, look in page.states.items() if look.change == "gone"]:
+            del rank.known[key]
     return RunStep(
         step=min(e.step for e in _ends(parts) if e.step is not None),
         end=end,

@@ -12,11 +12,11 @@ from traincheck.rules.base.rule import BuiltInRule
 from traincheck.schema.events import CallEvent, Event
 from traincheck.schema.findings import Violation
 from traincheck.schema.torch_api import Families
-from traincheck.schema.values import tensor_summary
+from traincheck.schema.values import is_tensor
 
 _TWICE = 2
 
-Calls = Mapping[str, Counter[int | None]]  # module -> span around it -> calls
+Calls = Mapping[str, dict[int | None, int]]  # module -> span around it -> calls
 
 
 class ReusedModuleRule(BuiltInRule):
@@ -36,7 +36,7 @@ class ReusedModuleRule(BuiltInRule):
 
     def __init__(self) -> None:
         super().__init__()
-        self._calls: defaultdict[str, Counter[int | None]] = defaultdict(Counter)
+        self._calls: dict[str, dict[int | None, int]] = {}
         self._counted: set[str] = set()
         self._reused: Counter[str] = Counter()
         self._repeating: set[str] = set()
@@ -45,11 +45,11 @@ class ReusedModuleRule(BuiltInRule):
         self._looped: set[str] = set()  # called again right after itself: over chunks of an input
 
     def observe(self, event: Event) -> Sequence[Violation]:
-        model = model_of(event)
-        if model is not None:
-            repeating = {path for path, facts in model.modules.items() if facts.get("repeats")}
-            self._repeating = (self._repeating - model.modules.keys()) | repeating
         if not isinstance(event, CallEvent):
+            model = model_of(event)
+            if model is not None:
+                repeating = {path for path, facts in model.modules.items() if facts.get("repeats")}
+                self._repeating = (self._repeating - model.modules.keys()) | repeating
             return ()
         if Families.BACKWARD in (event.family, event.api):
             self._clear()  # calls of a recomputation
@@ -67,16 +67,17 @@ class ReusedModuleRule(BuiltInRule):
         """Whether a call shows that its module counts."""
 
     def _enter(self, event: CallEvent, module: str) -> None:
-        self._calls[module][event.parent] += 1
+        spans = self._calls.setdefault(module, {})
+        spans[event.parent] = spans.get(event.parent, 0) + 1
         if self.has_others and self._last.get(event.parent) == module:
             self._looped.add(module)
         self._last[event.parent] = module
-        given = tensor_summary(event.args.get("0"))
-        if given is not None and given.shape:
-            self._rows[module].add(given.shape[0])
+        given = event.args.get("0")
+        if isinstance(given, dict) and is_tensor(given) and given["shape"]:
+            self._rows[module].add(given["shape"][0])
 
     def _clear(self) -> None:
-        self._calls, self._counted = defaultdict(Counter), set()
+        self._calls, self._counted = {}, set()
         self._last, self._looped, self._rows = {}, set(), defaultdict(set)
 
     def _close(self, event: CallEvent) -> Sequence[Violation]:
@@ -90,7 +91,7 @@ class ReusedModuleRule(BuiltInRule):
         again = {
             module: count
             for module in counted & calls.keys() - others
-            if (count := calls[module].total()) >= _TWICE
+            if (count := sum(calls[module].values())) >= _TWICE
         }
         inside = _inside(calls) if again else {}
         reused = {
@@ -116,7 +117,7 @@ def _inside(calls: Calls) -> dict[str, set[int]]:
     for module, spans in calls.items():
         above = module.rpartition(".")[0]
         while above:
-            found[above].add(spans.total())
+            found[above].add(sum(spans.values()))
             above = above.rpartition(".")[0]
     return found
 
@@ -141,7 +142,7 @@ def _unit(
     while above := unit.rpartition(".")[0]:
         if above in repeating:
             return unit
-        is_once = above in calls and calls[above].total() == 1
+        is_once = above in calls and sum(calls[above].values()) == 1
         if is_once or min(inside[above]) < _TWICE:
             break
         unit = above

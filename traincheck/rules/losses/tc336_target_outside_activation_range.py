@@ -80,9 +80,11 @@ class TargetOutsideActivationRange(EventRule, code="TC336", aliases=("output-out
             call = as_loss(event, (CROSS_ENTROPY, *_REGRESSIONS))
             if call is not None:
                 return self._compare(call)
-            kind, extremes = kind_of(event.api), _extremes(tensor_summary(event.result))
-            if kind in _LIMITS and extremes is not None and len(self._results) < _MOST:
-                self._results[extremes] = kind
+            kind = kind_of(event.api)
+            if kind in _LIMITS and len(self._results) < _MOST:
+                extremes = _extremes(tensor_summary(event.result))
+                if extremes is not None:
+                    self._results[extremes] = kind
         return []
 
     def _compare(self, call: CallEvent) -> list[Violation]:

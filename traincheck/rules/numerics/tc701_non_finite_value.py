@@ -12,7 +12,7 @@ from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, CallEvent, Event, StateEvent, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.torch_api import Families
-from traincheck.schema.values import tensor_summary
+from traincheck.schema.values import stats_of, tensor_summary
 
 _LOSSES = 3  # consecutive steps with a loss that is not finite
 _BY_HAND = "{observed}; the program's own update applied it."
@@ -109,7 +109,7 @@ class NonFiniteValue(BuiltInRule, code="TC701", severity="error"):
                 self._gradients[event.name] = event
                 words = f"{_many(stats)} in the gradient of {event.name}"
                 self._note("gradient", words, Subject(variable=event.name), event)
-            else:
+            elif self._gradients:
                 self._gradients.pop(event.name, None)
         elif event.role == "parameter":
             if event.change == "gone":
@@ -120,7 +120,8 @@ class NonFiniteValue(BuiltInRule, code="TC701", severity="error"):
             if event.change == "content" and not self._has_stepped:  # by the program itself
                 self._stepped = self._stepped or self._backward
             if not is_broken(stats):
-                self._broken_parameters.pop(event.name, None)
+                if self._broken_parameters:
+                    self._broken_parameters.pop(event.name, None)
                 return
             place = _Place(f"{_many(stats)} in {event.name}", Subject(variable=event.name), event)
             if event.change in ("new", "replaced"):
@@ -131,11 +132,11 @@ class NonFiniteValue(BuiltInRule, code="TC701", severity="error"):
     def _call(self, event: CallEvent) -> None:
         family = event.family or event.api
         if family == Families.MODULE:
-            summary = tensor_summary(event.result)
+            stats = stats_of(event.result)
             # Without an optimizer, a forward after the update is of the same step
             is_due = event.grad_enabled and (self._has_stepped or self._backward is None)
-            if is_due and summary is not None and is_broken(summary.stats):
-                words = f"{_many(summary.stats)} in the result of {event.module or event.api}"
+            if is_due and is_broken(stats):
+                words = f"{_many(stats)} in the result of {event.module or event.api}"
                 self._note("module", words, Subject(module=event.module), event)
         elif family == Families.BACKWARD:
             self._backward = event

@@ -7,6 +7,7 @@ import math
 import re
 from collections import defaultdict
 from dataclasses import dataclass
+from functools import lru_cache
 
 from traincheck.facts.small_samples import has_few
 from traincheck.facts.step_facts import Parameter, StepFacts
@@ -98,7 +99,7 @@ class VanishingGradient(StepRule, code="TC703"):
                     and norm > 0
                     and self._is_weight(parameter, identity, facts)
                 ):
-                    models[parameter.root][identity] = norm / math.sqrt(math.prod(parameter.shape))
+                    models[parameter.root][identity] = norm / _root_of_size(parameter.shape)
         found: list[Violation] = []
         for sizes in models.values():
             if len(sizes) >= _FEWEST:
@@ -108,9 +109,7 @@ class VanishingGradient(StepRule, code="TC703"):
 
     def _is_weight(self, parameter: Parameter, identity: int, facts: StepFacts) -> bool:
         kind = facts.gradients[identity].module_class or ""
-        if len(parameter.shape) < MATRIX or has_few(parameter.shape) or "Embedding" in kind:
-            return False
-        return _FACTOR.search(parameter.name) is None
+        return _is_matrix(parameter.shape) and _may_vanish(parameter.name, kind)
 
     def _compare(self, sizes: dict[int, float], facts: StepFacts) -> list[Violation]:
         largest = max(sizes.values())
@@ -151,6 +150,22 @@ class _Streak:
     count: int
     first: int | None
     share: float
+
+
+@lru_cache(maxsize=1024)
+def _root_of_size(shape: tuple[int, ...]) -> float:
+    return math.sqrt(math.prod(shape))
+
+
+@lru_cache(maxsize=1024)
+def _is_matrix(shape: tuple[int, ...]) -> bool:
+    return len(shape) >= MATRIX and not has_few(shape)
+
+
+@lru_cache(maxsize=4096)
+def _may_vanish(name: str, module_class: str) -> bool:
+    """Whether a small gradient of this weight says something about its model."""
+    return "Embedding" not in module_class and _FACTOR.search(name) is None
 
 
 def _shrink_by_depth(sizes: list[float]) -> bool:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from traincheck.facts.small_samples import has_few
 from traincheck.facts.step_facts import DISCOVERY, Moment, StepFacts
 from traincheck.rules.base.step_rule import StepRule, proof
-from traincheck.rules.shared.numbers import MATRIX, number
+from traincheck.rules.shared.numbers import MATRIX
 from traincheck.schema.claims import Needs
 from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.torch_api import Families
@@ -74,9 +75,10 @@ class UpdateRatio(StepRule, code="TC709"):
             return []
         found: list[Violation] = []
         for identity, look in facts.numbers.items():
-            norm = number(look, "norm")
+            stats = (look.summary and look.summary.stats) or {}
+            norm = stats.get("norm")
             parameter = self.ledger.parameters.get(identity)
-            if norm is None or number(look, "nonfinite") or parameter is None:
+            if norm is None or stats.get("nonfinite") or parameter is None:
                 self._sizes.pop(identity, None)
             elif _is_matrix(parameter.shape):
                 found += self._compare(identity, norm, step, facts, updates)
@@ -151,6 +153,7 @@ def _rises(
     return any(isinstance(a, float) and isinstance(b, float) and b > by * a for a, b in pairs)
 
 
-def _is_matrix(shape: Sequence[int]) -> bool:
+@lru_cache(maxsize=1024)
+def _is_matrix(shape: tuple[int, ...]) -> bool:
     """Whether there are rows and columns: a scale for each channel may have shape (C, 1, 1)."""
     return sum(size > 1 for size in shape) >= MATRIX and not has_few(shape)

@@ -11,7 +11,7 @@ from traincheck.facts.optimizers import Holder
 from traincheck.facts.step_facts import Moment, StepFacts
 from traincheck.rules.base.step_rule import StepRule
 from traincheck.rules.base.streak import Streak, extend
-from traincheck.rules.shared.numbers import NORMS, number
+from traincheck.rules.shared.numbers import NORMS
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -127,7 +127,7 @@ class ParameterNotUpdated(StepRule, code="TC102", severity="error"):
     def _converged(self, awaited: set[int], holder: Holder, facts: StepFacts) -> set[int]:
         """Parameters that no longer move: their gradients have faded, or never arrived."""
         self._moved |= awaited & facts.changed
-        norms = {i: norm for i in awaited if (norm := number(facts.gradients.get(i), "norm"))}
+        norms = {i: norm for i in awaited if (norm := facts.norms.get(i))}
         for identity, norm in norms.items():
             self._gradients.enter(identity, norm)
         if norms:

@@ -169,7 +169,7 @@ class CauseRule(RankRule):
             return []
         self.triggered += 1
         found = []
-        for name in step.different():
+        for name in step.different:
             cause = None if name in self._reported else cause_of(name, step)
             if cause is not None and cause.reason is self.reason:
                 self._reported.add(name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
 from traincheck.facts.distributed.rank_steps import REPLICAS
 from traincheck.facts.distributed.ranks import RunStep
@@ -85,8 +86,8 @@ class ReplicasDiffer(RankRule, code="TC401", severity="error"):
         if not step.is_complete:
             return []
         self._begin_phase(step)
-        agree = step.agree()
-        different = step.different()
+        agree = step.agree
+        different = step.different
         wrapped = {name for name in different if step.wrap_of(name) is not None}
         # The rules about single causes report these.
         self._reported |= {name for name in wrapped if cause_of(name, step) is not None}
@@ -116,7 +117,7 @@ class ReplicasDiffer(RankRule, code="TC401", severity="error"):
             self._agreed.pop(name, None)
             self._shared.discard(name)
 
-    def _violation(self, name: str, looks: dict[int, StateEvent], step: RunStep) -> Violation:
+    def _violation(self, name: str, looks: Mapping[int, StateEvent], step: RunStep) -> Violation:
         first = min(looks)
         digests = {rank: _digest(look) for rank, look in looks.items()}
         odd = next(rank for rank in sorted(looks) if digests[rank] != digests[first])

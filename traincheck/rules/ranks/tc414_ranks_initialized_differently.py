@@ -70,9 +70,9 @@ class RanksInitializedDifferently(
             return []
         reduced = step.reduced_gradients()
         self.triggered += bool(reduced)
-        self._settled |= step.agree()
+        self._settled |= step.agree
         found = []
-        for name in sorted(reduced & step.different().keys() - self._settled):
+        for name in sorted(reduced & step.different.keys() - self._settled):
             if step.began_equal(name) is not False:
                 continue
             streak = extend(self._apart, name, step.step)

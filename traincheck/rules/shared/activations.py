@@ -6,6 +6,7 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from typing import Any, NamedTuple
 
@@ -141,6 +142,7 @@ class Streak:
             self.last = step
 
 
+@lru_cache(maxsize=1024)
 def kind_of(api: str) -> str:
     """``relu`` for the function and for the module."""
     name = api.removesuffix(".forward").rpartition(".")[2]

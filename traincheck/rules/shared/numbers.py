@@ -31,7 +31,7 @@ def number(event: StateEvent | None, name: str) -> float | None:
 
 def is_broken(stats: Mapping[str, float] | None) -> bool:
     """Whether NaN or infinity is among the elements."""
-    return bool(stats) and bool((stats or {}).get("nonfinite"))
+    return bool(stats and stats.get("nonfinite"))
 
 
 def applied_norms(facts: StepFacts, holder: Holder) -> dict[int, float]:
@@ -39,15 +39,10 @@ def applied_norms(facts: StepFacts, holder: Holder) -> dict[int, float]:
 
     Keys are identities of parameters. Empty if any norm is not finite.
     """
-    norms: dict[int, float] = {}
-    for identity in holder.names:  # in the order of the optimizer's parameters
-        look = facts.gradients.get(identity)
-        norm = number(look, "norm")
-        if norm is not None:
-            if number(look, "nonfinite"):
-                return {}
-            norms[identity] = norm
-    return norms
+    if not facts.broken.isdisjoint(holder.names):
+        return {}
+    # In the order of the optimizer's parameters
+    return {identity: facts.norms[identity] for identity in holder.names if identity in facts.norms}
 
 
 def losses(facts: StepFacts) -> list[float] | None:
