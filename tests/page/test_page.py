@@ -15,8 +15,7 @@ from tests.page.making import Html, page_of_events, page_of_folder, written
 from traincheck.api import make_engine
 from traincheck.diff.library import diff
 from traincheck.page import sections
-from traincheck.page.build import Shown, page_of, page_of_run
-from traincheck.page.inspector import Inspector
+from traincheck.page.build import Shown, Watcher, page_of, page_of_run
 from traincheck.page.render import json_text
 from traincheck.page.timeline import Timeline
 from traincheck.report.json_report import report_json
@@ -212,10 +211,10 @@ def test_a_loop_is_not_hidden_by_the_initialization_of_its_model() -> None:
         trace.call(f"torch.nn.init.{name}")
     trace.call("torch.nn.init.ones_", where="train.py:3")
     trace.call("torch.optim.Optimizer.step", where="/usr/lib/site-packages/x/trainer.py:7")
-    inspector = Inspector()
+    watcher = Watcher()
     for event in trace.end_step().build():
-        inspector.add(event)
-    rows = inspector.steps[0].rows
+        watcher.add(event)
+    rows = watcher.inspector.steps[0].rows
     assert [(row.what, row.where, row.times) for row in rows] == [
         ("torch.nn.init.*", "", 60),
         ("torch.nn.init.ones_", "train.py:3", 1),
