@@ -223,10 +223,10 @@ def test_a_loop_is_not_hidden_by_the_initialization_of_its_model() -> None:
 
 
 def test_norms_before_and_after_a_step(large: Path) -> None:
-    inspector = Inspector([(17, 1)])
+    watcher = Watcher([(17, 1)])
     for event in TraceReader(large).events():
-        inspector.add(event)
-    (step,) = (one for one in inspector.steps if one.rank == 1)
+        watcher.add(event)
+    (step,) = (one for one in watcher.inspector.steps if one.rank == 1)
     assert (step.step, step.is_disputed) == (17, True)
     change = next(one for one in step.changes if one.role == "parameter")
     assert change.before is not None
