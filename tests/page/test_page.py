@@ -14,8 +14,7 @@ from tests.builders import MLP, TraceBuilder
 from tests.page.making import Html, page_of_events, page_of_folder, written
 from traincheck.api import make_engine
 from traincheck.diff.library import diff
-from traincheck.page.build import Shown, page_of, page_of_run
-from traincheck.page.inspector import Inspector
+from traincheck.page.build import Shown, Watcher, page_of, page_of_run
 from traincheck.page.render import json_text
 from traincheck.report.json_report import report_json
 from traincheck.schema.events import CheckpointEvent
@@ -176,10 +175,10 @@ def test_a_step_with_a_violation_is_shown_before_and_after(tmp_path: Path) -> No
 
 
 def test_norms_before_and_after_a_step(large: Path) -> None:
-    inspector = Inspector([(17, 1)])
+    watcher = Watcher([(17, 1)])
     for event in TraceReader(large).events():
-        inspector.add(event)
-    (step,) = (one for one in inspector.steps if one.rank == 1)
+        watcher.add(event)
+    (step,) = (one for one in watcher.inspector.steps if one.rank == 1)
     assert (step.step, step.is_disputed) == (17, True)
     change = next(one for one in step.changes if one.role == "parameter")
     assert change.before is not None
