@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 
 from traincheck.facts.distributed.rank_steps import REPLICAS
 from traincheck.facts.distributed.ranks import RunStep
@@ -157,7 +158,7 @@ def _digest(look: StateEvent) -> str:
     return text.partition(":")[2]
 
 
-def _is_norm(name: str, step: RunStep, equal: set[str]) -> bool:
+def _is_norm(name: str, step: RunStep, equal: AbstractSet[str]) -> bool:
     """Whether a normalization layer differs between ranks while its neighbors are equal.
 
     Such layers are not split among ranks, unless their whole parent is (experts).
