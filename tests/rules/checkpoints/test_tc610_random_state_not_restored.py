@@ -16,6 +16,7 @@ from tests.checking import fires, quiet
 from tests.collect.recording import recording
 from tests.golden import Golden, mentions
 from tests.rules.resuming import Resuming
+from traincheck.collect.observers.origins import loaded_generators
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
 
@@ -182,6 +183,72 @@ def test_quiet_on_programs_that_restore(tmp_path: Path, restore: Restore) -> Non
 def test_quiet_on_fine_tuning(tmp_path: Path) -> None:
     events = program(tmp_path, nothing, optimizer=False)
     assert quiet("TC610", events) is Verdict.NOT_TRIGGERED
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_quiet_when_one_of_the_states_of_ranks_is_given_back(tmp_path: Path, rank: int) -> None:
+    path = tmp_path / "last.pt"
+    first = Parts()
+    first.train()
+    ranks = [torch.get_rng_state()]
+    torch.rand(3)
+    first.save(path, ranks=[*ranks, torch.get_rng_state()])
+    with recording(tmp_path / "trace") as run:
+        for _ in range(2):  # the file is read twice
+            found = torch.load(path)
+        parts = Parts()
+        parts.model.load_state_dict(found["model"])
+        parts.optimizer.load_state_dict(found["optimizer"])
+        torch.set_rng_state(found["rng"]["ranks"][rank])
+        parts.train()
+    assert quiet("TC610", run.events) is Verdict.HELD
+    (mark,) = run.marks("loaded generators")
+    assert [one["key"] for one in mark.data["states"]] == ["rng.ranks[]"]
+
+
+def test_quiet_on_a_rollback(tmp_path: Path) -> None:
+    path = tmp_path / "last.pt"
+    with recording(tmp_path / "trace") as run:
+        parts = Parts()
+        parts.train()
+        parts.save(path, **globals_())
+        parts.train()
+        found = torch.load(path, weights_only=False)
+        parts.model.load_state_dict(found["model"])
+        parts.optimizer.load_state_dict(found["optimizer"])
+        parts.train()
+    assert quiet("TC610", run.events) is Verdict.NOT_TRIGGERED
+    assert run.marks("loaded generators")
+
+
+def test_a_fault_of_ours_does_not_reach_the_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(value: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(loaded_generators, "held_states", fails)
+    path = tmp_path / "last.pt"
+    Parts().save(path, **globals_())
+    with recording(tmp_path / "trace", must_be_whole=False) as run:
+        assert "rng" in torch.load(path, weights_only=False)
+        assert run.session.faults.count
+    assert not run.marks("loaded generators")
+
+
+@pytest.mark.parametrize(
+    ("value", "places"),
+    [
+        ({"a": list(random.getstate())}, [("a", "python")]),
+        ({"a": [{"b": numpy.random.get_state()}]}, [("a[].b", "numpy")]),
+        ({3: torch.get_rng_state()}, [("[]", "torch")]),
+        ({"cuda_rng": torch.zeros(16, dtype=torch.uint8)}, [("cuda_rng", "cuda")]),
+        ({"mask": torch.zeros(16, dtype=torch.uint8), "b": (1, 2, 3)}, []),
+        ({"a": torch.zeros(5056), "b": ("MT19937", [1] * 624, 0, 0, 0.0)}, []),
+    ],
+)
+def test_states_are_found_by_their_form(value: Any, places: list[tuple[str, str]]) -> None:
+    assert [place for place, _ in loaded_generators.held_states(value)] == places
 
 
 @pytest.mark.parametrize("is_restored", [True, False])
