@@ -127,6 +127,13 @@ def by_method(found: dict[str, Any], parts: Parts) -> None:
     torch.default_generator.set_state(found["torch"])
 
 
+def seeded_within(found: dict[str, Any], parts: Parts) -> None:
+    all_back(found, parts)
+    torch.rand(2)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(11)
+
+
 def only_torch(found: dict[str, Any], parts: Parts) -> None:
     torch.set_rng_state(found["torch"])
 
@@ -175,7 +182,7 @@ def test_fires_on_programs(tmp_path: Path, restore: Restore, kinds: tuple[str, .
     assert mentions(finding, "rng.torch") is ("torch" in kinds)
 
 
-@pytest.mark.parametrize("restore", [all_back, by_method])
+@pytest.mark.parametrize("restore", [all_back, by_method, seeded_within])
 def test_quiet_on_programs_that_restore(tmp_path: Path, restore: Restore) -> None:
     assert quiet("TC610", program(tmp_path, restore)) is Verdict.HELD
 

@@ -50,12 +50,21 @@ _Place = tuple[str, str]  # key and kind of generator
 
 @dataclass(slots=True)
 class _File:
-    """One load. states: by place, those of all ranks. before: global generators at the load."""
+    """One load.
+
+    Attributes:
+        states: by place, those of all ranks.
+        before: states of the global generators at the load.
+        restored: places whose state a generator got.
+        overwritten: those of them that were seeded since.
+        seeded: kinds of generators that were seeded.
+    """
 
     where: str | None
     states: dict[_Place, set[bytes]]
     before: dict[str, bytes]
     restored: set[_Place] = field(default_factory=set)
+    overwritten: set[_Place] = field(default_factory=set)
     seeded: set[str] = field(default_factory=set)
 
 
@@ -164,16 +173,20 @@ class LoadedGeneratorObserver(Observer):
     def _given(self, *args: Any) -> None:
         """A function has set a generator to a state, or those of several GPUs."""
         several = [one for each in args if type(each) in (list, tuple) for one in each]
-        found = {state for one in (*args, *several) for _, state in _states_at("cuda", one)}
+        given = [one for each in (*args, *several) for one in _states_at("cuda", each)]
+        kinds, found = {kind for kind, _ in given}, {state for _, state in given}
         for file in self._files:
-            for place, states in file.states.items():
-                if states & found:
-                    file.restored.add(place)
-                    file.seeded.discard(place[1])
+            # A state that follows a seed may be that before the seed: the end of `fork_rng`.
+            back = {place for place in file.overwritten if place[1] in kinds}
+            file.overwritten -= back
+            file.restored |= back
+            file.restored |= {place for place, states in file.states.items() if states & found}
+            file.seeded -= kinds
 
     def _seeded(self, kind: str) -> None:
         for file in self._files:
             of_kind = {p for p in file.states if p[1] == kind or (kind, p[1]) == ("torch", "cuda")}
+            file.overwritten |= file.restored & of_kind
             file.restored -= of_kind
             file.seeded |= {place[1] for place in of_kind}
 
