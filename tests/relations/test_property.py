@@ -71,6 +71,12 @@ def followed(back: float) -> Events:
     return marked("load followed", **found, values={"Net.w": value})
 
 
+def generators(*, restored: bool) -> Events:
+    found = {"key": "rng", "generator": "torch", "seeded": False, "drawn": True, "owned": False}
+    states = [{**found, "restored": restored}]
+    return marked("loaded generators", where="train.py:9", states=states)
+
+
 def recomputed(share: float) -> Events:
     one = {"function": "Block.forward", "where": "train.py:9", "reentrant": False}
     differing = [{**one, "preserves_rng": False, "share": share}] if share else []
@@ -115,6 +121,7 @@ RUNS: dict[str, tuple[Events, Events]] = {
     "recomputed": (recomputed(0.0), recomputed(0.4)),
     "padding_vector": (embedded(0.0), embedded(2.2)),
     "loaded_weights": (followed(2.0), followed(0.1)),
+    "restored_random_state": (generators(restored=True), generators(restored=False)),
     "kept_state": (kept(place=4), kept(place=0)),
     "loaded_setting": (setting("0.1"), setting("0.01")),
     "written_setting": (written(), written("state_dict")),

@@ -18,6 +18,7 @@ from traincheck.collect.observers.model_inputs import ModelInputObserver
 from traincheck.collect.observers.origins.average_decay import AverageDecayObserver
 from traincheck.collect.observers.origins.embedding_rows import EmbeddingRowObserver
 from traincheck.collect.observers.origins.followed_loads import FollowedLoadObserver
+from traincheck.collect.observers.origins.loaded_generators import LoadedGeneratorObserver
 from traincheck.collect.observers.origins.loaded_parameters import LoadedParameterObserver
 from traincheck.collect.observers.origins.optimizer_values import OptimizerValueObserver
 from traincheck.collect.observers.overwritten_rates import OverwrittenRateObserver
@@ -46,6 +47,7 @@ OBSERVERS: tuple[type[Observer], ...] = (
     AverageDecayObserver,
     OptimizerValueObserver,
     LoadedParameterObserver,
+    LoadedGeneratorObserver,
     HyperparameterObserver,
     OverwrittenRateObserver,
     MetricObserver,

@@ -108,14 +108,14 @@ def states(dataset: Any) -> States:
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         found["numpy"] = _digest(numpy.random.get_state())
-    for name, generator in _generators(dataset):
+    for name, generator in generators(dataset):
         state = _state(generator)
         if state is not None:
             found[name] = _digest(state)
     return found
 
 
-def _generators(dataset: Any) -> Iterator[tuple[str, Any]]:
+def generators(dataset: Any) -> Iterator[tuple[str, Any]]:
     """Objects below ``dataset`` that look like generators. Runs no code of the user's."""
     waiting: list[tuple[str, Any, int]] = [("dataset", dataset, 0)]
     seen: set[int] = set()

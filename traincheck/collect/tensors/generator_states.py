@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 import struct
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from traincheck.schema.comparison.generator_states import WORDS, pack
 
 _WORDS = struct.Struct(f"<{WORDS}I")
 _MERSENNE = "MT19937"
+_PYTHON_FIELDS, _NUMPY_FIELDS = 3, 5  # of the tuples that their functions return
 
 
 def generator_states() -> Iterator[tuple[str, bytes]]:
@@ -27,9 +28,8 @@ def generator_states() -> Iterator[tuple[str, bytes]]:
 
     numpy only if the program has imported it.
     """
-    yield "torch", _bytes(torch.default_generator.get_state())
-    _, words, normal = random.getstate()
-    yield "python", pack(_WORDS.pack(*words[:WORDS]), words[WORDS], normal)
+    yield "torch", torch_bytes(torch.default_generator.get_state())
+    yield "python", _of_python(*random.getstate()[1:])
     numpy = sys.modules.get("numpy.random")
     if numpy is not None:
         state = _of_numpy(numpy)
@@ -41,10 +41,16 @@ def generator_states() -> Iterator[tuple[str, bytes]]:
 def _of_numpy(numpy: Any) -> bytes | None:
     """The state of the global generator of numpy; None if a program has set another kind."""
     try:
-        kind, words, position, has_normal, normal = numpy.get_state()
+        state = numpy.get_state()
+        return _of_numpy_state(*state)
     except (AttributeError, TypeError, ValueError) as error:  # half imported, or replaced
         give_back(error)
         return None
+
+
+def _of_numpy_state(
+    kind: Any, words: Any, position: Any, has_normal: Any, normal: Any
+) -> bytes | None:
     if kind != _MERSENNE:
         return None
     little = words.astype("<u4", copy=False).tobytes()
@@ -56,8 +62,38 @@ def _of_devices() -> Iterator[tuple[str, bytes]]:
         return
     for index, generator in enumerate(torch.cuda.default_generators):
         name = f"cuda:{index}" if index else "cuda"
-        yield name, _bytes(generator.get_state())  # seed and offset: the host has them
+        yield name, torch_bytes(generator.get_state())  # seed and offset: the host has them
 
 
-def _bytes(state: torch.Tensor) -> bytes:
+def _of_python(words: Any, normal: Any) -> bytes:
+    return pack(_WORDS.pack(*words[:WORDS]), words[WORDS], normal)
+
+
+def state_of(generator: Any) -> bytes | None:
+    """The state of a generator on the CPU; None if it has another form."""
+    if isinstance(generator, torch.Generator):
+        return torch_bytes(generator.get_state()) if generator.device.type == "cpu" else None
+    if isinstance(generator, random.Random):
+        return _of_python(*generator.getstate()[1:])
+    return _of_numpy(generator)
+
+
+def twister_bytes(state: Sequence[Any]) -> tuple[str, bytes] | None:
+    """Kind and bytes of what `random.getstate` or `numpy.random.get_state` returned.
+
+    Lists are read as tuples: a file may have made them. None for anything else.
+    """
+    try:
+        if len(state) == _PYTHON_FIELDS and type(state[0]) is int and len(state[1]) == WORDS + 1:
+            return "python", _of_python(*state[1:])
+        if len(state) == _NUMPY_FIELDS and type(state[0]) is str and len(state[1]) == WORDS:
+            found = _of_numpy_state(*state)
+            return None if found is None else ("numpy", found)
+    except (AttributeError, TypeError, ValueError, struct.error) as error:  # not a state
+        give_back(error)
+    return None
+
+
+def torch_bytes(state: torch.Tensor) -> bytes:
+    """The bytes of a state of torch on the CPU."""
     return bytes(byte_view(state.numel())(state.data_ptr()))

@@ -10,6 +10,7 @@ from traincheck.relations.property.base import MANY, EventReader, Property, Read
 from traincheck.schema.events import CheckpointEvent, Event
 from traincheck.schema.findings import Subject, Symptom
 from traincheck.schema.observations.base import needs_of
+from traincheck.schema.observations.loaded_generators import LoadedGenerators
 from traincheck.schema.observations.origins import EmbeddingRows, LoadFollowed
 from traincheck.schema.observations.reading import observed
 
@@ -17,6 +18,7 @@ _NEAR = 0.5  # of the distance that the load moved
 _FEWEST = 3  # evaluations that show an order
 _KEPT, _UNDONE = "kept", "undone"
 _ZERO, _NOT_ZERO = "zero", "not zero"
+_RESTORED, _NOT_RESTORED = "restored", "not restored"
 _LOWEST, _HIGHEST, _OTHER = "lowest", "highest", "other"
 
 
@@ -79,6 +81,30 @@ def _rows(event: Event) -> Iterable[Reading]:
     yield Reading(of=found.name, value=value, seen=seen, at=at, event=event, weight=MANY)
 
 
+def _generators(event: Event) -> Iterable[Reading]:
+    found = observed(event, LoadedGenerators)
+    for state in () if found is None else found.states:
+        if state.owned or not state.drawn:
+            continue
+        seen = (
+            f"the loaded file holds a state of {state.generator} ({state.key}), and no generator "
+            "has it before the next update"
+        )
+        value = _RESTORED if state.restored else _NOT_RESTORED
+        at = Subject(api=f"{state.generator} generator")
+        yield Reading(of=state.generator, value=value, seen=seen, at=at, event=event, weight=MANY)
+
+
+RESTORED_GENERATOR = Property(
+    name="restored_random_state",
+    needs=needs_of(LoadedGenerators),
+    reader=partial(EventReader, _generators),
+    claims={_RESTORED: "the states of {of}'s random generator in a loaded file are restored"},
+    headline="The state of a random generator in a loaded file is not restored any more",
+    cause="The program sets the state no more, or seeds the generator after it.",
+    fix="Set the state after the load, and after everything that seeds.",
+    symptom=Symptom.NOT_RESTORED,
+)
 PADDING_VECTOR = Property(
     name="padding_vector",
     needs=needs_of(EmbeddingRows),

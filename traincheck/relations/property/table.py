@@ -14,7 +14,12 @@ from traincheck.relations.property.gradients import (
     TRAINED_SUMS,
 )
 from traincheck.relations.property.settings import LOADED_SETTING, WRITTEN_SETTING
-from traincheck.relations.property.states import KEPT_STATE, LOADED_WEIGHTS, PADDING_VECTOR
+from traincheck.relations.property.states import (
+    KEPT_STATE,
+    LOADED_WEIGHTS,
+    PADDING_VECTOR,
+    RESTORED_GENERATOR,
+)
 
 _ALL = (
     *EXPERIMENTS,
@@ -24,6 +29,7 @@ _ALL = (
     RECOMPUTED,
     LOADED_WEIGHTS,
     KEPT_STATE,
+    RESTORED_GENERATOR,
     PADDING_VECTOR,
     LOADED_SETTING,
     WRITTEN_SETTING,

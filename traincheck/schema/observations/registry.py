@@ -25,6 +25,7 @@ from traincheck.schema.observations.hyperparameters import (
 )
 from traincheck.schema.observations.label_positions import LabelPositions
 from traincheck.schema.observations.loaded_averages import LoadedAverage
+from traincheck.schema.observations.loaded_generators import LoadedGenerators
 from traincheck.schema.observations.loss_broadcast import LossBroadcast
 from traincheck.schema.observations.loss_terms import LossSums, LossTerms
 from traincheck.schema.observations.metric_uses import MetricUse
@@ -57,6 +58,7 @@ OBSERVATIONS: tuple[type[Observation], ...] = (
     AuxiliaryEval,
     AuxiliaryInitialNorms,
     LoadedAverage,
+    LoadedGenerators,
     WorkerRng,
     Recomputation,
     LossTerms,
