@@ -15,7 +15,7 @@ LOW, HIGH = "low", "high"
 _DIGITS = 3  # significant ones of a limit
 _SMALL = 0.05  # of the peak: rates below that are the end of a schedule, whatever they are
 _KINDS = frozenset({"batch", "checkpoint", "mark", "step"})
-_SIZES = Needs(calls=frozenset({Families.BACKWARD, Families.SCALE}), kinds=_KINDS)
+_SIZES = Needs(calls=frozenset({Families.BACKWARD, Families.MODULE, Families.SCALE}), kinds=_KINDS)
 _SIZES |= Needs(states=frozenset({"parameter@new"}))
 _GRADIENTS = Needs(
     states=sampled("gradient@backward", "gradient@zero_grad"), stats=sampled("gradient")
@@ -91,8 +91,9 @@ _ALL = (
         cause="Gradients are not divided by the number of micro-batches or ranks, are divided "
         "twice, or the loss is reduced in another way.",
         fix="Divide the loss by the number of micro-batches once, and not the gradients again.",
-        symptom=Symptom.GRADIENT_SIZE,
+        symptom=Symptom.WRONG_VALUE,  # as the loss, which explains it
         topic=Topic.MAGNITUDE,
+        severity="info",
     ),
     Quantity(
         name=RATE,

@@ -105,7 +105,7 @@ class FirstSizes:
             self._is_over = True
             return
         self._losses.append(sum(known))
-        self._norms += [(reading.value, reading.event) for reading in norms]
+        self._norms += [(reading.value, event) for reading in norms]
         if len(self._losses) == WINDOW:
             self._is_over = True
             yield from self._readings()
