@@ -13,6 +13,7 @@ import pytest
 from tests.builders import MLP, TraceBuilder
 from tests.learning import learn, texts
 from tests.relations.test_distinct import epochs, shuffled
+from tests.relations.test_scales import sized
 from traincheck.schema.events import CheckpointEvent
 from traincheck.schema.torch_api import Families
 
@@ -175,6 +176,12 @@ EXAMPLES = {
         run(12, seen(-2.0)),
         run(2, seen(-0.1)),
         run(2, seen(0.5)),
+    ),
+    "scales": Example(
+        "the losses passed to backward() before the first update sum to at most 7.2",
+        sized(),
+        sized(losses=(2.3, 2.2)),
+        sized(8),
     ),
     "input_output": Example(
         "the result of Tanh.forward requires grad",

@@ -23,6 +23,7 @@ from traincheck.relations.periodic.relation import Periodic
 from traincheck.relations.plugins import PluginRelation
 from traincheck.relations.property.relation import PropertyHolds
 from traincheck.relations.restored.relation import Restored
+from traincheck.relations.scales.relation import Scales
 from traincheck.relations.schedule.relation import Schedule
 from traincheck.relations.sharing.relation import Sharing
 from traincheck.schema.protocols import Relation
@@ -47,6 +48,7 @@ BUILT_IN: tuple[Relation, ...] = (
     Loss(),
     TermsOfLoss(),
     PropertyHolds(),
+    Scales(),
 )
 
 
