@@ -47,12 +47,14 @@ class _Call(CallEvent, frozen=True, kw_only=True, tag="call"):
     result: Raw = Raw(b"null")
 
 
-class _State(StateEvent, frozen=True, kw_only=True, tag="state"):
+class LightState(StateEvent, frozen=True, kw_only=True, tag="state"):
+    """A change of a variable, with the norm alone."""
+
     summary: _Summary | None = None  # type: ignore[assignment]
 
 
 def _union() -> Any:
-    union: Any = _Call | _State
+    union: Any = _Call | LightState
     for event_type in EVENT_TYPES:
         if event_type not in (CallEvent, StateEvent):
             union |= event_type

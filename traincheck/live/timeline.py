@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 from traincheck.metrics.trace import Gathered
 from traincheck.page.build import add_metrics
-from traincheck.page.timeline import GRADIENT, Timeline
+from traincheck.page.timeline import DRAWN_ROLES, FIRST_SEEN, GRADIENT, Timeline
 from traincheck.schema.events import Event
 from traincheck.schema.metrics.event import MetricsEvent
 
 if TYPE_CHECKING:
+    from traincheck.live.light import LightState
     from traincheck.schema.metrics.requests import MonitorView
 
 _RATE_STEPS = 64  # the rate is that of so many steps
@@ -57,6 +58,16 @@ class LiveTimeline(Timeline):
             self.stage = event.stage
         elif isinstance(event, MetricsEvent):
             self._metrics(event)
+
+    def enter_light(self, event: LightState) -> None:
+        """Take in a change of a variable, as `enter` does. Nearly all events are one."""
+        if event.role not in DRAWN_ROLES:
+            return
+        stats = event.summary.stats if event.summary is not None else None
+        if stats is None or stats.nonfinite or event.step is None or event.change in FIRST_SEEN:
+            self.enter(event)
+        else:
+            self.norms[event.rank][event.role][event.name] = stats.norm
 
     def curve(self, name: str, of: str, rank: int, step: int, value: float) -> None:
         """Enter a number of a curve."""

@@ -24,7 +24,7 @@ from traincheck.live.check_notes import CheckNotes
 from traincheck.live.checked import Checked
 from traincheck.live.keyboard import Keyboard
 from traincheck.live.keys import is_quit, obey
-from traincheck.live.light import LIGHT
+from traincheck.live.light import LIGHT, LightState
 from traincheck.live.screen import Choice, Scene, screen
 from traincheck.live.sparkline import ASCII, BLOCKS
 from traincheck.live.status import RunStatus, run_status
@@ -133,6 +133,9 @@ class Viewer:
         self._timeline.settle()
 
     def _take(self, event: Event) -> None:
+        if type(event) is LightState:
+            self._timeline.enter_light(event)
+            return
         self._timeline.add(event)
         if event.kind in NEWS:
             self._timeline.note(event)

@@ -32,7 +32,8 @@ from traincheck.schema.values import TensorSummary
 StepNorms = dict[str, dict[str, float | None]]  # by role and name of the variable
 
 _MOST_MARKS = 400
-_MAPS = {"gradient": "gradient norm", "parameter": "parameter norm"}  # by role of the variable
+FIRST_SEEN = ("new", "replaced")  # changes of a variable with a new tensor
+DRAWN_ROLES = {"gradient": "gradient norm", "parameter": "parameter norm"}  # by role of the variable
 LOSS, RATE, GRADIENT = "loss", "learning rate", "gradient norm"
 _NOT_FINITE = frozenset({"nan", "inf", "-inf"})
 _PROCESS = "process"
@@ -122,7 +123,7 @@ class Timeline:
 
     def enter(self, event: StateEvent) -> None:
         """Take in a change of a variable."""
-        if event.role == "parameter" and event.change in ("new", "replaced"):
+        if event.role == "parameter" and event.change in FIRST_SEEN:
             self.variables[_layer_of(event.name)] = None
             self.variables[event.name] = None
         if event.summary is not None and event.step is not None:
@@ -174,7 +175,7 @@ class Timeline:
                 self.curve(RATE, group, rank, event.step, float(rate))
         for role, found in self.norms.pop(rank, {}).items():
             norms = {name: norm for name, norm in found.items() if norm is not None}
-            if norms and role in _MAPS:
+            if norms and role in DRAWN_ROLES:
                 self._enter_norms(role, rank, event.step, norms)
 
     def _enter_norms(self, role: str, rank: int, step: int, norms: Mapping[str, float]) -> None:
@@ -184,7 +185,7 @@ class Timeline:
             layout = self._layouts[rank, role] = _Layout.of(variables)
         values = np.fromiter(norms.values(), np.float64, len(norms))
         squares = np.bincount(layout.places, values * values)
-        name = _MAPS[role]
+        name = DRAWN_ROLES[role]
         self.layers(name, rank, step, dict(zip(layout.layers, np.sqrt(squares).tolist())))
         if name == GRADIENT:
             self.curve(GRADIENT, "", rank, step, math.sqrt(sum(squares.tolist())))
