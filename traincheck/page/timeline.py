@@ -33,7 +33,10 @@ StepNorms = dict[str, dict[str, float | None]]  # by role and name of the variab
 
 _MOST_MARKS = 400
 FIRST_SEEN = ("new", "replaced")  # changes of a variable with a new tensor
-DRAWN_ROLES = {"gradient": "gradient norm", "parameter": "parameter norm"}  # by role of the variable
+DRAWN_ROLES = {
+    "gradient": "gradient norm",
+    "parameter": "parameter norm",
+}  # by role of the variable
 LOSS, RATE, GRADIENT = "loss", "learning rate", "gradient norm"
 _NOT_FINITE = frozenset({"nan", "inf", "-inf"})
 _PROCESS = "process"

@@ -128,10 +128,11 @@ class TailReader:
             self.path, self._log, self._clock, self._patience, self._thinner, self._decoders
         )
         is_alive = process_exists if self._is_local() else _unknown
-        is_over = False
+        is_over = grew = False
         grew_at_s = self._clock()
         while not (is_over and following.is_done):
-            is_over = is_over or self._is_over(following, self._clock() - grew_at_s)
+            quiet_s = None if grew else self._clock() - grew_at_s
+            is_over = is_over or self._is_over(following, quiet_s)
             grew = following.look(is_alive, is_over=is_over)
             self.behind = following.behind
             yield from following.take()
@@ -153,14 +154,26 @@ class TailReader:
         """
         return None if self._thinner is None else self._thinner.compact()
 
-    def _is_over(self, following: _Following, quiet_s: float) -> bool:
-        """Whether the files are complete. Called before they are read."""
+    def _is_over(self, following: _Following, quiet_s: float | None) -> bool:
+        """Whether the files are complete. Called before they are read.
+
+        Args:
+            following: what is read.
+            quiet_s: for how long no event has come; None if the last read had some.
+        """
         is_stopped = self._stop()  # before the manifest, which the caller has ended
+        if quiet_s is None and self.manifest is not None and not is_stopped:
+            return False  # more may follow; the next quiet round tells
         self.manifest = read_manifest(self.path)[0] or self.manifest
         if (self.manifest is not None and self.manifest.ended) or is_stopped:
             return True
         dead_after_s = self._patience.dead_after_s
-        if quiet_s < dead_after_s or not self._is_local() or self._is_alive(following):
+        if (
+            quiet_s is None
+            or quiet_s < dead_after_s
+            or not self._is_local()
+            or self._is_alive(following)
+        ):
             return False
         self.notes.append(
             f"{self.path / MANIFEST} has no end of the run, but all its processes are gone and "
