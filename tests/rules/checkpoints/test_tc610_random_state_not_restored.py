@@ -279,6 +279,25 @@ def test_quiet_on_a_generator_of_the_program(tmp_path: Path, is_restored: bool) 
     assert [one["restored"] for one in mark.data["states"]] == [is_restored]
 
 
+def test_a_kept_dict_of_local_variables_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "last.pt"
+    Parts().save(path, **globals_())
+
+    def resume(at: Path) -> dict[str, Any]:
+        kept = locals()
+        parts = Parts()
+        found = torch.load(at, weights_only=False)
+        parts.model.load_state_dict(found["model"])
+        parts.optimizer.load_state_dict(found["optimizer"])
+        parts.train()
+        return kept
+
+    with recording(tmp_path / "trace") as run:
+        assert resume(path) == {"at": path}
+    (mark,) = run.marks("loaded generators")
+    assert all(one["owned"] for one in mark.data["states"])
+
+
 def test_training_is_bit_identical(tmp_path: Path) -> None:
     results = []
     for folder in (tmp_path / "a", tmp_path / "b"):

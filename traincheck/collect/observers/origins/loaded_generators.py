@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from inspect import CO_OPTIMIZED
 from itertools import islice
@@ -43,6 +43,9 @@ _MAX_VISITED = 20_000
 _MAX_STATES = 64  # of one file
 _MAX_FILES = 8
 _MAX_FRAMES, _MAX_VALUES = 12, 256  # where generators of the program are looked for
+_KINDS = frozenset({"torch", "python", "numpy", "cuda"})
+# A function with one of these may keep the dict of its local variables, which reading them changes.
+_READS_LOCALS = frozenset({"locals", "vars", "eval", "exec", "f_locals"})
 
 _Function = Callable[..., Any]
 _Place = tuple[str, str]  # key and kind of generator
@@ -301,13 +304,18 @@ def _names_generator(path: str) -> bool:
     return any(word in path.lower() for word in ("rng", "random", "cuda"))
 
 
-def _kinds_of_program(frame: FrameType | None) -> set[str]:
-    """Kinds of the generators that the functions being run hold beside the global ones."""
+def _kinds_of_program(frame: FrameType | None) -> Set[str]:
+    """Kinds of the generators that the functions being run hold beside the global ones.
+
+    All, if one of them may not be looked into.
+    """
     roots: list[Any] = []
     for _ in range(_MAX_FRAMES):
         if frame is None:
             break
         if not frame.f_globals.get("__name__", "").startswith(("torch.", "traincheck.")):
+            if not _READS_LOCALS.isdisjoint(frame.f_code.co_names):
+                return _KINDS
             roots += [*_locals(frame), *islice(frame.f_globals.values(), _MAX_VALUES)]
         frame = frame.f_back
     known = {id(root): root for root in roots if not isinstance(root, (ModuleType, Mapping))}
