@@ -33,6 +33,7 @@ ENDED = Manifest(started="2026-01-01T00:00:00Z", ended="2026-01-01T00:01:00Z", e
         (Manifest(launcher_pid=NOBODY, created_with={"hostname": "far"}), NOBODY, "unknown"),
         (None, NOBODY, "lost"),
     ],
+    ids=range(8),  # the number of this process differs between workers
 )
 def test_the_state_follows_from_manifest_and_processes(
     tmp_path: Path, manifest: Manifest | None, pid: int, state: str
