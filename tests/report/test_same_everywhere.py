@@ -63,11 +63,16 @@ def command(folder: Path, *words: str, status: int = 0) -> str:
     return done.stdout
 
 
+SINKS = ("prometheus", "logging", "webhook", "tensorboard", "mlflow")  # on a busy machine, too
+
+
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory: pytest.TempPathFactory) -> Shown:
     folder = tmp_path_factory.mktemp("everywhere")
     (folder / "train.py").write_text(textwrap.dedent(SCRIPT), encoding="utf-8")
     command(folder, "run", "-o", "run", "train.py", status=1)
+    patience = "".join(f"[sinks.{name}]\ntimeout = 300\n" for name in SINKS)
+    (folder / "traincheck.toml").write_text(patience, encoding="utf-8")
     server = Server()
     reports = [word for name in FORMATS for word in ("--report", f"{name}=report.{name}")]
     sinks = ("prometheus=sink.prom", "logging=sink.log", f"webhook={server.url}")

@@ -107,22 +107,28 @@ class LoadedGeneratorObserver(Observer):
         if files:
             hooks.append(self._at_forward)
 
-    def _guarded(self, action: _Function, *args: Any) -> None:
+    def _acting(self, action: _Function) -> _Function:
+        """A function that acts while nothing is recorded, and never raises."""
         session = self._session
-        em = session.local.em or session.emitter()
-        busy, em.busy = em.busy, True
-        try:
-            with unseen():
-                action(*args)
-        except Exception as error:  # training must go on whatever we got wrong
-            session.fault(action, error)
-        finally:
-            em.busy = busy
+
+        def act(*args: Any) -> None:
+            try:
+                em = session.local.em or session.emitter()
+                busy, em.busy = em.busy, True
+                try:
+                    with unseen():
+                        action(*args)
+                finally:
+                    em.busy = busy
+            except Exception as error:  # training must go on whatever we got wrong
+                session.fault(action, error)
+
+        return act
 
     # -- the functions
 
     def _wrap_load(self, original: _Function) -> _Function:
-        session = self._session
+        session, loaded = self._session, self._acting(self._loaded)
 
         def load(*args: Any, **kwargs: Any) -> Any:
             em = session.local.em or session.emitter()
@@ -133,12 +139,12 @@ class LoadedGeneratorObserver(Observer):
                 result = original(*args, **kwargs)
             finally:
                 self._is_inside = False
-            self._guarded(self._loaded, result, where())
+            loaded(result)
             return result
 
         return hidden(load)
 
-    def _loaded(self, result: Any, line: str | None) -> None:
+    def _loaded(self, result: Any) -> None:
         known = {
             (place, state) for f in self._files for place, of in f.states.items() for state in of
         }
@@ -147,16 +153,17 @@ class LoadedGeneratorObserver(Observer):
             if (place, state) not in known:
                 states.setdefault(place, set()).add(state)
         if states:
-            self._follow([*self._files, _File(line, states, dict(generator_states()))])
+            self._follow([*self._files, _File(where(), states, dict(generator_states()))])
 
     def _after(self, action: _Function) -> Callable[[_Function], _Function]:
         """Makes a wrapper that acts after the call, with its arguments."""
+        act = self._acting(action)
 
         def wrap(original: _Function) -> _Function:
             def call(*args: Any, **kwargs: Any) -> Any:
                 result = original(*args, **kwargs)
                 if self._files:
-                    self._guarded(action, *args, *kwargs.values())
+                    act(*args, *kwargs.values())
                 return result
 
             return hidden(call)
@@ -164,9 +171,11 @@ class LoadedGeneratorObserver(Observer):
         return wrap
 
     def _wrap_iter(self, original: _Function) -> _Function:
+        compare = self._acting(self._compare)
+
         def begin(loader: Any, /) -> Any:
             if self._files:
-                self._guarded(self._compare, loader)
+                compare(loader)
             return original(loader)
 
         return hidden(begin)
@@ -202,15 +211,15 @@ class LoadedGeneratorObserver(Observer):
 
     def _at_state(self, em: Emitter, moment: str) -> None:
         if self._files and moment == "load":
-            self._guarded(self._compare)
+            self._acting(self._compare)()
 
     def _at_forward(self, em: Emitter) -> None:
-        self._guarded(self._compare)
+        self._acting(self._compare)()
 
     def _tell(self, em: Emitter) -> None:
         """A step ends."""
         if self._files and self._session.steps.counters["optimizer_step"]:
-            self._guarded(self._write, em)
+            self._acting(self._write)(em)
             self._follow([])
 
     def _write(self, em: Emitter) -> None:
