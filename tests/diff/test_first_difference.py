@@ -22,7 +22,7 @@ from tests.diff.run_pairs import (
 )
 from traincheck.diff.library import diff
 from traincheck.errors import UsageError
-from traincheck.schema.events import CallEvent, Event
+from traincheck.schema.events import CallEvent, Event, ProbeEvent
 from traincheck.schema.torch_api import Families
 
 
@@ -32,6 +32,30 @@ def test_equal_runs_are_the_same(compare: Compare) -> None:
     assert found.exit_status == 0
     assert found.steps == 5
     assert all(found.compared[phase] > 0 for phase in found.compared)
+
+
+def probed(events: list[Event]) -> list[Event]:
+    """The events, with the result of an experiment in the middle of a step."""
+    middle = next(i for i, event in enumerate(events) if BACKWARD(event))
+    header = dict(zip(("seq", "time_ns", "step", "stage", "rank", "stream"), events[middle].header))
+    return numbered([*events[:middle], ProbeEvent(**header, name="padding"), *events[middle:]])
+
+
+def test_events_of_all_kinds_are_read(compare: Compare) -> None:
+    found = compare(training(), probed(training()))
+    assert found.same
+    assert found.steps == 5
+
+
+def test_lost_lines_are_no_difference(tmp_path: Path) -> None:
+    a, b = write(tmp_path / "a", training()), write(tmp_path / "b", training())
+    (path,) = b.glob("events-*.jsonl")
+    lines = path.read_bytes().splitlines(keepends=True)
+    lost = next(i for i, line in enumerate(lines) if line.startswith(b'{"k":"call"'))
+    path.write_bytes(b"".join(lines[:lost] + lines[lost + 1 :]))
+    found = diff(a, b)
+    assert found.first is None
+    assert found.steps
 
 
 def test_an_empty_comparison_is_not_the_same(compare: Compare) -> None:

@@ -13,34 +13,14 @@ from msgspec import Raw, field
 from msgspec.structs import force_setattr
 
 from traincheck.schema.codec import decode as decode_whole
-from traincheck.schema.events import (
-    BatchEvent,
-    CheckpointEvent,
-    CollectiveEvent,
-    Event,
-    MarkEvent,
-    OptimizerEvent,
-    RngEvent,
-    StageEvent,
-    StepEvent,
-    WarningEvent,
-)
-from traincheck.schema.record import Int64, Record
+from traincheck.schema.events import Event, union_with
+from traincheck.schema.record import EventBase, Int64
 from traincheck.store.lines import Decoders
 
 _NONE = Raw(b"null")
 
 
-class _Header(Record, frozen=True, tag_field="k"):
-    seq: Int64 = field(name="n")
-    time_ns: Int64 = field(name="t")
-    step: Int64 | None = field(name="s")
-    stage: str = field(name="g")
-    rank: Int64 = 0
-    stream: str = ""
-
-
-class CallRecord(_Header, frozen=True, kw_only=True, tag="call"):
+class CallRecord(EventBase, frozen=True, kw_only=True, tag="call"):
     """A call; the fields are those of `CallEvent`, arguments and result are JSON."""
 
     kind: ClassVar[Literal["call"]] = "call"
@@ -59,7 +39,7 @@ class CallRecord(_Header, frozen=True, kw_only=True, tag="call"):
     where: str | None = None
 
 
-class StateRecord(_Header, frozen=True, kw_only=True, tag="state"):
+class StateRecord(EventBase, frozen=True, kw_only=True, tag="state"):
     """A change of a variable; the fields are those of `StateEvent`, the summary is JSON."""
 
     kind: ClassVar[Literal["state"]] = "state"
@@ -72,20 +52,7 @@ class StateRecord(_Header, frozen=True, kw_only=True, tag="state"):
     owner: str | None = None
 
 
-_Record = (
-    CallRecord
-    | StateRecord
-    | OptimizerEvent
-    | StepEvent
-    | StageEvent
-    | BatchEvent
-    | RngEvent
-    | CollectiveEvent
-    | CheckpointEvent
-    | WarningEvent
-    | MarkEvent
-)
-_decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_Record)
+_decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(union_with(CallRecord, StateRecord))
 
 
 def _decode(line: bytes, rank: int, stream: str) -> Event:

@@ -13,7 +13,7 @@ from msgspec.structs import force_setattr
 
 from traincheck.schema.codec import decode as decode_whole
 from traincheck.schema.codec import is_too_much
-from traincheck.schema.events import EVENT_TYPES, CallEvent, Event, StateEvent
+from traincheck.schema.events import CallEvent, Event, StateEvent, union_with
 from traincheck.schema.record import Record
 from traincheck.store.lines import Decoders
 
@@ -53,15 +53,7 @@ class LightState(StateEvent, frozen=True, kw_only=True, tag="state"):
     summary: _Summary | None = None  # type: ignore[assignment]
 
 
-def _union() -> Any:
-    union: Any = _Call | LightState
-    for event_type in EVENT_TYPES:
-        if event_type not in (CallEvent, StateEvent):
-            union |= event_type
-    return union
-
-
-_decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_union())
+_decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(union_with(_Call, LightState))
 
 
 def _decode_lines(piece: bytes, rank: int, stream: str) -> list[Event] | None:
