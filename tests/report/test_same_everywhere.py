@@ -53,7 +53,9 @@ class Shown:
 
 
 def command(folder: Path, *words: str, status: int = 0) -> str:
-    environ = {**os.environ, "COLUMNS": "100", "MLFLOW_ALLOW_FILE_STORE": "true"}
+    # MLflow in the process of another test leaves variables with its server and experiment.
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("MLFLOW_")}
+    environ = {**kept, "COLUMNS": "100", "MLFLOW_ALLOW_FILE_STORE": "true"}
     done = subprocess.run(
         [sys.executable, "-m", "traincheck", *words],
         cwd=folder, env=environ, capture_output=True, text=True, stdin=subprocess.DEVNULL,

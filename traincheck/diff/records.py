@@ -13,7 +13,8 @@ from msgspec import Raw, field
 from msgspec.structs import force_setattr
 
 from traincheck.schema.codec import decode as decode_whole
-from traincheck.schema.events import Event, union_with
+from traincheck.schema.codec import union_with
+from traincheck.schema.events import Event
 from traincheck.schema.record import EventBase, Int64
 from traincheck.store.lines import Decoders
 

@@ -12,8 +12,8 @@ from msgspec import Raw
 from msgspec.structs import force_setattr
 
 from traincheck.schema.codec import decode as decode_whole
-from traincheck.schema.codec import is_too_much
-from traincheck.schema.events import CallEvent, Event, StateEvent, union_with
+from traincheck.schema.codec import is_too_much, union_with
+from traincheck.schema.events import CallEvent, Event, StateEvent
 from traincheck.schema.record import Record
 from traincheck.store.lines import Decoders
 

@@ -18,6 +18,7 @@ from msgspec.structs import fields, force_setattr
 from traincheck.schema.events import EVENT_TYPES, KINDS, Event
 from traincheck.schema.json_text import MOST_VALUES, dump_json
 from traincheck.schema.layout import SCHEMA_VERSION
+from traincheck.schema.record import EventBase
 from traincheck.schema.values import tensor_json
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "foreign_number",
     "is_too_much",
     "placed",
+    "union_with",
 ]
 
 _BAD = (msgspec.MsgspecError, ValueError, RecursionError)
@@ -67,6 +69,19 @@ def _plain(name: str, value: Any) -> Any:
     if name == "groups":
         return [{"hyper": g.hyper, "params": list(g.params), "ids": list(g.ids)} for g in value]
     return value
+
+
+def union_with(*records: type[EventBase]) -> Any:
+    """The union of all kinds of events, for a decoder that reads some of them as other records.
+
+    Args:
+        records: one for each kind that is read in another way.
+    """
+    kinds = {record.kind for record in records}
+    union: Any = records[0]
+    for one in (*records[1:], *(each for each in EVENT_TYPES if each.kind not in kinds)):
+        union |= one
+    return union
 
 
 def decode(line: bytes, rank: int, stream: str) -> Event:

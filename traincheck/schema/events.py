@@ -14,7 +14,7 @@ kind: what was observed; fixed for each type.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 from msgspec import field
 
@@ -492,16 +492,3 @@ EVENT_TYPES = (
     ProbeEvent,
 )
 KINDS = tuple(event_type.kind for event_type in EVENT_TYPES)
-
-
-def union_with(*records: type[EventBase]) -> Any:
-    """The union of all kinds of events, for a decoder that reads some of them as other records.
-
-    Args:
-        records: one for each kind that is read in another way.
-    """
-    kinds = {record.kind for record in records}
-    union: Any = records[0]
-    for one in (*records[1:], *(each for each in EVENT_TYPES if each.kind not in kinds)):
-        union |= one
-    return union
