@@ -12,8 +12,10 @@ STAMP := $(VENV)/.installed
 # One thread for each test process: three of them keep two cores busy, as one often waits for a program that it started.
 # Results do not depend on how many there are.
 export OMP_NUM_THREADS := 1
+# Where it is set, each process compiles all modules again.
+export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help install demo test check format lint types fix docs gallery bench gpu build clean
+.PHONY: help install demo test nightly check format lint types fix docs gallery bench gpu versions build clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,8 +36,11 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP) ## record a good run, learn from it, check a run with a planted bug (about a minute)
 	@PATH="$(abspath $(BIN)):$$PATH" bash examples/demo.sh
 
-test: $(STAMP) ## run all tests
-	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal
+test: $(STAMP) ## run all tests but those that are long and rarely break
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m 'not nightly'
+
+nightly: $(STAMP) ## run the tests that `make test` leaves out
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m nightly
 
 check: $(STAMP) format lint types test ## what CI runs: format, lint, types, tests
 
@@ -65,9 +70,12 @@ bench: $(STAMP) ## measure overhead and speed
 gpu: ## test and measure on a CUDA device, write docs/cuda.md (8 minutes; needs only python3)
 	$(or $(PYTHON),python3) -m benchmarks.gpu
 
+versions: ## run the tests with several versions of torch, write the table in docs/benchmark.md (hours; needs only python3)
+	$(or $(PYTHON),python3) -m benchmarks.versions $(VERSIONS) $(if $(TESTS),--tests $(TESTS)) $(if $(WITHOUT),--without $(WITHOUT)) --jobs $(JOBS)
+
 build: $(STAMP) ## make the wheel and the source archive in dist/
 	$(BIN)/python -m build
 
 clean: ## remove what the other targets made
-	rm -rf $(VENV) build dist demo-output *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .versions build dist demo-output *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,232 +1,190 @@
-"""Whether the shipped invariants and the rules hold over versions of torch and Python.
+"""``make versions``: the tests on several versions of torch, and the table in docs/benchmark.md.
 
-    python -m benchmarks.versions PYTHON [PYTHON ...] [--case A13,B42] [--all] [--clean gan,vae]
-        [--jobs 2] [--keep FOLDER] [--json FILE]
+    python3 -m benchmarks.versions [VERSION ...] [--tests PATH ...] [--without slow] [--jobs 2]
+        [--folder .versions] [--page FILE]
 
-Each PYTHON, an interpreter with traincheck installed, records the clean pipelines and some cases of
-the benchmark of silent bugs. The running one checks what they recorded, by rules alone and by all
-of configs/invariants alone. Exits with 1 when a promise is broken: an alarm on a healthy run, more
-broken invariants than asked, a RULE case missed by the rules.
+A VERSION is that of torch, ``2.4`` (its last patch release), ``2.14.1`` or ``newest``, and may name
+a Python: ``2.4@3.10``. Each has an environment in the folder, which is made when it is missing.
+Tests that need a GPU, and nightly ones, are left out, and those with markers that ``--without``
+names. Exits with 1 when a test fails somewhere, and
+with 2 when an environment could not be made. Needs only Python.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import os
 import re
 import subprocess
 import sys
-import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import time
+import xml.etree.ElementTree as ET
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import traincheck
 from benchmarks import harness
-from benchmarks.lab import Report
-from benchmarks.silent_bugs.bench import words
-from benchmarks.silent_bugs.case import RULE, Case, CaseError, clean_pipelines, launcher_of
-from benchmarks.silent_bugs.case import load_cases as all_cases
-from benchmarks.silent_bugs.judging import Line, judge, judge_clean
-from benchmarks.silent_bugs.recordings import Recordings
-from traincheck.api import check
-from traincheck.errors import TraincheckError
-from traincheck.presets import preset_names, preset_path
-from traincheck.report.json_report import report_json
-from traincheck.schema.findings import Verdict
+from benchmarks.harness import ROOT
 
-ASKED_PERCENT = 0.3  # violated of triggered on clean pipelines, at most: as of many inputs
-RULES, PRESETS = "rules", "presets"
-# The error that ends a program, of the rank that tells it.
-_ERROR = re.compile(r"^(?:\[rank\d+\]: )?(\w*(?:Error|Exception): .+)$", re.MULTILINE)
-_PROBE = (
-    "import json, platform, torch, traincheck;"
-    "print(json.dumps({'python': platform.python_version(), 'torch': torch.__version__,"
-    " 'traincheck': traincheck.__version__}))"
-)
+ALL = ("2.4@3.10", "2.7@3.11", "2.10@3.12", "2.13@3.11", "newest@3.13")
+NEWEST = "newest"
+LEFT_OUT = ("gpu", "nightly")
+PAGE = ROOT / "docs" / "benchmark.md"
+HEADER = ("torch", "Python", "tests", "passed", "failed", "skipped", "commit", "date")
+BEGIN, END = "<!-- begin measured: versions -->\n", "<!-- end measured: versions -->\n"
+# Packages whose pinned release needs a newer torch than these, and what goes instead. A bare name
+# is installed as the others ask.
+OLDER: dict[tuple[int, int], tuple[str, ...]] = {
+    (2, 6): ("transformers<5", "huggingface-hub", "tokenizers"),
+}
+_NAME = re.compile(r"[\w.-]+")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Installation:
-    """An interpreter and what it said of itself."""
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The result of one environment. failed: names of tests; None if the run did not end."""
 
-    executable: str
-    python: str
     torch: str
+    python: str
+    tests: str
+    passed: int
+    failed: tuple[str, ...] | None
+    skipped: int
+    commit: str
+    date: str
 
-    @property
-    def name(self) -> str:
-        """A folder for its recordings: two installations of the same versions share one."""
-        return f"torch-{self.torch}-python-{self.python}"
+    def cells(self) -> tuple[str, ...]:
+        failed = "did not end" if self.failed is None else str(len(self.failed))
+        counts = (f"{self.passed:,}", failed, str(self.skipped))
+        return (self.torch, self.python, self.tests, *counts, self.commit, self.date)
 
 
-def probed(executable: str) -> Installation:
-    """Ask an interpreter for its versions.
+def requirement(torch: str) -> str:
+    """The requirement for pip: two numbers stand for their last patch release."""
+    if torch == NEWEST:
+        return "torch"
+    return f"torch=={torch}{'.*' if torch.count('.') == 1 else ''}"
+
+
+def interpreter(python: str) -> str:
+    """The command of this Python; the running one if none is named, or it is not there."""
+    command = f"python{python}"
+    try:
+        if python and harness.run([command, "-c", ""], timeout_s=60).returncode == 0:
+            return command
+    except OSError:
+        pass
+    if python and not sys.version.startswith(f"{python}."):
+        _say(f"there is no {command}: {sys.version.split()[0]} is used")
+    return sys.executable
+
+
+def constraints(torch: str) -> tuple[list[str], list[str]]:
+    """Our pins that hold with a torch, and what is installed instead of the others."""
+    have = tuple(int(number) for number in torch.split(".")[:2])
+    instead = [one for below, names in OLDER.items() if have < below for one in names]
+    free = {"torch", *(_name(one) for one in instead)}
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pins = [line for line in lines if not line.startswith("#") and _name(line) not in free]
+    return pins, instead
+
+
+def _name(requirement: str) -> str:
+    found = _NAME.match(requirement)
+    return found[0].lower() if found else ""
+
+
+def prepare(version: str, folder: Path) -> tuple[Path, str, str]:
+    """The Python of an environment with this checkout, and its versions of torch and Python.
 
     Raises:
-        SystemExit: it does not run, or has another traincheck.
+        CommandFailedError: the environment could not be made.
     """
+    torch, _, python = version.partition("@")
+    environment = folder / version
+    command = environment / "bin" / "python"
+    if not (environment / "pyvenv.cfg").exists():  # without it, its Python is the one it came from
+        _say(f"{version}: making {environment}")
+        harness.run([interpreter(python), "-m", "venv", environment]).expect()
+
+    def install(*words: str) -> None:
+        pip = [str(command), "-m", "pip", "--require-virtualenv", "install", "--quiet", *words]
+        harness.run(pip, cwd=ROOT, timeout_s=7200).expect()
+
+    install("--upgrade", requirement(torch))  # first: nothing else decides its version
+    ask = "import platform, torch; print(torch.__version__, platform.python_version())"
+    have, python = harness.run([command, "-c", ask]).expect().stdout.split()
+    have = have.partition("+")[0]
+    pins, instead = constraints(have)
+    pinned = environment / "constraints.txt"
+    pinned.write_text("\n".join([*pins, f"torch=={have}"]) + "\n", encoding="utf-8")
+    install("-c", str(pinned), "-e", ".[test,bench]", *instead)
+    return command, have, python
+
+
+def tested(
+    command: Path, tests: Sequence[str], without: Sequence[str], jobs: int
+) -> tuple[int, tuple[str, ...] | None, int]:
+    """Run tests: how many passed, names of those that failed, how many were skipped."""
+    environment = command.parents[1]
+    result = environment / "result.xml"
+    result.unlink(missing_ok=True)
+    words = [command, "-m", "pytest", "-q", "-n", str(jobs), "--dist", "worksteal"]
+    words += ["-m", " and ".join(f"not {one}" for one in without), f"--junitxml={result}", *tests]
+    path = f"{command.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    env = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1"}
+    with (environment / "tests.log").open("wb") as log:
+        subprocess.run(words, cwd=ROOT, env=env, stdout=log, stderr=log, check=False)
+    return counted(result)
+
+
+def counted(result: Path) -> tuple[int, tuple[str, ...] | None, int]:
+    """The sums of a JUnit file; a test that fails twice, in itself and after, counts once."""
     try:
-        said = json.loads(harness.run([executable, "-c", _PROBE]).expect().stdout)
-    except (OSError, harness.CommandFailedError) as error:
-        raise SystemExit(f"{executable} needs torch and traincheck: {error}") from error
-    if said.pop("traincheck") != traincheck.__version__:
-        raise SystemExit(f"{executable} has another traincheck than {sys.executable}")
-    return Installation(executable=executable, **said)
-
-
-def representative(cases: Sequence[Case]) -> list[Case]:
-    """The first case of each class, mark and launcher."""
-    first: dict[tuple[str, str, str], Case] = {}
+        cases = list(ET.parse(result).iter("testcase"))
+    except (OSError, ET.ParseError):
+        return 0, None, 0
+    names: dict[str, set[str]] = {}
     for case in cases:
-        first.setdefault((case.class_, case.mark, case.launcher), case)
-    return list(first.values())
+        name = f"{case.get('classname', '')}::{case.get('name', '')}"
+        names.setdefault(name, set()).update(child.tag for child in case)
+    failed = tuple(name for name, tags in names.items() if tags & {"failure", "error"})
+    skipped = sum("skipped" in tags for tags in names.values())
+    return len(names) - len(failed) - skipped, failed, skipped
 
 
-def reports(run: Path) -> dict[str, tuple[Report, int, int]]:
-    """By rules alone and by presets alone: the report, how many checks spoke, how many broke."""
-    found = {}
-    for mode in (RULES, PRESETS):
-        files = [] if mode == RULES else [preset_path(name) for name in preset_names()]
-        report = check(run, files, rules=mode == RULES)
-        broken = report.count(Verdict.VIOLATED)
-        document: Report = json.loads(json.dumps(report_json(report)))
-        found[mode] = (document, broken + report.count(Verdict.HELD), broken)
-    return found
+def commit() -> str:
+    """The commit of this checkout; ``+`` if a file outside of the pages was changed."""
+    git = ["git", "-C", str(ROOT)]
+    short = harness.run([*git, "rev-parse", "--short=8", "HEAD"]).stdout.strip()
+    changed = harness.run([*git, "status", "--porcelain", "--", ".", ":!docs"]).stdout.strip()
+    return short + ("+" if changed else "")
 
 
-def judged_clean(script: Path, recordings: Recordings) -> Line:
-    """A clean pipeline: what spoke, what broke, what was said."""
-    run = recordings.run(script, launcher_of(script))
-    found = reports(run)
-    _, triggered, broken = found[PRESETS]
-    alarms = {mode: judge_clean(report)["false_alarms"] for mode, (report, _, _) in found.items()}
-    return {"triggered": triggered, "broken": broken, "alarms": alarms}
-
-
-def judged_case(case: Case, recordings: Recordings) -> Line:
-    """A case: which of both finds it, and what they say of its twin."""
-    buggy = reports(recordings.run(case.buggy, case.launcher, aborts=case.aborts))
-    twin = reports(recordings.run(case.healthy, case.launcher))
-    lines = {mode: judge(case, buggy[mode][0], twin[mode][0]) for mode in (RULES, PRESETS)}
-    return {
-        "mark": case.mark,
-        "found": {mode: line["found"] for mode, line in lines.items()},
-        "alarms": {mode: line["false_alarms"] for mode, line in lines.items()},
-    }
-
-
-def outcome(name: str, judged: Callable[[], Line], plain: Callable[[], harness.Done]) -> Line:
-    """The line of a program; what fails is said in it.
-
-    plain: runs the program unrecorded, when something failed. If that fails too, it lacks what this
-    installation does not have; else the fault is ours.
-    """
-    try:
-        return {"program": name, **judged()}
-    except (harness.CommandFailedError, subprocess.TimeoutExpired, TraincheckError) as error:
-        said = str(error)
-    try:
-        done = plain()
-    except subprocess.TimeoutExpired as error:
-        return {"program": name, "error": f"{said}\nunrecorded: {error}"}
-    if done.returncode == 0:
-        return {"program": name, "error": said}
-    told = _ERROR.search(done.stderr)
-    return {"program": name, "lacks": told[1] if told else f"it ends with {done.returncode}"}
-
-
-def judged(
-    one: Installation, cases: Sequence[Case], pipelines: Sequence[Path], keep: Path, jobs: int
-) -> dict[str, Any]:
-    """Everything that an installation recorded, judged."""
-    folder = keep / one.name
-    folder.mkdir(parents=True, exist_ok=True)
-    recordings = Recordings(folder, one.executable)
-
-    def of_clean(script: Path) -> Line:
-        return outcome(
-            script.stem,
-            lambda: judged_clean(script, recordings),
-            lambda: recordings.plain(script, launcher_of(script)),
-        )
-
-    def of_case(case: Case) -> Line:
-        return outcome(
-            case.id,
-            lambda: judged_case(case, recordings),
-            lambda: recordings.plain(case.healthy, case.launcher),
-        )
-
-    with ThreadPoolExecutor(jobs) as pool:
-        clean, bugs = pool.map(of_clean, pipelines), pool.map(of_case, cases)
-        lines = {"clean": list(clean), "bugs": list(bugs)}
-    return {"python": one.python, "torch": one.torch, **sums(**lines), **lines}
-
-
-def sums(clean: Sequence[Line], bugs: Sequence[Line]) -> dict[str, Any]:
-    """Figures of an installation."""
-    ran = [line for line in clean if "triggered" in line]
-    tried = [line for line in bugs if "found" in line]
-    triggered = sum(line["triggered"] for line in ran)
-    broken = sum(line["broken"] for line in ran)
-    return {
-        "pipelines": len(ran),
-        "triggered": triggered,
-        "broken": broken,
-        "percent": round(100 * broken / max(1, triggered), 3),
-        "alarms": sum(len(x) for line in [*ran, *tried] for x in line["alarms"].values()),
-        "cases": len(tried),
-        **{f"by {mode}": sum(line["found"][mode] for line in tried) for mode in (RULES, PRESETS)},
-        "by either": sum(any(line["found"].values()) for line in tried),
-        "lacking": sum("lacks" in line for line in [*clean, *bugs]),
-        "failed": sum("error" in line for line in [*clean, *bugs]),
-    }
-
-
-COLUMNS = ("torch", "python", "pipelines", "triggered", "broken", "percent", "alarms")
-COLUMNS += ("cases", "by rules", "by presets", "by either", "lacking", "failed")
-
-
-def promises(found: Mapping[str, Any]) -> list[str]:
-    """The promises that an installation breaks, as sentences."""
-    said = []
-    if found["percent"] > ASKED_PERCENT:
-        said.append(f"{found['broken']} of {found['triggered']} invariants broken on clean runs")
-    for line in [*found["clean"], *found["bugs"]]:
-        if "error" in line:
-            said.append(f"{line['program']}: {line['error']}")
-        for alarms in line.get("alarms", {}).values():
-            said += [f"{line['program']}: false alarm: {alarm}" for alarm in alarms]
-        if line.get("mark") == RULE and not line["found"][RULES]:
-            said.append(f"{line['program']}: missed by rules")
-    return said
-
-
-def show(results: Sequence[Mapping[str, Any]]) -> None:
-    """Print the table, what is lacking, and what is broken."""
-    print(harness.table(COLUMNS, ([found[name] for name in COLUMNS] for found in results)))
-    for found in results:
-        where = f"torch {found['torch']}, Python {found['python']}"
-        for line in [*found["clean"], *found["bugs"]]:
-            if "lacks" in line:
-                print(f"{where}: not run: {line['program']}: {line['lacks']}")
-        for promise in promises(found):
-            print(f"{where}: broken: {promise}")
-
-
-def chosen(names: Sequence[str] | None, of: Mapping[str, Any]) -> list[Any]:
-    """The items with these names, or all.
+def merged(page: str, rows: Iterable[Row]) -> str:
+    """The page with these rows in its table, in the place of earlier ones of the same tests.
 
     Raises:
-        CaseError: there is no such program.
+        ValueError: it has no such table.
     """
-    unknown = sorted(set(names or ()) - set(of))
-    if unknown:
-        raise CaseError(f"there is no {', '.join(unknown)}")
-    return [value for name, value in of.items() if names is None or name in names]
+    before, begin, rest = page.partition(BEGIN)
+    table, end, after = rest.partition(END)
+    if not (begin and end):
+        raise ValueError(f"no table between {BEGIN.strip()} and {END.strip()}")
+    lines = [line.strip("|\n ").split(" | ") for line in table.splitlines()[2:] if line]
+    kept = {tuple(cells[:3]): tuple(cells) for cells in lines}
+    kept |= {row.cells()[:3]: row.cells() for row in rows}
+    order = sorted(kept.values(), key=lambda row: (_numbers(row[0]), _numbers(row[1]), row[2]))
+    head, *lines = [f"| {' | '.join(cells)} |\n" for cells in (HEADER, *order)]
+    return "".join([before, BEGIN, head, "|---" * len(HEADER), "|\n", *lines, END, after])
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", version))
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 def options_of(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -236,35 +194,40 @@ def options_of(argv: Sequence[str] | None) -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("python", nargs="+", help="interpreters with torch and traincheck")
-    parser.add_argument("--case", type=words(()), help="only cases of these ids")
-    parser.add_argument("--all", action="store_true", help="all cases, not one of each kind")
-    parser.add_argument("--clean", type=words(()), help="only these clean pipelines")
-    parser.add_argument("--jobs", type=int, default=2, help="programs at a time")
-    parser.add_argument("--keep", type=Path, help="keep recordings here, and use those that are")
-    parser.add_argument("--json", type=Path, help="write the result here")
+    parser.add_argument("versions", nargs="*", help=f"default: {' '.join(ALL)}")
+    parser.add_argument("--tests", nargs="+", default=["tests"], help="folders and files of tests")
+    parser.add_argument("--without", nargs="+", default=[], help="more markers to leave out")
+    parser.add_argument("--jobs", type=int, default=2, help="tests at a time")
+    parser.add_argument("--folder", type=Path, default=ROOT / ".versions", help="of environments")
+    parser.add_argument("--page", type=Path, default=PAGE, help="the page with the table")
     return parser.parse_args(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run what the command line asks for; 1 when a promise is broken, 2 when it cannot be run."""
+    """Run what the command line asks for."""
     options = options_of(argv)
-    cases = all_cases() if options.all or options.case else representative(all_cases())
-    try:
-        cases = chosen(options.case, {case.id: case for case in cases})
-        pipelines = chosen(options.clean, {path.stem: path for path in clean_pipelines()})
-    except CaseError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    installations = [probed(executable) for executable in options.python]
-    with tempfile.TemporaryDirectory() as scratch:
-        keep = options.keep or Path(scratch)
-        results = [judged(one, cases, pipelines, keep, options.jobs) for one in installations]
-    show(results)
-    harness.write_json(
-        options.json, {"machine": harness.describe_machine(), "installations": results}
-    )
-    return int(any(promises(found) for found in results))
+    without = [*LEFT_OUT, *options.without]
+    tests = ", ".join([" ".join(options.tests), *(f"not {one}" for one in options.without)])
+    status = 0
+    for version in options.versions or ALL:
+        at = commit()
+        try:
+            command, torch, python = prepare(version, options.folder.absolute())
+        except harness.CommandFailedError as error:
+            _say(f"{version}: {error}")
+            status = 2
+            continue
+        passed, failed, skipped = tested(command, options.tests, without, options.jobs)
+        date = time.strftime("%Y-%m-%d")
+        row = Row(torch, python, tests, passed, failed, skipped, at, date)
+        _say(
+            "\n".join([*(f"{version}: failed: {name}" for name in failed or ()), str(row.cells())])
+        )
+        page = merged(options.page.read_text(encoding="utf-8"), [row])
+        options.page.write_text(page, encoding="utf-8")  # at once: a run may take hours
+        if failed != ():
+            status = max(status, 1)
+    return status
 
 
 if __name__ == "__main__":

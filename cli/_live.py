@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -106,9 +107,9 @@ class LiveCheck:
         self._ended.set()
         try:
             self._thread.join(_PATIENCE_S)
-            if self._thread.is_alive():
+            if self._thread.is_alive() and sys.stderr.isatty():  # for somebody who can press it
                 write_message("checking the rest of the trace; press Ctrl-C to skip it")
-                self._thread.join()
+            self._thread.join()
         except KeyboardInterrupt:
             self._is_abandoned = self._is_partial = True
             self._thread.join()

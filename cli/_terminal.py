@@ -12,6 +12,7 @@ from rich.text import Text
 from traincheck.report.lines import COLOURS, page, paragraph
 from traincheck.report.text_report import one_line
 from traincheck.schema.findings import Verdict
+from traincheck.schema.printable import printable
 from traincheck.schema.words import counted
 
 from ._broken_pipe import ignore_closed_stderr, line_start
@@ -45,7 +46,8 @@ def write_finding(finding: Finding, *, is_written: bool = True) -> bool:
     """Write a line for a finding as it comes. Advice can wait for the end; False is returned."""
     if finding.severity == "info":
         return False
-    line = Text(one_line(finding))
+    more = f": {finding.observed}" if finding.provisional else ""  # it asks for a look at once
+    line = Text(printable(f"{one_line(finding)}{more}"))
     line.highlight_words([f"{finding.code} {finding.severity}"], COLOURS[finding.severity])
     write_message(line, is_written=is_written)
     return True

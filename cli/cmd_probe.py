@@ -15,6 +15,7 @@ import click
 
 from traincheck.schema.findings import FINDINGS
 from traincheck.schema.layout import PROBED
+from traincheck.schema.probes.names import Status
 
 from . import _completion
 from ._broken_pipe import ignore_closed_stderr, line_start
@@ -23,6 +24,7 @@ from ._outputs import report_option, reports_of, require_writable, write_report
 from ._page import html_option, write_page
 from ._program_args import PROGRAM, ProgramCommand, check_command_line, program_command
 from .details.stop_at import StopAt
+from .main import OUR_BUG
 
 if TYPE_CHECKING:
     from traincheck.check.engine import Engine
@@ -75,10 +77,10 @@ def probe(ctx: click.Context, /, **options: Any) -> int:
     Exit status, the first that applies:
       1  findings at or above --fail-on
       n  exit status of the program, if it is not 0 and no experiment ended it
+      3  a bug of traincheck, also in an experiment
       4  nothing was checked: no experiment could be made
       0  none of these
       2  bad input or usage; the program was not started
-      3  a bug of traincheck
     """  # noqa: D301  # click reads the escape
     from traincheck.collect.launch.launcher import launch, new_run_id
     from traincheck.collect.launch.settings import Settings
@@ -117,9 +119,11 @@ def probe(ctx: click.Context, /, **options: Any) -> int:
     for sink, path in sinks:
         write_report(report, sink, path)
     write_page(options["html"], directory, report=report)
-    if report.exit_status == FINDINGS or stopper.has_stopped:
-        return report.exit_status
-    return outcome.exit_status or report.exit_status
+    is_ours = any(event.status == Status.FAILED for event in live.watched.probes)
+    status = OUR_BUG if is_ours and report.exit_status != FINDINGS else report.exit_status
+    if status == FINDINGS or stopper.has_stopped:
+        return status
+    return outcome.exit_status or status
 
 
 def _engine(options: dict[str, Any], config: Config) -> Engine:

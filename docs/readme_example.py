@@ -20,8 +20,6 @@ ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "docs" / "worked-example.md", ROOT / "README.md")  # in this order, in one folder
 FOLDER = "/home/you"  # represents the folder in which the example ran
 _FENCE = re.compile(r"^```(python|bash|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-# A message for users who wait: on a slow machine only.
-_PATIENCE = re.compile(r"^traincheck: checking .*; Ctrl-C leaves it out\n", re.MULTILINE)
 _FILE_NAME = re.compile(r"# (\S+\.py)\n")
 _CUT = "...\n"
 
@@ -51,7 +49,7 @@ def run(commands: str, folder: Path) -> str:
     )
     if done.returncode not in (0, 1):
         done.check_returncode()
-    lines = _PATIENCE.sub("", done.stdout).replace(str(folder), FOLDER).splitlines()
+    lines = done.stdout.replace(str(folder), FOLDER).splitlines()
     return "\n".join(line.rstrip() for line in lines).strip("\n") + "\n"
 
 

@@ -55,6 +55,7 @@ def main() -> None:
             optimizer.step()
         if distributed.get_rank() == 0:
             print(f"epoch {epoch}: loss {loss.item():.3f}")
+    distributed.monitored_barrier()  # a model that is freed right after an exchange may hang
     distributed.destroy_process_group()
 
 

@@ -128,6 +128,7 @@ def test_its_steps_do_what_it_says(page: str, tmp_path: Path) -> None:
     assert perform(page, copied(tmp_path)) == []
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("page", PAGES)
 def test_without_a_row_of_a_table_they_do_not(page: str, tmp_path: Path) -> None:
     row = [step for step in steps(page) if step.kind == "diff"][-1]

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests import warm
 from tests.builders import healthy_run
 from traincheck.cli import main as entry
 from traincheck.store.writer import TraceWriter
@@ -48,16 +49,11 @@ for _ in range(given.steps):
 
 def bash(command: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run a command where `traincheck` and `torchrun` are those of this interpreter."""
-    tools = folder / ".tools"
-    tools.mkdir(exist_ok=True)
-    modules = {"traincheck": "traincheck", "torchrun": "torch.distributed.run"}
-    for name, module in modules.items():
-        (tools / name).write_text(f'#!/bin/sh\nexec {sys.executable} -m {module} "$@"\n')
-        (tools / name).chmod(0o755)
+    path = os.pathsep.join((str(warm.commands()), str(folder / ".tools"), os.environ["PATH"]))
     return subprocess.run(
         ["bash", "-e", "-o", "pipefail", "-c", command],
         cwd=folder,
-        env={**os.environ, "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}", **environment},
+        env={**os.environ, "PATH": path, **environment},
         capture_output=True,
         text=True,
         check=False,

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.together import together
 from traincheck.check.suppression.policy import Suppression
 from traincheck.config import CollectConfig, Config, load_config, read_collect
 from traincheck.errors import UsageError
@@ -154,7 +155,7 @@ KEYS = ("select", "ignore", "fail_on", "suppress", "rules", "collect")
 WITHIN = [f"collect.{key}" for key in CollectConfig.__struct_fields__]
 
 
-@pytest.mark.parametrize("key", [*KEYS, *WITHIN, "rules.TC1", "rules.TC1.ratio"])
+@together("key", [*KEYS, *WITHIN, "rules.TC1", "rules.TC1.ratio"])
 @pytest.mark.parametrize("value", ["1", "-0.5", '"x"', "true", "[1]", "[[]]", "[{}]", "{a=1}"])
 def test_any_value_is_taken_or_named(config, key: str, value: str) -> None:
     path = config(f"{key} = {value}")

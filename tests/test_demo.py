@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks.lab import alarms
+from tests import warm
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 BUILT = "    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)\n"
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 
 def shell(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    path = f"{warm.commands()}{os.pathsep}{os.environ['PATH']}"
     return subprocess.run(
         command,
         cwd=folder,

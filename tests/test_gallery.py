@@ -57,8 +57,6 @@ def telling(output: str) -> list[str]:
     """
     kept, is_summary = [], False
     for line in output.splitlines():
-        if line.startswith("traincheck: checking the rest"):  # the check was behind the program
-            continue
         if line.startswith(("  watched ", "run  ", "  probed ")):
             is_summary = True
         elif not line.strip() or line.startswith(("$ ", "In [")):

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.banned_words import BANNED_WORD
+from tests.together import together
 
 ROOT = Path(__file__).parents[1]
 MOST_WORDS = 40
@@ -72,12 +73,12 @@ def banned(texts: Iterator[str]) -> list[str]:
     return [text for text in texts if BANNED_WORD.search(text)]
 
 
-@pytest.mark.parametrize("page", [path.relative_to(ROOT).as_posix() for path in pages()])
+@together("page", [path.relative_to(ROOT).as_posix() for path in pages()])
 def test_a_page_has_no_banned_word(page: str) -> None:
     assert not banned(sentences(prose((ROOT / page).read_text(encoding="utf-8"))))
 
 
-@pytest.mark.parametrize("page", [path.relative_to(ROOT).as_posix() for path in pages()])
+@together("page", [path.relative_to(ROOT).as_posix() for path in pages()])
 def test_a_page_has_no_endless_sentence(page: str) -> None:
     text = prose((ROOT / page).read_text(encoding="utf-8"))
     assert not [one for one in sentences(text) if len(one.split()) > MOST_WORDS]

@@ -10,6 +10,8 @@ import pytest
 
 from traincheck.cli.main import main as group
 
+pytestmark = pytest.mark.real_process
+
 HEAVY = ("torch", "pandas", "pyarrow", "numpy", "sklearn")
 ENTRIES = {
     "traincheck": "main",

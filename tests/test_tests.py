@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.golden import TEXTS
+from tests.together import together
 
 TESTS = Path(__file__).parent
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -158,7 +159,7 @@ def test_a_sentence_that_is_compared_is_found() -> None:
 HELPERS = [path for path in sorted(TESTS.rglob("*.py")) if not path.name.startswith("test_")]
 
 
-@pytest.mark.parametrize("path", HELPERS, ids=lambda path: path.relative_to(TESTS).as_posix())
+@together("path", HELPERS, ids=lambda path: path.relative_to(TESTS).as_posix())
 def test_helpers_are_typed(path: Path) -> None:
     untyped = [
         function.name

@@ -4,9 +4,22 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+import torch
+
 from benchmarks import harness
 from traincheck.schema.events import Event
 from traincheck.store.reader import TraceReader
+
+needs_dtensors = pytest.mark.skipif(
+    torch.__version__ < (2, 5), reason="DTensors of torch 2.4 hang in every other run over gloo"
+)
+needs_fully_shard = pytest.mark.skipif(
+    torch.__version__ < (2, 6), reason="torch before 2.6 has fully_shard for GPUs only"
+)
+needs_replicas = pytest.mark.skipif(
+    torch.__version__ < (2, 8), reason="fully_shard of torch 2.7 averages replicas, gloo cannot"
+)
 
 HEAD = """
 import sys

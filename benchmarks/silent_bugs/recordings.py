@@ -21,14 +21,10 @@ _TIMEOUT_S = 120
 
 
 class Recordings:
-    """Runs by script, view and seed, in one folder; threads may share one.
+    """Runs by script, view and seed, in one folder; threads may share one."""
 
-    python: the interpreter that runs the programs, with traincheck beside it.
-    """
-
-    def __init__(self, folder: Path, python: str = sys.executable) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.python = python
 
     def run(
         self,
@@ -56,25 +52,17 @@ class Recordings:
 
         def record(out: Path) -> None:
             done = harness.collect(
-                words_of(staged / _program(script), launcher, self.python),
+                words_of(staged / _program(script), launcher),
                 out,
                 env={"BENCH_RESEEDING": reseeding},
                 rules=view == "rules",
                 more=["--quiet", *more],
                 timeout_s=_TIMEOUT_S,
-                python=self.python,
             )
             if not (aborts and out.is_dir()):
                 done.expect()
 
         return made_once(self.folder / f"{name}-{view}{''.join(more)}", record)
-
-    def plain(self, script: Path, launcher: str) -> harness.Done:
-        """The program alone, unrecorded."""
-        return harness.run([*self._before(launcher), script], timeout_s=_TIMEOUT_S)
-
-    def _before(self, launcher: str) -> tuple[str, ...]:
-        return (self.python, *(_TORCHRUN if launcher == "torchrun" else ()))
 
     def invariants(self, runs: Sequence[Path]) -> Path:
         """The common properties of these runs."""
@@ -87,9 +75,9 @@ class Recordings:
         return checked(run, invariants, rules=invariants is None)
 
 
-def words_of(script: Path, launcher: str, python: str = sys.executable) -> list[str | Path]:
+def words_of(script: Path, launcher: str) -> list[str | Path]:
     """The command that starts a program."""
-    return [python, *(_TORCHRUN if launcher == "torchrun" else ()), script]
+    return [sys.executable, *(_TORCHRUN if launcher == "torchrun" else ()), script]
 
 
 def _program(script: Path) -> str:

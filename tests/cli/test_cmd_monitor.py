@@ -92,7 +92,7 @@ def test_differences_to_the_start(recorded, tmp_path: Path) -> None:
     assert "RCC (W_t-W_0)x_t" in done.stderr
     one = read_run(folder / "start")
     assert one["activation_difference/Net/rms"][0] == 0 < one["activation_difference/Net/rms"][5]
-    launch = [command("torchrun"), "--nproc-per-node", "2", "--master-port", "29534", "train.py"]
+    launch = [command("torchrun"), "--standalone", "--nproc-per-node", "2", "train.py"]
     run(tmp_path, "monitor", "-o", "two", *words, "--", *launch)
     two = read_run(tmp_path / "two")
     assert one.keys() == two.keys()
@@ -103,7 +103,7 @@ def test_differences_to_the_start(recorded, tmp_path: Path) -> None:
 def test_two_ranks_equal_one(recorded, tmp_path: Path) -> None:
     folder = recorded[0]
     asked = [word for text in METRICS for word in ("--metrics", text)]
-    launch = [command("torchrun"), "--nproc-per-node", "2", "--master-port", "29533", "train.py"]
+    launch = [command("torchrun"), "--standalone", "--nproc-per-node", "2", "train.py"]
     done = run(tmp_path, "monitor", "-o", "two", "--every", "1", *asked, "--", *launch)
     assert "no metrics" not in done.stderr, done.stderr
     one, two = read_run(folder / "one"), read_run(tmp_path / "two")

@@ -56,6 +56,22 @@ def test_a_program_that_cannot_be_copied_checks_nothing(tmp_path: Path) -> None:
     assert "the model is compiled" in " ".join(done.stderr.split())
 
 
+BROKEN = """
+import functools
+from traincheck.collect.probes.experiments import row_mixing
+row_mixing.distance = functools.partial(int, "no number")
+"""
+
+
+def test_a_fault_of_ours_in_an_experiment_has_the_status_of_our_faults(tmp_path: Path) -> None:
+    done = probe(tmp_path, more=BROKEN, dim="1, keepdim=True", steps="1_000_000_000")
+    assert done.returncode == 3, done.stderr
+    text = " ".join(done.stderr.split())
+    assert "failed a bug in traincheck: TypeError" in text or "a bug in traincheck: Val" in text
+    assert text.count("report it") == 1
+    assert "the gradient is that of the loss: Net" in text
+
+
 def test_a_program_that_is_too_short_says_so(tmp_path: Path) -> None:
     done = probe(tmp_path, "--continue", steps="2")
     assert done.returncode == 4, done.stderr

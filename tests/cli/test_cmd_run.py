@@ -372,6 +372,7 @@ def test_checkpoints_that_were_written_since_an_error_are_named(run, capsys, wor
     assert "out/0.pt" not in said
 
 
+@pytest.mark.real_process
 def test_halt_stops_the_processes_of_the_run_and_no_others(tmp_path) -> None:
     ours = {**os.environ, "TRAINCHECK_SETTINGS": json.dumps({"directory": str(tmp_path)})}
     program, child = (subprocess.Popen(SLEEPER, env=ours) for _ in range(2))
@@ -405,7 +406,7 @@ def test_halt_ends_what_does_not_listen(tmp_path) -> None:
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 300
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -519,3 +520,93 @@ def test_a_rank_that_leaves_the_other_waiting(tmp_path, how, words, said) -> Non
     assert f"TC415 error at step 2: {said}" in done.stderr  # in the summary
     if how == "raises":
         assert "Fix the ValueError of rank 1" in done.stderr
+
+
+QUIET = """
+import datetime, os, signal, sys, threading, time, torch
+import torch.distributed as dist
+from torch import nn
+
+where = sys.argv[1]
+dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=20))
+held = threading.Lock()
+
+
+def quiet(place, *_):
+    if (where, dist.get_rank(), step) != (place, 1, 7):
+        return
+    if where == "lock":
+        held.acquire()
+    actions = {"stopped": signal.SIGSTOP, "killed": signal.SIGKILL}
+    if where in actions:
+        os.kill(os.getpid(), actions[where])
+    else:
+        time.sleep(120)
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 3)
+
+    def forward(self, x):
+        quiet("forward")
+        return self.layer(x)
+
+
+def batches():
+    for _ in range(12):
+        quiet("loader")
+        yield torch.randn(16, 8), torch.randint(0, 3, (16,))
+
+
+held.acquire()
+step = 0
+net = Net()
+net.layer.weight.register_hook(lambda gradient: quiet("gradient hook"))
+net.layer.register_forward_hook(lambda *_: quiet("hook"))
+model = nn.parallel.DistributedDataParallel(net)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step, (x, y) in enumerate(batches()):
+    for place in ("step", "lock", "stopped", "killed"):
+        quiet(place)
+    if where == "left" and dist.get_rank() == 1 and step == 7:
+        break
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(model(x), y).backward()
+    optimizer.step()
+    with torch.no_grad():
+        net(x)
+        quiet("evaluation")
+"""
+
+
+@pytest.mark.parametrize("where", ["gradient hook", "killed"])
+def test_a_rank_that_goes_quiet_is_named(tmp_path, where) -> None:
+    """No call of torch comes before: what it did last is on disk all the same."""
+    _goes_quiet(tmp_path, where)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    "where", ["step", "forward", "loader", "hook", "evaluation", "lock", "stopped", "left"]
+)
+def test_a_rank_that_goes_quiet_elsewhere_is_named(tmp_path, where) -> None:
+    _goes_quiet(tmp_path, where)
+
+
+def _goes_quiet(tmp_path: Path, where: str) -> None:
+    (tmp_path / "quiet.py").write_text(QUIET)
+    argv = [harness.command("torchrun"), "--nproc-per-node", "2", "--standalone", "quiet.py", where]
+    done = harness.run(
+        [harness.command("traincheck"), "run", "--stall-timeout", "5", "--", *argv], cwd=tmp_path
+    )
+    states = {"killed": "died or hung", "left": "ended"}
+    said = f"TC415 error: Rank 1 {states.get(where, 'is silent')}, and others wait for it"
+    live, found, _ = done.stderr.partition(said)
+    assert found, done.stderr
+    assert "findings in" not in live, "while the run went on, or at its end"
+    if where not in states:
+        place = r"DistributedDataParallel \(inside backward\) \((/\S*/)?quiet\.py:\d+\)"
+        assert re.search(place, done.stderr), done.stderr
+        assert "rank 1 has recorded nothing for " in done.stderr

@@ -7,17 +7,15 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.builders import TraceBuilder, healthy_run
+from tests.builders import healthy_run
 from tests.live.runs import BROKEN, checked_by, norms_at, write
 from tests.live.terminal import Terminal
 from traincheck.cli.main import BAD_USAGE, main
-from traincheck.schema.codec import encode
 from traincheck.store.manifest import Manifest, write_manifest
 
 SIZES = [(80, 24), (200, 50)]
@@ -135,44 +133,6 @@ def test_a_trace_that_is_removed_ends_nothing(run: Path) -> None:
         terminal.until_shown("removed")
         terminal.type("q")
         assert terminal.end() == 0
-
-
-@pytest.mark.slow
-def test_it_is_at_most_a_second_behind(tmp_path: Path) -> None:
-    """Steps of 200 events, 5,000 events a second, beside whatever else this machine does."""
-    events = TraceBuilder(pid=1).process().model().optimizer().steps(1).build()
-    run = write(tmp_path / "run", events)
-    written: list[float] = []
-    is_done = threading.Event()
-
-    def train() -> None:
-        number, begin = len(events), time.monotonic()
-        with (run / "events-r0-p1-t0.jsonl").open("ab", buffering=0) as file:
-            for step in range(1, 200):
-                norms = norms_at(step, {f"Net.b{n}": 1.0 for n in range(199)})
-                now_ns = time.monotonic_ns()
-                made = [e.replace(seq=number + n, time_ns=now_ns) for n, e in enumerate(norms)]
-                file.write(b"".join(encode(event) + b"\n" for event in made))
-                number += len(made)
-                written.append(time.monotonic())
-                time.sleep(max(0.0, begin + 0.04 * step - time.monotonic()))
-        is_done.set()
-
-    with Terminal(["top", str(run)], 80, 24) as terminal:
-        terminal.until_shown("step 0")
-        writer = threading.Thread(target=train)
-        writer.start()
-        lags = []
-        while not is_done.is_set():
-            terminal.read(0.05)
-            found = re.search(r"step (\d+)", terminal.text)
-            step = int(found[1]) if found else 0
-            if step + 2 < len(written):  # a step is complete when the next one has begun
-                lags.append(time.monotonic() - written[step + 1])
-        writer.join()
-    lags.sort()
-    assert len(lags) > 20
-    assert lags[len(lags) // 2] < 1.0
 
 
 def test_without_a_terminal_it_prints_once(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

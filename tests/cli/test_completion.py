@@ -85,7 +85,7 @@ SETUP = {"bash": "", "zsh": "autoload -Uz compinit; compinit -u; "}
     ],
 )
 def test_a_shell_completes(shell: str, typed: str, completed: str, tmp_path: Path) -> None:
-    if shutil.which(shell) is None:
+    if shutil.which(shell) is None and "CI" not in os.environ:
         pytest.skip(f"{shell} is not installed")
     (tmp_path / "here").mkdir()
     for name, function in (("traincheck", "main"), ("traincheck-check", "check_main")):

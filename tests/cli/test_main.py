@@ -190,6 +190,7 @@ def test_the_group_lists_and_finds_its_commands() -> None:
     assert entry.main.commands["collect"] is entry.load("collect")
 
 
+@pytest.mark.real_process
 def test_help_lists_every_command_without_loading_one() -> None:
     code = f"{ENTRY[:-17]}\ntry: main()\nfinally: print([m for m in sys.modules if '.cmd_' in m])"
     done = subprocess.run(

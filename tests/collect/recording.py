@@ -7,11 +7,24 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from traincheck.collect.launch.settings import Settings
 from traincheck.collect.session.session import Session
+from traincheck.collect.tensors.autograd_graph import IS_TOLD
 from traincheck.schema.codec import decode
 from traincheck.schema.events import Event
 from traincheck.schema.layout import EVENT_GLOB, parse_event_file_name
+
+# Some observers read sizes from the nodes of the autograd graph, and are off where torch has none.
+_REASON = "nodes of this torch tell no sizes"
+needs_sizes = pytest.mark.skipif(not IS_TOLD, reason=_REASON)
+
+
+def skip_without_sizes() -> None:
+    """For helpers of tests: end the test where `needs_sizes` would."""
+    if not IS_TOLD:
+        pytest.skip(_REASON)
 
 
 class Recording:

@@ -10,15 +10,14 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from tests.collect.recording import Recording, recording
+from tests.collect.recording import Recording, needs_sizes, recording
 from traincheck.collect.observers import attention_softmax
 from traincheck.schema.claims import Needs
 from traincheck.schema.observations.attention_softmax import AttentionSoftmax
 
 Tensor = torch.Tensor
 Weigh = Callable[[Tensor, Tensor, Tensor], Tensor]
-KNOWS = hasattr(torch._C._FunctionBase, "_input_metadata")
-pytestmark = pytest.mark.skipif(not KNOWS, reason="this torch does not tell sizes")
+pytestmark = needs_sizes
 HEADS, TIME, SIZE = 2, 6, 8
 
 

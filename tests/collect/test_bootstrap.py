@@ -17,6 +17,8 @@ import pytest
 from traincheck.collect.launch.launcher import BOOTSTRAP, child_environment
 from traincheck.collect.launch.settings import Settings
 
+pytestmark = pytest.mark.real_process
+
 TORCH = "IS_COMPLETE = False\nimport torch.part\nIS_COMPLETE = True\n"
 SESSION = """
 import json, os, sys
@@ -83,7 +85,7 @@ class Place:
             capture_output=True,
             text=True,
             check=False,
-            timeout=60,
+            timeout=300,
         )
 
 

@@ -13,15 +13,14 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from tests.collect.recording import Recording, recording
+from tests.collect.recording import Recording, needs_sizes, recording
 from traincheck.collect.observers import loss_broadcast
 from traincheck.collect.observers.loss_broadcast import LossBroadcastObserver
 from traincheck.schema.claims import Needs
 from traincheck.schema.observations.loss_broadcast import LossBroadcast
 
 Tensor = torch.Tensor
-KNOWS = hasattr(torch._C._FunctionBase, "_input_metadata")
-pytestmark = pytest.mark.skipif(not KNOWS, reason="this torch does not tell sizes")
+pytestmark = needs_sizes
 
 
 def told(run: Recording) -> list[dict[str, object]]:

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from tests.collect.checksum_reference import reference
 from tests.collect.recording import Recording, recording
 from traincheck.collect.instruments.checksums import Checksums
-from traincheck.collect.tensors import checksum_numbers
+from traincheck.collect.tensors import sums
 from traincheck.collect.tensors.checksum_numbers import numbers_of
 from traincheck.collect.tensors.checksum_snapshot import ChecksumSnapshot
 from traincheck.collect.tensors.fingerprint import fingerprint
@@ -89,7 +89,7 @@ def test_pieces_give_the_numbers_of_the_whole(monkeypatch: pytest.MonkeyPatch) -
     torch.manual_seed(0)
     tensor = torch.randn(1000) + 3
     whole = recorded(tensor)
-    monkeypatch.setattr(checksum_numbers, "_PIECE", 64)
+    monkeypatch.setattr(sums, "_WIDE_PIECE", 64)
     agree(recorded(tensor), whole, 1e-12)
 
 

@@ -175,7 +175,7 @@ def moments(run: Recording) -> dict[str, list[Any]]:
 def test_states_of_all_generators_at_each_moment(tmp_path: Path) -> None:
     def save(**_: Any) -> None:
         torch.save({"rng": torch.get_rng_state()}, tmp_path / "rng.pt")
-        torch.load(tmp_path / "rng.pt")
+        torch.load(tmp_path / "rng.pt", weights_only=True)
 
     run = recorded(tmp_path / "run", at("updated", 1, save))
     found = moments(run)

@@ -42,6 +42,8 @@ GUARDS = frozenset(
         "observers.dataset_reads.DatasetReadObserver._see",
         "observers.epoch_orders.EpochOrderObserver._after",
         "observers.epoch_orders.EpochOrderObserver._before",
+        "observers.import_hook.ImportHook.find_spec",
+        "observers.hyperparameters._Old.__call__",  # does nothing
         "observers.origins.embedding_rows.EmbeddingRowObserver._guarded",
         "observers.origins.followed_loads.FollowedLoadObserver._guarded",
         "observers.state_dicts.StateDictObserver._remember",
@@ -161,7 +163,10 @@ def broken(*args: Any, **kwargs: Any) -> Any:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     ("train", "every", "least"),
-    [pytest.param(train, 1, 150, id="all"), pytest.param(train_at_length, 7, 100, id="some steps")],
+    [
+        pytest.param(train, 1, 150, id="all"),
+        pytest.param(train_at_length, 7, 100, id="some steps", marks=pytest.mark.nightly),
+    ],
 )
 def test_whatever_of_ours_fails_training_goes_on(tmp_path, train, every, least):
     plain = train()

@@ -413,6 +413,7 @@ def test_equal_rows_have_equal_fingerprints():
     assert one == three != two
     assert row_fingerprints(batch.flip(0), 2) == [three, two]
     assert row_fingerprints(torch.empty(0, 2), 10) == []
+    assert len(set(row_fingerprints(torch.empty(3, 0), 2))) == 1, "rows without elements are alike"
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex64, torch.bool])

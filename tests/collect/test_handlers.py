@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.together import together
 from traincheck.handlers import give_back, is_of_handler
 
 ROOT = Path(__file__).parents[2] / "traincheck"
@@ -72,7 +73,7 @@ def swallowing(path: Path, source: str) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("path", IN_TRAINING, ids=lambda path: path.name)
+@together("path", IN_TRAINING, ids=lambda path: path.name)
 def test_every_clause_gives_back_what_a_handler_raised(path):
     source = path.read_text(encoding="utf-8")
     assert not swallowing(path, source)

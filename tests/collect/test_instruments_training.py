@@ -500,6 +500,7 @@ print(sys.modules[model.__module__].__loader__, sys.modules[model.__module__].__
 """
 
 
+@pytest.mark.real_process
 def test_clipping_of_a_sharded_model_is_clipping(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(CLIPS_SHARDED)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
 from typing import Any
 
@@ -18,7 +19,10 @@ from torch.nn import functional as F
 from tests.collect.recording import recording
 from traincheck.collect.instruments.optimizers import Optimizers
 from traincheck.collect.session.session import Session
-from traincheck.collect.trace_writer.emitter import HIDDEN_FILE
+from traincheck.collect.trace_writer import event_file
+from traincheck.collect.trace_writer.emitter import HIDDEN_FILE, Emitter
+from traincheck.schema.layout import EVENT_GLOB
+from traincheck.store.reader import TraceReader
 
 OURS = "/traincheck/collect/"
 
@@ -85,6 +89,14 @@ def places(program: Program, most: int) -> range:
     return range(0, found.count, -(-found.count // most) | 1)
 
 
+@pytest.fixture(params=["mapped", "written"])
+def way(request, monkeypatch) -> str:
+    """How records come into their file."""
+    if request.param == "written":
+        monkeypatch.setattr(event_file, "_can_map", lambda fd: False)
+    return request.param
+
+
 def test_numbers_go_up_where_a_handler_records(tmp_path):
     """A record that it interrupts is numbered behind its own."""
     with recording(tmp_path) as run:
@@ -98,17 +110,60 @@ def test_numbers_go_up_where_a_handler_records(tmp_path):
     assert len({e.span for e in run.of("call")}) == len(run.of("call"))
 
 
-def test_a_handler_that_writes_within_a_write_loses_and_doubles_nothing(tmp_path):
+def fill(em: Emitter) -> None:
+    """Leave no space for a record in the memory of the file."""
+    while em.file.fits(300):
+        em.event("mark", {"text": "-" * 100})
+
+
+def test_a_handler_that_writes_within_a_write_loses_and_doubles_nothing(tmp_path, way):
+    """While the memory is full, and while it is changed for the next part of the file."""
     with recording(tmp_path) as run:
-        main = Program()
-        main.step()
-        em = run.session.local.em
-        for place in range(60):
-            em.event("mark", {"text": f"{place}"})
+        em = run.session.emitter()
+        for place in range(90):
+            fill(em)
             with Interruption(em.flush, place):
+                em.event("mark", {"text": f"{place}".rjust(300)})
                 em.flush()
+            fill(em)
+            with Interruption(lambda n=place: em.event("mark", {"text": f"handler {n}"}), place):
+                em.event("mark", {"text": "-" * 300})
+                em.flush()
+        em.flush(is_last=True)
+        assert way == "mapped" or not em.file.left
+    texts = [e.text.strip() for e in run.of("mark")]
+    assert [text for text in texts if text.isdigit()] == [str(place) for place in range(90)]
+    handled = [text for text in texts if text.startswith("handler")]
+    assert len(handled) > 40
+    assert len(handled) == len(set(handled))
+    assert [e.seq for e in run.events] == list(range(len(run.events)))
+
+
+def test_a_handler_that_raises_within_a_write_loses_no_record_before_it(tmp_path, way):
+    with recording(tmp_path, must_be_whole=False) as run:
+        em = run.session.emitter()
+        for place in range(60):
+            fill(em)
+            em.event("mark", {"text": f"{place}"})
+            with Interruption(raise_deadline, place), suppress(DeadlineError):
+                em.event("mark", {"text": "-" * 300})
+                em.flush(is_last=place % 3 == 0)
     texts = [e.text for e in run.of("mark") if e.text.isdigit()]
-    assert texts == [str(place) for place in range(60)]
+    assert texts == [str(place) for place in range(60)], way
+    assert [e.seq for e in run.events] == list(range(len(run.events)))
+
+
+def test_a_record_is_in_the_file_when_it_ends(tmp_path):
+    """However large, and whatever was written before."""
+    sizes = [10, 100, event_file.WINDOW, 50, event_file.LARGE, *range(2000, 9000, 700), 1, 2]
+    with recording(tmp_path) as run:
+        em = run.session.emitter()
+        for count, size in enumerate(sizes, 1):
+            em.event("mark", {"text": "x" * size})
+            found = [e.text for e in TraceReader(tmp_path).events()][1:]
+            assert [len(text) for text in found] == sizes[:count]
+    (path,) = tmp_path.glob(EVENT_GLOB)
+    assert b"\0" not in path.read_bytes()
     assert [e.seq for e in run.events] == list(range(len(run.events)))
 
 
@@ -128,7 +183,7 @@ def state(session: Session) -> tuple[Any, ...]:
     return (
         em.busy, em.top, em.inner, em.module, em.modules, len(optimizers._stepping),
         session.steps.inside, session.clock.stage, session.recording.on, torch.is_grad_enabled(),
-        torch._C._get_torch_function_state(), session.instruments,
+        torch._C._is_torch_function_enabled(), session.instruments,
     )  # fmt: skip
 
 

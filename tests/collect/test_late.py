@@ -118,7 +118,7 @@ def test_steps_without_looks_are_taken_over_without_waiting(tmp_path, monkeypatc
         known = {
             v.name: v.digest
             for r in run.session.tracker.roots.values()
-            for _, _, v, _ in r.parameters.values()
+            for v, _ in r.parameters.variables.values()
         }
         assert known["Linear.weight"] == mix(model.weight)
         assert known["Linear.bias"] != mix(model.bias)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tests.collect.recording import Recording, recording
+from tests.collect.recording import Recording, needs_sizes, recording
 from tests.rules.provenance.losses import HEALTHY, clipped, distillation, with_unused_metrics
 from tests.rules.provenance.training import Loss, Parts, train
 from traincheck.collect.observers import loss_ledger, loss_terms
@@ -25,6 +25,7 @@ from traincheck.schema.claims import Needs, Schedule
 from traincheck.schema.observations.label_positions import LabelPositions
 from traincheck.schema.observations.loss_terms import LossSums, LossTerms
 
+pytestmark = needs_sizes
 METHODS = ("__add__", "__mul__", "__rsub__", "mean")
 
 

@@ -1,9 +1,14 @@
-"""Entropy, largest score and norms of attention by head equal those of the full matrix."""
+"""Entropy, largest score and norms of attention by head equal those of the full matrix.
+
+Where attention cannot be measured, a line names the modules.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,17 +17,17 @@ from torch import nn
 
 from tests.collect.recording import recording
 from traincheck.collect.monitor import attention
-from traincheck.collect.monitor.attention import Attention
+from traincheck.collect.monitor.attention import Attention, measured
 from traincheck.metrics.series import Metrics
 from traincheck.metrics.trace import combine
 from traincheck.schema.claims import Needs
-from traincheck.schema.metrics.requests import MonitorView, parse_requests
+from traincheck.schema.metrics.requests import ATTENTION, MonitorView, parse_requests
 
 
 def scores_of(q, k, mask=None, *, causal=False, scale=None):
     """All scores, in float64."""
     q, k = q.double(), k.double()
-    if k.size(-3) != q.size(-3):
+    if q.dim() > 2 and k.size(-3) != q.size(-3):
         k = k.repeat_interleave(q.size(-3) // k.size(-3), -3)
     scores = q @ k.transpose(-1, -2) * (1 / math.sqrt(q.size(-1)) if scale is None else scale)
     if causal:
@@ -172,3 +177,165 @@ def test_an_unedited_program(tmp_path: Path) -> None:
                 assert metrics[f"attention_{name}_norm/{key}"][step] == pytest.approx(
                     norms.mean().item(), abs=1e-5
                 )
+
+
+@pytest.mark.parametrize("sizes", [(5, 8), (3, 5, 8), (3, 2, 5, 8), (4, 3, 2, 5, 8)])
+def test_dimensions_before_heads_are_batches(sizes: tuple[int, ...]) -> None:
+    """As for the function: three dimensions have one head, and five have two of batches."""
+    torch.manual_seed(0)
+    q, k, v = torch.randn(3, *sizes)
+    heads = sizes[-3] if len(sizes) > 3 else 1
+    F.scaled_dot_product_attention(q, k, v)
+    for mask in (None, torch.ones(5, 5).tril().bool(), torch.randn(*sizes[:-1], 5)):
+        expected = scores_of(q, k, mask)
+        call = Attention.of(q, k, v, mask)
+        found = {name: values for name, _, values in measured(call, ATTENTION)}
+        count = expected[..., 0].numel() / heads
+        assert found["entropy"].shape == (2, heads)
+        assert found["entropy"][0].tolist() == [count] * heads
+        rows = entropy_of(expected).reshape(-1, heads, 5)
+        assert (found["entropy"][1] / count).tolist() == pytest.approx(
+            rows.mean((0, 2)).tolist(), abs=1e-4
+        )
+        largest = expected.reshape(-1, heads, 25).amax((0, 2))
+        assert found["max_logit"][1].tolist() == pytest.approx(largest.tolist(), rel=1e-5)
+        norms = q.norm(dim=-1).reshape(-1, heads, 5).mean((0, 2))
+        assert (found["query_norm"][1] / count).tolist() == pytest.approx(norms.tolist(), rel=1e-5)
+
+
+def test_a_batch_that_is_broadcast() -> None:
+    q, k, v = tensors()
+    expected = entropy_of(scores_of(q, k[:1]))
+    found = Attention.of(q, k[:1], v[:1]).entropy().double()
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
+
+
+def test_scores_are_exact_under_autocast() -> None:
+    q, k, v = tensors()
+    with torch.autocast("cpu", torch.bfloat16):
+        found = Attention.of(q, k, v, ALLOWED).entropy().double()
+    expected = entropy_of(scores_of(q, k, ALLOWED))
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
+
+
+PADDING = torch.tensor([[False] * 5, [False] * 3 + [True] * 2, [False] * 4 + [True]])
+LATER = torch.ones(5, 5, dtype=torch.bool).triu(1)
+WITH_WEIGHTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "defaults": ({}, {}),
+    "sequence first": ({"batch_first": False}, {}),
+    "no average": ({}, {"average_attn_weights": False}),
+    "padding": ({}, {"key_padding_mask": PADDING}),
+    "causal": ({}, {"attn_mask": LATER, "is_causal": True}),
+    "both masks": (
+        {},
+        {"attn_mask": torch.randn(6, 5, 5), "key_padding_mask": PADDING.float() * -9},
+    ),
+    "bias of keys": ({"add_bias_kv": True}, {"key_padding_mask": PADDING}),
+    "zero attention": ({"add_zero_attn": True}, {"attn_mask": LATER}),
+    "other sizes": ({"kdim": 6, "vdim": 4}, {}),
+    "no weights": ({}, {"need_weights": False}),
+}
+
+
+def attending(
+    model: nn.Module, call: Callable[[], torch.Tensor], folder: Path | None
+) -> Metrics | None:
+    """Train with a call for its loss; with a folder, monitored."""
+
+    def train() -> None:
+        torch.manual_seed(1)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for _ in range(2):
+            optimizer.zero_grad()
+            call().backward()
+            optimizer.step()
+
+    if folder is None:
+        train()
+        return None
+    view = MonitorView(requests=parse_requests(["attn:entropy,max_logit"]))
+    with recording(folder, needs=Needs(), monitor=view.to_json()) as run:
+        train()
+    assert not run.marks("fault")
+    return combine(run.events, view)
+
+
+@pytest.mark.parametrize("case", WITH_WEIGHTS)
+def test_attention_whose_weights_are_wanted(case: str, tmp_path: Path) -> None:
+    """Its numbers are those of the weights that it returns, without their dropout."""
+    made, given = WITH_WEIGHTS[case]
+    models = []
+    for folder in (None, tmp_path / "run"):
+        torch.manual_seed(0)
+        model = nn.MultiheadAttention(8, 2, dropout=0.3, **{"batch_first": True, **made})
+        q, k, v = (torch.randn(3, 5, size or 8) for size in (8, made.get("kdim"), made.get("vdim")))
+        if not made.get("batch_first", True):
+            q, k, v = (each.transpose(0, 1) for each in (q, k, v))
+        if folder is not None:
+            plain = nn.MultiheadAttention(8, 2, **{"batch_first": True, **made})
+            plain.load_state_dict(model.state_dict())
+            ask = {**given, "need_weights": True, "average_attn_weights": False}
+            weights = plain(q, k, v, **ask)[1].double()
+        found = attending(model, lambda: model(q, k, v, **given)[0].square().sum(), folder)  # noqa: B023
+        models.append(model)
+    assert found is not None
+    assert not found.notes
+    entropy = -torch.xlogy(weights, weights).sum(-1)
+    for head in range(2):
+        name = f"MultiheadAttention.head_{head}"
+        mean = entropy[:, head].mean().item()
+        assert found[f"attention_entropy/{name}"][0] == pytest.approx(mean, abs=1e-4)
+        assert found[f"attention_max_logit/{name}"][1] > -math.inf
+    for one, same in zip(*(m.parameters() for m in models)):
+        assert torch.equal(one, same)
+
+
+class HandmadeAttention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (self.q(x) @ self.k(x).transpose(-1, -2)).softmax(-1) @ x
+
+
+class Layers(nn.Module):
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__()
+        self.attention_layers = nn.ModuleList(layers)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.attention_layers:
+            x = layer(x)
+        return x
+
+
+def test_a_line_names_modules_that_are_not_measured(tmp_path: Path) -> None:
+    layer = nn.TransformerEncoderLayer(8, 2, 8, batch_first=True)
+    model = Layers(layer, HandmadeAttention())
+    x = torch.randn(3, 5, 8)
+
+    def call() -> torch.Tensor:
+        model.eval()
+        with torch.no_grad():
+            model(x)  # a fused kernel for the whole layer
+        return model.train()(x).sum()
+
+    found = attending(model, call, tmp_path / "run")
+    assert found is not None
+    assert "attention_entropy/Layers.attention_layers.0.self_attn.head_1" in found
+    start, words = "attention was not measured", "no known function of attention is called in"
+    first, second = (f"Layers.attention_layers.{index}" for index in range(2))
+    assert found.notes == [
+        f"{start}: {words} {second}",
+        f"{start} in forwards without gradients: {words} {first}, {second}",
+    ]
+
+
+@pytest.mark.parametrize("attends", [True, False])
+def test_a_line_says_that_nothing_was_measured(tmp_path: Path, attends: bool) -> None:
+    model = Layers(nn.TransformerEncoderLayer(8, 2, 8) if attends else nn.Linear(8, 8))
+    found = attending(model, lambda: model(torch.randn(3, 5, 8)).sum(), tmp_path / "run")
+    assert found is not None
+    line = "no attention was measured: no call of a known function was seen"
+    assert found.notes == ([] if attends else [line])

@@ -13,6 +13,7 @@ from torch import nn
 
 from tests.collect.recording import recording
 from tests.metrics.networks import NETWORKS, batches, loss_of, made
+from traincheck.collect.monitor.reference import Reference
 from traincheck.metrics.series import Metrics
 from traincheck.metrics.trace import combine
 from traincheck.schema.claims import Needs
@@ -83,6 +84,87 @@ def test_the_numbers_of_a_difference(tmp_path: Path) -> None:
     key = "parameter_difference/Sequential.1.weight/norm"
     assert metrics[key][1] == pytest.approx(moved.norm().item(), rel=1e-5)
     assert metrics[f"{WEIGHTS}/Sequential.0/l2norm"][1] == pytest.approx(term.item(), rel=1e-5)
+
+
+class Picky(nn.Module):
+    """Computes something else without gradients, as kernels do that round differently."""
+
+    def __init__(self, *, is_frozen: bool = False) -> None:
+        super().__init__()
+        self.fc, self.w = nn.Linear(6, 2), nn.Parameter(torch.ones(1), requires_grad=not is_frozen)
+        self.register_buffer("mean", torch.zeros(2))
+        self.last: torch.Tensor | None = None
+
+    def forward(self, x: torch.Tensor, *, fails: bool = False) -> torch.Tensor:
+        kernel = torch.is_grad_enabled() + 2 * self.w.requires_grad + 4 * x.requires_grad
+        x = x + 0 if x.is_leaf else x.mul_(1.0)
+        self.last = self.fc(x) * (1 + kernel * 1e-3)
+        self.mean = self.mean * 0.9 + self.last.mean()
+        assert not fails
+        return self.last * self.w
+
+
+@pytest.mark.parametrize("is_frozen", [False, True])
+@pytest.mark.parametrize("is_inner", [False, True])
+def test_kernels_are_those_of_the_model(tmp_path: Path, is_frozen: bool, is_inner: bool) -> None:
+    """Differences are 0 where a kernel depends on gradients of weights or inputs."""
+    torch.manual_seed(0)
+    model = Picky(is_frozen=is_frozen)
+    rows = batches("dict", 2)
+    if is_inner:
+        rows = [row.requires_grad_() for row in rows]
+    with recording(tmp_path / "run", needs=Needs(), monitor=COMPARED.to_json()) as run:
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for row in rows:
+            optimizer.zero_grad()
+            model.mean = model.mean.detach()
+            loss_of(model(row * 1.0)).backward()
+            optimizer.step()
+    metrics = combine(run.events, COMPARED)
+    assert not metrics.failed
+    for name in ("Picky", "Picky.fc"):
+        values = metrics[f"activation_difference/{name}/absmax"]
+        assert (values[0], values[1] > 0) == (0.0, True)
+    assert metrics[f"{WEIGHTS}/Picky.fc/l2norm"][0] == 0.0
+
+
+def test_the_graph_of_a_reference_is_freed() -> None:
+    """The program sees neither its hooks called nor a mode changed."""
+    model, own = Picky(), Picky().requires_grad_(False)
+    reference = Reference(own, [("", own), ("fc", own.fc)], fault=pytest.fail)
+    reference.attach()
+    packed: list[torch.Tensor] = []
+    buffer, before = own.mean, own.mean.clone()
+    with torch.autograd.graph.saved_tensors_hooks(packed.append, pytest.fail):
+        reference.run(model, (torch.ones(3, 6),), {})
+    assert not packed
+    assert torch.is_grad_enabled()
+    assert not any(p.requires_grad for p in own.parameters())
+    assert own.mean is buffer
+    assert torch.equal(buffer, before)
+    assert own.last is not None
+    assert own.last.grad_fn is None
+    (kept,) = reference.outputs["fc"]
+    assert not kept.requires_grad
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_program_that_runs_the_reference_without_gradients(fails: bool) -> None:
+    own = Picky().requires_grad_(False)
+    with torch.enable_grad():
+        expected = own(torch.ones(3, 6))
+    reference = Reference(own, [("", own)], fault=pytest.fail)
+    reference.attach()
+    with torch.no_grad():
+        try:
+            own(torch.ones(3, 6), fails=fails)
+        except AssertionError:
+            assert fails
+        else:
+            assert torch.equal(reference.outputs[""][0], expected)
+        assert not torch.is_grad_enabled()
+    reference.detach()
+    assert torch.is_grad_enabled()
 
 
 class Careless(nn.Module):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import weakref
+from collections.abc import ValuesView
 
 import pytest
 import torch
@@ -10,6 +12,7 @@ from torch import nn
 
 from tests.collect.recording import recording
 from traincheck.collect.tracking.naming import (
+    ByObject,
     Identities,
     ModelNames,
     class_of,
@@ -17,7 +20,7 @@ from traincheck.collect.tracking.naming import (
     unwrap,
     walk,
 )
-from traincheck.collect.tracking.tracked_model import TrackedModel
+from traincheck.collect.tracking.tracked_model import Slots, TrackedModel
 
 try:
     from torch.distributed.fsdp import FSDPModule
@@ -200,3 +203,57 @@ def test_names_that_wrappers_leave_in_a_table_are_taken_out():
     paths = [path for path, _ in walk(net, "Net")]
     assert paths == ["Net", *(f"Net.{path}" for path in PATHS[1:]), "Net", "Net.0", "Net.a.b"]
     assert [path for path, _ in walk(net)][-3:] == ["", "0", "a.b"]
+
+
+class Table(dict):
+    """A program's table of parts: it counts who lists it."""
+
+    listed = 0
+
+    def values(self) -> ValuesView[nn.Parameter | None]:
+        type(self).listed += 1
+        return super().values()
+
+
+def test_tables_of_a_program_are_read_without_its_methods() -> None:
+    net = Net()
+    net._parameters = Table(net._parameters)
+    root = TrackedModel(net, "Net")
+    root.consists_of(walk(net, "Net"))
+    assert root.is_current()
+    assert not Table.listed
+    net.other = nn.Parameter(torch.zeros(1))
+    assert not root.is_current(), "there is another parameter"
+    root.consists_of(walk(net, "Net"))
+    net.__dict__["_parameters"] = list(net._parameters)
+    assert not root.is_current(), "no dict any more: found, not raised"
+    assert not Table.listed
+
+
+def test_tensors_that_are_gone_are_none_and_the_others_stay_in_their_places() -> None:
+    net = nn.Linear(2, 2)
+    weight, bias = list(net.parameters())
+    places = {name: ((weakref.ref(net), name), None) for name in ("weight", "bias")}
+    slots = Slots("_parameters", places)
+    assert [one is two for one, two in zip(slots.tensors(), (weight, bias))] == [True, True]
+    del net._parameters["weight"]
+    assert slots.tensors()[0] is None
+    assert slots.tensors()[1] is bias
+    net.__dict__["_parameters"] = [weight, bias]
+    assert slots.tensors() == [None, None], "no dict any more"
+    del net
+    assert slots.tensors() == [None, None]
+
+
+def test_a_table_by_object_forgets_dead_ones_and_keeps_live_ones() -> None:
+    table = ByObject[tuple[weakref.ref[nn.Identity], int]]()
+    live = [nn.Identity() for _ in range(400)]
+    for place, thing in enumerate(live):
+        table.keep(thing, (weakref.ref(thing), place))
+    others = [nn.Identity() for _ in range(5000)]
+    refs = [weakref.ref(thing) for thing in others]
+    for ref in refs:
+        thing = others.pop(0)
+        table.keep(thing, (ref, -1))
+    assert all(table.table[id(thing)][1] == place for place, thing in enumerate(live))
+    assert len(table.table) <= 2 * len(live) + 1

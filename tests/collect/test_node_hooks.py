@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.hooks import RemovableHandle
 
-from tests.collect.recording import recording
+from tests.collect.recording import needs_sizes, recording
 from traincheck.collect.tensors.node_hooks import before_node
 
 
@@ -48,6 +48,7 @@ def test_hooks_of_the_program_stay_beside_ours() -> None:
     assert seen == ["theirs", "ours 2.0", "node", "theirs", "ours 2.0"]
 
 
+@needs_sizes
 def test_handles_of_the_program_have_the_numbers_that_they_would_have(tmp_path: Path) -> None:
     ids = torch.tensor([[1, 2, 0], [3, 4, 5]])
     first = RemovableHandle.next_id

@@ -3,29 +3,39 @@
 from __future__ import annotations
 
 import contextlib
+import logging
+import logging.handlers
 import multiprocessing
 import os
+import queue
 import random
 import subprocess
 import sys
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from tests.collect.recording import read_folder, recording
 from tests.rules.probing import classified, results, trained
-from traincheck.collect.probes import fork
+from traincheck.collect.probes import fork, laboratory
 from traincheck.collect.probes.base import Call, Experiment, Laboratory, Result, unobservable
+from traincheck.collect.probes.constants import FunctionDepth
 from traincheck.collect.probes.engine import ProbeEngine
+from traincheck.collect.probes.experiments import row_mixing
 from traincheck.collect.probes.fork import Child, Outcome, forked
 from traincheck.collect.probes.laboratory import Budget
 from traincheck.collect.probes.plan import Plan
+from traincheck.report.probe_rows import probe_rows
 from traincheck.schema.claims import Needs
 from traincheck.schema.probes.event import ProbeEvent
 
@@ -63,27 +73,48 @@ def test_a_copy_that_fails_says_why() -> None:
     assert copied(exits).reason.startswith("the program calls os.kill")
 
 
-def test_a_copy_that_hangs_is_ended() -> None:
-    outcome = copied(lambda child: time.sleep(60), limit_s=0.5)
+def computes(seconds: float) -> None:
+    until = time.process_time() + seconds
+    while time.process_time() < until:
+        pass
+
+
+def test_the_time_of_a_copy_is_that_of_its_cpu() -> None:
+    outcome = copied(lambda child: computes(60), limit_s=0.2)
     assert outcome.is_slow
-    assert "more than 0.5 s" in outcome.reason
-    assert outcome.wall_s < 30
+    assert outcome.reason == "it took more than 0.2 s of CPU"
+    assert outcome.cpu_s < 10
 
 
-def test_a_copy_that_waits_is_ended_early() -> None:
+def test_a_copy_that_sleeps_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fork, "_WAITS_S", 0.3)
+
+    def naps(child: Child) -> None:
+        while True:
+            time.sleep(0.01)
+
+    outcomes = [copied(lambda child: time.sleep(60)), copied(naps)]
+    assert all(outcome.is_slow for outcome in outcomes)
+    assert {outcome.reason for outcome in outcomes} == {"the copy waited for 0.3 s"}
+
+
+def test_a_copy_that_waits_for_a_lock_is_ended_at_once() -> None:
     lock = threading.Lock()
     lock.acquire()
     outcome = copied(lambda child: lock.acquire() and None)
-    assert outcome.is_slow
-    assert "waited" in outcome.reason
-    assert outcome.wall_s < 15
+    assert (outcome.is_stuck, outcome.is_slow) == (True, False)
+    assert outcome.reason == "the copy waits for a lock or a thread of the program"
+    assert outcome.asleep_s < fork._WAITS_S, "the system shows it"
+    assert copied(lambda child: lock.release() or child.end()).reason == ""
 
 
-def test_a_copy_that_computes_is_not_taken_for_one_that_waits() -> None:
+def test_a_copy_that_computes_is_not_taken_for_one_that_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fork, "_WAITS_S", 0.3)
+
     def body(child: Child) -> None:
-        until = time.process_time() + 3.5
-        while time.process_time() < until:
-            pass
+        computes(0.5)
         child.tell(value=1)
         child.end()
 
@@ -149,6 +180,263 @@ def test_shared_memory_is_copied() -> None:
     assert copied(body).told["sum"] == 1000
     assert float(shared.sum()) == float(plain.sum()) == 0
     assert lock.acquire(block=False)
+
+
+# -- programs with threads
+
+
+@contextlib.contextmanager
+def repeated(act: Callable[[], Any]) -> Iterator[None]:
+    """Another thread does it again and again. Threads change as often as they can."""
+    is_over, interval = threading.Event(), sys.getswitchinterval()
+
+    def run() -> None:
+        while not is_over.is_set():
+            act()
+
+    thread = threading.Thread(target=run)
+    sys.setswitchinterval(1e-6)
+    thread.start()
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(interval)
+        is_over.set()
+        thread.join()
+
+
+def matrices() -> Callable[[], Any]:
+    numbers = np.ones((256, 256))
+    return lambda: numbers @ numbers
+
+
+def layers() -> Callable[[], Any]:
+    net, x = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()), torch.ones(4, 3, 16, 16)
+    return lambda: net(x).sum().backward()
+
+
+def log() -> Callable[[], Any]:
+    handler = logging.handlers.QueueHandler(queue.Queue())
+    record = logging.makeLogRecord({"msg": "text"})
+    return lambda: (handler.handle(record), time.sleep(1e-4))
+
+
+def jobs() -> Callable[[], Any]:
+    def act() -> None:
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(zlib.compress, [bytes(1 << 12)] * 8))
+
+    return act
+
+
+def lines() -> Callable[[], Any]:
+    def act() -> None:
+        with open(os.devnull, "wb") as raw:
+            for _ in range(20):
+                raw.write(b".")
+                raw.flush()
+
+    return act
+
+
+THREADS: dict[str, Callable[[], Callable[[], Any]]] = {
+    "asleep": lambda: partial(time.sleep, 1e-4),
+    "bytecode": lambda: lambda: sum(range(100)),
+    "matrices": matrices,
+    "layers": layers,
+    "log": log,
+    "jobs": jobs,
+    "lines": lines,
+}
+
+
+@pytest.mark.parametrize("name", THREADS)
+def test_a_thread_of_the_program_does_not_keep_a_copy_waiting(name: str) -> None:
+    net, x, numbers = nn.Linear(8, 3), torch.ones(4, 8), np.ones((256, 256))
+
+    def body(child: Child) -> None:
+        (numbers @ numbers).sum()  # with threads of a library, which are not in the copy
+        loss = net(x).sum()
+        loss.backward()
+        logging.getLogger("ours").info("in a copy")
+        child.tell(loss=float(loss))
+        child.end()
+
+    with repeated(THREADS[name]()):
+        outcomes = [copied(body) for _ in range(10)]
+    assert {outcome.reason for outcome in outcomes if not outcome.is_stuck} == {""}
+    assert sum(outcome.is_stuck for outcome in outcomes) < 5
+
+
+def test_a_file_that_a_thread_writes_or_reads_meanwhile_keeps_its_place(tmp_path: Path) -> None:
+    (tmp_path / "data").write_bytes(bytes(1 << 20))
+    written: list[int] = []
+    with (
+        (tmp_path / "log").open("wb", buffering=0) as target,
+        (tmp_path / "data").open("rb", buffering=0) as source,
+    ):
+
+        def body(child: Child) -> None:
+            source.read(100)
+            computes(0.02)
+            child.end()
+
+        with repeated(lambda: (written.append(target.write(b"line\n")), source.read(1))):
+            assert {copied(body).reason for _ in range(5)} == {""}
+        assert source.tell() == len(written)
+    assert (tmp_path / "log").read_bytes() == b"line\n" * len(written)
+
+
+def test_a_copy_that_found_a_lock_closed_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock, outcomes = threading.Lock(), []
+    lock.acquire()
+
+    def once(*args: Any) -> Outcome | Child:
+        outcome = forked(*args)
+        if isinstance(outcome, Outcome):
+            outcomes.append(outcome)
+            if lock.locked():
+                lock.release()
+        return outcome
+
+    class Waiting(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with lock if not self.training else contextlib.nullcontext():
+                return super().forward(x)
+
+    monkeypatch.setattr(laboratory, "forked", once)
+    events = trained(tmp_path, Waiting(8, 3), classified, steps=3)
+    assert [outcome.is_stuck for outcome in outcomes].count(True) == 1
+    assert [event.status for event in results(events, "row_mixing")] == ["held"]
+
+
+HANDLED: list[int] = []  # descriptors; such a registration cannot be taken back
+RESTARTED: list[Callable[[], Any]] = []
+os.register_at_fork(after_in_child=lambda: [os.write(fd, b"forked") for fd in HANDLED])
+os.register_at_fork(
+    after_in_parent=lambda: [threading.Thread(target=act).start() for act in RESTARTED],
+    after_in_child=lambda: [threading.Thread(target=act).start() for act in RESTARTED],
+)
+
+
+def test_handlers_of_the_program_run_in_a_copy_that_is_separated(tmp_path: Path) -> None:
+    with (tmp_path / "log").open("wb", buffering=0) as file:
+        HANDLED.append(file.fileno())
+        try:
+            outcome = copied(lambda child: child.end())
+        finally:
+            HANDLED.clear()
+    assert outcome.reason == ""
+    assert (tmp_path / "log").read_bytes() == b""
+
+
+def test_threads_that_handlers_of_the_program_start_are_not_in_a_copy() -> None:
+    lock, in_parent = threading.Lock(), threading.Event()
+    lock.acquire()
+
+    def body(child: Child) -> None:
+        worker = threading.Thread(target=time.sleep, args=(0.01,))
+        worker.start()  # the copy may start threads itself
+        worker.join()
+        child.tell(names=[thread.name for thread in threading.enumerate()])
+        lock.acquire()
+
+    RESTARTED.extend([in_parent.set, partial(time.sleep, 0.5)])
+    try:
+        outcome = copied(body)
+    finally:
+        RESTARTED.clear()
+    assert len(outcome.told["names"]) == 1
+    assert (outcome.is_stuck, outcome.is_slow) == (True, False)
+    assert in_parent.wait(60)
+
+
+# -- whose fault it is
+
+
+def test_exceptions_of_the_program_are_not_ours() -> None:
+    inner = nn.Sequential(nn.Linear(8, 3))
+
+    def raised(act: Callable[[], Any]) -> BaseException:
+        try:
+            act()
+        except Exception as error:
+            return error
+        raise AssertionError("nothing was raised")
+
+    theirs = [
+        lambda: int("no number") + 1,  # of a lambda here, which stands for the program
+        lambda: inner(torch.ones(2, 7)),  # of torch, below a model
+        lambda: torch.ones(2, requires_grad=True).backward(),
+    ]
+    assert [fork.is_ours(raised(act)) for act in theirs] == [False] * 3
+    ours = [lambda: row_mixing.distance(1, 2), lambda: Budget().take(None)]  # type: ignore[arg-type]
+    assert [fork.is_ours(raised(act)) for act in ours] == [True] * 2
+    assert fork.described(raised(ours[0])).startswith("AttributeError: 'int' object has no")
+
+
+def test_what_passes_on_a_call_is_not_to_blame() -> None:
+    from traincheck.collect.probes.operations import Tape
+
+    net = nn.Linear(8, 3)
+
+    def body(child: Child) -> None:
+        with Tape(net):
+            torch.ones(2).view(7)
+
+    outcome = copied(body)
+    assert outcome.reason.startswith("RuntimeError was raised: shape '[7]' is invalid")
+    assert outcome.fault == ""
+
+
+class Function(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return grad * 2
+
+
+IN_C = dict.__dict__["fromkeys"]  # a `classmethod_descriptor`
+APPLIES: dict[str, tuple[Any, Any]] = {
+    "as torch has it": (None, 6.0),
+    "class method in C": (IN_C, {0: 5}),
+    "class method": (classmethod(lambda cls, x, y: cls.__name__), "Keys"),
+    "static method": (staticmethod(lambda x, y: y), 5),
+    "function": (lambda x, y: y, 5),
+    "function in C": (max, 5),
+}
+
+
+@pytest.mark.parametrize("name", APPLIES)
+def test_what_follows_custom_functions_replaces_any_kind_of_method(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given, expected = APPLIES[name]
+    depth = FunctionDepth()
+
+    class Keys(dict):  # type: ignore[type-arg]
+        pass
+
+    if given is not None:
+        monkeypatch.setattr(torch.autograd.Function, "apply", given)
+    else:  # put back what is replaced
+        monkeypatch.setattr(
+            torch.autograd.Function, "apply", torch.autograd.Function.__dict__["apply"]
+        )
+    depth.install()
+    replaced = torch.autograd.Function.__dict__["apply"]
+    if given is None:
+        assert Function.apply(torch.tensor([3.0])).item() == expected
+        assert depth.classes == ["Function"]
+    else:
+        call = replaced.__get__(None, Keys)
+        assert call([0], 5) == expected if given is IN_C else call(0, 5) == expected
+    assert depth.depth == 0
 
 
 def test_random_numbers_of_python_are_those_of_the_program() -> None:
@@ -300,7 +588,46 @@ def test_a_fault_of_ours_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         events = trained(tmp_path, net, classified, must_be_whole=False)
     assert torch.equal(nn.utils.parameters_to_vector(net.parameters()), plainly(model()))
     (first, *_) = results(events, "faulty")
-    assert "KeyError" in first.reason
+    assert first.status == "failed"
+    assert first.reason.startswith("KeyError: 'ours' at test_probes.py:")
+
+
+@pytest.mark.parametrize("target", ["row_mixing.distance", "batch_place.rows"])
+def test_a_fault_of_ours_in_a_copy_is_shown_as_ours(
+    target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = target.partition(".")[0]
+    where = f"traincheck.collect.probes.experiments.{target}"
+    net = model()
+    with monkeypatch.context() as patch:
+        patch.setattr(where, partial(int, "no number"))
+        events = trained(tmp_path, net, classified, must_be_whole=False)
+    assert torch.equal(nn.utils.parameters_to_vector(net.parameters()), plainly(model()))
+    found = list(results(events, name))
+    assert {event.status for event in found} == {"failed"}
+    assert f"at {name}.py:" in found[0].reason
+    assert {event.status for event in results(events, "gradient")} == {"held"}
+    [mark] = [e for e in events if e.kind == "mark" and e.text == "fault"]
+    assert "FailedError" in mark.data["reason"]
+    rows = list(probe_rows([event for event in events if isinstance(event, ProbeEvent)]))
+    assert [label for label, _ in rows if label in ("failed", "fix", "not observable")] == [
+        "failed",
+        "fix",
+    ]
+    assert "report it" in dict(rows)["fix"]
+
+
+def test_a_model_that_raises_in_a_copy_is_not_our_fault(tmp_path: Path) -> None:
+    class Strict(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if not self.training:
+                raise ValueError("not for evaluation")
+            return super().forward(x)
+
+    events = trained(tmp_path, Strict(8, 3), classified)
+    (first, *_) = results(events, "row_mixing")
+    assert first.status == "not_observable"
+    assert first.reason == "ValueError was raised: not for evaluation"
 
 
 def test_losses_that_differ_between_copies_are_not_compared(tmp_path: Path) -> None:

@@ -33,13 +33,13 @@ def safetensors_file(state: dict[str, Any], path: Path) -> None:
 def distributed(state: dict[str, Any], path: Path) -> None:
     from torch.distributed import checkpoint
 
-    checkpoint.save(state, checkpoint_id=str(path), no_dist=True)
+    checkpoint.save(state, checkpoint_id=str(path))
 
 
 def distributed_by_writer(state: dict[str, Any], path: Path) -> None:
     from torch.distributed import checkpoint
 
-    checkpoint.save(state, storage_writer=checkpoint.FileSystemWriter(path), no_dist=True)
+    checkpoint.save(state, storage_writer=checkpoint.FileSystemWriter(path))
 
 
 SAVERS = [torch_path, torch_file, safetensors_file, distributed, distributed_by_writer]

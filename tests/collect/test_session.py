@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import _thread
 import errno
+import fcntl
+import importlib.util
 import os
 import resource
 import subprocess
@@ -23,6 +25,7 @@ from traincheck.collect.trace_writer import event_file
 from traincheck.collect.trace_writer.event_file import reserved
 from traincheck.schema.claims import Needs
 from traincheck.schema.layout import EVENT_GLOB, storage_notes
+from traincheck.schema.torch_api import Families
 from traincheck.store.reader import TraceReader
 
 
@@ -195,21 +198,22 @@ def test_a_thread_goes_on_with_the_file_of_one_that_has_ended(tmp_path, start):
 
 def test_a_program_without_a_descriptor_left_is_told_of(tmp_path):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with recording(tmp_path, must_be_whole=False) as run:
-        F.relu(torch.ones(1))
+    with recording(tmp_path, must_be_whole=False):
         resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
         try:
-            run.session.flush()
+            F.relu(torch.ones(1))
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert len(storage_notes(tmp_path)) == 1
 
 
-@pytest.mark.parametrize("room", [0, 5_000], ids=["no room", "some room"])
-def test_a_disk_that_is_full_ends_the_recording_only(tmp_path, monkeypatch, room):
+@pytest.mark.parametrize(
+    ("is_mapped", "room"), [(False, 0), (False, 5_000), (True, 0), (True, event_file.WINDOW)]
+)
+def test_a_disk_that_is_full_ends_the_recording_only(tmp_path, monkeypatch, is_mapped, room):
     """What is missing is counted; what comes after a torn record can still be read."""
     plain = [p.tolist() for p in seeded_training().parameters()]
-    write, left = os.write, [room]
+    write, left = os.write, [0 if is_mapped else room]
 
     def full(fd, data):
         if not left[0]:
@@ -218,9 +222,18 @@ def test_a_disk_that_is_full_ends_the_recording_only(tmp_path, monkeypatch, room
         left[0] -= count
         return count
 
+    def reserve(fd, start, size):
+        if start + size > room:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        event_file_reserve(fd, start, size)
+
+    event_file_reserve = event_file._fallocate
+    if not is_mapped:
+        monkeypatch.setattr(event_file, "_can_map", lambda fd: False)
     with recording(tmp_path, must_be_whole=False) as run:
         with monkeypatch.context() as patch:
             patch.setattr(event_file, "_write", full)
+            patch.setattr(event_file, "_fallocate", reserve)
             assert [p.tolist() for p in seeded_training().parameters()] == plain
             assert run.session.recording.on is False
         train(3)  # there is room again, but what would follow the gap is no use
@@ -279,6 +292,7 @@ def seeded_training():
 
 def test_writes_go_on_after_a_short_write(tmp_path, monkeypatch):
     write = os.write
+    monkeypatch.setattr(event_file, "_can_map", lambda fd: False)
     with recording(tmp_path) as run, monkeypatch.context() as patch:
         patch.setattr(event_file, "_write", lambda fd, data: write(fd, data[:100]))
         train(5)
@@ -287,7 +301,7 @@ def test_writes_go_on_after_a_short_write(tmp_path, monkeypatch):
 
 
 def test_what_is_written_survives_a_kill(tmp_path):
-    """The kernel has each batch of records as soon as it is full; a step ends with a write."""
+    """Each record is in the file when it ends, also those of a step that has not ended."""
     code = (
         "import os, signal, sys, torch\n"
         "from traincheck.collect.session import session\n"
@@ -303,7 +317,14 @@ def test_what_is_written_survives_a_kill(tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False)
     assert done.returncode == -9
-    assert [e.step for e in read_folder(tmp_path) if e.kind == "step"] == [0, 1, 2]
+    reader = TraceReader(tmp_path)
+    events = list(reader.events())
+    assert [e.step for e in events if e.kind == "step"] == [0, 1, 2]
+    assert [e.step for e in events if getattr(e, "family", "") == Families.OPTIMIZER_STEP][-1] == 3
+    assert reader.skipped == 0
+    (process,) = run_manifest.find_processes(tmp_path)
+    path = tmp_path / process["files"][0]
+    assert process["bytes"] == len(path.read_bytes().rstrip(b"\0"))
 
 
 def test_an_argument_that_is_no_text_loses_one_record_only(tmp_path, monkeypatch):
@@ -322,9 +343,41 @@ def test_a_finder_of_imports_can_be_removed_twice():
     assert finder not in sys.meta_path
 
 
+def test_a_finder_of_imports_that_fails_leaves_the_import_as_it_is():
+    def covers(name):
+        raise ValueError(name)
+
+    faults = []
+    finder = ImportHook(covers, lambda module: None, lambda source, error: faults.append(error))
+    finder.install()
+    try:
+        assert importlib.util.find_spec("not_there") is None
+    finally:
+        finder.remove()
+    assert [str(error) for error in faults] == ["not_there"]
+
+
 def test_every_instrument_can_be_removed_twice(tmp_path):
     """One that failed too often is out before the session ends."""
     with recording(tmp_path / "run") as run:
         for instrument in run.session.installed:
             instrument.remove()
     assert run.session.installed == []
+
+
+def test_space_is_cut_off_only_where_nobody_writes(tmp_path):
+    """A process that goes on after its launcher may have closed all descriptors, and its lock."""
+    own = tmp_path / f"events-r0-p{os.getpid()}-t0.jsonl"
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    others = tmp_path / f"events-r0-p{gone.pid}-t0.jsonl"
+    for path in (own, others):
+        path.write_bytes(b"{}\n" + bytes(100))
+    manifest = run_manifest.ended({"notes": []}, tmp_path, 0)
+    assert [process["bytes"] for process in manifest["processes"]] == [3, 3]
+    assert (own.stat().st_size, others.stat().st_size) == (103, 3)
+    others.write_bytes(b"{}\n" + bytes(100))
+    with others.open("rb") as locked:
+        fcntl.flock(locked, fcntl.LOCK_EX)
+        run_manifest.ended({"notes": []}, tmp_path, 0)
+        assert others.stat().st_size == 103

@@ -243,6 +243,23 @@ def test_norms_are_taken_in_enough_precision(tmp_path, dtype):
     assert orjson.loads(texts[0]) == {"norm": pytest.approx(150000, rel=0.01), "nonfinite": 0}
 
 
+def test_each_tensor_has_its_norm_whatever_stands_beside_it() -> None:
+    learns = torch.full((4,), 2.0, requires_grad=True)
+    broken = torch.tensor([3.0, math.inf, math.nan], requires_grad=True)
+    alike = norms_of([learns, broken, learns])
+    mixed = norms_of([torch.ones(9), *ODD.values(), learns, torch.ones(4).half(), broken])
+    four, three = b'{"norm":4.0,"nonfinite":0}', b'{"norm":3.0,"nonfinite":2}'
+    assert [orjson.loads(text) for text in alike] == list(map(orjson.loads, (four, three, four)))
+    assert [orjson.loads(text) for text in mixed if text] == [
+        {"norm": 3.0, "nonfinite": 0},
+        {"norm": 4.0, "nonfinite": 0},
+        {"norm": 2.0, "nonfinite": 0},
+        {"norm": 3.0, "nonfinite": 2},
+    ]
+    assert mixed[1:-3] == [b""] * len(ODD)
+    assert norms_of([]) == []
+
+
 def test_numbers_on_a_device_are_read_when_the_records_are_written(tmp_path):
     with recording(tmp_path / "run") as run:
         em = run.session.local.em or run.session.emitter()
@@ -340,6 +357,7 @@ def test_what_weights_of_attention_leave_out(tmp_path, name, mask, told):
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype")
+@pytest.mark.filterwarnings("ignore:There is a performance drop because:UserWarning")
 def test_masks_of_attention(tmp_path):
     """Nothing is asked of tensors that have no sizes, or are within torch.func."""
     keep = torch.eye(6, dtype=torch.bool)

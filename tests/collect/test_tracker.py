@@ -676,6 +676,8 @@ def test_a_gradient_without_memory_of_its_own_is_read_by_its_parts(tmp_path):
 class Sharded:
     """A distributed tensor of a torch that cannot count over its shards."""
 
+    __module__ = "torch.distributed.tensor"  # else its methods would be code of the program
+
     def __init__(self, local):
         self._local_tensor = local
 

@@ -39,9 +39,9 @@ def test_no_number_of_a_tensor_waits_for_its_device(name, dtype):
 
 def test_a_wait_is_seen():
     tensor = torch.ones(8, device="meta")
-    with pytest.raises(RuntimeError, match="meta"):
+    with pytest.raises(RuntimeError, match=r"(?i)meta"):
         tensor.sum().item()
-    with pytest.raises(RuntimeError, match="meta"):
+    with pytest.raises(RuntimeError, match=r"(?i)meta"):
         tensor[tensor > 0]
 
 

@@ -5,11 +5,16 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import copy
+import inspect
 import io
 import itertools
 import os
+import pickle
+import re
 import sys
 import types
+import typing
 import warnings
 from pathlib import Path
 
@@ -571,6 +576,89 @@ def test_results_are_the_same_to_the_bit(tmp_path, case):
     assert len(plain) == len(traced)
     assert all(same(one, other) for one, other in zip(plain, traced))
     assert torch.equal(state, state_after)
+
+
+# -- what inspects functions
+
+
+def answer(question, function):
+    try:
+        return question(function)
+    except Exception as error:
+        return type(error), re.sub(" at 0x[0-9a-f]+", "", str(error))
+
+
+QUESTIONS = {
+    "signature": inspect.signature,
+    "hints": typing.get_type_hints,
+    "doc": lambda function: function.__doc__,
+    "name": lambda function: function.__name__,
+    "copy": lambda function: copy.copy(function) == function,
+    "deepcopy": lambda function: copy.deepcopy(function) == function,
+    "routine": inspect.isroutine,
+    "callable": callable,
+    "lost": lambda function: pickle.loads(pickle.dumps(function)) != function,
+}
+# Also of functions of C that are no methods
+OF_C = {
+    "module": lambda function: function.__module__,
+    "qualname": lambda function: function.__qualname__,
+    "repr": repr,
+    "builtin": inspect.isbuiltin,
+    "own": lambda function: function.__self__,
+    "dict": vars,
+    "text": lambda function: function.__text_signature__,
+    "arguments": inspect.getfullargspec,
+    "kind": lambda function: isinstance(function, types.BuiltinFunctionType),
+}
+# Known by the name of another attribute, which is not replaced, such as
+# `Module._wrapped_call_impl` (docs/limits.md); or methods of a generator, whose copy is another one
+ELSEWHERE = {"__call__", "__rtruediv__"} | {"seed", "setstate", "set_state"}
+
+
+def answers(places):
+    found = {}
+    for holder, attribute in places:
+        function = getattr(holder, attribute)
+        asked = {**QUESTIONS, **(OF_C if inspect.isbuiltin(function) else {})}
+        if attribute in ELSEWHERE:
+            del asked["lost"], asked["deepcopy"]
+        name = getattr(holder, "__name__", str(holder))
+        found[name, attribute] = {q: answer(ask, function) for q, ask in asked.items()}
+    return found
+
+
+@pytest.mark.parametrize("level", ["default", "deep"])
+def test_a_replaced_function_is_inspected_as_the_original(tmp_path, level):
+    session = Session(Settings(directory=str(tmp_path), run_id="r", level=level, **SETTINGS))
+    session.start()
+    try:
+        places = [
+            (each.holder, each.attribute)
+            for instrument in session.installed
+            for each in instrument.replaced
+            if callable(getattr(each.holder, each.attribute, None))
+        ]
+        during = answers(places)
+        texts = [pickle.dumps(function) for function in (F.gelu, torch.relu, F.linear)]
+        assert [pickle.loads(text) for text in texts] == [F.gelu, torch.relu, F.linear]
+        assert pickle.loads(texts[0]) is F.gelu
+        assert not any(b"traincheck" in text for text in texts)
+    finally:
+        session.stop()
+    plain = answers(places)
+    assert len(plain) > 200
+    assert {q for asked in plain.values() for q in asked} == {*QUESTIONS, *OF_C}
+    other = [
+        (place, question)
+        for place, asked in plain.items()
+        for question, found in asked.items()
+        if during[place][question] != found
+        and (question, during[place][question]) != ("lost", False)  # better than plain
+    ]
+    assert other == []
+    assert [pickle.loads(text) for text in texts] == [F.gelu, torch.relu, F.linear]
+    assert pickle.loads(texts[0]) is F.gelu
 
 
 # -- tensors that we make

@@ -9,16 +9,17 @@ import types
 import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import orjson
-import pytest
 import torch
 from torch import nn
 
 from tests.builders import healthy_run
 from tests.collect.recording import recording
+from tests.together import together
 from traincheck.check.engine import Engine
 from traincheck.collect.instruments.registry import INSTRUMENTS
 from traincheck.collect.observers.base import Hook
@@ -39,7 +40,7 @@ SOURCE = Path(inspect.getfile(Observation)).parents[2]
 HEAD = (0, 0, 3, "train", 0, "p1-t0")
 WRONG = object()  # no JSON value: of no type that a field has
 
-each = pytest.mark.parametrize("kind", OBSERVATIONS, ids=lambda kind: kind.__name__)
+each = together("kind", OBSERVATIONS, ids=lambda kind: kind.__name__)
 
 
 def example(kind: Any) -> Any:
@@ -62,6 +63,7 @@ def mark(observation: Observation, **changes: Any) -> MarkEvent:
     return MarkEvent(*HEAD, text=observation.text, data={**observation.data(), **changes})
 
 
+@cache
 def names_in(folder: str) -> set[str]:
     """All names that the modules below a folder use, also as part of an attribute."""
     return {
@@ -130,12 +132,13 @@ def test_another_mark_is_not_it(kind: type[Observation]) -> None:
     assert observed(healthy_run(2)[-1], kind) is None
 
 
-@pytest.mark.parametrize("kind", [kind for kind in OBSERVATIONS if kind.is_for_checks])
+@together("kind", [kind for kind in OBSERVATIONS if kind.is_for_checks])
 def test_without_its_instrument_its_consumers_are_not_observable(kind: type[Observation]) -> None:
     verdicts = verdicts_without(kind.instrument)
     assert {verdicts[rule.info.check_id] for rule in consumers(kind)} == {Verdict.NOT_OBSERVABLE}
 
 
+@cache
 def verdicts_without(instrument: str) -> Mapping[str, Verdict]:
     engine = Engine(rules=RULES)
     first, *rest = healthy_run(4)

@@ -13,6 +13,7 @@ import pytest
 from tests.builders import ADAM, BN_BUFFERS, MLP, MLP_BN, SGD, TraceBuilder
 from tests.checking import report_of
 from tests.rules.broken import BROKEN
+from tests.together import together
 from traincheck.rules.registry import RULES
 from traincheck.schema.codec import decode, encode
 from traincheck.schema.events import Event
@@ -22,7 +23,7 @@ from traincheck.schema.torch_api import Families
 
 RULE_TESTS = Path(__file__).parents[1] / "rules"
 
-every_rule = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.info.code)
+every_rule = together("rule", RULES, ids=lambda rule: rule.info.code)
 
 
 @every_rule

@@ -21,6 +21,7 @@ from benchmarks.field.case import (
     load_case,
     load_cases,
 )
+from tests.together import together
 
 CASES = {case.name: case for case in load_cases()}
 VALID = {
@@ -32,7 +33,7 @@ VALID = {
     "says": [["load_state_dict"], ["itself", "own"]],
 }
 
-every_case = pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
+every_case = together("case", CASES.values(), ids=lambda case: case.name)
 
 
 def test_there_are_enough_of_each() -> None:
@@ -57,7 +58,7 @@ def test_a_reader_of_the_buggy_script_is_not_told(case) -> None:
     assert not [word for word in ("# bug", "buggy", "fixme", "# wrong") if word in text]
 
 
-@pytest.mark.parametrize("path", healthy_pipelines(), ids=lambda path: path.stem)
+@together("path", healthy_pipelines(), ids=lambda path: path.stem)
 def test_a_healthy_pipeline_says_what_it_is_and_is_seeded(path) -> None:
     text = path.read_text()
     assert ast.get_docstring(ast.parse(text))

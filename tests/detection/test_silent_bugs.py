@@ -22,6 +22,7 @@ from benchmarks.silent_bugs.case import (
     load_cases,
 )
 from benchmarks.silent_bugs.recordings import Recordings
+from tests.together import together
 from traincheck.rules.registry import RULES
 
 CASES = {case.id: case for case in load_cases()}
@@ -47,7 +48,7 @@ last_step = 2
 fault = "optimizer.zero_grad() is not called"
 """
 
-every_case = pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
+every_case = together("case", CASES.values(), ids=lambda case: case.id)
 
 
 def test_there_are_enough_of_each() -> None:

@@ -123,8 +123,7 @@ def record(name: str, variant: str, folder: Path, case: Case) -> Path:
     made = folder / variant
     if case.ranks == 1:
         return record_here(CASES / f"{name}.py", [variant, str(folder)], made, case)
-    port = random.Random(f"{name}{variant}{os.getpid()}").randint(20_000, 50_000)
-    launch = (command("torchrun"), "--nproc-per-node", str(case.ranks), "--master-port", str(port))
+    launch = (command("torchrun"), "--standalone", "--nproc-per-node", str(case.ranks))
     script = str(CASES / f"{name}.py")
     words = (*COLLECT, *case.view, "-o", str(made), "--", *launch, script, variant, str(folder))
     run(words, cwd=folder, out=made).expect()

@@ -143,6 +143,7 @@ def test_what_is_shown_has_no_script_and_asks_for_nothing(notebook: dict[str, An
     assert not re.search(r"<script|https?://|<link|<img|onerror", shown)
 
 
+@pytest.mark.real_process
 def test_the_extension_loads_without_torch() -> None:
     code = (
         "import sys, traincheck; traincheck.load_ipython_extension; print('torch' in sys.modules)"

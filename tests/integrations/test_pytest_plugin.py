@@ -157,6 +157,7 @@ def test_every_test_was_run(outcomes: dict[str, str]) -> None:
     assert set(outcomes) == set(OUTCOMES)
 
 
+@pytest.mark.real_process
 def test_pytest_finds_the_plugin_by_its_entry_point() -> None:
     (target,) = PROJECT["project"]["entry-points"]["pytest11"].values()
     code = f"import sys, {target}; print('torch' in sys.modules, 'pandas' in sys.modules)"

@@ -343,7 +343,7 @@ def test_what_was_checked_takes_no_room(tmp_path, monkeypatch) -> None:
         for _ in range(10):
             loop(net, optimizer, 5)
             (file,) = tmp_path.glob("*/events-*")
-            assert file.stat().st_size < 20_000
+            assert len(file.read_bytes().rstrip(b"\0")) < 20_000
         loop(net, optimizer, 5, broken=True)
     assert codes(run) == [("TC201", 50)]
     assert run.report().steps == 55

@@ -23,7 +23,7 @@ VIEW = MonitorView(
             f"act:{ALL}",
             f"in:{ALL}",
             "act_grad:rms,mean,absmax",
-            "param:norm,mean,std,count",
+            "param:norm,mean,std,skewness,kurtosis,count",
             "grad:norm,mean,absmax,zeros",
             "clip:norm,mean",
             "update:ratio,rms,absmax,mean",
@@ -64,7 +64,7 @@ def test_numbers_are_those_of_float64(tmp_path: Path, kind: str) -> None:
             expected = offline.statistic(name, statistic, step)
             assert (expected is None) == (step not in values), (key, step)
             if expected is not None:
-                assert values[step] == pytest.approx(expected, rel=1e-5, abs=1e-5), (key, step)
+                assert values[step] == pytest.approx(expected, rel=1e-6, abs=1e-9), (key, step)
     for one, other in zip(monitored_model.parameters(), model.parameters()):
         assert torch.equal(one, other)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +22,7 @@ from traincheck.store.reader import TraceReader
 
 sync_api = pytest.importorskip("playwright.sync_api")
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="needs Chromium")
+pytestmark = pytest.mark.skipif(BROWSER is None and "CI" not in os.environ, reason="needs Chromium")
 
 STEPS, LAYERS, SPIKE = 1000, 200, (617, "Net.layers.150")
 # How many pixels of the first map have the color of the spike: in its row, and in all.

@@ -184,6 +184,7 @@ for run in sys.argv[1:]:
 """
 
 
+@pytest.mark.real_process
 def test_memory_does_not_grow_with_the_run(tmp_path: Path) -> None:
     runs = [many_calls(tmp_path / f"run{number}", number) for number in (10_000, 60_000)]
     command = [sys.executable, "-c", EXPORT_BOTH, *map(str, runs)]

@@ -15,6 +15,7 @@ from torch import nn
 
 from tests.profile.networks import floats, of_logits
 from tests.profile.profiling import profile_of, profiling
+from traincheck.collect.profile import recorder
 from traincheck.profile.layers import Origin
 from traincheck.profile.reading import Profile
 
@@ -160,6 +161,17 @@ def test_log_of_zero(tmp_path: Path) -> None:
     found = origin(run(tmp_path, Middle(logged_of_zero)))
     assert told(found) == ("forward", "Middle", "log", "-Inf")
     assert found.where == line_of(logged_of_zero, "log()")
+    assert run(tmp_path / "twin", Middle(logged)).origin is None
+
+
+def test_where_operations_are_not_seen_the_loss_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a program that compiles something: nothing is known of what the loss is made of."""
+    monkeypatch.setattr(recorder, "_is_compiled", lambda: True)
+    found = origin(run(tmp_path, Middle(logged_of_zero)))
+    assert told(found) == ("loss", "", "backward", "NaN")
+    assert found.where == line_of(run, ".backward()")
     assert run(tmp_path / "twin", Middle(logged)).origin is None
 
 

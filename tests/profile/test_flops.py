@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from tests.profile.networks import floats, of_logits, tokens
-from tests.profile.profiling import layer, trained
+from tests.profile.profiling import layer, needs_nodes, trained
 
 
 class Function(nn.Module):
@@ -134,6 +134,7 @@ CASES: dict[str, tuple[Callable[[], nn.Module], torch.Tensor, int, int]] = {
 
 
 @pytest.mark.parametrize("name", list(CASES))
+@needs_nodes
 def test_flops_are_those_of_the_formula(name: str, tmp_path: Path) -> None:
     make, given, forward, backward = CASES[name]
 
@@ -160,6 +161,7 @@ def test_torch_counts_the_same(name: str) -> None:
     assert counter.get_total_flops() == forward + backward
 
 
+@needs_nodes
 def test_a_gradient_of_the_input_is_one_more_product(tmp_path: Path) -> None:
     def loss_of(model: Any) -> torch.Tensor:
         return of_logits(model(floats(4, 8)))
@@ -172,6 +174,7 @@ def test_a_gradient_of_the_input_is_one_more_product(tmp_path: Path) -> None:
     assert second.backward_flops == 2 * second.forward_flops
 
 
+@needs_nodes
 def test_operators_without_a_formula_are_listed(tmp_path: Path) -> None:
     class Twice(torch.autograd.Function):
         @staticmethod
@@ -191,6 +194,7 @@ def test_operators_without_a_formula_are_listed(tmp_path: Path) -> None:
     assert profile.steps[0].uncounted == {"LinalgSolveExBackward0": 1, "TwiceBackward": 1}
 
 
+@needs_nodes
 def test_frozen_layers_below_need_no_gradient(tmp_path: Path) -> None:
     def make() -> nn.Module:
         model = nn.Sequential(nn.Linear(8, 16), nn.Linear(16, 2))

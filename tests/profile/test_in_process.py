@@ -12,7 +12,7 @@ from torch import nn
 import traincheck
 from tests.collect.recording import recording
 from tests.profile.networks import NETWORKS, of_logits
-from tests.profile.profiling import train
+from tests.profile.profiling import needs_nodes, train
 from traincheck.collect.active_session import CURRENT
 from traincheck.errors import UsageError
 
@@ -22,6 +22,7 @@ def net() -> nn.Module:
     return nn.Sequential(nn.Linear(4, 8), nn.ReLU(inplace=True), nn.Linear(8, 2))
 
 
+@needs_nodes
 def test_one_step(tmp_path: Path) -> None:
     model = net()
     optimizer = torch.optim.AdamW(model.parameters())

@@ -7,34 +7,54 @@ The rule finds a fault in it, and no other rule does.
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable, Iterator, Mapping
 
 from tests.builders import MLP_BN, TraceBuilder
 from tests.checking import net
 from traincheck.rules.registry import RULES
 from traincheck.schema.events import Event
 
+_HERE: dict[str, Callable[[], list[Event]]] = {
+    "TC101": lambda: (
+        TraceBuilder()
+        .process()
+        .model("Net", MLP_BN)
+        .optimizer(names=["Net.fc2.weight"])
+        .steps(4)
+        .build()
+    ),
+    "TC102": lambda: net().steps(4, not_updated=["Net.fc1.weight"]).build(),
+    "TC201": lambda: net().steps(4, omit={"zero_grad"}).build(),
+    "TC202": lambda: net().steps(4, omit={"optimizer_step"}).build(),
+    "TC203": lambda: net().steps(4, style="C").build(),
+}
+_MODULES = {rule.info.code: type(rule).__module__.split(".")[-2:] for rule in RULES}
+
+
+class _Broken(Mapping[str, "list[Event]"]):
+    """Each run is made when it is first asked for; some train a network."""
+
+    def __init__(self) -> None:
+        self._made: dict[str, list[Event]] = {}
+
+    def __getitem__(self, code: str) -> list[Event]:
+        if code not in self._made:
+            self._made[code] = list(_HERE[code]() if code in _HERE else _of_its_tests(code))
+        return self._made[code]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_MODULES)
+
+    def __len__(self) -> int:
+        return len(_MODULES)
+
 
 def _of_its_tests(code: str) -> list[Event]:
     """``BROKEN`` in the tests of a rule."""
-    rule = next(rule for rule in RULES if rule.info.code == code)
-    theme, name = type(rule).__module__.split(".")[-2:]
+    theme, name = _MODULES[code]
     module = importlib.import_module(f"tests.rules.{theme}.test_{name}")
-    made = module.BROKEN
-    return list(made() if callable(made) else made)
+    made: list[Event] | Callable[[], list[Event]] = module.BROKEN
+    return made() if callable(made) else made
 
 
-BROKEN: dict[str, list[Event]] = {
-    "TC101": TraceBuilder()
-    .process()
-    .model("Net", MLP_BN)
-    .optimizer(names=["Net.fc2.weight"])
-    .steps(4)
-    .build(),
-    "TC102": net().steps(4, not_updated=["Net.fc1.weight"]).build(),
-    "TC201": net().steps(4, omit={"zero_grad"}).build(),
-    "TC202": net().steps(4, omit={"optimizer_step"}).build(),
-    "TC203": net().steps(4, style="C").build(),
-}
-for _rule in RULES:
-    if _rule.info.code not in BROKEN:
-        BROKEN[_rule.info.code] = _of_its_tests(_rule.info.code)
+BROKEN = _Broken()

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-import pytest
-
 from tests.checking import BY_CODE, report_of
 from tests.rules.broken import BROKEN
+from tests.together import together
 from traincheck.schema.events import CheckpointEvent, Event, OptimizerEvent, StateEvent
 
 
@@ -29,7 +28,7 @@ def own_loads(events: Iterable[Event]) -> Iterator[Event]:
             yield CheckpointEvent(*event.header, target=target, **given)
 
 
-@pytest.mark.parametrize("code", BROKEN)
+@together("code", BROKEN)
 def test_a_load_of_what_is_there_hides_no_fault(code: str) -> None:
     found = report_of(own_loads(BROKEN[code]), [BY_CODE[code]]).findings
     assert [finding.code for finding in found] == [code]

@@ -10,6 +10,7 @@ import pytest
 from tests.builders import MLP, TraceBuilder
 from tests.checking import fires
 from tests.golden import Golden, mentions
+from tests.together import together
 from traincheck.rules.registry import RULES
 from traincheck.schema.events import Event
 from traincheck.schema.torch_api import Families
@@ -102,7 +103,7 @@ def test_an_optimizer_that_never_steps_is_named_with_its_model_and_the_one_that_
     assert mentions(finding.likely_cause, "opt1 (Adam)", "D", "opt0 (Adam)")
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.info.code)
+@together("rule", RULES, ids=lambda rule: rule.info.code)
 def test_a_text_about_the_optimizer_has_another_for_several(rule) -> None:
     info = rule.info
     says = "the optimizer" in info.title.lower() or _CALL.search(info.fix)

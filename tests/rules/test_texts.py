@@ -6,12 +6,11 @@ import re
 from collections import Counter
 from dataclasses import replace
 
-import pytest
-
 from tests.banned_words import BANNED_WORD
 from tests.checking import BY_CODE, Alone
 from tests.rules.broken import BROKEN
 from tests.texts import findings
+from tests.together import together
 from traincheck.check.finding_builder import FindingBuilder
 from traincheck.check.wording.symptom_messages import SYMPTOM_MESSAGES
 from traincheck.rules.registry import RULES
@@ -29,7 +28,7 @@ TWO = f"Net.first.weight, {OTHER}"
 # But "the gradient of A, B is zero"
 DISAGREES = re.compile(rf"(?<!\bof )(?<!updates )(?<!over ){re.escape(TWO)} {SINGULAR}\b")
 
-every_code = pytest.mark.parametrize("code", [rule.info.code for rule in RULES])
+every_code = together("code", [rule.info.code for rule in RULES])
 
 
 @every_code
@@ -53,7 +52,7 @@ def test_no_two_rules_have_one_title() -> None:
     assert [title for title, count in counts.items() if count > 1] == []
 
 
-@pytest.mark.parametrize("symptom", SYMPTOM_MESSAGES, ids=lambda one: one.value)
+@together("symptom", SYMPTOM_MESSAGES, ids=lambda one: one.value)
 def test_the_fix_of_a_symptom_says_what_to_do(symptom: Symptom) -> None:
     words = SYMPTOM_MESSAGES[symptom]
     assert not CONTENTLESS.search(words.fix), words.fix
@@ -91,7 +90,7 @@ def test_verbs_agree_with_several_variables(code: str) -> None:
     assert wrong is None, wrong and text[wrong.start() : wrong.end() + 40]
 
 
-@pytest.mark.parametrize("symptom", SYMPTOM_MESSAGES, ids=lambda one: one.value)
+@together("symptom", SYMPTOM_MESSAGES, ids=lambda one: one.value)
 def test_verbs_of_symptoms_agree_with_several_variables(symptom: Symptom) -> None:
     info = CheckInfo(check_id="c", kind="invariant", code="c", severity="error", title="a claim")
     book = FindingBuilder({"c": info})

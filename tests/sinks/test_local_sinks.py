@@ -9,7 +9,6 @@ import logging
 import re
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -169,10 +168,8 @@ def test_a_command_that_fails_hangs_or_is_missing_is_an_error(messages: Messages
         Command("false").finding(messages.finding)
     with pytest.raises(FileNotFoundError):
         Command("/no/such/program").finding(messages.finding)
-    begin = time.monotonic()
     with pytest.raises(TimeoutError, match=r"sh took more than 0\.2 s"):
-        Command("sh -c 'sleep 60 & sleep 60'", seconds=0.2).finding(messages.finding)
-    assert time.monotonic() - begin < 30
+        Command("sh -c 'sleep 3000 & sleep 3000'", seconds=0.2).finding(messages.finding)
 
 
 @pytest.mark.parametrize(("line", "message"), [("", "is empty"), ("echo 'x", "No closing quot")])

@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -155,11 +154,10 @@ def test_a_slow_sink_is_waited_for() -> None:
 def test_the_check_never_waits_for_a_sink() -> None:
     told, report = Told(), broken()
     notifier = Notifier(routes(["hanging"], {}), RunName(id="r"), told.append)
-    begin = time.monotonic()
     for number in range(2000):  # more than a pipe holds
         finding = replace(report.findings[0], first_step=number)
         notifier.finding(finding, report)
-    assert time.monotonic() - begin < 10
+    assert told == []  # nobody waited for the sink, which sleeps ten minutes
     notifier.close()
     assert len(told) == 1
 
@@ -236,13 +234,14 @@ def test_a_closed_pipe_ends_the_process_of_a_hanging_sink(plugin: Path) -> None:
         {"kind": "open", "entry": "other_sinks:Hanging", "settings": {}},
         {"kind": "finding"},
     ]
-    process.communicate("".join(f"{json.dumps(one)}\n" for one in messages).encode(), timeout=60)
+    process.communicate("".join(f"{json.dumps(one)}\n" for one in messages).encode(), timeout=300)
     assert process.returncode == 1
 
 
 # --- which sinks ---------------------------------------------------------------------------------
 
 
+@pytest.mark.real_process
 def test_every_sink_of_ours_can_be_loaded_without_its_library() -> None:
     code = (
         "import sys; from traincheck.sinks.registry import NAMES, find_sink, load_sink\n"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -28,6 +28,19 @@ def append(run: Path, events: Iterable[Event]) -> None:
             file.write(encode(event) + b"\n")
 
 
+def emptying(run: Path) -> Callable[[int], bool]:
+    """What a process does that writes the file."""
+
+    def empty(size: int) -> bool:
+        path = path_of(run, EVENTS[0])
+        is_read = path.stat().st_size == size
+        if is_read:
+            path.write_bytes(b"")
+        return is_read
+
+    return empty
+
+
 @pytest.mark.parametrize("drops", [False, True])
 @pytest.mark.parametrize("piece", [1, 7, 50, 1000])
 def test_pieces_give_the_whole(tmp_path: Path, piece: int, drops: bool) -> None:
@@ -41,7 +54,7 @@ def test_pieces_give_the_whole(tmp_path: Path, piece: int, drops: bool) -> None:
         append(polled, EVENTS[start : start + piece])
         found += reader.new()
         if drops:
-            reader.drop(EVENTS[0].stream, 1)
+            reader.drop(EVENTS[0].stream, 1, emptying(polled))
     found += reader.rest()
     assert found == list(TraceReader(kept).events())
     size = path_of(polled, EVENTS[0]).stat().st_size
@@ -63,6 +76,27 @@ def test_a_small_file_is_not_emptied(tmp_path: Path) -> None:
     append(tmp_path, EVENTS)
     reader = PollReader(tmp_path)
     list(reader.new())
-    reader.drop(EVENTS[0].stream, 1 << 30)
-    reader.drop("p1-t7", 1)
+    reader.drop(EVENTS[0].stream, 1 << 30, emptying(tmp_path))
+    reader.drop("p1-t7", 1, emptying(tmp_path))
     assert path_of(tmp_path, EVENTS[0]).stat().st_size
+
+
+def test_a_line_that_is_being_copied_is_waited_for(tmp_path: Path) -> None:
+    """Zeros are space for the next lines, or bytes of the last one that are not copied yet."""
+    path = path_of(tmp_path, EVENTS[0])
+    lines = [encode(event) + b"\n" for event in EVENTS if event.kind == "step"]
+    data = b"".join(
+        line.replace(b'"n":%d' % e.seq, b'"n":%d' % n)
+        for n, (line, e) in enumerate(zip(lines, (e for e in EVENTS if e.kind == "step")))
+    )
+    reader = PollReader(tmp_path)
+    found: list[Event] = []
+    for at in range(0, len(data), 61):
+        copied, feed, _ = data[at + 3 : at + 23].partition(b"\n")
+        # Also where the end of a line comes before its middle
+        path.write_bytes(data[:at] + bytes(3) + copied + feed + bytes(500))
+        found += reader.new()
+    path.write_bytes(data + bytes(99))
+    found += reader.rest()
+    assert [event.step for event in found] == list(range(len(lines)))
+    assert reader.skipped == 0

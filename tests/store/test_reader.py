@@ -67,7 +67,9 @@ def test_the_size_of_the_pieces_read_does_not_matter(
 BAD_LINES = [
     (GOOD[:-9], "the last line is torn", True),
     (b"", "blank", False),
-    (b"\x00\x00\x00\x00", "not JSON", False),
+    (b"\x00\x00\x00\x00", "a torn line", False),
+    (GOOD[:30] + bytes(9) + GOOD[39:], "a torn line", False),
+    (GOOD[:30] + bytes(9000), "the last line is torn", True),
     (b"\xff\xfe{}", "not JSON", False),
     (GOOD[20:], "not JSON", False),
     (GOOD[:20], "not JSON", False),

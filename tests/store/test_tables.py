@@ -136,6 +136,7 @@ def test_a_star_import_leaves_open_as_it_is() -> None:
     assert "open" in dir(traincheck)
 
 
+@pytest.mark.real_process
 def test_a_process_that_trains_loads_neither_pandas_nor_pyarrow(tmp_path: Path) -> None:
     out = tmp_path / "modules.json"
     script = tmp_path / "train.py"

@@ -355,6 +355,33 @@ def test_torn_and_garbled_lines_are_counted_as_in_a_replay(tmp_path: Path) -> No
     assert reader.skipped == 2
 
 
+@pytest.mark.parametrize("is_completed", [True, False])
+@pytest.mark.parametrize("beginning", [0, 30])
+def test_lines_whose_copy_shows_its_end_first_are_waited_for(
+    tmp_path: Path, beginning: int, is_completed: bool
+) -> None:
+    write_manifest(tmp_path, RUNNING)
+    events = healthy_run(2)
+    lines = [encode(event) + b"\n" for event in events]
+    before, copy = b"".join(lines[:9]), b"".join(lines[9:20])
+    hole = len(copy) - len(lines[18]) - len(lines[19]) - 5 - beginning
+    torn = copy[:beginning] + bytes(hole) + copy[beginning + hole :]
+    path = file_of(tmp_path, events[0])
+
+    def write(data: bytes) -> Action:
+        return lambda: path.write_bytes(before + data + bytes(1000)) and None
+
+    rest = write((copy if is_completed else torn) + b"".join(lines[20:]))
+    stage = Stage([write(torn), write(torn), rest, end(tmp_path)], per_sleep=1)
+    reader = stage.reader(tmp_path)
+    followed = list(reader.events())
+    replay = TraceReader(tmp_path)
+    assert followed == list(replay.events())
+    assert (followed == events) is is_completed
+    assert reader.skipped == replay.skipped == (0 if is_completed else 1)
+    assert {event.seq for event in followed} >= {0, 8, 18, 19, len(events) - 1}
+
+
 def test_a_folder_that_is_made_later_is_waited_for(tmp_path: Path) -> None:
     run = tmp_path / "later"
     events = healthy_run(1)

@@ -12,15 +12,15 @@ STAGE_ALONE = b'"s":null,"g":"%b"'
 NUMBER = b'"n":%d,'
 
 # Complete records: number, time, the two above; then the other fields.
-EVENT = b'{"k":"%b","n":%d,"t":%d,%b%b%b}'
-STATE = b'{"k":"state","n":%d,"t":%d,%b,%b}'
+EVENT = b'{"k":"%b","n":%d,"t":%d,%b%b%b}\n'
+STATE = b'{"k":"state","n":%d,"t":%d,%b,%b}\n'
 STATE_HEAD = b'{"k":"state","n":%d,"t":%b,'
 CALL_HEAD = b'{"k":"call","n":%d,"t":%d,%b,"id":%d,'
 CALL_OUTSIDE = CALL_HEAD + b'"start":%d,'  # of any other call
 CALL_IN_SPAN = CALL_HEAD + b'"parent":%d,"start":%d,'
-CALL = CALL_OUTSIDE + b"%b}"
-INNER_CALL = CALL_IN_SPAN + b"%b}"
-SKIPPED_STEP = b'{"k":"step","n":%d,"t":%d,%b,"counters":%b,"recorded":false}'
+CALL = CALL_OUTSIDE + b"%b}\n"
+INNER_CALL = CALL_IN_SPAN + b"%b}\n"
+SKIPPED_STEP = b'{"k":"step","n":%d,"t":%d,%b,"counters":%b,"recorded":false}\n'
 
 # Fields of a step.
 STEP = b'"counters":%b,%b'

@@ -33,7 +33,7 @@ def monitor_scaled_dot_product_attention(  # noqa: PLR0913, PLR0917  # as torch 
     Args:
         monitor: the monitor; nothing is done while it does not measure.
         module: the calling module, or its name.
-        query: (..., heads, positions, features).
+        query: (..., heads, positions, features); of three dimensions, the first is the batch.
         key: as many features as the query.
         value: as many positions as the key.
         attn_mask: bool or additive; None for none.

@@ -72,7 +72,9 @@ class Watch:
     """
 
     def __init__(self, subjects: Sequence[Any], options: Options, *, seeks: bool = True) -> None:
-        self._given = subjects
+        # Objects that may lead to others, such as lists, until it begins; then weak references
+        self._given: Sequence[Any] = subjects
+        self._refs: list[weakref.ref[Any]] = []
         self._options = options
         self._seeks = seeks  # the optimizers of the models, if none is given
         self._running: _Running | None = None
@@ -189,7 +191,9 @@ class Watch:
         from traincheck.collect.session.attach import WatchedObjects, optimizers_of
 
         subjects = WatchedObjects()
-        subjects.add_all(self._given, is_strict=True)
+        subjects.add_all(self._subjects(), is_strict=True)
+        self._given = ()
+        self._refs = [weakref.ref(one) for one in (*subjects.models, *subjects.optimizers)]
         if self._seeks and not subjects.optimizers:
             subjects.add_all(optimizers_of(subjects.models), is_strict=True)
         try:
@@ -214,11 +218,15 @@ class Watch:
             CURRENT.watch = None
             self._report = running.end()
 
+    def _subjects(self) -> list[Any]:
+        found = (ref() for ref in self._refs)
+        return [*self._given, *(one for one in found if one is not None)]
+
     def _join(self) -> None:
         outer = CURRENT.watch
         if isinstance(outer, Watch):
             self._joined = outer
-            outer.add(*self._given)
+            outer.add(*self._subjects())
             return
         self._report = _nothing("nothing was watched: the launcher records this process already")
 
@@ -252,7 +260,7 @@ class Watch:
 
             passed = WatchedObjects()
             passed.add_all([*args, *kwargs.values()], is_strict=False)
-            subjects = [*self._given, *passed.models, *passed.optimizers]
+            subjects = [*self._subjects(), *passed.models, *passed.optimizers]
             with Watch(subjects, self._options) as run:
                 watched.run = run  # type: ignore[attr-defined]  # of the last call
                 return function(*args, **kwargs)
@@ -376,7 +384,7 @@ class _Running:
         self._feed(self._reader.new)
         em = self.session.local.em
         if em is not None and not self._keeps:
-            self._reader.drop(f"p{self._pid}-t{em.thread}", _FILE_BYTES)
+            self._reader.drop(f"p{self._pid}-t{em.thread}", _FILE_BYTES, em.empty_file)
 
     def _feed(self, read: Callable[[], Iterable[Any]]) -> None:
         if self._notes:

@@ -4,22 +4,31 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from traincheck.errors import TraceFormatError, UsageError
 from traincheck.schema.events import Event
 from traincheck.schema.metrics.event import MetricsEvent
-from traincheck.schema.metrics.names import REPLICATED, Combine, is_replicated, subject_of
+from traincheck.schema.metrics.names import REPLICATED, Combine, copies_of, subject_of
 from traincheck.schema.metrics.requests import RATIO, MetricRequest, MonitorView
-from traincheck.schema.metrics.sums import COLUMNS, STATISTICS, Row, divided, is_taken, merged
+from traincheck.schema.metrics.sums import (
+    COLUMNS,
+    STATISTICS,
+    Row,
+    divided,
+    is_taken,
+    merged,
+    with_moments,
+)
 from traincheck.store.manifest import Manifest, read_manifest
 from traincheck.store.reader import TraceReader
 
 from .series import Metrics
 
 _EVALUATION = "eval/"
+_NAMED = 4  # modules in a line
 _Process = tuple[int, str]
 _Found = dict[str, dict[int, dict[_Process, Any]]]
 
@@ -84,7 +93,11 @@ def combine(events: Iterable[Event], view: MonitorView | None = None) -> Metrics
     for event in events:
         if isinstance(event, MetricsEvent):
             gathered.add(event)
-    return gathered.metrics(view)
+    found = gathered.metrics(view)
+    wants_attention = view is not None and any(one.on == "attention" for one in view.requests)
+    if wants_attention and not found.notes and not any("attention_" in key for key in found):
+        found.notes.append("no attention was measured: no call of a known function was seen")
+    return found
 
 
 class Gathered:
@@ -96,6 +109,7 @@ class Gathered:
         self._sums: _Found = defaultdict(lambda: defaultdict(dict))
         self._values: _Found = defaultdict(lambda: defaultdict(dict))
         self._failed: dict[tuple[str, str], dict[str, Any]] = {}
+        self._unseen: dict[str, set[str]] = {"": set(), _EVALUATION: set()}
         self._unnamed = 0
 
     def add(self, event: MetricsEvent) -> None:
@@ -114,6 +128,11 @@ class Gathered:
         for one_of, weight, value in event.values:
             if (name := self._name(names, one_of)) is not None:
                 self._values[before + name][step][process] = (weight, _number(value))
+        for number in event.skipped:
+            name = names.get(int(number), "") if number.isdecimal() else ""
+            kind, _, module = name.partition("/")
+            if kind == "attention":
+                self._unseen[before].add(module)
         for one in event.failed:
             key = (str(one.get("metric")), str(one.get("on")))
             self._failed.setdefault(key, {**one, "step": step})
@@ -144,7 +163,23 @@ class Gathered:
             found.notes.append(
                 f"{self._unnamed:,} numbers are left out: the events that name them are lost"
             )
+        found.notes += self._unmeasured()
         return found
+
+    def _unmeasured(self) -> Iterator[str]:
+        """A line about modules for attention that were not measured, nor any around them."""
+        for before, modules in self._unseen.items():
+            start = f"{before}attention_"
+            keys = (key.removeprefix(start) for key in self._values if key.startswith(start))
+            known = {key.partition("/")[2].rpartition(".head_")[0] for key in keys}
+            names = sorted(m for m in modules if known.isdisjoint(_around(m)))
+            if names:
+                when = " in forwards without gradients" if before else ""
+                more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+                yield (
+                    f"attention was not measured{when}: no known function of attention is called "
+                    f"in {', '.join(names[:_NAMED])}{more}"
+                )
 
     def take(self, view: MonitorView | None) -> Metrics:
         """The statistics of the steps since the last call, which are then forgotten."""
@@ -154,11 +189,17 @@ class Gathered:
         return found
 
     def _whole(self, name: str, parts: Mapping[_Process, Row]) -> Row:
-        total = merged(parts.values())
+        total = with_moments(merged(parts.values()))
         plain = name.removeprefix(_EVALUATION)
-        if len(parts) > 1 and is_replicated(plain, self._combine.get(plain, "")):
-            return divided(total, len(parts))
-        return total
+        copies = copies_of(plain, self._combine.get(plain, ""), len(parts))
+        return divided(total, copies) if copies > 1 else total
+
+
+def _around(module: str) -> Iterator[str]:
+    """The path of a module, and those of the modules around it."""
+    while module:
+        yield module
+        module = module.rpartition(".")[0]
 
 
 def requested_statistics(

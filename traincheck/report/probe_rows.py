@@ -42,15 +42,24 @@ def probe_rows(probes: Sequence[ProbeEvent]) -> Iterator[tuple[str, str]]:
     for name, models_of in held.items():
         if name != Experiments.REPLAY:
             yield "probe held", f"{_WORDS.get(name, name)}: {joined(models_of, _NAMED)}"
-    shown = set(held)
-    reasons: dict[str, list[str]] = defaultdict(list)
+    unknown = [e for e in probes if e.name not in held and e.status == Status.NOT_OBSERVABLE]
+    for reason, words in _by_reason(unknown).items():
+        yield "not observable", f"{reason} ({joined(words, len(_WORDS))})"
+    failed = _by_reason([event for event in probes if event.status == Status.FAILED])
+    for reason, words in failed.items():
+        yield "failed", f"a bug in traincheck: {reason} ({joined(words, _NAMED)})"
+    if failed:
+        yield "fix", "report it to whoever gave you this copy, with this output"
+
+
+def _by_reason(probes: Sequence[ProbeEvent]) -> dict[str, list[str]]:
+    """Reason -> experiments in words."""
+    found: dict[str, list[str]] = defaultdict(list)
     for event in probes:
-        if event.status == Status.NOT_OBSERVABLE and event.name not in shown:
-            words = _WORDS.get(event.name, event.name)
-            if words not in reasons[event.reason]:
-                reasons[event.reason].append(words)
-    for reason, words_of in reasons.items():
-        yield "not observable", f"{reason} ({joined(words_of, len(_WORDS))})"
+        words = _WORDS.get(event.name, event.name)
+        if words not in found[event.reason]:
+            found[event.reason].append(words)
+    return found
 
 
 def _by_model(probes: Sequence[ProbeEvent], status: str) -> dict[str, list[str]]:

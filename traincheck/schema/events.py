@@ -426,12 +426,14 @@ class MarkEvent(EventBase, frozen=True, kw_only=True, tag="mark"):
         text: "process" (first in a file: versions, instruments), "process group", "collective
             entered" (with fields of its event, which follows when it comes back), "backward
             entered" (where several ranks train: a backward pass begins, which its call follows when
-            it comes back), "process ended" (of a rank that was not killed: class name and line of
-            the "exception" that ended it, if one did), "instrument disabled", "fault" (the first of
-            its kind), "dropped" (events are missing here), "evaluation folded" (in the rest of the
-            step, most forwards without grad are recorded without the calls within them), that of an
-            observation (schema/observations), or what a user gave `traincheck.mark`; "user: " is
-            put before one of these.
+            it comes back; "tells": "backward computed" follows, too), "backward computed" (its
+            graph is computed; what is left is the exchange of gradients), "process ended" (of a
+            rank that was not killed: class name and line of the "exception" that ended it, if one
+            did), "instrument disabled", "fault" (the first of its kind), "dropped" (events are
+            missing here), "evaluation folded" (in the rest of the step, most forwards without grad
+            are recorded without the calls within them), that of an observation
+            (schema/observations), or what a user gave `traincheck.mark`; "user: " is put before one
+            of these.
         data: what belongs to it.
     """
 

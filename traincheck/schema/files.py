@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,42 @@ import orjson
 
 from traincheck.errors import OutputError
 
+WINDOW = 1 << 16  # bytes of an event file that its process maps; a multiple of the page size
+_BLOCK = 1 << 16
+_fstat, _pread = os.fstat, os.pread  # a program may replace those of the module for a test
+
 
 def private(path: str, flags: int) -> int:
     """An ``opener`` for `open`: only the owner can read a new file."""
     return os.open(path, flags, 0o600)
+
+
+def end_of_data(descriptor: int) -> int:
+    """Where the zeros begin that end an event file while its process appends, or was killed."""
+    end = _fstat(descriptor).st_size
+    while end > 0:
+        start = max(0, end - _BLOCK)
+        found = len(_pread(descriptor, end - start, start).rstrip(b"\0"))
+        if found:
+            return start + found
+        end = start
+    return 0
+
+
+def cut_space(path: Path) -> None:
+    """Cut off the zeros that a process left at the end of its event file when it was killed.
+
+    Not while a process has locked it: one that still writes would end by SIGBUS.
+    """
+    with contextlib.suppress(OSError), open(path, "rb+", opener=_unfollowed) as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        end = end_of_data(file.fileno())
+        if end < os.fstat(file.fileno()).st_size:
+            os.ftruncate(file.fileno(), end)
+
+
+def _unfollowed(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
 def write_json(path: str | Path, value: Any) -> None:

@@ -10,6 +10,7 @@ class Marks:
     DROPPED = "dropped"  # where events are missing
     FOLDED = "evaluation folded"  # where calls within models are left out of an evaluation
     BACKWARD_ENTERED = "backward entered"  # where several ranks train
+    BACKWARD_COMPUTED = "backward computed"  # there: what is left is the exchange of gradients
     COLLECTIVE_ENTERED = "collective entered"  # of a call that may never come back
     ENDED = "process ended"  # of a rank that was not killed
     RUN_ENDED = "run ended"  # in no trace: made of the manifest

@@ -9,6 +9,7 @@ that lost events ends as one that was not recorded.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,11 +20,13 @@ from typing import Any, NamedTuple
 from traincheck.handlers import give_back
 from traincheck.schema.codec import decode, decode_lines, foreign_number
 from traincheck.schema.events import Event, MarkEvent, StepEvent
+from traincheck.schema.files import WINDOW, end_of_data
 from traincheck.schema.marks import Marks
 from traincheck.schema.reading import open_regular
 
 CHUNK_BYTES = 1 << 16  # larger pieces leave the CPU cache: a quarter slower at 1 MiB
 MAX_LINE_BYTES = 1 << 24  # longer lines are not events, and must not fill memory
+_BLOCK = 4096  # of a hole
 _GIVE_UP_BYTES = 1 << 28  # of one line: the file has no lines, and is not read to its end
 MAX_SKIPS = 1000  # described; all are counted
 
@@ -102,12 +105,16 @@ class EventFile:
         self._rest = bytearray()  # the beginning of an incomplete line
         self._is_dropping = False  # inside a line that is too long
         self._dropped = 0  # bytes of that line
-        self._is_in_hole = False
-        self._is_after_hole = False  # before the first line that begins after a hole
+        self._padded = 0  # size of the file when only zeros followed the offset
+        self._gap: tuple[int, int] | None = None  # position of zeros; end of the data when seen
         self._process = process
         self._decoders = decoders
         self._next = 0  # number of the next event
         self._is_torn = False  # the current step has lost events
+
+    def unread(self, size: int) -> int:
+        """Bytes that may be read, of a file of this size."""
+        return 0 if size == self._padded else max(0, size - self.offset)
 
     @property
     def whole(self) -> int:
@@ -136,32 +143,64 @@ class EventFile:
         with open_regular(self.path, buffering=0) as file:
             file.seek(self.offset)
             piece = file.read(self._chunk_bytes)
+            if piece[:1] == b"\0":
+                return self._past_zeros(file.fileno())
             if not piece:
                 return None
+            piece = piece.partition(b"\0")[0]
             self.offset += len(piece)
-            if b"\0" in piece:  # in no line; checked events may have become a hole: store/thin.py
-                piece = self._before_hole(file.fileno(), piece)
-        if self._is_after_hole:
-            _, feed, piece = piece.partition(b"\n")
-            self._is_after_hole = not feed
-        found = self._take(piece)
-        if self._is_in_hole:
-            self._rest, self._is_in_hole, self._is_after_hole = bytearray(), False, True
-        return found
+        return self._take(piece)
 
-    def _before_hole(self, descriptor: int, piece: bytes) -> bytes:
-        """The part of a chunk before a hole, if there is one; reading continues after it."""
-        before = piece.partition(b"\0")[0]
-        start = self.offset - len(piece) + len(before)
+    def _past_zeros(self, descriptor: int, *, is_last: bool = False) -> list[Event] | None:
+        """Skip zeros that are no end of the file: a line that was never completed, or a hole.
+
+        Zeros at the end are space for the next lines; before the end, lines that are being copied.
+        A copy has several lines, and its last bytes may be there first. So zeros stay what they are
+        only if more was appended since than a copy can have, or if no more will come.
+
+        Args:
+            descriptor: of the file.
+            is_last: whether no more lines will come.
+        """
+        size = os.fstat(descriptor).st_size
+        data = _data_after(descriptor, self.offset, size)
+        following = None if data is None else _line_after(descriptor, data, size)
+        if data is None or following is None:
+            self._padded = size if data is None else 0
+            return None
+        if os.pread(descriptor, 1, self.offset) == b"\0":
+            if not is_last and self._is_being_copied(descriptor, data):
+                self._padded = 0
+                return None
+            first = -(-self.offset // _BLOCK) * _BLOCK
+            if data - first < _BLOCK:  # else checked events have become a hole: store/thin.py
+                self._skip("a torn line")
+            self._rest, self._is_dropping, self.offset = bytearray(), False, following
+        return []
+
+    def _is_being_copied(self, descriptor: int, data: int) -> bool:
+        """Whether zeros at the offset, with data after them, may be lines that are being copied."""
+        if data - self.offset > WINDOW:
+            return False
+        end, gap = end_of_data(descriptor), self._gap
+        if gap is None or gap[0] != self.offset:
+            self._gap = gap = (self.offset, end)
+        return end - gap[1] <= WINDOW
+
+    def pass_gap(self) -> bool:
+        """Go past lines whose copy was never completed: no more will come. Whether there are any.
+
+        `read` has stopped before them, and goes on behind them.
+        """
+        if self._gap is None:
+            return False
+        self._gap = None
         try:
-            if os.lseek(descriptor, start, os.SEEK_HOLE) != start:
-                return piece  # zeros that were written
-            self.offset = os.lseek(descriptor, start, os.SEEK_DATA)
-        except OSError as error:  # no support of holes, or the hole extends to the end
+            with open_regular(self.path, buffering=0) as file:
+                return self._past_zeros(file.fileno(), is_last=True) is not None
+        except FileNotFoundError as error:
             give_back(error)
-            return piece
-        self._is_in_hole = True
-        return before
+            return False
 
     def finish(self) -> list[Event]:
         """No more lines will come. The last line counts if only its line feed is missing."""
@@ -238,8 +277,9 @@ class EventFile:
             if missing > 0:
                 if missing == event.seq and self._process is not None:
                     mended.append(MarkEvent(*event.header, text=Marks.PROCESS, data=self._process))
-                data = {"records": missing}
-                mended.append(MarkEvent(*event.header, text=Marks.DROPPED, data=data))
+                if not (isinstance(event, MarkEvent) and event.text == Marks.DROPPED):
+                    data = {"records": missing}
+                    mended.append(MarkEvent(*event.header, text=Marks.DROPPED, data=data))
                 self._is_torn = True
             if self._is_torn and isinstance(event, StepEvent):
                 mended.append(event.replace(recorded=False))
@@ -251,3 +291,32 @@ class EventFile:
     def _skip(self, reason: str) -> None:
         self._line += 1
         self._log.add(self.path, self._line, reason)
+
+
+def _data_after(descriptor: int, start: int, size: int) -> int | None:
+    """Position of the first byte from ``start`` on that is not zero; None if there is none."""
+    while start < size:
+        try:
+            start = os.lseek(descriptor, start, os.SEEK_DATA)
+        except OSError as error:  # none up to the end, or no support of holes
+            give_back(error)
+            if error.errno == errno.ENXIO:
+                return None
+        piece = os.pread(descriptor, CHUNK_BYTES, start)
+        found = len(piece) - len(piece.lstrip(b"\0"))
+        start += found
+        if found < len(piece) or not piece:
+            return start if piece else None
+    return None
+
+
+def _line_after(descriptor: int, start: int, size: int) -> int | None:
+    """Position of the next line that has begun; None if there is none."""
+    while start < size:
+        piece = os.pread(descriptor, CHUNK_BYTES, start)
+        feed = piece.find(b"\n")
+        if feed >= 0:
+            after = start + feed + 1
+            return after if os.pread(descriptor, 1, after) not in (b"", b"\0") else None
+        start += len(piece)
+    return None

@@ -208,6 +208,8 @@ def _process_facts(paths: Sequence[Path]) -> dict[str, Any]:
 def _all_of(file: EventFile) -> Iterator[Sequence[Event]]:
     try:
         yield from file.read()
+        while file.pass_gap():
+            yield from file.read()
     except OSError as error:
         raise TraceFormatError(
             f"{file.path} cannot be read: {error.strerror}",

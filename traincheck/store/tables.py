@@ -180,8 +180,9 @@ class RecordedRun:
     ) -> pd.DataFrame:
         """Numbers that ``traincheck monitor`` has recorded: a row for each name, step and process.
 
-        Of a tensor, a row has sums of its elements, which add up over ranks: count,
-        sum, squares, minimum, maximum, zeros, nonfinite, absolutes, cubes, fourths. Of other
+        Of a tensor, a row has sums of its elements, which add up over ranks: count, sum, squares,
+        zeros, nonfinite, absolutes, and cubes and fourths in older runs; minimum and maximum; and
+        mean, m2, m3, m4, the mean and sums of powers of the deviations from it. Of other
         metrics it has a weight and a value; that of a mean is the weighted sum.
 
         Args:

@@ -7,7 +7,6 @@ is over.
 
 from __future__ import annotations
 
-import os
 import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -239,12 +238,15 @@ class PollReader:
             yield from batch
         self.notes.extend([*lost_notes(self.path, self.manifest), *self._following.notes])
 
-    def drop(self, stream: str, least_bytes: int) -> None:
+    def drop(self, stream: str, least_bytes: int, empty: Callable[[int], bool]) -> None:
         """Empty the file of a stream, if it is large and read to its end.
 
-        Only for the thread that writes it: no other may be about to write.
+        Args:
+            stream: its name.
+            least_bytes: a smaller file stays as it is.
+            empty: empties the file if it has so many bytes, and returns whether it did.
         """
-        self._following.drop(stream, least_bytes)
+        self._following.drop(stream, least_bytes, empty)
 
 
 class _Following:
@@ -328,13 +330,11 @@ class _Following:
             self.delivered += len(batch)
             yield batch
 
-    def drop(self, stream: str, least_bytes: int) -> None:
-        """Empty the file of a stream, if it is large and read to its end."""
+    def drop(self, stream: str, least_bytes: int, empty: Callable[[int], bool]) -> None:
+        """Empty the file of a stream: `PollReader.drop`."""
         for known in self._streams.values():
             file = known.file
-            is_large = file.stream == stream and file.offset >= least_bytes
-            if is_large and file.path.stat().st_size == file.offset:
-                os.truncate(file.path, 0)
+            if file.stream == stream and file.offset >= least_bytes and empty(file.offset):
                 file.offset = 0
 
     def thin(self) -> None:
@@ -349,6 +349,9 @@ class _Following:
     def finish(self) -> Iterator[Sequence[Event]]:
         """All remaining events; the files are complete."""
         for stream in self._streams.values():
+            while stream.file.pass_gap():
+                while stream.read(self._round) is not None:
+                    pass
             stream.take(stream.file.finish())
         for rank in self._ranks.values():
             rank.release(self._round, is_complete=True, most=0)
@@ -396,7 +399,7 @@ class _Following:
                 known.file.path = path
                 known.move_to(rank)
             self._rank(rank).streams[stream] = known
-            self.behind += max(0, status.st_size - known.file.offset)
+            self.behind += known.file.unread(status.st_size)
         self._lost = self._streams.keys() - seen
         for key in self._lost:
             self._streams[key].end_seen = self._round  # no wait for it

@@ -253,6 +253,7 @@ def _rewrite(path: Path, file: _File, gone: tuple[float, float]) -> None:
         os.fchmod(new.fileno(), os.fstat(old.fileno()).st_mode & 0o777)
         new.write(old.readline(_BEGINNING))  # its process mark, which always stays
         for line in _lines(old, file):
+            line = line.rstrip(b"\0")  # noqa: PLW2901  # of a process that was killed
             time = _TIME.match(line)
             if time is None or not from_ns < int(time[1]) <= until_ns:
                 new.write(line)

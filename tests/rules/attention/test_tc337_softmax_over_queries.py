@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from tests.builders import TraceBuilder
 from tests.checking import BY_CODE, fires, net, quiet
-from tests.collect.recording import recording
+from tests.collect.recording import needs_sizes, recording
 from tests.golden import Golden, mentions
 from tests.rules.loss_runs import F, tensor
 from traincheck.schema.claims import Needs
@@ -22,7 +22,6 @@ from traincheck.schema.observations.attention_softmax import AttentionSoftmax
 
 LENGTH, VOCABULARY = 16, 27
 SCORES = [8, 4, LENGTH, LENGTH]
-KNOWS = hasattr(torch._C._FunctionBase, "_input_metadata")
 
 
 def weights(normalized: int, kept: int = 2, summed: int = 3, shape: Any = None) -> dict[str, Any]:
@@ -103,7 +102,7 @@ class Reader(nn.Module):
         return self.head((scores.softmax(self.dim) @ v).transpose(1, 2).flatten(2))
 
 
-@pytest.mark.skipif(not KNOWS, reason="this torch does not tell sizes")
+@needs_sizes
 @pytest.mark.parametrize(("dim", "is_found"), [(-1, False), (-2, True), (1, True)])
 @pytest.mark.parametrize("needs", [None, BY_CODE["TC337"].needs])
 def test_a_recorded_model(tmp_path: Path, dim: int, is_found: bool, needs: Needs | None) -> None:

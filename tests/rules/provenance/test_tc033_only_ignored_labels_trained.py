@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
 from tests.checking import fires, net, quiet
-from tests.collect.recording import recording
+from tests.collect.recording import recording, skip_without_sizes
 from tests.golden import mentions
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
@@ -113,6 +113,7 @@ def trained(folder: Path, loss: Masked, *, named: bool = False) -> list[Event]:
         labels[: 2 + row % 4] = -100
         mask = (labels >= 0).long()
         rows.append({"ids": ids, "loss_mask": mask} if named else {"ids": ids, "labels": labels})
+    skip_without_sizes()
     with recording(folder) as run:
         model = nn.Sequential(nn.Embedding(12, 8), nn.Linear(8, 12))
         optimizer = torch.optim.SGD(model.parameters(), 0.1)

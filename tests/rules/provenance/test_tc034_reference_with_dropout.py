@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tests.checking import fires, net, quiet
-from tests.collect.recording import recording
+from tests.collect.recording import recording, skip_without_sizes
 from tests.golden import mentions
 from tests.rules.window import dropout, forward
 from traincheck.schema.events import Event
@@ -79,6 +79,7 @@ def rollouts(model: nn.Module, ids: Tensor) -> Tensor:
 
 
 def trained(folder: Path, loss: Loss, drop: float = 0.3) -> list[Event]:
+    skip_without_sizes()
     with recording(folder) as run:
         model = Policy(drop)
         optimizer = torch.optim.SGD(model.parameters(), 0.1)

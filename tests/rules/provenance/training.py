@@ -9,7 +9,7 @@ from typing import TypeAlias
 import torch
 from torch import nn
 
-from tests.collect.recording import recording
+from tests.collect.recording import recording, skip_without_sizes
 from traincheck.schema.events import Event
 
 
@@ -40,6 +40,7 @@ Loss: TypeAlias = Callable[[Parts], torch.Tensor]
 
 def trained(folder: Path, loss: Loss, steps: int = 9) -> list[Event]:
     """The events of a training whose loss is computed by this function."""
+    skip_without_sizes()
     with recording(folder) as run:
         train(loss, steps)
     return run.events

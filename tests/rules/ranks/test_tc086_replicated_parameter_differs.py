@@ -12,7 +12,7 @@ from tests.builders import MLP, TraceBuilder
 from tests.checking import fires, quiet
 from tests.golden import Golden, mentions
 from tests.ranks import merged
-from tests.torchrun import record_ranks
+from tests.torchrun import needs_dtensors, needs_fully_shard, needs_replicas, record_ranks
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
 
@@ -163,24 +163,27 @@ for step in range(8):
 """
 
 
+@needs_dtensors
 @pytest.mark.slow
 def test_fires_on_a_gradient_that_stays_local(tmp_path: Path) -> None:
     finding = fires("TC086", record_ranks(tmp_path, EXPERTS, "local"))
     assert (finding.variables, finding.first_step) == (("Net.gate.weight",), 0)
 
 
+@needs_dtensors
 @pytest.mark.slow
 def test_quiet_on_a_gradient_that_is_summed(tmp_path: Path) -> None:
     assert quiet("TC086", record_ranks(tmp_path, EXPERTS, "partial")) is Verdict.HELD
 
 
+@needs_fully_shard
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "verdict"),
     [
         ("tensor", Verdict.HELD),  # the bias of the row-wise layer is replicated
         ("sharded", Verdict.NOT_TRIGGERED),
-        ("hybrid", Verdict.HELD),
+        pytest.param("hybrid", Verdict.HELD, marks=needs_replicas),
     ],
 )
 def test_quiet_on_models_that_torch_distributes(

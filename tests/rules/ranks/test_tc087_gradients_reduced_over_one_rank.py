@@ -10,7 +10,7 @@ import pytest
 from tests.checking import fires, quiet
 from tests.golden import Golden, mentions
 from tests.rules.ranks.test_tc086_replicated_parameter_differs import NAME, drift, run
-from tests.torchrun import record_ranks
+from tests.torchrun import needs_fully_shard, record_ranks
 from traincheck.schema.findings import Verdict
 
 
@@ -51,7 +51,7 @@ WRAPPED = """
 import warnings
 warnings.simplefilter("ignore")
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy, fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
 
 kind = sys.argv[1]
 model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8))
@@ -71,6 +71,7 @@ elif kind == "not sharded":
         model, None, ShardingStrategy.NO_SHARD, device_id=cpu, use_orig_params=True
     )
 elif kind == "mesh of one":
+    from torch.distributed.fsdp import fully_shard
     mesh = init_device_mesh("cpu", (WORLD, 1), mesh_dim_names=("replicate", "shard"))
     fully_shard(model, mesh=mesh["shard"])
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
@@ -83,7 +84,9 @@ for step in range(6):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["ddp of one", "hybrid of one", "mesh of one"])
+@pytest.mark.parametrize(
+    "kind", ["ddp of one", "hybrid of one", pytest.param("mesh of one", marks=needs_fully_shard)]
+)
 def test_fires_on_groups_of_one_rank(tmp_path: Path, kind: str) -> None:
     assert fires("TC087", record_ranks(tmp_path, WRAPPED, kind)).subject.module == "Sequential"
 

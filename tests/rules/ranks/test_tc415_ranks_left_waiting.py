@@ -189,6 +189,26 @@ def test_a_rank_that_waits_inside_backward(golden: Golden) -> None:
     assert not findings
 
 
+def test_a_rank_that_still_computes_its_gradients_waits_for_nobody(golden: Golden) -> None:
+    """A hook within backward hangs on one rank: both are inside the same call."""
+
+    def computes(rank: Rank) -> Rank:
+        rank.begin_step().zero_grad().forward()
+        rank.mark(Marks.BACKWARD_ENTERED, where="train.py:33", tells=True)
+        return rank
+
+    def exchanges(rank: Rank) -> Rank:
+        computes(rank).mark(Marks.BACKWARD_COMPUTED)
+        return rank
+
+    finding = one(check(exchanges, computes, {**FAILED, "silent_s": 90}, wrap=True))
+    golden(finding)
+    assert finding.rank == 1
+    assert mentions(finding, 0, "it computes gradients in its backward pass (train.py:33)")
+    assert not check(computes, computes, {**FAILED, "silent_s": 90}, wrap=True)[0]
+    golden(one(check(exchanges, exchanges, {**FAILED, "silent_s": 90}, wrap=True)))
+
+
 @pytest.mark.parametrize(
     ("first", "second", "end"),
     [

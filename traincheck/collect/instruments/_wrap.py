@@ -17,7 +17,8 @@ from traincheck.collect.templates import CALL_IN_SPAN, CALL_OUTSIDE, WITH_EXCEPT
 from traincheck.collect.tensors.reading import has_mode, unseen
 from traincheck.collect.tensors.summarize import dumps, encode, escaped, summarize_named
 from traincheck.collect.trace_writer.compile_state import is_traced, state
-from traincheck.collect.trace_writer.emitter import BATCH, Emitter, context, hidden
+from traincheck.collect.trace_writer.emitter import Emitter, context, hidden
+from traincheck.handlers import give_back
 from traincheck.schema.hidden import MASK
 
 if TYPE_CHECKING:
@@ -166,19 +167,15 @@ def function_wrapper(  # noqa: C901, PLR0915  # one function: each call on the w
 ) -> Callable[..., Any]:
     """Wrap a stateless function: `span_wrapper` inlined, because nine calls in ten pass here.
 
-    - skip_inner: omit calls made by another recorded function; is_rare: record in some steps.
-    - argument: returns the encoder of arguments, if `encode` is not enough.
-    - outcome: encodes the result; with ``sampled``, only while these numbers are due.
+    skip_inner: omit calls made by another recorded function. is_rare: record in some steps.
+    argument: returns the encoder of arguments. outcome: that of the result, if due.
     """
     recording, local = session.recording, session.local
 
-    def wrapper(*args: Any, **kwargs: Any) -> Any:  # noqa: PLR0912, PLR0915
-        if (
-            is_traced()
-            or not recording.on
-            or state._is_compiling_flag
-            or (is_rare and not recording.inner_calls)
-        ):
+    def wrapper(*args: Any, **kwargs: Any) -> Any:  # noqa: C901, PLR0912, PLR0915
+        if is_traced() or not recording.on or state._is_compiling_flag:
+            return function(*args, **kwargs) if kwargs else function(*args)
+        if is_rare and not recording.inner_calls:
             return function(*args, **kwargs) if kwargs else function(*args)
         em = local.em or session.emitter()
         parent, inner = em.top, em.inner
@@ -219,11 +216,15 @@ def function_wrapper(  # noqa: C901, PLR0915  # one function: each call on the w
                 line = inside % (seq, now, place, span, parent, start, given, told, tail)
             if em.seq != seq:  # a signal handler of the program has recorded meanwhile
                 em.append(line, seq)
-            else:  # `line`, inlined
+            else:  # `append`, inlined
                 em.seq = seq + 1
-                em.buffer.append(line)
-                if len(em.buffer) >= BATCH:
-                    em.flush_if_full()
+                try:
+                    em.put(line)
+                except ValueError as error:
+                    if error.__traceback__.tb_next is None:  # type: ignore[union-attr]
+                        em.seq = seq  # of no handler, and no call since: the number is free
+                    give_back(error)
+                    em.overflow(line, seq)
         except Exception as error:  # training must go on whatever we got wrong
             session.fault(templates, error)
         finally:
@@ -267,6 +268,10 @@ class CallTemplates(dict[Any, tuple[bytes, bytes, bytes]]):
         owner: the instrument.
     """
 
+    def __new__(cls, *_: Any, **__: Any) -> CallTemplates:
+        """Its own: dynamo of torch 2.7 guards the length of dicts without, and compiles again."""
+        return super().__new__(cls)
+
     def __init__(
         self, api: str, names: tuple[str, ...], defaults: dict[str, Any], owner: object
     ) -> None:
@@ -298,7 +303,7 @@ class CallTemplates(dict[Any, tuple[bytes, bytes, bytes]]):
             given[0] = escaped(_dumps(labels[0])) + b":%b"  # one slot for the text of all of them
         first = b",".join(given[:1] + fixed) if given else b"%b" + b",".join(fixed)
         fields = b'"api":' + escaped(_dumps(self.api))
-        fields += b',"args":{' + first + b'},"result":%b%b}'
+        fields += b',"args":{' + first + b'},"result":%b%b}\n'
         made = self[key] = (
             CALL_IN_SPAN + fields,
             CALL_OUTSIDE + fields,

@@ -77,22 +77,25 @@ class Autograd(Instrument):
                 steps.mark_irregular()
                 original(*args, **kwargs)
                 return
+            handles: list[Any] = []
             try:
                 going.add(key)
                 if session.stats.arguments.compares_ranks:
-                    self._tell_entered()
+                    self._tell_entered(given, handles)
                 recorded(*args, **kwargs)
             finally:
                 going.discard(key)
+                for handle in handles:
+                    handle.remove()
 
         return hidden(backward)
 
-    def _tell_entered(self) -> None:
+    def _tell_entered(self, given: Any, handles: list[Any]) -> None:
         """Record that a backward pass begins: ranks exchange gradients in it and may hang."""
         session = self.session
         em = session.local.em or session.emitter()
         if session.recording.on and not em.busy:
-            guarded(em, _enter)
+            guarded(em, _enter, given, handles)
 
     def _count(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         self.session.tracker.trainers.register()  # also in unrecorded steps
@@ -130,9 +133,39 @@ def _encoded(em: Emitter, value: Any) -> bytes:
     return encode(value)
 
 
-def _enter(em: Emitter) -> None:
-    em.event("mark", {"text": Marks.BACKWARD_ENTERED, "data": {"where": where()}})
+def _enter(em: Emitter, given: Any, handles: list[Any]) -> None:
+    """Record the begin, and let torch tell when all nodes of the graph are computed.
+
+    A callback of the graph runs then, before those that DistributedDataParallel adds later, which
+    wait for other ranks.
+    """
+    tensor = given[0] if type(given) in (list, tuple) and given else given
+    node = _node_of(tensor) if isinstance(tensor, torch.Tensor) else None
+    data = {"where": where(), "tells": node is not None}
+    em.event("mark", {"text": Marks.BACKWARD_ENTERED, "data": data})
     em.flush()
+    if node is None:
+        return
+
+    def queue(*_: Any) -> None:
+        try:
+            _engine.queue_callback(computed)
+        except Exception as error:  # training must go on whatever we got wrong
+            em.session.fault(queue, error)
+
+    def computed() -> None:
+        try:
+            em.event("mark", {"text": Marks.BACKWARD_COMPUTED})
+            em.flush()
+        except Exception as error:
+            em.session.fault(computed, error)
+
+    handles.append(node.register_prehook(queue))
+
+
+_engine: Any = torch.autograd.Variable._execution_engine
+_base: Any = torch._C.TensorBase
+_node_of: Callable[[torch.Tensor], Any] = _base.grad_fn.__get__
 
 
 _HEAD = b'"api":"%b"' % Families.BACKWARD.encode()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import pkgutil
 import types
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -39,8 +40,13 @@ class Instrument:
 
     def __init__(self, session: Recorder) -> None:
         self.session = session
-        self.replaced: list[Replacement] = []
+        self._layers: list[Callable[[], Replacement | None]] = []
         self._installed: list[Observer] = []
+
+    @property
+    def replaced(self) -> list[Replacement]:
+        """Its replacements, the first one first."""
+        return [layer for found in self._layers if (layer := found()) is not None]
 
     def is_wanted(self) -> bool:
         """Whether any requested record of this session needs this instrument."""
@@ -88,27 +94,30 @@ class Instrument:
                 observer.remove()
             except Exception as error:  # the originals must come back whatever we got wrong
                 self.session.fault(observer.remove, error)
-        while self.replaced:
-            self.replaced.pop().take_out()
+        ours = self.replaced
+        self._layers.clear()
+        while ours:
+            ours.pop().take_out()
 
     @contextlib.contextmanager
     def suspended(self) -> Iterator[None]:
         """Restore the originals temporarily, for code that inspects functions."""
-        ours = list(self.replaced)
+        ours = self.replaced
         for replacement in reversed(ours):
             replacement.take_out()
         try:
             yield
         finally:
-            if self.replaced:  # else a fault has removed the instrument
+            if self._layers:  # else a fault has removed the instrument
                 for replacement in ours:
                     replacement.put_back()
 
-    def set(self, holder: Any, attribute: str, value: Any, stored: Any) -> None:
-        """Set ``holder.attribute``. stored: what to restore."""
-        replacement = Replacement(self, holder, attribute, stored)
-        self.replaced.append(replacement)
-        replacement.put_in(value)
+    def set(
+        self, holder: Any, attribute: str, value: Any, stored: Any, *, is_of_program: bool = False
+    ) -> None:
+        """Set ``holder.attribute``. stored: what to restore. is_of_program: as in `replace`."""
+        layer = Replacement(self, holder, attribute, stored)
+        self._layers.append(layer.put_in(value, is_of_program=is_of_program))
 
     def replace(
         self,
@@ -119,11 +128,13 @@ class Instrument:
         idles: bool = False,
         is_rare: bool = False,
         skip_inner: bool = False,
+        is_of_program: bool = False,
     ) -> None:
         """Set ``holder.attribute`` to ``make(original)``, under the original's name and docs.
 
         idles: the replacement only calls the original while nothing is recorded. is_rare: also in
         steps without calls within models. skip_inner: also while a recorded function runs.
+        is_of_program: the holder may be freed while this instrument is there.
         """
         original = getattr(holder, attribute)
         layer = Replacement(self, holder, attribute, vars(holder).get(attribute, MISSING))
@@ -131,24 +142,36 @@ class Instrument:
         is_of_class = isinstance(holder, type)
         if not is_of_class and isinstance(original, types.BuiltinFunctionType):
             session = self.session if idles else None
+            place = f"{holder.__name__}:{attribute}"
             replacement = _unbound(
-                replacement, original, session, is_rare=is_rare, skip_inner=skip_inner
+                replacement, original, place, session, is_rare=is_rare, skip_inner=skip_inner
             )
-        functools.update_wrapper(replacement, original)
-        # Pickling uses module and name: they must lead to the replacement. (C functions have other
-        # ones.)
-        if not is_of_class:
-            replacement.__module__, replacement.__qualname__ = holder.__name__, attribute
-        elif getattr(original, "__module__", None) is None:  # a method of C
+        else:
+            _name(functools.update_wrapper(replacement, original), original, holder, attribute)
+        self._layers.append(layer.put_in(replacement, is_of_program=is_of_program))
+
+
+def _name(
+    replacement: Callable[..., Any], original: Callable[..., Any], holder: Any, attribute: str
+) -> None:
+    """Give a function the names of the original, or those of its place: pickling goes by them.
+
+    They must lead to the replacement where those of the original lead elsewhere.
+    """
+    if not hasattr(original, "__annotations__"):
+        replacement.__annotations__ = {}
+    if isinstance(holder, type):
+        if getattr(original, "__module__", None) is None:  # a method of C
             replacement.__module__ = holder.__module__
             replacement.__qualname__ = f"{holder.__qualname__}.{attribute}"
-        self.replaced.append(layer)
-        layer.put_in(replacement)
+    elif "<locals>" not in original.__qualname__:  # else it cannot be pickled
+        replacement.__module__, replacement.__qualname__ = holder.__name__, attribute
 
 
 def _unbound(
     function: Callable[..., Any],
     original: Callable[..., Any],
+    place: str,
     session: Recorder | None,
     *,
     is_rare: bool,
@@ -156,8 +179,10 @@ def _unbound(
 ) -> Any:
     """A callable that does not become a method in a class, like functions of C.
 
-    So ``act = torch.relu`` in a class, or in an Enum, behaves as without traincheck. With
-    ``session``, an unrecorded call costs one frame instead of two: see `Instrument.replace`.
+    So ``act = torch.relu`` in a class, or in an Enum, behaves as without traincheck. Who inspects
+    it sees the original, also by ``isinstance``. It is pickled by its place, where it is found
+    while it is recorded, and the original later. With ``session``, an unrecorded call costs one
+    frame instead of two: see `Instrument.replace`.
     """
     recording = session.recording if session is not None else None
     local = session.local if session is not None and skip_inner else None
@@ -173,11 +198,19 @@ def _unbound(
         return function(*args, **kwargs)
 
     methods: dict[str, Any] = {
+        "__slots__": ("__weakref__",),
+        "__module__": original.__module__,
+        "__doc__": original.__doc__,
+        "__wrapped__": original,
+        "__class__": property(lambda self: type(original)),
+        "__getattr__": lambda self, name: getattr(original, name),
         "__call__": hidden(__call__),
         # Tables of overrides (`__torch_function__`) are indexed by the object that torch passes
         "__eq__": lambda self, other: other is self or other is original,
         "__hash__": lambda self: hash(original),
-        "__reduce__": lambda self: self.__qualname__,
+        "__reduce_ex__": lambda self, protocol: (pkgutil.resolve_name, (place,)),
+        "__copy__": lambda self: self,
+        "__deepcopy__": lambda self, memo: self,
         "__repr__": lambda self: repr(original),
     }
     return type(type(original).__name__, (), methods)()

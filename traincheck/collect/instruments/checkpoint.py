@@ -11,7 +11,6 @@ from os import PathLike, fsdecode
 from typing import Any, TypeAlias
 
 import torch
-from torch.nn.parameter import is_lazy
 from torch.optim import lr_scheduler
 
 from traincheck.collect import masking
@@ -21,6 +20,7 @@ from traincheck.collect.observers.import_hook import ImportHook
 from traincheck.collect.observers.loaded_averages import LoadedAverageObserver
 from traincheck.collect.observers.state_dicts import StateDictObserver
 from traincheck.collect.tensors.fingerprint import fingerprint
+from traincheck.collect.tensors.reading import as_plain, is_a, is_lazy, named_tensors
 from traincheck.collect.tensors.summarize import dotted, summarize
 from traincheck.collect.trace_writer.call_site import where
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
@@ -141,15 +141,15 @@ class Checkpoint(Instrument):
     ) -> None:
         self.session.stage(em, "checkpoint")
         target = args[0] if args else None
-        if isinstance(target, torch.nn.Module):
+        if is_a(target, torch.nn.Module):
             before.digests.update(_digests(target))
             before.ties.update(_ties(target))
             before.shared = _shared(target, _state_of(args, kwargs))
             if before.shared:
                 before.made = self._made.facts(_state_of(args, kwargs))
-        elif isinstance(target, torch.optim.Optimizer):
+        elif is_a(target, torch.optim.Optimizer):
             before.changes = state_reload.of_optimizer(target, _state_of(args, kwargs))
-        elif isinstance(target, lr_scheduler.LRScheduler):
+        elif is_a(target, lr_scheduler.LRScheduler):
             before.changes = state_reload.of_scheduler(target, _state_of(args, kwargs))
 
     def _write(
@@ -173,8 +173,8 @@ class Checkpoint(Instrument):
     ) -> dict[str, Any]:
         module, state = args[0], _state_of(args, kwargs)
         now = _digests(module)
-        own = {name for name, _ in module.named_parameters(remove_duplicate=False)}
-        own.update(name for name, _ in module.named_buffers(remove_duplicate=False))
+        own = {name for name, _ in named_tensors(module, again=True)}
+        own.update(name for name, _ in named_tensors(module, "_buffers", again=True))
         path = self.session.tracker.modules.find(module)[0]
         after = _ties(module)
         self._averages.follow(module, path, now)
@@ -191,7 +191,7 @@ class Checkpoint(Instrument):
             "untied": [f"{path}.{name}" for name in before.ties if name not in after][:_MAX_KEYS],
             "values": {
                 f"{path}.{name}": now[name]
-                for name, _ in itertools.islice(module.named_parameters(), _MAX_VALUES)
+                for name, _ in itertools.islice(named_tensors(module), _MAX_VALUES)
                 if now[name] is not None
             },
             "where": where(),
@@ -222,7 +222,7 @@ def _state_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Mapping[str, 
 
 def _ties(module: torch.nn.Module) -> _Ties:
     """Parameters with more than one name."""
-    named = {name: id(p) for name, p in module.named_parameters(remove_duplicate=False)}
+    named = {name: id(p) for name, p in named_tensors(module, again=True)}
     counts = Counter(named.values())
     return {name: identity for name, identity in named.items() if counts[identity] > 1}
 
@@ -230,19 +230,20 @@ def _ties(module: torch.nn.Module) -> _Ties:
 def _shared(module: torch.nn.Module, state: Mapping[str, Any]) -> int:
     """Number of given tensors that share memory with those of the module."""
     count = 0
-    for name, own in module.named_parameters(remove_duplicate=False):
+    for name, own in named_tensors(module, again=True):
         given = state.get(name)
-        if not isinstance(given, torch.Tensor) or is_lazy(own) or is_lazy(given):
+        if not is_a(given, torch.Tensor) or is_lazy(own) or is_lazy(given):
             continue
+        own, given = as_plain(own), as_plain(given)  # noqa: PLW2901
         if own.numel() and given.device == own.device:
             count += given.data_ptr() == own.data_ptr()
     return count
 
 
 def _digests(module: torch.nn.Module) -> dict[str, str | None]:
-    tensors = [*module.named_parameters(), *module.named_buffers()]
+    tensors = [*named_tensors(module), *named_tensors(module, "_buffers")]
     return {
-        name: fingerprint(tensor) if tensor.is_cpu and not is_lazy(tensor) else None
+        name: fingerprint(tensor) if as_plain(tensor).is_cpu and not is_lazy(tensor) else None
         for name, tensor in tensors
     }
 

@@ -15,7 +15,7 @@ import torch
 from traincheck.collect.context import Recorder
 from traincheck.collect.instruments.base import Instrument
 from traincheck.collect.instruments.data import leaves_of, quoted_path
-from traincheck.collect.tensors.reading import unseen
+from traincheck.collect.tensors.reading import tensors_in, unseen
 from traincheck.collect.tensors.step_checksums import StepChecksums
 from traincheck.collect.tensors.summarize import dumps
 from traincheck.collect.trace_writer.compile_state import is_traced
@@ -103,7 +103,7 @@ class Checksums(Instrument):
         return hidden(forward)
 
     def _watch(self, module: torch.nn.Module) -> None:
-        own = {id(parameter) for parameter in module.parameters()}
+        own = {id(parameter) for parameter in tensors_in(module)}
         named = _Tracked(self.session).parameters()
         self._now().watch_local_gradients(
             [(name, parameter) for name, parameter in named if id(parameter) in own], self._in_hook
@@ -163,10 +163,8 @@ class _Tracked:
 
     def buffers(self) -> Iterator[tuple[str, torch.Tensor]]:
         for root in self._session.tracker.live_roots():
-            for holder, key, variable in root.buffers.values():
-                buffer = holder.get(key)
-                if buffer is not None:
-                    yield variable.name, buffer
+            for variable, buffer in root.buffers_now():
+                yield variable.name, buffer
 
     def optimizers(self) -> list[tuple[str, torch.optim.Optimizer]]:
         return self._session.live.live_optimizers()

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from traincheck.collect.instruments.base import Instrument
+from traincheck.collect.tensors.reading import is_a, modules_in
 from traincheck.collect.trace_writer.emitter import HIDDEN_FILE, hidden
 
 
@@ -109,7 +110,7 @@ def _originals_in(model: Any) -> Iterator[None]:
     """
     held = [
         (vars(module), name, value, original)
-        for module in (model.modules() if isinstance(model, torch.nn.Module) else ())
+        for module in (modules_in(model) if is_a(model, torch.nn.Module) else ())
         for name, value in vars(module).items()
         if (original := _builtin_behind(value)) is not None
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,9 +23,18 @@ from traincheck.collect.observers.worker_rng import WorkerRngObserver
 from traincheck.collect.stats.token_batch import token_facts
 from traincheck.collect.templates import BATCH, FINGERPRINT, INDICES, SAMPLES, TOKENS
 from traincheck.collect.tensors.fingerprint import fingerprint, is_plain_cpu, row_fingerprints
-from traincheck.collect.tensors.reading import modes, unseen
+from traincheck.collect.tensors.reading import (
+    as_plain,
+    is_a,
+    items_of,
+    modes,
+    own,
+    sequence_of,
+    unseen,
+)
 from traincheck.collect.tensors.summarize import dotted, dumps, encode
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
+from traincheck.collect.tracking.naming import FEW, ByObject
 from traincheck.handlers import give_back
 from traincheck.schema.claims import BATCH_CONTENT
 
@@ -42,7 +51,6 @@ class _Ahead(deque[Any]):
 
 @dataclass(slots=True)
 class _Loader:
-    ref: weakref.ref[Any]
     label: str
     epoch: int = -1
 
@@ -54,7 +62,7 @@ class Data(Instrument):
     always = True
 
     def install(self) -> None:
-        self._loaders: dict[int, _Loader] = {}
+        self._loaders = ByObject[tuple[weakref.ref[Any], _Loader]]()
         self._count = 0
         self._feeding: set[str] = set()
         self._starting: tuple[str, int] | None = None  # forked workers find the original
@@ -155,11 +163,12 @@ class Data(Instrument):
 
     def _epoch(self, loader: Any) -> tuple[str, int]:
         """Name of a loader, and how often it was iterated before."""
-        known = self._loaders.get(id(loader))
-        if known is None or known.ref() is not loader:  # reused address
-            known = _Loader(weakref.ref(loader), f"loader{self._count}")
-            self._loaders[id(loader)] = known
+        found = self._loaders.get(id(loader))
+        if found is None or found[0]() is not loader:  # reused address
+            found = weakref.ref(loader), _Loader(f"loader{self._count}")
+            self._loaders.keep(loader, found)
             self._count += 1
+        known = found[1]
         known.epoch += 1
         return known.label, known.epoch
 
@@ -201,6 +210,8 @@ class Data(Instrument):
         """
         if self.session.is_evaluating():
             return False
+        if len(self._feeding) >= FEW:  # others begin again
+            self._feeding.clear()
         self._feeding.add(label)
         return True
 
@@ -247,7 +258,7 @@ class Data(Instrument):
             if first is not None and is_plain_cpu(first):
                 body += SAMPLES + orjson.dumps(row_fingerprints(first, MAX_SAMPLES))
         body += drawn
-        if isinstance(batch, Mapping) and not modes():
+        if not modes():
             tokens = token_facts(batch, session.tracker.special_ids)
             if tokens:
                 body += TOKENS + dumps(tokens)
@@ -262,7 +273,7 @@ def _head(
 ) -> bytes:
     """The common fields of all batches of an iterator."""
     fields: dict[str, Any] = {"loader": label, "epoch": epoch, "sampler": sampler}
-    order = getattr(loader.sampler, "epoch", None) if loader is not None else None
+    order = own(loader.sampler).get("epoch") if loader is not None else None
     if type(order) is int:  # of set_epoch()
         fields["sampler_epoch"] = order
     if loader is not None and loader.num_workers:
@@ -368,16 +379,14 @@ def leaves_of(batch: Any) -> dict[str, torch.Tensor]:
 
 def _leaves(path: str, value: Any, depth: int = 0) -> list[tuple[str, torch.Tensor]]:
     """Tensors in a batch with their paths; searches sequences, mappings and plain objects."""
-    if isinstance(value, torch.Tensor):
-        return [(path, value)]
+    if is_a(value, torch.Tensor):
+        return [(path, as_plain(value))]
     if depth >= _MAX_DEPTH:
         return []
-    if isinstance(value, Mapping):
-        items = [(f"{path}.{key}", item) for key, item in list(value.items())[:_MAX_LEAVES]]
-    elif isinstance(value, (list, tuple)):
-        items = [(f"{path}[{i}]", item) for i, item in enumerate(value[:_MAX_LEAVES])]
-    elif hasattr(value, "__dict__"):
-        items = [(f"{path}.{key}", item) for key, item in list(vars(value).items())[:_MAX_LEAVES]]
+    if (sequence := sequence_of(value, _MAX_LEAVES)) is not None:
+        items = [(f"{path}[{i}]", item) for i, item in enumerate(sequence)]
     else:
-        return []
+        held = items_of(value, _MAX_LEAVES)
+        held = list(own(value).items())[:_MAX_LEAVES] if held is None else held
+        items = [(f"{path}.{key}", item) for key, item in held]
     return [leaf for name, item in items for leaf in _leaves(name, item, depth + 1)][:_MAX_LEAVES]

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from traincheck.collect.instruments._wrap import guarded, span_wrapper
 from traincheck.collect.instruments.base import Instrument
 from traincheck.collect.tensors.fingerprint import fingerprint
+from traincheck.collect.tensors.reading import named_tensors
 from traincheck.collect.tensors.summarize import dotted, summarize
 from traincheck.collect.trace_writer.call_site import where
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
@@ -27,6 +28,8 @@ COLLECTIVES = (
     "scatter", "reduce_scatter", "reduce_scatter_tensor", "all_to_all", "all_to_all_single",
     "barrier", "monitored_barrier", "send", "recv", "all_gather_object", "broadcast_object_list",
 )  # fmt: skip
+# How DistributedDataParallel broadcasts buffers, at the beginning of a forward
+_SYNC_BUFFERS = "_sync_buffers"
 _SPLIT = frozenset({"all_to_all_single"})
 # Argument that names the peer
 _PEER = {"send": "dst", "recv": "src"}
@@ -56,6 +59,10 @@ class Distributed(Instrument):
             for name in COLLECTIVES:
                 if hasattr(dist, name):
                     self.replace(dist, name, functools.partial(self._wrap_collective, op=name))
+            ddp = torch.nn.parallel.DistributedDataParallel
+            if hasattr(ddp, _SYNC_BUFFERS):
+                sync = functools.partial(self._wrap_collective, op="broadcast_buffers")
+                self.replace(ddp, _SYNC_BUFFERS, sync)
         if self.wants_call(DDP_INIT):
             self.replace(torch.nn.parallel.DistributedDataParallel, "__init__", self._wrap_ddp)
         if self.wants_call(DDP_HOOK):
@@ -109,7 +116,7 @@ class Distributed(Instrument):
         path, root = tracker.modules.find(wrapper)
         tracker.track(em, root)
         ignored = set(getattr(wrapper, "parameters_to_ignore", ()))
-        inner = list(wrapper.module.named_parameters())
+        inner = list(named_tensors(wrapper.module))
         exchanged = [p for name, p in inner if p.requires_grad and name not in ignored]
         named["parameters"] = [tracker.name_of(p) for p in exchanged]
         named["ids"] = [tracker.identities.of(p) for p in exchanged]
@@ -149,7 +156,12 @@ class Distributed(Instrument):
                 return original(*args, **kwargs)
             fields: dict[str, Any] = {"op": op}
             tensor = _first_tensor(args, kwargs)
-            group = kwargs.get("group") or next((a for a in args if isinstance(a, _Group)), None)
+            group = getattr(args[0], "process_group", None) if args else None
+            group = (
+                group
+                or kwargs.get("group")
+                or next((a for a in args if isinstance(a, _Group)), None)
+            )
             if any(kwargs.get(name) for name in _SIZES) or (op in _SPLIT and args[2:]):
                 fields["uneven"] = True
             if op in _PEER:
@@ -178,6 +190,8 @@ class Distributed(Instrument):
         if group is not None and group is not dist.group.WORLD:  # disjoint groups may share a name
             members = ",".join(map(str, dist.get_process_group_ranks(group)))
             name = f"{getattr(group, 'group_name', 'group')} of ranks {members}"
+        if fields["op"] not in COLLECTIVES:  # counted apart from those of the program
+            name = f"buffers in {name}"
         fields["group"] = name
         fields["where"] = where()
         fields["number"] = self._numbers[name]

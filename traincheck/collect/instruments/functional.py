@@ -21,6 +21,7 @@ from traincheck.collect.instruments.base import Instrument
 from traincheck.collect.stats.activations import FUNCTIONS, Activation
 from traincheck.collect.stats.tensor_stats import FED, MASKED, SCORED, TensorStats
 from traincheck.collect.templates import RESULT_IN_MODULE, WITH_IDENTITY
+from traincheck.collect.tensors.reading import is_training
 from traincheck.collect.tensors.summarize import encode
 from traincheck.collect.trace_writer.emitter import Emitter
 from traincheck.collect.tracking.tracker import Tracker
@@ -135,7 +136,8 @@ class Functional(Instrument):
             if self.wants_call(api) or self.session.stats.wants_api(api):
                 self._replace_function(holder, attribute, api, hides=hides)
             elif api in self.session.hooks.around:
-                self.replace(holder, attribute, self.session.hooks.around[api], idles=True)
+                make = functools.partial(self._below, api, hides=hides)
+                self.replace(holder, attribute, make, idles=True)
             elif hides:
                 self.replace(holder, attribute, lambda f: hiding(f, self.session))
             if not isinstance(holder, type) and getattr(holder, attribute) is not original:
@@ -191,12 +193,11 @@ class Functional(Instrument):
             outcome = functools.partial(_identified, self.session.tracker)
         skip_inner = self._is_inner(holder)
         is_rare = needs is not None and api not in needs.calls
-        below = self.session.hooks.around.get(api)
         self.replace(
             holder,
             attribute,
             lambda f: function_wrapper(
-                hiding(f, self.session) if hides else f if below is None else below(f),
+                self._below(api, f, hides=hides),
                 CallTemplates(api, names, defaults, self),
                 self.session,
                 skip_inner=skip_inner,
@@ -209,6 +210,12 @@ class Functional(Instrument):
             is_rare=is_rare,
             skip_inner=skip_inner,
         )
+
+    def _below(self, api: str, f: Callable[..., Any], *, hides: bool) -> Callable[..., Any]:
+        """The function that a replacement calls."""
+        around = self.session.hooks.around.get(api)
+        below = f if around is None else around(f)
+        return hiding(below, self.session) if hides else below
 
     def _fix_defaults(self, replaced: dict[Any, Any]) -> None:
         """Replace defaults (``activation=F.relu``) bound earlier: torch compares by identity."""
@@ -250,7 +257,7 @@ def _placed(tracker: Tracker, em: Emitter, result: Any) -> bytes:
     if module is None:
         return encode(result)
     path = orjson.dumps(tracker.modules.child(module, None))
-    mode = b"true" if getattr(module, "training", True) else b"false"
+    mode = b"true" if is_training(module) else b"false"
     return RESULT_IN_MODULE % (encode(result), path, mode)
 
 
@@ -273,7 +280,9 @@ def _operators() -> Iterator[tuple[Any, str, str]]:
         functions = set(overridable.get(holder, ()))
         for name in dir(holder):
             found = inspect.getattr_static(holder, name, None)
-            if name in _NO_OPERATORS or not callable(getattr(holder, name, None)):
+            if name in _NO_OPERATORS or isinstance(found, type):  # `torch.autocast`
+                continue
+            if not callable(getattr(holder, name, None)):
                 continue
             if getattr(holder, name) in functions and not isinstance(
                 found, (property, types.GetSetDescriptorType)

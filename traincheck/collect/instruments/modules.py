@@ -22,17 +22,16 @@ from traincheck.collect.observers.model_inputs import ModelInputObserver
 from traincheck.collect.stats.next_token_labels import ONCE
 from traincheck.collect.stats.stats_text import with_fingerprint
 from traincheck.collect.templates import EXCEPTION, MODULE_CALL, MODULE_CALL_OF_ONE, WITH_PLACE
-from traincheck.collect.tensors.reading import unseen
+from traincheck.collect.tensors.reading import has_plain_mode, is_training, own, unseen
 from traincheck.collect.tensors.summarize import dotted, encode, encode_named, escaped
 from traincheck.collect.trace_writer.call_site import place
 from traincheck.collect.trace_writer.compile_state import is_traced, state
 from traincheck.collect.trace_writer.emitter import Emitter, context, hidden
-from traincheck.collect.tracking.naming import unwrap
+from traincheck.collect.tracking.naming import ByObject, unwrap
 from traincheck.collect.tracking.tracked_model import TrackedModel
 from traincheck.schema.torch_api import Families
 
 _SYNC = "require_backward_grad_sync"
-_MOST_PLANS = 1 << 16  # modules that are created in each step must not grow the training process
 
 
 # Module; state of the tree and whether it is outermost; head of its records; whether they are
@@ -51,10 +50,9 @@ class Modules(Instrument):
     always = True
 
     def install(self) -> None:
-        self._apis: dict[type, str] = {}
         self._heads: dict[tuple[str, bool], bytes] = {}  # of modules without a path
         self._known = (0, False)
-        self._plans: dict[int, _Plan] = {}
+        self._plans = ByObject[_Plan]()  # modules that are created in each step must not stay
         self._root: TrackedModel | None = None
         self._evaluated = EvalWeightObserver(self.session)
         self._untrained = AuxiliaryModelObserver(self.session)
@@ -91,12 +89,6 @@ class Modules(Instrument):
             self.session.tracker.modules.created.add(module)
         except Exception as error:  # training must go on whatever we got wrong
             self.session.fault(self._add, error)
-
-    def _api(self, cls: type) -> str:
-        api = self._apis.get(cls)
-        if api is None:
-            api = self._apis[cls] = f"{dotted(cls)}.forward"
-        return api
 
     def _wants(self, api: str, *, is_root: bool) -> bool:
         needs = self.session.needs
@@ -185,7 +177,7 @@ class Modules(Instrument):
                     root.called()
                     session.live.models.setdefault(root.name, root.ref)
                     inner = module if root.ref() is module else unwrap(module)
-                    training = bool(getattr(inner, "training", True))
+                    training = is_training(inner)
                     session.live.called_modes[root.name] = training
                     if training is grad and (not grad or session.stats.is_sampled):
                         self._given.enter(em, root.name, args, kwargs, training=grad)
@@ -338,12 +330,12 @@ class Modules(Instrument):
                 for index, value in enumerate((*args, *kwargs.values())):
                     name = f"{compared_as}.input[{index}]"
                     given[index] = self._compared.argument(em, name, value, given[index])
-        sync = module.__dict__.get(_SYNC)
+        sync = own(module).get(_SYNC)
         if sync is not None:  # DDP decides in its forward whether backward exchanges gradients
             given.append(b'"%b":%b' % (_SYNC.encode(), encode(bool(sync))))
         return MODULE_CALL % (
             head,
-            b"true" if getattr(unwrap(module), "training", True) else b"false",
+            b"true" if is_training(unwrap(module)) else b"false",
             b",".join(given),
             encode(result) if told is None else told,
             self._tail(is_root=is_root),
@@ -369,7 +361,7 @@ class Modules(Instrument):
     def _plan(self, em: Emitter, module: torch.nn.Module, *, is_root: bool) -> _Plan:
         """The common parts of all records of a module. The look-up saves 3 us per call."""
         tracker = self.session.tracker
-        api = self._api(type(module))
+        api = f"{dotted(type(module))}.forward"  # no table by class: classes are freed, too
         if is_root:
             path: str | None = tracker.modules.find(module)[0]
         else:
@@ -382,14 +374,13 @@ class Modules(Instrument):
         wanted = self._wants(api, is_root=is_root)
         is_compared = self._compared is not None and self._compared.wants(path, is_root=is_root)
         compared_as = (path or api) if is_compared else None
-        is_around = unwrap(module) is not module or _SYNC in module.__dict__ or is_compared
+        is_around = unwrap(module) is not module or _SYNC in own(module) or is_compared
+        is_around = is_around or not has_plain_mode(type(module))
         wanted = wanted or is_compared
         of_one = escaped(head) + MODULE_CALL_OF_ONE
         plan = weakref.ref(module), known, head, wanted, of_one, is_around, compared_as
         if path is not None:  # else it may be found later
-            if len(self._plans) >= _MOST_PLANS:
-                self._plans.clear()
-            self._plans[id(module)] = plan
+            self._plans.keep(module, plan)
         return plan
 
     def _head(self, api: str, path: str | None, *, is_root: bool) -> bytes:

@@ -5,14 +5,18 @@ Installed only when the settings ask for metrics. In steps that are not recorded
 
 from __future__ import annotations
 
+import functools
+import inspect
+import re
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import orjson
 import torch
 from torch.optim import optimizer as optimizers
+from torch.utils import _pytree as trees
 
 from traincheck.collect.instruments.base import Instrument
 from traincheck.collect.monitor.attention import Attention, measured
@@ -21,20 +25,36 @@ from traincheck.collect.monitor.measure import Measure
 from traincheck.collect.monitor.plan import Plan
 from traincheck.collect.monitor.plugins import Plugins
 from traincheck.collect.monitor.records import NameTable
-from traincheck.collect.tensors.reading import unseen
+from traincheck.collect.tensors.reading import groups_of, unseen
 from traincheck.collect.tensors.sums import is_hidden
 from traincheck.collect.trace_writer.compile_state import is_traced, state
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
-from traincheck.collect.tracking.naming import unwrap
+from traincheck.collect.tracking.naming import ByObject, unwrap
 from traincheck.collect.tracking.update_hook import UpdateHook
+from traincheck.handlers import give_back
 from traincheck.schema.claims import Needs
 from traincheck.schema.metrics.requests import MonitorView
-from traincheck.schema.torch_api import ATTENTION
+from traincheck.schema.torch_api import ATTENTION, MULTI_HEAD
 
 # Within backward: forwards there are those that checkpointing repeats.
 _graph_task: Callable[[], int] = getattr(torch._C, "_current_graph_task_id", lambda: -1)
-_MOST_NAMES = 1 << 16
+_ATTENTION_NAME = re.compile("attention|attn", re.IGNORECASE)
+_ATTENDING = (
+    torch.nn.MultiheadAttention,
+    torch.nn.TransformerEncoderLayer,
+    torch.nn.TransformerDecoderLayer,
+)
 _HOOK = -1  # key among the hooks of optimizers, which torch counts from 0
+
+
+def _attends(cls: type[torch.nn.Module]) -> bool:
+    """Whether modules of a class are for attention."""
+    return issubclass(cls, _ATTENDING) or _is_for_attention(cls.__name__)
+
+
+@functools.lru_cache(maxsize=256)
+def _is_for_attention(name: str) -> bool:  # not the class: a local one leads to its program
+    return bool(_ATTENTION_NAME.search(name))
 
 
 class _Stack(threading.local):
@@ -44,7 +64,13 @@ class _Stack(threading.local):
         self.modules: list[torch.nn.Module] = []
         self.is_training = True
         self.count = 0  # of measured calls
+        self.attended = 0  # calls of attention that were seen, and modules that make none
+        self.caught: list[Any] | None = None  # gets arguments of a call of attention, not made
         self.comparison: Comparison | None = None  # of the outermost module, if it has a reference
+
+
+class _Caught(BaseException):
+    """Raised in place of a call of attention whose arguments are wanted alone."""
 
 
 class Monitor(Instrument):
@@ -72,7 +98,7 @@ class Monitor(Instrument):
             self._comparisons = Comparisons(
                 plan.view, self._measure, self._path, self._plugins.fail
             )
-        self._names: dict[int, tuple[weakref.ref[torch.nn.Module], int, str | None]] = {}
+        self._names = ByObject[tuple[weakref.ref[torch.nn.Module], int, str | None]]()
         # Not `__call__`, which records calls: each can be taken out alone
         self.replace(torch.nn.Module, "_call_impl", self._wrap_call)
         hooks = session.hooks
@@ -82,6 +108,7 @@ class Monitor(Instrument):
             hooks.after_scaler.append(self._after_scaler)
         if plan.has("attention"):
             hooks.around[ATTENTION] = self._wrap_attention
+            hooks.around[MULTI_HEAD] = self._wrap_multi_head
         self._pre_hook = UpdateHook(self._before_step, self.session.fault, lambda _: self._is_due())
         optimizers._global_optimizer_post_hooks[_HOOK] = self._after_step
         self.session.hooks.at_step_end.append(self._write)
@@ -131,12 +158,14 @@ class Monitor(Instrument):
             if grad and self._comparisons is not None:
                 self._begin_comparison(self._comparisons, em, module, args, kwargs)
         name = self._entered(em, module, args, kwargs)
-        before = stack.count
+        before, attended = stack.count, stack.attended
         stack.modules.append(module)
         try:
             result = original(module, *args, **kwargs)
             if name is not None and session.recording.on:
                 self._left(em, module, name, args, kwargs, result, has_inner=stack.count != before)
+                if stack.attended == attended:
+                    self._note_unseen(module, name)
             return result
         finally:
             stack.modules.pop()
@@ -242,9 +271,7 @@ class Monitor(Instrument):
         else:
             name = modules.child(module, modules.root_of(unwrap(stack[0])), stack[-1])
         if name is not None:
-            if len(self._names) >= _MOST_NAMES:
-                self._names.clear()
-            self._names[id(module)] = (weakref.ref(module), modules.maps, name)
+            self._names.keep(module, (weakref.ref(module), modules.maps, name))
         return name
 
     def _load_plugins(self, em: Emitter) -> None:
@@ -257,27 +284,77 @@ class Monitor(Instrument):
 
     def _wrap_attention(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def scaled_dot_product_attention(*args: Any, **kwargs: Any) -> Any:
+            if (caught := self._stack.caught) is not None:
+                caught += (args, kwargs)
+                raise _Caught
             result = original(*args, **kwargs)
-            session = self.session
-            if self._is_on and not is_traced() and session.recording.on and _graph_task() == -1:
-                em = session.local.em or session.emitter()
-                if not em.busy:
-                    self._attention(em, args, kwargs)
+            if (em := self._is_measuring()) is not None:
+                self._attention(em, lambda: (args, kwargs))
             return result
 
         return hidden(scaled_dot_product_attention)
 
-    def _attention(self, em: Emitter, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _wrap_multi_head(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Measure attention whose weights are wanted: it calls no function of attention."""
+        signature = inspect.signature(original)
+
+        def multi_head_attention_forward(*args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            if result[1] is not None and (em := self._is_measuring()) is not None:
+                self._attention(em, lambda: self._catch(original, signature.bind(*args, **kwargs)))
+            return result
+
+        return hidden(multi_head_attention_forward)
+
+    def _catch(
+        self, original: Callable[..., Any], given: inspect.BoundArguments
+    ) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+        """Arguments that ``scaled_dot_product_attention`` would get if no weights were wanted."""
+        own = trees.tree_map_only(torch.Tensor, torch.Tensor.detach, dict(given.arguments))
+        own |= {"need_weights": False, "is_causal": False}  # the mask also says what is causal
+        caught = self._stack.caught = []
+        try:
+            original(**own)
+        except _Caught as error:
+            give_back(error)  # only if a handler raised it
+        finally:
+            self._stack.caught = None
+        args, kwargs = caught
+        return args, kwargs
+
+    def _is_measuring(self) -> Emitter | None:
+        """The emitter of this thread, if a call is to be measured now."""
+        session = self.session
+        if not self._is_on or is_traced() or not session.recording.on or _graph_task() != -1:
+            return None
+        em: Emitter = session.local.em or session.emitter()
+        return None if em.busy else em
+
+    def _note_unseen(self, module: torch.nn.Module, name: str) -> None:
+        """Note that attention of a module cannot be measured, if it is one that attends."""
+        cls: Any = type(module)
+        if not _attends(cls) or not self._plan.attention(name):
+            return
+        stack, measure = self._stack, self._measure
+        stack.attended += 1  # modules around it are not to blame
+        numbers = measure.training if stack.is_training else measure.evaluation
+        numbers.skipped.setdefault(f"attention/{name}", "no known function of attention is called")
+
+    def _attention(
+        self, em: Emitter, call_of: Callable[[], tuple[tuple[Any, ...], Mapping[str, Any]]]
+    ) -> None:
         """Measure a call, under the name of the module that makes it."""
         stack = self._stack
+        stack.attended += 1
         known = self._names.get(id(stack.modules[-1])) if stack.modules else None
         name = None if known is None else known[2]
-        if name is None or not (wanted := self._plan.attention(name)):
+        if name is None or not (wanted := self._plan.attention(name)) or is_hidden():
             return
         em.busy = True
         try:
             with unseen():
-                call = None if is_hidden() else Attention.of(*args, **kwargs)
+                args, kwargs = call_of()
+                call = Attention.of(*args, **kwargs)
                 numbers = self._measure.training if stack.is_training else self._measure.evaluation
                 for metric, how, values in measured(call, wanted) if call is not None else ():
                     numbers.add_heads(f"attention_{metric}", name, how, values)
@@ -290,7 +367,7 @@ class Monitor(Instrument):
 
     def _named(self, optimizer: torch.optim.Optimizer) -> list[tuple[str, torch.Tensor]]:
         """The parameters of an optimizer; tied ones under each of their names."""
-        held = {id(p): p for group in optimizer.param_groups for p in group["params"]}
+        held = {id(p): p for group in groups_of(optimizer) for p in group["params"]}
         tracker = self.session.tracker
         found = [(name, p) for name, p in tracker.live_parameters() if id(p) in held]
         unnamed = held.keys() - {id(p) for _, p in found}

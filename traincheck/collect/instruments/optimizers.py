@@ -25,7 +25,7 @@ from traincheck.collect.observers.external_writes import ExternalWriteObserver
 from traincheck.collect.observers.manual_updates import ManualUpdateObserver
 from traincheck.collect.steps.pattern_counter import LAST, LEFT, PatternStepCounter
 from traincheck.collect.templates import OPTIMIZER_STEP, ZERO_GRAD
-from traincheck.collect.tensors.reading import unseen
+from traincheck.collect.tensors.reading import gradient_of, groups_of, is_a, own, unseen
 from traincheck.collect.tensors.summarize import dotted, encode
 from traincheck.collect.trace_writer.call_site import outside, place, where
 from traincheck.collect.trace_writer.compile_state import is_traced
@@ -52,8 +52,8 @@ class Optimizers(Instrument):
         self._ids: dict[int, str] = {}
         self._count = 0
         self._dead: deque[tuple[str, int]] = deque()  # id of ours and of the object
-        # What records begin with, by optimizer, class and method
-        self._heads: dict[tuple[str | None, type, str], bytes] = {}
+        # What records begin with, by optimizer, identity of its class, and method
+        self._heads: dict[tuple[str | None, int, str], bytes] = {}
         self._groups = OptimizerGroups(self.session.tracker)
         self._trained: dict[str, tuple[tuple[int, int], frozenset[str]]] = {}
         self._stepping: set[int] = set()
@@ -98,7 +98,7 @@ class Optimizers(Instrument):
     def _joined(self, em: Emitter, optimizer: Optimizer) -> None:
         owner = self.owner(optimizer)
         if owner is not None:  # else it is being made, where one that is dead was
-            self.session.tracker.name_parameters(em, optimizer.param_groups[-1]["params"])
+            self.session.tracker.name_parameters(em, groups_of(optimizer)[-1]["params"])
             self._groups.update(em, owner, optimizer)
 
     def _created(self, optimizer: Optimizer, frame: FrameType | None) -> None:
@@ -116,7 +116,7 @@ class Optimizers(Instrument):
                 )
                 self._ids[key] = owner
                 session.tracker.name_parameters(
-                    em, [p for g in optimizer.param_groups for p in g["params"]]
+                    em, [p for g in groups_of(optimizer) for p in g["params"]]
                 )
                 self._groups.write(em, owner, optimizer, "created", outside(frame))
         except Exception as error:  # training must go on whatever we got wrong
@@ -142,7 +142,7 @@ class Optimizers(Instrument):
         if self.owner(optimizer) is not None:
             return
         self._wrap_step(type(optimizer))
-        if "step" in vars(optimizer):
+        if "step" in own(optimizer):
             self._wrap_instance(optimizer)
         self._created(optimizer, None)
 
@@ -155,7 +155,7 @@ class Optimizers(Instrument):
             return stepper(optimizer, *args, **kwargs)
 
         functools.update_wrapper(step, original)  # with the marks of the scheduler
-        self.set(optimizer, "step", hidden(step), original)
+        self.set(optimizer, "step", hidden(step), original, is_of_program=True)
 
     def remove(self) -> None:
         super().remove()
@@ -184,7 +184,7 @@ class Optimizers(Instrument):
             hooked: Any = Optimizer.profile_hook_step(cls.step)
             hooked.hooked = True
             cls.step = hooked  # type: ignore[method-assign]
-        self.replace(cls, "step", self._stepper)
+        self.replace(cls, "step", self._stepper, is_of_program=True)
         setattr(cls.step, _WRAPPED, True)
 
     def _stepper(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -333,7 +333,7 @@ class Optimizers(Instrument):
         tracker = self.session.tracker
         if len(tracker.roots) <= 1:
             return NO_ROOTS
-        key = tracker.names_version, sum(len(group["params"]) for group in optimizer.param_groups)
+        key = tracker.names_version, sum(len(group["params"]) for group in groups_of(optimizer))
         known = self._trained.get(owner)
         if known is None or known[0] != key:
             names = (
@@ -346,8 +346,8 @@ class Optimizers(Instrument):
         self, em: Emitter, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
     ) -> bytes:
         optimizer = args[0]
-        key = owner, _, _ = self._ids.get(id(optimizer)), type(optimizer), "step"
-        head = self._heads.get(key) or self._head(key, Families.OPTIMIZER_STEP)
+        key = owner, _, _ = self._ids.get(id(optimizer)), id(type(optimizer)), "step"
+        head = self._heads.get(key) or self._head(key, optimizer, Families.OPTIMIZER_STEP)
         given = b""
         if len(args) > 1 or kwargs:
             closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
@@ -358,10 +358,12 @@ class Optimizers(Instrument):
         parts = (head, given, told, place(sys._getframe(2)))
         return OPTIMIZER_STEP % parts
 
-    def _head(self, key: tuple[str | None, type, str], family: str) -> bytes:
-        owner, cls, method = key
-        fields = {"api": f"{dotted(cls)}.{method}", "family": family, "owner": owner}
-        head = self._heads[key] = orjson.dumps(fields)[1:-1]
+    def _head(self, key: tuple[str | None, int, str], optimizer: Any, family: str) -> bytes:
+        owner, _, method = key
+        fields = {"api": f"{dotted(type(optimizer))}.{method}", "family": family, "owner": owner}
+        head = orjson.dumps(fields)[1:-1]
+        if owner is not None:  # else another class may have this identity later
+            self._heads[key] = head
         return head
 
     # -- zero_grad
@@ -376,8 +378,8 @@ class Optimizers(Instrument):
                 return b'"api":"torch.optim.Optimizer.zero_grad"'
             optimizer = args[0]
             owner = self._ids.get(id(optimizer)) or self._owner_inside(optimizer)
-            key = owner, type(optimizer), "zero_grad"
-            head = self._heads.get(key) or self._head(key, Families.ZERO_GRAD)
+            key = owner, id(type(optimizer)), "zero_grad"
+            head = self._heads.get(key) or self._head(key, optimizer, Families.ZERO_GRAD)
             parts = (head, _set_to_none(args, kwargs), place(sys._getframe(2)))
             return ZERO_GRAD % parts
 
@@ -435,7 +437,7 @@ class Optimizers(Instrument):
         self, em: Emitter, span: int, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
     ) -> None:
         tracker, cleared = self.session.tracker, args[0]
-        if isinstance(cleared, torch.nn.Module):
+        if is_a(cleared, torch.nn.Module):
             names = frozenset({tracker.modules.find(cleared)[1].name})
         else:
             owner = self.owner(cleared) or self._owner_inside(cleared)
@@ -444,7 +446,9 @@ class Optimizers(Instrument):
 
 
 def _has_gradient(optimizer: Optimizer) -> bool:
-    return any(p.grad is not None for group in optimizer.param_groups for p in group["params"])
+    return any(
+        gradient_of(p) is not None for group in groups_of(optimizer) for p in group["params"]
+    )
 
 
 def _set_to_none(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:

@@ -13,6 +13,7 @@ import torch
 
 from traincheck.collect.instruments.base import Instrument
 from traincheck.collect.probes.engine import ProbeEngine
+from traincheck.collect.tensors.reading import is_training
 from traincheck.collect.trace_writer.compile_state import is_traced, state
 from traincheck.collect.trace_writer.emitter import hidden
 
@@ -69,7 +70,7 @@ class Probes(Instrument):
         if self.session.is_worker or _graph_task() != -1:
             return
         self._engine.observe(module)
-        if getattr(module, "training", False):
+        if is_training(module):
             self._engine.enter(module, args, kwargs)
 
     def _wrap_backward(self, original: Callable[..., None]) -> Callable[..., None]:

@@ -13,6 +13,7 @@ from torch.optim import lr_scheduler
 from traincheck.collect.instruments._wrap import span_wrapper
 from traincheck.collect.instruments.base import Instrument
 from traincheck.collect.observers.overwritten_rates import OverwrittenRateObserver
+from traincheck.collect.tensors.reading import own
 from traincheck.collect.tensors.summarize import dotted, number, summarize, summarize_named
 from traincheck.collect.trace_writer.call_site import where
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
@@ -51,14 +52,14 @@ class Schedulers(Instrument):
                 "api": f"{dotted(type(args[0]))}.__init__",
                 "family": Families.SCHEDULER_CREATED,
                 "owner": self._owner(args[0]),
-                "args": {"last_epoch": summarize(last_epoch), **_lengths(vars(args[0]))},
+                "args": {"last_epoch": summarize(last_epoch), **_lengths(own(args[0]))},
                 "where": where(),
             }
 
         return span_wrapper(original, self.session, describe)
 
     def _owner(self, scheduler: Any) -> str | None:
-        return owner_of(self.session.live.live_optimizers(), getattr(scheduler, "optimizer", None))
+        return owner_of(self.session.live.live_optimizers(), own(scheduler).get("optimizer"))
 
     def _wrap(self, original: Callable[..., None]) -> Callable[..., None]:
         rates = self._rates if self._rates.is_wanted else None

@@ -18,7 +18,7 @@ import orjson
 
 from traincheck.collect import masking
 from traincheck.collect.launch.settings import Settings
-from traincheck.schema.files import private
+from traincheck.schema.files import cut_space, end_of_data, private
 from traincheck.schema.json_text import parse_json
 from traincheck.schema.layout import (
     EVENT_GLOB,
@@ -133,6 +133,10 @@ def ended(
         interrupted: the signal that requested the end.
     """
     processes = find_processes(directory)
+    for process in processes:
+        if not os.path.exists(f"/proc/{process['pid']}"):  # it writes no more
+            for name in process["files"]:
+                cut_space(directory / name)
     is_followed = _take(directory, FOLLOWED)
     if _take(directory, HALTED):
         interrupted = "--halt"
@@ -234,7 +238,7 @@ def find_processes(directory: Path) -> list[dict[str, Any]]:
             "rank": rank,
             "pid": pid,
             "files": names,
-            "bytes": sum((directory / name).stat().st_size for name in names),
+            "bytes": sum(_bytes_of(directory / name) for name in names),
         }
         for (rank, pid), names in sorted(files.items())
     ]
@@ -357,3 +361,9 @@ def as_text(value: str) -> str:
 
 def _now() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+
+
+def _bytes_of(path: Path) -> int:
+    """Size of a file of events, without the space for further ones."""
+    with open_regular(path) as file:
+        return end_of_data(file.fileno())

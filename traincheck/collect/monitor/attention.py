@@ -9,6 +9,7 @@ time.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -30,10 +31,10 @@ class Attention:
     """Arguments of one call of ``scaled_dot_product_attention``, detached.
 
     Attributes:
-        query: (..., heads, positions, features).
+        query: (batch, heads, positions, features).
         key, value: the same, with other positions; as many heads as the query has.
-        mask: bool, true where a position is attended to, or numbers that are added to the scores;
-            None for none.
+        mask: (batch, heads, positions, positions): bool, true where a position is attended to, or
+            numbers that are added to the scores; None for none.
         is_causal: whether later positions are left out.
         scale: factor of the scores.
     """
@@ -57,16 +58,22 @@ class Attention:
         scale: float | None = None,
         enable_gqa: bool = False,
     ) -> Attention | None:
-        """The arguments as that function has them; None where there are no heads."""
-        if query.dim() <= len("sd") or query.numel() == 0 or key.numel() == 0:
+        """The arguments as that function has them; None where there are no elements."""
+        if query.numel() == 0 or key.numel() == 0:
             return None
         query, key, value = query.detach(), key.detach(), value.detach()
         if enable_gqa and key.size(-3) != query.size(-3):
             key = key.repeat_interleave(query.size(-3) // key.size(-3), -3)
             value = value.repeat_interleave(query.size(-3) // value.size(-3), -3)
-        mask = None if attn_mask is None else attn_mask.detach()
         scale = 1 / math.sqrt(query.size(-1)) if scale is None else scale
-        return cls(query, key, value, mask, is_causal, scale)
+        shapes = (each.shape[:-2] for each in (query, key, value))
+        ahead = torch.broadcast_shapes(*shapes)  # type: ignore[no-untyped-call]
+        mask = None
+        if attn_mask is not None:
+            shape = (*ahead, query.size(-2), key.size(-2))
+            mask = by_heads(attn_mask.detach().expand(shape))
+        q, k, v = (by_heads(each.expand(*ahead, -1, -1)) for each in (query, key, value))
+        return cls(q, k, v, mask, is_causal, scale)
 
     @property
     def heads(self) -> int:
@@ -80,9 +87,8 @@ class Attention:
         """
         query, key = _wide(self.query), _wide(self.key)
         if self.mask is None and _flash_on_cpu is not None and query.is_cpu:
-            q, k = _four(query), _four(key)
-            mean_key, total = _flash_on_cpu(q, k, k, 0.0, self.is_causal, scale=self.scale)
-            mean = self.scale * (q * mean_key).sum(-1)
+            mean_key, total = _flash_on_cpu(query, key, key, 0.0, self.is_causal, scale=self.scale)
+            mean = self.scale * (query * mean_key).sum(-1)
             return _clean(total.to(mean.dtype).reshape(mean.shape) - mean)
         return torch.cat([_row_entropy(scores) for scores in self._scores()], -1)
 
@@ -92,19 +98,13 @@ class Attention:
 
     def _scores(self) -> Iterator[torch.Tensor]:
         """Scores of some rows after the others: (batch, heads, rows, positions)."""
-        query, key = _four(_wide(self.query)), _four(_wide(self.key))
+        query, key, mask = _wide(self.query), _wide(self.key), self.mask
         rows, positions = query.size(-2), key.size(-2)
         batch = query.shape[:-2].numel()
         size = max(1, _MOST_SCORES // (batch * positions))
-        mask = (
-            None
-            if self.mask is None
-            else self.mask.expand(*self.query.shape[:-2], rows, positions).reshape(
-                *query.shape[:-2], rows, positions
-            )
-        )
         for start in range(0, rows, size):
-            scores = (query[..., start : start + size, :] @ key.transpose(-1, -2)) * self.scale
+            with _exact(query.device.type):
+                scores = (query[..., start : start + size, :] @ key.transpose(-1, -2)) * self.scale
             end = start + scores.size(-2)
             if self.is_causal:
                 later = torch.arange(positions, device=scores.device)
@@ -119,12 +119,25 @@ class Attention:
             yield scores
 
 
+def _exact(device: str) -> contextlib.AbstractContextManager[object]:
+    """Without autocast."""
+    if torch.is_autocast_enabled(device):
+        return torch.autocast(device, enabled=False)
+    return contextlib.nullcontext()
+
+
 def _wide(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if tensor.dtype in _FLASH_TYPES else tensor.float()
 
 
-def _four(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor with one dimension of batches."""
+def by_heads(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor with one dimension of batches and one of heads.
+
+    As for ``scaled_dot_product_attention``, heads are the third dimension from the end of four or
+    more. All before that are batches, and with three dimensions the first one is.
+    """
+    if tensor.dim() <= len("nsd"):
+        return tensor.unsqueeze(-3).reshape(-1, 1, *tensor.shape[-2:])
     return tensor.reshape(-1, *tensor.shape[-3:])
 
 
@@ -156,7 +169,7 @@ def measured(call: Attention, wanted: Iterable[str]) -> Iterator[tuple[str, str,
         elif name == "entropy":
             yield name, Combine.MEAN, _by_rows(call.entropy(), Combine.MEAN)
         else:
-            rows = torch.linalg.vector_norm(_four(_wide(getattr(call, _NORMS[name]))), dim=-1)
+            rows = torch.linalg.vector_norm(_wide(getattr(call, _NORMS[name])), dim=-1)
             yield name, Combine.MEAN, _by_rows(rows, Combine.MEAN)
 
 

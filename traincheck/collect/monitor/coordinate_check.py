@@ -12,9 +12,17 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.utils import _pytree as trees
 
 from traincheck.collect.monitor.functions import FunctionMetrics
-from traincheck.collect.monitor.reference import Reference, same_modes, unchanged
+from traincheck.collect.monitor.reference import (
+    Reference,
+    copy_of,
+    own_graph,
+    same_modes,
+    unchanged,
+)
+from traincheck.collect.tensors.reading import table_of
 
 _WEIGHTS = "RCC (W_t-W_0)x_t"
 _INPUTS = "RCC W_0(x_t-x_0)"
@@ -81,9 +89,10 @@ class CoordinateCheck:
         layer = self._reference.parts.get(name)
         if layer is None or not (self._includes is None or self._includes(name)):
             return
-        with torch.no_grad(), unchanged(layer), same_modes(layer, module):
+        own_args, own_kwargs = trees.tree_map_only(torch.Tensor, copy_of, (args, kwargs))
+        with own_graph(), unchanged(layer), same_modes(layer, module):
             torch.default_generator.set_state(state)
-            moved = layer(*args, **kwargs)
+            moved = layer(*own_args, **own_kwargs)
         now, then, before = _tensor(result), _tensor(moved), _tensor(initial)
         if now is None or then is None:
             return
@@ -128,7 +137,7 @@ class CoordinateCheck:
 
 def is_layer(module: torch.nn.Module) -> bool:
     """Whether a module has parameters itself."""
-    return any(parameter is not None for parameter in module._parameters.values())
+    return any(parameter is not None for parameter in table_of(module, "_parameters").values())
 
 
 def _tensor(value: Any) -> torch.Tensor | None:

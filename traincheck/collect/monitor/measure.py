@@ -10,11 +10,20 @@ import torch
 
 from traincheck.collect.monitor.numbers import StepNumbers, leaves
 from traincheck.collect.monitor.plan import Plan
+from traincheck.collect.tensors.reading import (
+    as_plain,
+    detached,
+    gradient_of,
+    is_a,
+    is_opaque,
+    own,
+    requires_grad,
+    state_of,
+)
 from traincheck.collect.tensors.sums import Taken, is_hidden, local_part, sums_of, why_not
 from traincheck.handlers import give_back
-from traincheck.schema.metrics.names import SHARDED
+from traincheck.schema.metrics.names import sharded
 from traincheck.schema.metrics.requests import DIMENSIONS, MetricRequest
-from traincheck.schema.metrics.sums import scaled
 
 _MOST_SLICES = 4096  # indices of one dimension that are measured
 
@@ -116,7 +125,7 @@ class Measure:
 
     def _hook(self, name: str, tensor: torch.Tensor, columns: frozenset[str]) -> None:
         """Measure the gradient of an output when backward computes it."""
-        if tensor.grad_fn is None or why_not(local_part(tensor)[0]):
+        if is_opaque(type(tensor)) or tensor.grad_fn is None or why_not(local_part(tensor)[0]):
             return
 
         def take(gradient: torch.Tensor) -> None:
@@ -143,7 +152,7 @@ class Measure:
         for name, parameter in named:
             columns = plan.columns("parameter", name)
             self._variable("parameter", name, parameter, columns)
-            gradient = parameter.grad
+            gradient = gradient_of(parameter)
             if gradient is not None:
                 self._gradient("gradient", name, gradient, scale)
             if id(parameter) not in done and gradient is not None:
@@ -156,7 +165,7 @@ class Measure:
         """Names of parameters whose gradient is requested and None."""
         if not self.plan.has("gradient"):
             return []
-        return [n for n, p in named if p.grad is None and self.plan.columns("gradient", n)]
+        return [n for n, p in named if gradient_of(p) is None and self.plan.columns("gradient", n)]
 
     def parameters(self, named: Named) -> None:
         """Measure parameters now."""
@@ -186,15 +195,14 @@ class Measure:
             if (difference := moved.get(key)) is not None:
                 self._update(name, parameter, difference)
             if with_state:
-                self._state(name, optimizer.state.get(parameter, {}))
+                self._state(name, state_of(optimizer, parameter) or {})
 
     def end_backward(self) -> None:
         """Add the gradients of activations, divided by the scale of the loss."""
         found, self._gradients = self._gradients, []
-        scale = self.scale
+        factor = 1.0 / self.scale if self.scale else 1.0
         for name, taken in found:
-            whole = _unscaled(taken, scale) if scale else taken
-            self.training.add_sums(f"activation_gradient/{name}", whole)
+            self.training.add_sums(f"activation_gradient/{name}", taken, factor)
 
     def forget_update(self) -> None:
         """Drop the copies of parameters: the update did not come, or the step is over."""
@@ -212,13 +220,13 @@ class Measure:
         if columns is None:
             return
         if scale is not None:  # a fused optimizer divides inside its step
-            gradient = gradient.detach() / scale
+            gradient = as_plain(gradient).detach() / scale
         self.training.add(f"{subject}/{name}", gradient, columns)
         self._slices(subject, name, gradient, self.training)
 
     def _keep(self, name: str, parameter: torch.Tensor) -> None:
-        if self.plan.columns("update", name) is not None and parameter.requires_grad:
-            local, _ = local_part(parameter.detach())
+        if self.plan.columns("update", name) is not None and requires_grad(parameter):
+            local = detached(local_part(parameter)[0])
             if why_not(local) is None:
                 self._before[id(parameter)] = local.clone()
 
@@ -226,8 +234,8 @@ class Measure:
         columns = self.plan.columns("update", name)
         if columns is None:
             return
-        if local_part(parameter)[1]:
-            self.training.combine[f"update/{name}"] = SHARDED
+        if copies := local_part(parameter)[1]:
+            self.training.combine[f"update/{name}"] = sharded(copies)
         self.training.add(f"update/{name}", difference, columns)
 
     def _state(self, name: str, state: Mapping[str, Any]) -> None:
@@ -235,7 +243,7 @@ class Measure:
         if columns is None:
             return
         for key, value in state.items():
-            if isinstance(value, torch.Tensor) and value.dim():  # not the counter of steps
+            if is_a(value, torch.Tensor) and as_plain(value).dim():  # not the counter of steps
                 self.training.add(f"optimizer_state/{name}.{key}", value, columns)
 
 
@@ -264,8 +272,11 @@ def _slice(
     subject: str, name: str, tensor: torch.Tensor, request: MetricRequest, numbers: StepNumbers
 ) -> None:
     """The sums of each index of one dimension."""
-    local, _ = local_part(tensor)
+    local, copies = local_part(tensor)
     if why_not(local) is not None or local.dim() <= 1:
+        return
+    if copies:  # an index of a part is another one of the whole
+        numbers.skipped[f"{subject}/{name}.{request.per}"] = "a shard of a distributed tensor"
         return
     parts = local.detach().unbind(DIMENSIONS[request.per])[:_MOST_SLICES]
     for index, part in enumerate(parts):
@@ -274,7 +285,7 @@ def _slice(
 
 def _subtracted(parameter: torch.Tensor, old: torch.Tensor) -> torch.Tensor | None:
     """The change of a parameter, in the memory of its copy; None if it is another tensor."""
-    now, _ = local_part(parameter.detach())
+    now = detached(local_part(parameter)[0])
     if now.shape != old.shape or now.device != old.device:
         return None
     return torch.sub(now, old, out=old)
@@ -282,13 +293,5 @@ def _subtracted(parameter: torch.Tensor, old: torch.Tensor) -> torch.Tensor | No
 
 def _scale_inside(optimizer: Any) -> Any:
     """The factor of the gradients that a fused optimizer gets."""
-    scale = getattr(optimizer, "grad_scale", None)
-    return scale if isinstance(scale, torch.Tensor) else None
-
-
-def _unscaled(taken: Taken, scale: float) -> Taken:
-    """The sums of gradients without the scale of the loss."""
-    if not isinstance(taken, torch.Tensor):
-        return scaled(taken, 1.0 / scale)
-    factors = scaled([1.0] * taken.numel(), 1.0 / scale)
-    return taken * torch.tensor(factors, dtype=taken.dtype, device=taken.device)
+    scale = own(optimizer).get("grad_scale")
+    return scale if is_a(scale, torch.Tensor) else None

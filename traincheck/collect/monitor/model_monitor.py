@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from traincheck.collect.monitor.attention import Attention, by_head
+from traincheck.collect.monitor.attention import Attention, by_head, by_heads
 from traincheck.collect.monitor.coordinate_check import CoordinateCheck
 from traincheck.collect.monitor.functions import FunctionMetric, FunctionMetrics
 from traincheck.collect.monitor.measure import Measure
@@ -238,7 +238,7 @@ class ModelMonitor:
                     self.values.log(f"attention_entropy/{name}.head_{head}", values)
         tensors = {"query": call.query, "key": call.key, "value": call.value, "activation": result}
         return [
-            (f"{name}.head_{head}.{part}", tensor.detach()[..., head, :, :])
+            (f"{name}.head_{head}.{part}", by_heads(tensor.detach())[:, head])
             for head in range(call.heads)
             for part, tensor in tensors.items()
             if tensor is not None

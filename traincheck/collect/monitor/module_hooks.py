@@ -48,11 +48,14 @@ class ModuleHooks:
         """Whether the modules are hooked."""
         return bool(self._handles)
 
-    def attach(self, only: torch.nn.Module | None = None) -> None:
+    def attach(
+        self, only: torch.nn.Module | None = None, *, always: torch.nn.Module | None = None
+    ) -> None:
         """Hook the modules. Does nothing if they are hooked.
 
         Args:
             only: the module whose calls are announced before they begin; None for all.
+            always: the module whose calls also count as over when they raise.
         """
         if self._handles:
             return
@@ -64,7 +67,9 @@ class ModuleHooks:
                 before = _Before(name, ref, self._entered, self._fault)
                 self._handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
             after = _After(name, ref, self._left, self._fault)
-            self._handles.append(module.register_forward_hook(after, with_kwargs=True))
+            self._handles.append(
+                module.register_forward_hook(after, with_kwargs=True, always_call=module is always)
+            )
 
     def detach(self) -> None:
         """Remove the hooks."""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from traincheck.collect.tensors.reading import is_a, items_of, sequence_of
 from traincheck.collect.tensors.sums import Taken, local_part, read_sums, sums_of, why_not
-from traincheck.schema.metrics.names import SHARDED, Combine
-from traincheck.schema.metrics.sums import Row, merge
+from traincheck.schema.metrics.names import Combine, sharded
+from traincheck.schema.metrics.sums import Row, merge, scaled
 
 _MOST_LEAVES = 64  # tensors of one result
 _MOST_DEPTH = 3
@@ -31,24 +32,26 @@ class StepNumbers:
         self.combine: dict[str, str] = {}
         self.skipped: dict[str, str] = {}
         self._heads: list[tuple[str, str, str, torch.Tensor]] = []
-        self._late: list[tuple[str, torch.Tensor]] = []
+        self._late: list[tuple[str, torch.Tensor, float]] = []
 
     def add(self, name: str, tensor: torch.Tensor, columns: frozenset[str]) -> None:
         """Add the sums of a tensor."""
-        tensor, is_part = local_part(tensor)
+        tensor, copies = local_part(tensor)
         reason = why_not(tensor)
         if reason is not None:
             self.skipped[name] = reason
             return
-        if is_part:
-            self.combine[name] = SHARDED
+        if copies:
+            self.combine[name] = sharded(copies)
         self.add_sums(name, sums_of(tensor, columns))
 
-    def add_sums(self, name: str, taken: Taken) -> None:
-        """Add sums that were taken."""
+    def add_sums(self, name: str, taken: Taken, factor: float = 1.0) -> None:
+        """Add the sums that were taken of a tensor, as if its elements were times ``factor``."""
         if isinstance(taken, torch.Tensor):
-            self._late.append((name, taken))
+            self._late.append((name, taken, factor))
             return
+        if factor != 1.0:
+            taken = scaled(taken, factor)
         known = self.sums.get(name)
         if known is None:
             self.sums[name] = taken
@@ -86,8 +89,8 @@ class StepNumbers:
                     mean = value / weight if how == Combine.MEAN else value
                     self.add_value(f"{key}/{name}.head_{head}", mean, weight, how)
         late, self._late = self._late, []
-        for (name, _), row in zip(late, read_sums([taken for _, taken in late])):
-            self.add_sums(name, row)
+        for (name, _, factor), row in zip(late, read_sums([taken for _, taken, _ in late])):
+            self.add_sums(name, row, factor)
 
     def clear(self) -> None:
         """Forget the numbers of a step that is over."""
@@ -99,7 +102,7 @@ class StepNumbers:
 
 def leaves(value: Any, name: str, take: Callable[[str, torch.Tensor], None]) -> None:
     """Call ``take`` with each tensor in a value: ``fc``, ``lstm[0]``, ``encoder[hidden]``."""
-    if isinstance(value, torch.Tensor):
+    if is_a(value, torch.Tensor):
         take(name, value)
         return
     left = [_MOST_LEAVES]
@@ -121,15 +124,15 @@ def leaves_beside(
 def _walk(
     value: Any, name: str, take: Callable[[str, torch.Tensor], None], left: list[int], depth: int
 ) -> None:
-    if isinstance(value, torch.Tensor):
+    if is_a(value, torch.Tensor):
         left[0] -= 1
         take(name, value)
         return
     if depth >= _MOST_DEPTH or left[0] <= 0:
         return
-    if isinstance(value, (tuple, list)):
-        for index, one in enumerate(value[:_MOST_LEAVES]):
+    if (sequence := sequence_of(value, _MOST_LEAVES)) is not None:
+        for index, one in enumerate(sequence):
             _walk(one, f"{name}[{index}]", take, left, depth + 1)
-    elif isinstance(value, Mapping):
-        for key, one in list(value.items())[:_MOST_LEAVES]:
+    else:
+        for key, one in items_of(value, _MOST_LEAVES) or ():
             _walk(one, f"{name}[{str(key)[:100]}]", take, left, depth + 1)

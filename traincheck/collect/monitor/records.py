@@ -20,7 +20,7 @@ class NameTable:
     def __init__(self) -> None:
         self._pid = getpid()
         self._numbers: dict[str, int] = {}
-        self._noted: set[str] = set()
+        self._noted: set[tuple[bool, str]] = set()
         self._written: set[tuple[str, str]] = set()
 
     def record(
@@ -40,7 +40,7 @@ class NameTable:
                 [self._number(n, names), weight, _plain(value)]
                 for n, (weight, value) in numbers.values.items()
             ],
-            "skipped": self._skips(numbers.skipped, names),
+            "skipped": self._skips(numbers.skipped, names, evaluates=evaluates),
             "combine": self._combines(numbers.combine, names),
             "failed": list(failed),
             "names": names,
@@ -57,11 +57,13 @@ class NameTable:
             new[str(number)] = name
         return number
 
-    def _skips(self, skipped: Mapping[str, str], new: dict[str, str]) -> dict[str, str]:
-        found = {n: why for n, why in skipped.items() if n not in self._noted}
+    def _skips(
+        self, skipped: Mapping[str, str], new: dict[str, str], *, evaluates: bool
+    ) -> dict[str, str]:
+        found = {n: why for n, why in skipped.items() if (evaluates, n) not in self._noted}
         if len(self._noted) + len(found) > _MOST_SKIPPED:
             return {}
-        self._noted.update(found)
+        self._noted.update((evaluates, name) for name in found)
         return {str(self._number(name, new)): why for name, why in found.items()}
 
     def _combines(self, combine: Mapping[str, str], new: dict[str, str]) -> dict[str, str]:

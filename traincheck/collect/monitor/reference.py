@@ -7,6 +7,7 @@ on as if it had not been run, and the monitored model draws the same numbers aft
 from __future__ import annotations
 
 import contextlib
+import operator
 import random
 import sys
 import warnings
@@ -16,6 +17,21 @@ from typing import Any
 import torch
 
 from traincheck.collect.monitor.module_hooks import ModuleHooks
+from traincheck.collect.tensors.reading import (
+    is_training,
+    modules_in,
+    requires_grad,
+    table_of,
+    tensors_in,
+)
+
+_takes_hooks: Callable[[], bool] = getattr(
+    torch._C._autograd, "_saved_tensors_hooks_is_enabled", lambda: True
+)
+
+_HOLDING = frozenset({torch.Tensor, list, tuple, dict})
+_TABLES = frozenset(vars(torch.nn.Module()))
+_MOST_HELD, _MOST_DEPTH = 1024, 4
 
 
 class Reference:
@@ -49,6 +65,7 @@ class Reference:
         self.keeps_inputs = False
         self._offload = offload
         self._restore: contextlib.ExitStack | None = None
+        self._turns_grad_off = False
         self._hooks = ModuleHooks(
             self.parts.items(), entered=self._entered, left=self._left, fault=fault
         )
@@ -60,12 +77,13 @@ class Reference:
 
     def attach(self) -> None:
         """Keep the activations of the calls that follow."""
-        self._hooks.attach()
+        self._hooks.attach(always=self.module)
 
     def detach(self) -> None:
         """Stop that, and forget the activations."""
         self._hooks.detach()
-        self._put_back()  # its forward may have raised
+        self._turns_grad_off = False  # the program has done so if its forward was interrupted
+        self._put_back()
         self.clear()
 
     def next(self, name: str) -> tuple[Any, torch.Tensor | None]:
@@ -78,13 +96,18 @@ class Reference:
         self.inputs.clear()
 
     def run(self, like: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Run the model on the arguments of a call of the monitored one, in the same modes."""
-        with torch.no_grad(), same_modes(self.module, like), warnings.catch_warnings():
+        """Run the model on the arguments of a call of the monitored one, in the same modes.
+
+        Also with gradients where that has them: some operations have another kernel without. Only
+        detached copies of results are kept, so the graph is freed when the forward ends.
+        """
+        with same_modes(self.module, like), own_graph(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of the program, about its own forward
             try:
                 self.module(*args, **kwargs)
             finally:
                 self._put_back()
+                _free_graphs(self.module)
 
     def _entered(
         self, name: str, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -92,6 +115,10 @@ class Reference:
         if module is self.module:
             self._restore = contextlib.ExitStack()
             self._restore.enter_context(unchanged(self.module))
+            if not torch.is_grad_enabled() and not torch.is_inference_mode_enabled():
+                # The program runs it without gradients: kernels must be those of the model
+                self._turns_grad_off = True
+                torch.set_grad_enabled(True)
         if self.keeps_inputs and args and isinstance(args[0], torch.Tensor):
             self.inputs.setdefault(name, []).append(self._copied(args[0]))
 
@@ -105,6 +132,9 @@ class Reference:
     ) -> None:
         self.outputs.setdefault(name, []).append(_copy(result, self._copied))
         if module is self.module:
+            if self._turns_grad_off:
+                self._turns_grad_off = False
+                torch.set_grad_enabled(False)
             self._put_back()
 
     def _put_back(self) -> None:
@@ -137,7 +167,12 @@ def _copy(value: Any, copied: Callable[[torch.Tensor], torch.Tensor]) -> Any:
 @contextlib.contextmanager
 def unchanged(module: torch.nn.Module) -> Iterator[None]:
     """Put random generators and the buffers of a module back at the end."""
-    buffers = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
+    own = [
+        (table, table.copy())
+        for part in modules_in(module)
+        if (table := table_of(part, "_buffers"))
+    ]
+    buffers = [(buffer, buffer.detach().clone()) for buffer in tensors_in(module, "_buffers")]
     with kept_random_state(devices_of(module)):
         try:
             yield
@@ -145,11 +180,13 @@ def unchanged(module: torch.nn.Module) -> Iterator[None]:
             with torch.no_grad():
                 for buffer, before in buffers:
                     buffer.copy_(before)
+            for now, then in own:  # a forward may have assigned others
+                now.update(then)
 
 
 def devices_of(module: torch.nn.Module) -> frozenset[torch.device]:
     """The devices other than the CPU that hold parameters of a module."""
-    return frozenset(p.device for p in module.parameters() if p.is_cuda)
+    return frozenset(p.device for p in tensors_in(module) if p.is_cuda)
 
 
 @contextlib.contextmanager
@@ -172,13 +209,67 @@ def kept_random_state(devices: frozenset[torch.device]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def same_modes(module: torch.nn.Module, like: torch.nn.Module) -> Iterator[None]:
-    """Give a module and its parts the training flags of another one for a while."""
-    pairs = list(zip(module.modules(), like.modules()))
-    before = [(part, part.training) for part, _ in pairs]
+    """Give a module the flags of another one for a while: of training, and of its parameters."""
+    pairs = list(zip(modules_in(module), modules_in(like)))
+    modes = [(part, is_training(part)) for part, _ in pairs]
+    grads = [(one, requires_grad(one)) for one in tensors_in(module, "_parameters")]
     for part, other in pairs:
-        part.training = other.training
+        part.training = is_training(other)
+    for (parameter, _), model in zip(grads, tensors_in(like, "_parameters")):
+        parameter.requires_grad_(requires_grad(model))
     try:
         yield
     finally:
-        for part, mode in before:
+        for part, mode in modes:
             part.training = mode
+        for parameter, needs_grad in grads:
+            parameter.requires_grad_(needs_grad)
+
+
+@contextlib.contextmanager
+def own_graph() -> Iterator[None]:
+    """Keep hooks of the program for saved tensors away from a graph of ours."""
+    if not torch.is_grad_enabled() or not _takes_hooks():
+        yield
+        return
+    with torch.autograd.graph.saved_tensors_hooks(torch.Tensor.detach, _same):
+        yield
+
+
+def _free_graphs(module: torch.nn.Module) -> None:
+    """Detach results that a forward has kept as attributes, or in containers of these."""
+    for part in module.modules():
+        held = vars(part)
+        for key, value in list(held.items()):
+            if type(value) in _HOLDING and key not in _TABLES:
+                freed = _detached(value)
+                if freed is not value:
+                    held[key] = freed
+
+
+def _detached(value: Any, depth: int = 0) -> Any:
+    """Results without their graph; the value itself if it has none. No container is changed."""
+    if type(value) is torch.Tensor:
+        return value if value.grad_fn is None else value.detach()
+    if type(value) not in _HOLDING or not value or len(value) > _MOST_HELD or depth > _MOST_DEPTH:
+        return value
+    items = list(value.values()) if type(value) is dict else list(value)
+    freed = [_detached(item, depth + 1) for item in items]
+    if all(map(operator.is_, items, freed)):
+        return value
+    return dict(zip(value, freed)) if type(value) is dict else type(value)(freed)
+
+
+def _same(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
+
+
+def copy_of(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy outside of the graph of the program, that a forward may change in place.
+
+    It requires gradients where the tensor does.
+    """
+    if not tensor.requires_grad:
+        return tensor.detach().clone()
+    with torch.enable_grad():
+        return tensor.detach().requires_grad_().clone()  # not a leaf

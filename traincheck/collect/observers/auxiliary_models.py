@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.parameter import is_lazy
 from torch.optim.swa_utils import AveragedModel
 
 from traincheck.collect.observers.base import Hook, Observer
@@ -21,6 +20,7 @@ from traincheck.collect.steps.use_schedule import UseSchedule
 from traincheck.collect.tensors.device_fingerprint import host
 from traincheck.collect.tensors.fingerprint import fingerprint, hex128
 from traincheck.collect.tensors.readable import is_countable
+from traincheck.collect.tensors.reading import is_lazy, is_training, modules_in, tensors_in
 from traincheck.collect.tensors.summarize import dotted
 from traincheck.collect.trace_writer.emitter import Emitter
 from traincheck.collect.trace_writer.marks import write
@@ -72,7 +72,7 @@ class AuxiliaryModelObserver(Observer):
 
         Torch counts writes in place, but not those through ``.data``: hence the samples.
         """
-        parameters = list(module.parameters())
+        parameters = list(tensors_in(module))
         held = self._session.live.optimized_ids()
         if not parameters or not held or not held.isdisjoint(map(id, parameters)):
             return None
@@ -87,8 +87,8 @@ class AuxiliaryModelObserver(Observer):
 
 def _norms(module: torch.nn.Module) -> Iterator[_BatchNorm]:
     """Batch norms of a model that use statistics."""
-    for norm in module.modules():
-        if isinstance(norm, _BatchNorm) and not norm.training and norm.track_running_stats:
+    for norm in modules_in(module):
+        if isinstance(norm, _BatchNorm) and not is_training(norm) and norm.track_running_stats:
             yield norm
 
 

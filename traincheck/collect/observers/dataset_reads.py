@@ -20,8 +20,8 @@ from torch.utils.data import _utils
 from traincheck.collect import masking
 from traincheck.collect.observers.base import Hook, Observer, Patcher
 from traincheck.collect.observers.worker_rng import states
-from traincheck.collect.tensors.fingerprint import PLAIN_TYPES, byte_view, hash64, is_plain_cpu
-from traincheck.collect.tensors.reading import modes, unseen
+from traincheck.collect.tensors.fingerprint import byte_view, hash64, is_plain_cpu
+from traincheck.collect.tensors.reading import PLAIN_TYPES, modes, own, unseen
 from traincheck.collect.tensors.summarize import dotted
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
 from traincheck.collect.trace_writer.marks import write
@@ -143,7 +143,7 @@ class DatasetReadObserver(Observer):
     def _known(self, dataset: Any) -> _Dataset | None:
         known = self._datasets.get(id(dataset))
         if known is None or known.ref() is not dataset:  # reused address
-            if len(self._datasets) >= _DATASETS or not hasattr(dataset, "__weakref__"):
+            if len(self._datasets) >= _DATASETS or not type(dataset).__weakrefoffset__:
                 return None
             known = _Dataset(weakref.ref(dataset), _plain_of(dataset))
             self._datasets[id(dataset)] = known
@@ -253,8 +253,7 @@ class _Fetch:
 
 def _plain_of(dataset: Any) -> dict[str, Any]:
     """Plain attributes of a dataset: where one changes, its samples may change too."""
-    own = getattr(dataset, "__dict__", {})
-    return {name: value for name, value in own.items() if type(value) in _PLAIN}
+    return {name: value for name, value in own(dataset).items() if type(value) in _PLAIN}
 
 
 def _items(dataset: Any, indices: list[int]) -> dict[tuple[int, str], _Item]:
@@ -278,7 +277,7 @@ def _items(dataset: Any, indices: list[int]) -> dict[tuple[int, str], _Item]:
 
 def _columns(dataset: Any) -> Iterator[tuple[str, Any]]:
     """Attributes that an index may go to, and the tensors and arrays in short lists and dicts."""
-    for name, value in list(getattr(dataset, "__dict__", {}).items())[:_ATTRIBUTES]:
+    for name, value in list(own(dataset).items())[:_ATTRIBUTES]:
         if _is_indexed(value):
             yield name, value
         parts: list[tuple[Any, Any]] = []

@@ -112,8 +112,7 @@ class EvalWeightObserver(Observer):
         held = self._session.live.optimized_ids()
         found: _Found = {}
         left = _LARGEST
-        for holder, key, variable, _ in root.parameters.values():
-            tensor = holder.get(key)
+        for tensor, (variable, _) in root.parameters:
             if tensor is None or id(tensor) not in held or not tensor.requires_grad:
                 continue
             left -= tensor.numel()

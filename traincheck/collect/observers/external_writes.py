@@ -12,6 +12,7 @@ import torch
 
 from traincheck.collect.observers.base import Hook, Observer
 from traincheck.collect.tensors.fingerprint import fingerprint, is_at_hand
+from traincheck.collect.tensors.reading import groups_of
 from traincheck.collect.trace_writer.emitter import Emitter
 from traincheck.collect.trace_writer.marks import write
 from traincheck.schema.observations.external_writes import ExternalWrites
@@ -70,7 +71,7 @@ class ExternalWriteObserver(Observer):
         holders = Counter(
             id(parameter)
             for _, other in session.live.live_optimizers()
-            for group in other.param_groups
+            for group in groups_of(other)
             for parameter in group["params"]
         )
         found: dict[str, str | None] = {}

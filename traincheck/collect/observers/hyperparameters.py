@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from torch.optim import Optimizer
 
 from traincheck.collect.observers.base import Hook, Observer, Patcher, leave
-from traincheck.collect.tensors.reading import unseen
+from traincheck.collect.tensors.reading import groups_of, own, unseen
 from traincheck.collect.trace_writer.call_site import where
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
 from traincheck.collect.trace_writer.marks import write
@@ -53,6 +53,7 @@ _MOST_COPIES, _MOST_OLD, _MOST_LOADS = 8, 64, 8
 _MOST_WRITTEN = 32  # observations of a run
 _MOST_GROUPS = 64
 _OLD_ENDS = 400
+_HOOKS = "_optimizer_load_state_dict_post_hooks"
 _SCHEDULE = Schedule(first=4, every=25)  # steps in which defaults and attributes are compared
 _OWN = "torch.optim"  # classes whose attributes are known
 
@@ -76,9 +77,13 @@ class _Copy:
     waits: bool
 
 
-@dataclass(slots=True)
+@dataclass(eq=False)
 class _Old:
-    """A group that a load has replaced, and that somebody else holds."""
+    """A group that a load has replaced, and that somebody else holds.
+
+    A group leads to parameters, and those may lead anywhere. So it is the optimizer that holds this
+    object, as one of its hooks, which does nothing: both are freed together.
+    """
 
     owner: str
     ref: weakref.ref[Optimizer]
@@ -87,6 +92,15 @@ class _Old:
     values: _Settings
     where: str | None
     ends: int = 0
+
+    def __call__(self, _: Optimizer) -> None:
+        """A hook after loads."""
+
+    def leave(self) -> None:
+        """Let the optimizer hold it no more."""
+        optimizer = self.ref()
+        if optimizer is not None:
+            own(optimizer).get(_HOOKS, {}).pop(self, None)
 
 
 @dataclass(slots=True)
@@ -115,26 +129,26 @@ class _Beside(NamedTuple):
 
     @classmethod
     def of(cls, optimizer: Optimizer) -> _Beside:
-        defaults = optimizer.defaults
+        defaults = own(optimizer).get("defaults", {})
         values = {
             (DEFAULTS, name): defaults[name]
             for name in _NAMES
             if name in defaults and _is_plain(defaults[name])
         }
         if type(optimizer).__module__.startswith(_OWN):  # others may read their attributes
-            own = vars(optimizer)
+            held = own(optimizer)
             values |= {
-                (ATTRIBUTE, name): own[name]
+                (ATTRIBUTE, name): held[name]
                 for name in _ATTRIBUTES
-                if name in own and _is_plain(own[name])
+                if name in held and _is_plain(held[name])
             }
-            first = optimizer.param_groups[0] if optimizer.param_groups else {}
+            first = groups_of(optimizer)[0] if groups_of(optimizer) else {}
             values |= {
                 (OTHER_KEY, name): first[name]
                 for name in _SETTING
                 if name in first and _is_plain(first[name])
             }
-        return cls(values, list(map(_settings, optimizer.param_groups[:_MOST_GROUPS])))
+        return cls(values, list(map(_settings, groups_of(optimizer)[:_MOST_GROUPS])))
 
 
 class HyperparameterObserver(Observer):
@@ -146,7 +160,7 @@ class HyperparameterObserver(Observer):
     def __init__(self, session: Recorder) -> None:
         super().__init__(session)
         self._copies: list[_Copy] = []
-        self._old: list[_Old] = []
+        self._old: list[weakref.ref[_Old]] = []
         self._loads: list[_Load] = []
         self._beside: dict[str, _Beside] = {}
         self._told: set[tuple[str, str, str, str | None]] = set()
@@ -168,6 +182,9 @@ class HyperparameterObserver(Observer):
 
     def _forget(self) -> None:
         self._copies.clear()
+        for ref in self._old:
+            if (old := ref()) is not None:
+                old.leave()
         self._old.clear()
         self._loads.clear()
 
@@ -208,7 +225,7 @@ class HyperparameterObserver(Observer):
             try:
                 if session.recording.on:
                     self._copies.clear()  # what was written may be loaded now
-                    before = list(vars(optimizer).get("param_groups", ()))
+                    before = list(own(optimizer).get("param_groups", ()))
                     values = list(map(_settings, before))
             except Exception as error:  # training must go on whatever we got wrong
                 session.fault(self._wrap_load, error)
@@ -231,7 +248,7 @@ class HyperparameterObserver(Observer):
         line: str | None,
     ) -> None:
         owner = owner_of(self._session.live.live_optimizers(), optimizer)
-        now = optimizer.param_groups
+        now = groups_of(optimizer)
         if owner is None or len(now) != len(groups) or len(now) > _MOST_GROUPS:
             return
         ref = weakref.ref(optimizer)
@@ -239,8 +256,11 @@ class HyperparameterObserver(Observer):
         index = 0
         while groups and len(self._old) < _MOST_OLD:
             group = groups.pop(0)
-            if id(group) not in present and _is_held(group):
-                self._old.append(_Old(owner, ref, index, group, values[index], line))
+            hooks = own(optimizer).get(_HOOKS)
+            if hooks is not None and id(group) not in present and _is_held(group):
+                old = _Old(owner, ref, index, group, values[index], line)
+                hooks[old] = old
+                self._old.append(weakref.ref(old))
             index += 1
         others = [load for load in self._loads if load.owner != owner]
         waits = owner in self._session.live.used_rates
@@ -255,7 +275,7 @@ class HyperparameterObserver(Observer):
             if self._copies and self._session.live.used_rates:
                 self._compare_copies(em)
             if self._old:
-                self._old = [old for old in self._old if self._stays(em, old)]
+                self._old = [ref for ref in self._old if self._stays(em, ref())]
             if self._loads:
                 self._loads = [load for load in self._loads if self._waits(em, load)]
             if step is not None and _SCHEDULE.includes(step):
@@ -275,19 +295,25 @@ class HyperparameterObserver(Observer):
             now = live.get(copy.owner)
             if now is None:
                 continue
-            for group, values, present in zip(copy.groups, copy.values, now.param_groups):
+            for group, values, present in zip(copy.groups, copy.values, groups_of(now)):
                 self._tell(em, copy.owner, STATE_DICT, (group, values, present), copy.where)
 
-    def _stays(self, em: Emitter, old: _Old) -> bool:
+    def _stays(self, em: Emitter, old: _Old | None) -> bool:
         """Whether a replaced group is compared at the next step, too."""
-        optimizer = old.ref()
-        if optimizer is None or old.index >= len(optimizer.param_groups):
+        optimizer = None if old is None else old.ref()
+        if old is None or optimizer is None:
             return False
-        present = optimizer.param_groups[old.index]
         old.ends += 1
-        if self._tell(em, old.owner, OLD_GROUP, (old.group, old.values, present), old.where):
-            return False
-        return old.ends < _OLD_ENDS and _is_held(old.group)
+        stays = False
+        groups = groups_of(optimizer)
+        if old.index < len(groups):
+            what = old.group, old.values, groups[old.index]
+            is_told = self._tell(em, old.owner, OLD_GROUP, what, old.where)
+            del what
+            stays = not is_told and old.ends < _OLD_ENDS and _is_held(old.group)
+        if not stays:
+            old.leave()
+        return stays
 
     def _tell(
         self,
@@ -319,7 +345,7 @@ class HyperparameterObserver(Observer):
         if load.waits or load.owner not in self._session.live.used_rates:
             load.waits = False
             return True
-        now = list(map(_settings, optimizer.param_groups))
+        now = list(map(_settings, groups_of(optimizer)))
         triples = enumerate(zip(load.before, load.after, now))
         settings = [
             LoadedSetting(

@@ -16,7 +16,7 @@ class ImportHook(importlib.abc.MetaPathFinder):
     Args:
         covers: whether the action applies to the module of this name.
         action: called with the imported module.
-        fault: called with an error of the action.
+        fault: called with an error of either.
     """
 
     def __init__(
@@ -41,7 +41,11 @@ class ImportHook(importlib.abc.MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: types.ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if not self._covers(name):
+        try:
+            if not self._covers(name):
+                return None
+        except Exception as error:  # training must go on whatever we got wrong
+            self.fault(self._covers, error)
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)
         if spec is not None and spec.loader is not None:

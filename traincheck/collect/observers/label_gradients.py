@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from itertools import islice
+from collections.abc import Callable, Iterator
 from math import prod
 from typing import Any, NamedTuple
 
@@ -14,7 +13,7 @@ from traincheck.collect.tensors.autograd_graph import kind, signed
 from traincheck.collect.tensors.device_fingerprint import host
 from traincheck.collect.tensors.node_hooks import before_node
 from traincheck.collect.tensors.readable import is_countable
-from traincheck.collect.tensors.reading import unseen
+from traincheck.collect.tensors.reading import is_a, items_of, sequence_of, unseen
 from traincheck.schema.observations.label_positions import LabelPositions, Positions
 
 _MOST_NODES = 256
@@ -133,14 +132,13 @@ class LabelGradients:
 
 def _leaves(name: str, value: Any, depth: int) -> Iterator[tuple[str, Any]]:
     """Tensors in a batch, with their keys."""
-    if isinstance(value, torch.Tensor):
+    if is_a(value, torch.Tensor):
         yield name, value
-    elif depth and isinstance(value, Mapping):
-        for key, each in islice(value.items(), _MOST_LEAVES):
-            yield from _leaves(str(key), each, depth - 1)
-    elif depth and isinstance(value, (list, tuple)):
-        for each in islice(value, _MOST_LEAVES):
+    elif depth:
+        for each in sequence_of(value, _MOST_LEAVES) or ():
             yield from _leaves("", each, depth - 1)
+        for key, each in items_of(value, _MOST_LEAVES) or ():
+            yield from _leaves(str(key), each, depth - 1)
 
 
 def _is_of_labels(difference: Any) -> bool:

@@ -11,10 +11,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
-from torch.nn.parameter import is_lazy
 
 from traincheck.collect.observers.base import Hook, Observer, Patcher
 from traincheck.collect.tensors.fingerprint import fingerprint, is_at_hand
+from traincheck.collect.tensors.reading import (
+    groups_of,
+    is_lazy,
+    modules_in,
+    named_tensors,
+    table_of,
+)
 from traincheck.collect.trace_writer.emitter import Emitter
 from traincheck.collect.trace_writer.marks import write
 from traincheck.schema.observations.loaded_averages import LoadedAverage
@@ -70,7 +76,7 @@ class LoadedAverageObserver(Observer):
         """Remember the loaded model. digests: of all its tensors."""
         if not self.is_wanted:
             return
-        parameters = dict(module.named_parameters())
+        parameters = dict(named_tensors(module))
         if not parameters or not all(map(is_at_hand, parameters.values())):
             return
         others = [entry for entry in self._loaded if entry.ref() is not module]
@@ -116,7 +122,7 @@ class LoadedAverageObserver(Observer):
     def _tensors(self, entry: _Loaded) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Its parameters and those of the trained model, in the order of its names."""
         module = entry.ref()
-        mine: _Tensors = {} if module is None else dict(module.named_parameters())
+        mine: _Tensors = {} if module is None else dict(named_tensors(module))
         if module is None or list(mine) != list(entry.digests) or _counts(module):
             return []
         held = self._held()
@@ -134,7 +140,7 @@ class LoadedAverageObserver(Observer):
 
     def _held(self) -> set[int]:
         optimizers = [optimizer for _, optimizer in self._session.live.live_optimizers()]
-        return {id(p) for o in optimizers for group in o.param_groups for p in group["params"]}
+        return {id(p) for o in optimizers for group in groups_of(o) for p in group["params"]}
 
 
 def _pairs(mine: _Tensors, trained: _Tensors, held: set[int]) -> dict[str, str]:
@@ -184,6 +190,6 @@ def _counts(module: torch.nn.Module) -> bool:
         and buffer.numel() == 1
         and name != "num_batches_tracked"
         and name not in part._non_persistent_buffers_set
-        for part in module.modules()
-        for name, buffer in part._buffers.items()
+        for part in modules_in(module)
+        for name, buffer in table_of(part, "_buffers").items()
     )

@@ -21,7 +21,7 @@ from traincheck.collect.observers.tensor_methods import TensorMethods
 from traincheck.collect.steps.use_schedule import UseSchedule
 from traincheck.collect.tensors.autograd_graph import IS_TOLD, Input
 from traincheck.collect.tensors.loss_graph import ScalarGraph, key_of
-from traincheck.collect.tensors.reading import modes, unseen
+from traincheck.collect.tensors.reading import modes, sequence_of, unseen
 from traincheck.collect.trace_writer.call_site import outside
 from traincheck.collect.trace_writer.compile_state import is_traced, state
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
@@ -173,7 +173,7 @@ class LossTermObserver(Observer):
             self._ledger.add(args[0], args[1:2], sign, result, outside(_getframe(1)) or "")
 
     def _begins(self, given: Any) -> None:
-        tensors = given if isinstance(given, (list, tuple)) else (given,)
+        tensors = sequence_of(given) or (given,)
         self._ledger.open = None
         for tensor in tensors:
             if type(tensor) is not torch.Tensor or tensor.grad_fn is None or tensor.numel() != 1:

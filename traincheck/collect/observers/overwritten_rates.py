@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from torch.optim import lr_scheduler
 
 from traincheck.collect.observers.base import Hook, Observer
+from traincheck.collect.tensors.reading import is_a, own
 from traincheck.collect.tensors.summarize import dotted
 from traincheck.collect.trace_writer.call_site import where
 from traincheck.collect.trace_writer.emitter import Emitter
@@ -43,9 +44,9 @@ class OverwrittenRateObserver(Observer):
         """A scheduler is about to step: remember rates that it has not set itself."""
         self._written = None
         scheduler = args[0]
-        if self._count >= _MOST or not isinstance(scheduler, _ABSOLUTE):
+        if self._count >= _MOST or not is_a(scheduler, _ABSOLUTE):
             return
-        optimizer, last = innermost(scheduler.optimizer), getattr(scheduler, "_last_lr", None)
+        optimizer, last = innermost(own(scheduler).get("optimizer")), own(scheduler).get("_last_lr")
         if optimizer is not None and type(last) is list:
             now = rates_of(optimizer)
             if now and now != last and len(now) == len(last):

@@ -18,9 +18,8 @@ from torch.utils import checkpoint
 from traincheck.collect.observers.base import Hook, Observer, Patcher, leave
 from traincheck.collect.steps.use_schedule import UseSchedule
 from traincheck.collect.tensors.device_fingerprint import host
-from traincheck.collect.tensors.fingerprint import PLAIN_TYPES
 from traincheck.collect.tensors.readable import FLOATS, HALF, is_countable
-from traincheck.collect.tensors.reading import modes, unseen
+from traincheck.collect.tensors.reading import PLAIN_TYPES, modes, unseen
 from traincheck.collect.trace_writer.call_site import where
 from traincheck.collect.trace_writer.compile_state import is_traced
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
@@ -198,15 +197,19 @@ class RecomputationObserver(Observer):
             return
         try:
             shares: dict[_Segment, float] = {}
+            count = 0
             for segment, first, second in compared:
-                found = starmap(_share, first.pairs(second))
+                found = [*starmap(_share, first.pairs(second))]
+                count += bool(found)
                 shares[segment] = max((shares.get(segment, 0.0), *found))
+            if not count:  # this torch shows none of the saved tensors, and the outputs came late
+                return
             differing = [
                 DifferingSegment(*segment, share=share)
                 for segment, share in shares.items()
                 if share > _FEW
             ]
-            write(em, Recomputation(len(compared), tuple(differing[:_MOST_FOUND])))
+            write(em, Recomputation(count, tuple(differing[:_MOST_FOUND])))
         except Exception as error:  # the step must be written whatever we got wrong
             self._session.fault(self._tell, error)
 

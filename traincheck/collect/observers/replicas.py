@@ -18,7 +18,7 @@ from traincheck.collect.tensors.device_fingerprint import host
 from traincheck.collect.tensors.fingerprint import has_memory
 from traincheck.collect.tensors.placement import layout_of, local_of
 from traincheck.collect.tensors.readable import FLOATS
-from traincheck.collect.tensors.reading import unseen
+from traincheck.collect.tensors.reading import tensors_in, unseen
 from traincheck.collect.tensors.sketch import Sketcher
 from traincheck.collect.trace_writer.emitter import Emitter
 from traincheck.collect.trace_writer.marks import write
@@ -118,7 +118,7 @@ class ReplicaObserver(Observer):
         for module in list(tracker.modules.created):
             kind = _kind(module)
             ranks = _reduced_over(module, kind) if kind else ()
-            parameters: list[torch.Tensor] = list(module.parameters()) if ranks else []
+            parameters: list[torch.Tensor] = list(tensors_in(module)) if ranks else []
             name = next(filter(None, map(tracker.name_of, parameters)), None)
             if name is not None:
                 strategy = getattr(getattr(module, "sharding_strategy", None), "name", "")

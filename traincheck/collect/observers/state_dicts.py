@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from traincheck.collect.tensors.reading import unseen
+from traincheck.collect.tensors.reading import is_a, is_opaque, unseen
 from traincheck.collect.trace_writer.call_site import where
 from traincheck.collect.trace_writer.emitter import hidden
 from traincheck.handlers import give_back
@@ -65,7 +65,7 @@ def _versions(tensors: Iterable[Any]) -> int | None:
     some = itertools.islice(tensors, _MOST_TENSORS)
     with unseen():
         try:
-            return sum(t._version for t in some if isinstance(t, torch.Tensor))
+            return sum(t._version for t in some if is_a(t, torch.Tensor) and not is_opaque(type(t)))
         except RuntimeError as error:
             give_back(error)
             return None

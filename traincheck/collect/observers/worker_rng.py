@@ -20,7 +20,7 @@ from torch.utils.data import _utils, dataloader, get_worker_info
 
 from traincheck.collect.observers.base import Hook, Observer
 from traincheck.collect.tensors.fingerprint import byte_view
-from traincheck.collect.tensors.reading import unseen
+from traincheck.collect.tensors.reading import is_a, own, unseen
 from traincheck.collect.trace_writer.emitter import hidden
 from traincheck.collect.trace_writer.marks import write
 from traincheck.schema.observations.worker_rng import WorkerRng
@@ -119,47 +119,46 @@ def generators(dataset: Any) -> Iterator[tuple[str, Any]]:
     """Objects below ``dataset`` that look like generators. Runs no code of the user's."""
     waiting: list[tuple[str, Any, int]] = [("dataset", dataset, 0)]
     seen: set[int] = set()
+    kinds = _kinds()
     while waiting and len(seen) < _MAX_OBJECTS:
         path, value, depth = waiting.pop(0)
         if id(value) in seen:
             continue
         seen.add(id(value))
-        if _is_generator(value):
+        if is_a(value, kinds):
             yield path, value
         elif depth <= _MAX_DEPTH:
             waiting += [
                 (f"{path}{name}", item, depth + 1)
-                for name, item in _parts(value)
-                if not isinstance(item, (str, bytes, int, float, torch.Tensor, type(None)))
+                for name, item in _parts(value, kinds)
+                if not is_a(item, (str, bytes, int, float, torch.Tensor, type(None)))
             ]
 
 
-def _parts(value: Any) -> list[tuple[str, Any]]:
+def _parts(value: Any, kinds: tuple[type, ...]) -> list[tuple[str, Any]]:
     """Attributes of an object and of its class, or items."""
     if type(value) is dict:
         first = itertools.islice(value.items(), _MAX_ITEMS)
         return [(f"[{key!r}]" if type(key) is str else "[]", item) for key, item in first]
     if type(value) in (list, tuple):  # no subclass, whose items may cost something
         return [(f"[{number}]", item) for number, item in enumerate(value[:_MAX_ITEMS])]
-    if isinstance(value, type) or not hasattr(value, "__dict__"):
+    if is_a(value, type):
         return []
-    own = [(f".{name}", item) for name, item in list(vars(value).items())[:_MAX_ITEMS]]
+    held = [(f".{name}", item) for name, item in list(own(value).items())[:_MAX_ITEMS]]
     of_class = [
         (f".{name}", item)
         for cls in type(value).__mro__
         for name, item in vars(cls).items()
-        if _is_generator(item)
+        if issubclass(type(item), kinds)
     ]
-    return own + of_class
+    return held + of_class
 
 
-def _is_generator(value: Any) -> bool:
-    if isinstance(value, (random.Random, torch.Generator)):
-        return True
+def _kinds() -> tuple[type, ...]:
+    """Classes of generators, of the libraries that are loaded."""
+    kinds: tuple[type, ...] = (random.Random, torch.Generator)
     numpy = sys.modules.get("numpy")
-    return numpy is not None and isinstance(
-        value, (numpy.random.Generator, numpy.random.RandomState)
-    )
+    return kinds if numpy is None else (*kinds, numpy.random.Generator, numpy.random.RandomState)
 
 
 def _state(generator: Any) -> Any:

@@ -69,8 +69,12 @@ def unobservable(reason: str) -> Result:
     return Result(status=Status.NOT_OBSERVABLE, reason=reason)
 
 
+class FailedError(Exception):
+    """Code of traincheck raised an exception in a copy; the message says which, and where."""
+
+
 class Laboratory(Protocol):
-    """Makes copies of this process for an experiment.
+    """Makes copies of this process for an experiment. Its methods raise `FailedError`.
 
     Attributes:
         loss: the value of the loss in a copy without a change.

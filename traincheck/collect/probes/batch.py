@@ -11,6 +11,7 @@ from torch import nn
 from traincheck.collect.probes.base import Call
 from traincheck.collect.probes.isolation import UnfitError
 from traincheck.collect.probes.tree import holds_others, leaves, mapped
+from traincheck.collect.tensors.reading import modules_in
 
 _FEWEST = 3
 _SEQUENCES = (nn.RNNBase, nn.MultiheadAttention)
@@ -64,7 +65,7 @@ class Batch:
             raise UnfitError("an input assigns rows to samples")
         if any(
             tensor.dim() > 2 and tensor.shape[1] == 1 and size > 1 for tensor in tensors
-        ) and any(isinstance(part, nn.RNNBase) for part in call.module.modules()):
+        ) and any(isinstance(part, nn.RNNBase) for part in modules_in(call.module)):
             raise UnfitError("the inputs are sequences of one sample")
         if any(t.dim() > 1 and t.shape[1] == size for t in tensors) and size > _FEWEST:
             # One sample less: the size tells the dimensions apart
@@ -123,7 +124,7 @@ class InnerBatches:
         self._size = size
         self._hooks = [
             part.register_forward_pre_hook(self._look)
-            for part in module.modules()
+            for part in modules_in(module)
             if isinstance(part, (*_SEQUENCES, *_CONVOLUTIONS))
         ]
 

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from traincheck.collect.probes.tree import leaves
+from traincheck.collect.tensors.reading import tensors_in
 
 
 class Bench:
@@ -18,7 +19,9 @@ class Bench:
     def __init__(self, module: nn.Module) -> None:
         self.module = module.eval()
         torch.set_grad_enabled(True)  # without gradients, some layers take another path
-        self._buffers = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
+        self._buffers = [
+            (buffer, buffer.detach().clone()) for buffer in tensors_in(module, "_buffers")
+        ]
         self._torch = torch.get_rng_state()
         self._python = random.getstate()
         numpy = sys.modules.get("numpy")

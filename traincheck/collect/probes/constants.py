@@ -8,6 +8,7 @@ nothing is a constant: its backward answers for it.
 
 from __future__ import annotations
 
+import inspect
 import io
 from collections.abc import Callable, Iterator
 from os import fstat, lseek, read
@@ -17,7 +18,9 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from traincheck.collect.probes.isolation import UnfitError
 from traincheck.collect.probes.tree import leaves, mapped
+from traincheck.collect.trace_writer.emitter import hidden
 
 MOST_BYTES = 1 << 28
 _READ = frozenset(
@@ -33,7 +36,7 @@ _READ = frozenset(
 _CHUNK = 1 << 24
 
 
-class DivergedError(Exception):
+class DivergedError(UnfitError):
     """A copy does not do what the recorded one did."""
 
 
@@ -56,13 +59,14 @@ class FunctionDepth:
 
     def install(self) -> None:
         """Follow the calls; for a copy of the process, which ends anyway."""
-        original = torch.autograd.Function.__dict__["apply"].__func__
+        original: Any = inspect.getattr_static(torch.autograd.Function, "apply")
         follow = self._follow
 
+        @hidden
         def apply(cls: type, *args: Any, **kwargs: Any) -> Any:
             self.depth += 1
             try:
-                result = original(cls, *args, **kwargs)
+                result = _bound(original, cls)(*args, **kwargs)
             finally:
                 self.depth -= 1
             follow(cls, args, result)
@@ -107,6 +111,7 @@ class Constants(TorchFunctionMode):
         self.left = 0 if recorded is None else len(recorded)  # that were not put back yet
         self._bytes = 0
 
+    @hidden
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
@@ -150,6 +155,12 @@ class Constants(TorchFunctionMode):
         if self.left < 0:
             raise DivergedError("a moved copy does more operations")
         return next(self._recorded)
+
+
+def _bound(attribute: Any, cls: type) -> Any:
+    """An attribute of a class as it is read there: static, of the class, in C or in Python."""
+    get = getattr(type(attribute), "__get__", None)
+    return attribute if get is None else get(attribute, None, cls)
 
 
 def _depends(args: Any, kwargs: Any) -> bool:

@@ -9,13 +9,21 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from traincheck.collect.probes.base import Call, Experiment, GoOnError, Result, unobservable
+from traincheck.collect import masking
+from traincheck.collect.probes.base import (
+    Call,
+    Experiment,
+    FailedError,
+    GoOnError,
+    Result,
+    unobservable,
+)
 from traincheck.collect.probes.evaluation import Evaluations
-from traincheck.collect.probes.fork import Child, Outcome
+from traincheck.collect.probes.fork import Child, Outcome, described
 from traincheck.collect.probes.laboratory import Budget, ForkLaboratory
 from traincheck.collect.probes.plan import Plan, obstacle
 from traincheck.collect.probes.registry import EXPERIMENTS
-from traincheck.collect.tensors.reading import unseen
+from traincheck.collect.tensors.reading import groups_of, table_of, tensors_in, unseen
 from traincheck.collect.trace_writer.event_file import write_file
 from traincheck.handlers import give_back
 from traincheck.schema.layout import PROBED
@@ -137,11 +145,11 @@ class ProbeEngine:
         tracker = session.tracker
         _, root = tracker.modules.find(module)
         found = {id(p): p for _, p in tracker.live_parameters()}
-        found |= {id(p): p for p in module.parameters()}
+        found |= {id(p): p for p in tensors_in(module)}
         held = {
             id(p)
             for _, optimizer in session.live.live_optimizers()
-            for group in optimizer.param_groups
+            for group in groups_of(optimizer)
             for p in group["params"]
         }
         return Call(
@@ -187,7 +195,15 @@ class ProbeEngine:
         laboratory: ForkLaboratory,
     ) -> None:
         """The experiments that need the loss, if it is the same in two copies without a change."""
-        replays = [laboratory.replay(_nothing) for _ in range(2)]
+        try:
+            replays = [laboratory.replay(_nothing) for _ in range(2)]
+        except Exception as error:
+            give_back(error)
+            failed = self._failed(error)
+            found += [
+                (name, failed) for name in (Experiments.REPLAY, *(e.name for e in experiments))
+            ]
+            return
         reason = _difference(*replays)
         if not reason:
             laboratory.loss = float(replays[0].told["loss"])
@@ -216,12 +232,18 @@ class ProbeEngine:
         try:
             result = experiment.run(call, laboratory)
         except Exception as error:  # the other experiments go on
-            self._session.fault(self._add, error)
-            result = unobservable(f"the experiment failed with {type(error).__name__}")
+            give_back(error)
+            result = self._failed(error)
         if result is not None:
             found.append((experiment.name, result))
             if result.status == Status.HELD:
                 self._held.add(self._key(call.name, experiment))
+
+    def _failed(self, error: Exception) -> Result:
+        """Count a fault of ours. The program is not to blame."""
+        self._session.fault(self._add, error)
+        text = str(error) if isinstance(error, FailedError) else described(error)
+        return Result(status=Status.FAILED, reason=masking.message(text))
 
     def _key(self, model: str, experiment: Experiment) -> tuple[str, str, int]:
         return model, experiment.name, _OF_MODULE if experiment.is_of_module else self._pass
@@ -245,6 +267,6 @@ def _difference(first: Outcome, second: Outcome) -> str:
 
 
 def _has_parameters(module: torch.nn.Module) -> bool:
-    if not module._modules:
-        return bool(module._parameters)
-    return next(module.parameters(), None) is not None
+    if not table_of(module, "_modules"):
+        return bool(table_of(module, "_parameters"))
+    return next(tensors_in(module), None) is not None

@@ -14,6 +14,14 @@ from torch import nn
 
 from traincheck.collect.probes.base import Result
 from traincheck.collect.probes.bench import distance
+from traincheck.collect.tensors.reading import (
+    PLAIN_TYPES,
+    is_training,
+    named_modules,
+    own,
+    table_of,
+    undispatched,
+)
 from traincheck.collect.tracking.naming import unwrap
 from traincheck.schema.probes.names import Status
 
@@ -29,7 +37,7 @@ class _Model:
     """The state of one model.
 
     Attributes:
-        buffers: persistent ones of numbers, by name, with their modules.
+        buffers: persistent ones of numbers, by name, with references to their modules.
         values: at the last call.
         was_training: whether that was one in training.
         learned: names of those that training changes.
@@ -37,7 +45,7 @@ class _Model:
     """
 
     ref: weakref.ref[nn.Module]
-    buffers: dict[str, tuple[nn.Module, str]]
+    buffers: dict[str, tuple[weakref.ref[nn.Module], str]]
     values: dict[str, torch.Tensor] = field(default_factory=dict)
     was_training: bool | None = None
     learned: set[str] = field(default_factory=set)
@@ -56,7 +64,7 @@ class Evaluations:
         known = self._known(module)
         if known is None or not known.buffers:
             return None
-        training = module.training
+        training = is_training(module)
         count = known.trained if training else known.evaluated
         if count >= (_TRAINED if training else _EVALUATED):
             known.was_training = None
@@ -85,27 +93,31 @@ class Evaluations:
         return known
 
 
-def _buffers(module: nn.Module) -> dict[str, tuple[nn.Module, str]]:
+def _buffers(module: nn.Module) -> dict[str, tuple[weakref.ref[nn.Module], str]]:
     found, values = {}, 0
-    for path, part in unwrap(module).named_modules():
-        for key, buffer in part._buffers.items():
-            is_kept = key not in part._non_persistent_buffers_set
-            if buffer is not None and is_kept and buffer.is_floating_point() and not buffer.is_cuda:
-                found[f"{path}.{key}" if path else key] = (part, key)
+    for path, part in named_modules(unwrap(module)):
+        for key, buffer in table_of(part, "_buffers").items():
+            if key in own(part)["_non_persistent_buffers_set"] or type(buffer) not in PLAIN_TYPES:
+                continue
+            if buffer.is_floating_point() and not buffer.is_cuda:
+                found[f"{path}.{key}" if path else key] = (weakref.ref(part), key)
                 values += buffer.numel()
     return found if values <= _MOST_VALUES else {}
 
 
 def _values(known: _Model) -> dict[str, torch.Tensor]:
-    return {
-        name: buffer.detach().clone()
-        for name, (part, key) in known.buffers.items()
-        if (buffer := part._buffers.get(key)) is not None
-    }
+    with undispatched():
+        return {
+            name: buffer.detach().clone()
+            for name, (ref, key) in known.buffers.items()
+            if (part := ref()) is not None
+            and type(buffer := table_of(part, "_buffers").get(key)) in PLAIN_TYPES
+        }
 
 
 def _moves(before: torch.Tensor, after: torch.Tensor) -> bool:
-    return before.shape == after.shape and not bool(torch.equal(before, after))
+    with undispatched():
+        return before.shape == after.shape and not bool(torch.equal(before, after))
 
 
 def _result(
@@ -114,9 +126,9 @@ def _result(
     if not known.learned:
         return None  # it has no statistics that training would change
     for name in sorted(known.learned & changed.keys()):
-        part, _ = known.buffers[name]
+        part = known.buffers[name][0]()
         moved = distance(changed[name], now[name])
-        if not part.training and moved > TOLERANCE:
+        if part is not None and not is_training(part) and moved > TOLERANCE:
             return Result(
                 status=Status.MOVED,
                 numbers={"change": moved},

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from traincheck.collect.trace_writer.call_site import outside
+from traincheck.collect.trace_writer.emitter import hidden
 
 
 class TensorHooks:
@@ -25,9 +26,11 @@ class TensorHooks:
         """Follow new hooks; for a copy of the process, which ends anyway."""
         original: Any = torch.Tensor.register_hook
 
+        @hidden
         def register_hook(tensor: torch.Tensor, hook: Callable[[torch.Tensor], Any]) -> Any:
             place = outside(sys._getframe(1)) or "unknown line"
 
+            @hidden
             def called(grad: torch.Tensor) -> Any:
                 result = hook(grad)
                 if result is not None and not self.place and not _is_same(result, grad):

@@ -18,7 +18,7 @@ import signal
 import stat
 import sys
 from collections.abc import Callable, Collection
-from os import close, dup2, fstat, listdir, lseek, sysconf
+from os import close, dup2, fsdecode, fstat, listdir, lseek, sysconf
 from os import open as _open
 from os import write as _write
 from signal import getsignal, pthread_sigmask, setitimer, valid_signals
@@ -36,6 +36,11 @@ _MOST_SHARED = 1 << 31  # bytes of shared memory that are copied
 _LEAST_MEMORY = 1 << 29  # bytes that a child may take beyond what its parent has
 _PROT_READ_WRITE, _PRIVATE_FIXED_ANONYMOUS = 3, 0x02 | 0x10 | 0x20
 _WRITING = frozenset("wax+")
+_SET_THREADS = [  # as OpenBLAS is built by itself, for numpy and for scipy
+    f"{prefix}openblas_set_num_threads{suffix}"
+    for prefix in ("", "scipy_")
+    for suffix in ("", "64_", "_64")
+]
 _ENDS = (
     "os.chmod", "os.chown", "os.exec", "os.fork", "os.forkpty", "os.kill", "os.killpg", "os.link",
     "os.mkdir", "os.posix_spawn", "os.remove", "os.rename", "os.rmdir", "os.symlink", "os.system",
@@ -48,30 +53,12 @@ class UnfitError(Exception):
     """A copy, or the experiment in it, shows nothing; the message is a clause that says why."""
 
 
-def positions() -> dict[int, int]:
-    """The position of each open file by descriptor: children share them with their parent."""
-    found = {}
-    for fd in _descriptors():
-        try:
-            if stat.S_ISREG(fstat(fd).st_mode):
-                found[fd] = lseek(fd, 0, os.SEEK_CUR)
-        except OSError as error:
-            give_back(error)  # the descriptor of the folder itself, which is closed now
-    return found
-
-
-def restore(before: dict[int, int]) -> None:
-    """Put each file back to where it was."""
-    for fd, position in before.items():
-        try:
-            if lseek(fd, 0, os.SEEK_CUR) != position:
-                lseek(fd, position, os.SEEK_SET)
-        except OSError as error:
-            give_back(error)
-
-
 def isolate(
-    kept: Collection[int], python_state: Any, end: Callable[[str], None], limit_s: float
+    kept: Collection[int],
+    python_state: Any,
+    end: Callable[[str], None],
+    cpu_s: float,
+    wall_s: float,
 ) -> None:
     """Separate this child from its parent.
 
@@ -79,30 +66,32 @@ def isolate(
         kept: descriptors that stay what they are.
         python_state: state of the generator of `random`, which Python seeds again in each child.
         end: ends the process, with a reason as a clause.
-        limit_s: seconds until the system ends it.
+        cpu_s: seconds of CPU until the system ends it.
+        wall_s: seconds until the system ends it, if it waits and its parent has ended.
 
     Raises:
         UnfitError: it shares too much.
     """
     random.setstate(python_state)
-    _reset_signals(limit_s)
+    _reset_signals(cpu_s, wall_s)
     atexit._clear()
     atexit.register(end, "the program ends before a backward pass")
     _detach_descriptors(kept)
     _detach_memory()
     _limit_memory()
     sys.dont_write_bytecode = True
-    torch.set_num_threads(1)  # the threads of OpenMP are not in a child
+    _leave_threads()
     sys.addaudithook(lambda event, args: _audit(event, args, end))
 
 
-def _reset_signals(limit_s: float) -> None:
+def _reset_signals(cpu_s: float, wall_s: float) -> None:
+    timers = {signal.SIGPROF, signal.SIGALRM}
     for number in valid_signals():
-        if callable(getsignal(number)):
+        if callable(getsignal(number)) or number in timers:
             _signal(number, signal.SIG_DFL)
-    _signal(signal.SIGALRM, signal.SIG_DFL)
-    pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
-    setitimer(signal.ITIMER_REAL, limit_s)
+    pthread_sigmask(signal.SIG_UNBLOCK, timers)
+    setitimer(signal.ITIMER_PROF, cpu_s)
+    setitimer(signal.ITIMER_REAL, wall_s)
 
 
 def _descriptors() -> list[int]:
@@ -110,20 +99,37 @@ def _descriptors() -> list[int]:
 
 
 def _detach_descriptors(kept: Collection[int]) -> None:
-    """Let all but files that are only read lead nowhere."""
+    """Open files that are only read again, for positions of their own; let all else lead nowhere.
+
+    The program may go on in other threads meanwhile, so its own positions are left alone.
+    """
     nowhere = _open(os.devnull, os.O_RDWR)
     for fd in _descriptors():
         if fd in kept or fd == nowhere:
             continue
         try:
-            mode = fstat(fd).st_mode
-            is_read = fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY
-            if not (stat.S_ISDIR(mode) or (stat.S_ISREG(mode) and is_read)):
-                dup2(nowhere, fd, inheritable=False)
+            mode, flags = fstat(fd).st_mode, fcntl.fcntl(fd, fcntl.F_GETFL)
         except OSError as error:
-            give_back(error)
+            give_back(error)  # the descriptor of the folder itself, which is closed now
+            continue
+        is_read = flags & (os.O_ACCMODE | os.O_PATH) == os.O_RDONLY
+        if is_read and (stat.S_ISDIR(mode) or stat.S_ISREG(mode)):
+            _open_again(fd, flags)
+        else:
+            dup2(nowhere, fd, inheritable=False)
     for fd in (1, 2):
         dup2(nowhere, fd)
+
+
+def _open_again(fd: int, flags: int) -> None:
+    try:
+        again = _open(f"{_FDS}/{fd}", flags)
+        lseek(again, lseek(fd, 0, os.SEEK_CUR), os.SEEK_SET)
+    except OSError as error:
+        give_back(error)
+        raise UnfitError("a file that the program reads cannot be opened again") from None
+    dup2(again, fd, inheritable=False)
+    close(again)
 
 
 def _detach_memory() -> None:
@@ -151,6 +157,25 @@ def _shared() -> list[tuple[int, int]]:
             start, _, end = span.partition(b"-")
             found.append((int(start, 16), int(end, 16) - int(start, 16)))
     return found
+
+
+def _leave_threads() -> None:
+    """Compute without the threads of OpenMP and of OpenBLAS, which are not in a child."""
+    torch.set_num_threads(1)
+    paths = {line.split(None, 5)[-1] for line in read_regular(_MAPS).splitlines()}
+    for path in paths:
+        if b"openblas" in path:
+            try:
+                library = ctypes.CDLL(fsdecode(path), mode=os.RTLD_NOLOAD)
+            except OSError as error:  # it was replaced on disk
+                give_back(error)
+                continue
+            for name in _SET_THREADS:
+                getattr(library, name, _nothing)(1)
+
+
+def _nothing(count: int) -> None:
+    """In the place of a function that a library lacks."""
 
 
 def _limit_memory() -> None:

@@ -6,22 +6,23 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from traincheck.collect.probes import loss as losses
-from traincheck.collect.probes.base import GoOnError
+from traincheck.collect.probes.base import FailedError, GoOnError
 from traincheck.collect.probes.fork import Child, Outcome, forked
 from traincheck.collect.probes.loss import Root
 
 if TYPE_CHECKING:
     from traincheck.collect.context import Recorder
 
-CHILD_LIMIT_S = 20.0
+CHILD_LIMIT_S = 20.0  # of CPU
 RUN_LIMIT_S = 60.0  # of all copies of a process
+_TRIES = 6  # copies for one that found a lock closed
 
 
 class Budget:
     """The time that probes of this process may take.
 
     Attributes:
-        left_s: seconds that are left.
+        left_s: seconds that are left, of CPU and of waiting.
     """
 
     def __init__(self, limit_s: float = RUN_LIMIT_S, child_limit_s: float = CHILD_LIMIT_S) -> None:
@@ -30,12 +31,12 @@ class Budget:
 
     @property
     def for_child(self) -> float:
-        """Seconds that the next copy may take."""
+        """Seconds of CPU that the next copy may take."""
         return max(0.1, min(self._child_limit_s, self.left_s))
 
     def take(self, outcome: Outcome) -> None:
         """A copy has ended. After one that was too slow, there are no more."""
-        self.left_s = 0.0 if outcome.is_slow else self.left_s - outcome.wall_s
+        self.left_s = 0.0 if outcome.is_slow else self.left_s - outcome.cpu_s - outcome.asleep_s
 
     @property
     def is_spent(self) -> bool:
@@ -86,15 +87,21 @@ class ForkLaboratory:
         return self._copy(run, kept)
 
     def _copy(self, run: Callable[[Child], None], kept: Collection[int]) -> Outcome:
-        if self._budget.is_spent:
-            return Outcome(reason="the time for probes is over")
-        outcome = forked(run, self._budget.for_child, kept)
-        if isinstance(outcome, Child):
-            raise GoOnError(outcome)
-        self.children += 1
-        self.cpu_s += outcome.cpu_s
-        self.wall_s += outcome.wall_s
-        self._budget.take(outcome)
+        outcome: Outcome | Child = Outcome(reason="the time for probes is over")
+        for _ in range(_TRIES):
+            if self._budget.is_spent:
+                break
+            outcome = forked(run, self._budget.for_child, kept)
+            if isinstance(outcome, Child):
+                raise GoOnError(outcome)
+            self.children += 1
+            self.cpu_s += outcome.cpu_s
+            self.wall_s += outcome.wall_s
+            self._budget.take(outcome)
+            if not outcome.is_stuck:
+                break
+        if outcome.fault:
+            raise FailedError(outcome.fault)
         return outcome
 
 
@@ -102,7 +109,7 @@ def silence(session: Recorder) -> None:
     """In a copy: record nothing, and end no step."""
     recording = session.recording
     recording.on = recording.scans = recording.inner_calls = False
-    recording.idle = True
+    recording.idle = recording.muted = True
     session.is_worker = session.steps.manual = True
     session.steps.expects = lambda: None
     for actions in (session.hooks.after_step, session.hooks.at_step_end, session.hooks.at_close):

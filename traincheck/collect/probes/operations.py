@@ -12,7 +12,9 @@ from torch import nn
 from torch.overrides import TorchFunctionMode, resolve_name
 
 from traincheck.collect.probes.tree import leaves, mapped
+from traincheck.collect.tensors.reading import modules_in
 from traincheck.collect.trace_writer.call_site import outside
+from traincheck.collect.trace_writer.emitter import hidden
 
 _MOST_BYTES = 1 << 30  # of results that are kept
 
@@ -56,7 +58,7 @@ class Tape(TorchFunctionMode):
         self._stack: list[nn.Module] = []
         self._bytes = 0
         self._hooks: list[Any] = []
-        for part in module.modules():
+        for part in modules_in(module):
             self._hooks.append(part.register_forward_pre_hook(self._enter))
             self._hooks.append(part.register_forward_hook(self._leave, always_call=True))
 
@@ -71,6 +73,7 @@ class Tape(TorchFunctionMode):
     def _leave(self, part: nn.Module, args: Any, result: Any) -> None:
         self._stack.pop()
 
+    @hidden
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:

@@ -10,7 +10,7 @@ import torch
 
 from traincheck.collect.probes import fork
 from traincheck.collect.probes.tree import leaves
-from traincheck.collect.tensors.reading import modes
+from traincheck.collect.tensors.reading import as_plain, modes, modules_in, own, tensors_in
 
 STEPS = (3, 12)  # in which it is called, counted from 1
 _MOST_KEYS = 16  # models and passes
@@ -56,12 +56,12 @@ def obstacle(module: torch.nn.Module, args: Any, kwargs: Any) -> str:
     """Why no copy of this process would be exact, as a clause; empty if it would."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return "the process belongs to a process group"
-    devices = {tensor.device.type for tensor in module.parameters()}
-    devices |= {tensor.device.type for tensor in leaves((args, kwargs))}
+    devices = {as_plain(tensor).device.type for tensor in tensors_in(module)}
+    devices |= {as_plain(tensor).device.type for tensor in leaves((args, kwargs))}
     devices |= {"cuda"} if torch.cuda.is_initialized() else set()  # type: ignore[no-untyped-call]
     for device in sorted(devices - {"cpu"}):
         return f"the process uses {device}, and cannot be copied"
-    if any(map(_is_compiled, module.modules())):
+    if any(map(_is_compiled, modules_in(module))):
         return "the model is compiled"
     if modes() or (_functorch is not None and _functorch.peek_interpreter_stack() is not None):
         return "a mode of torch or a transform of functions is active"
@@ -70,4 +70,4 @@ def obstacle(module: torch.nn.Module, args: Any, kwargs: Any) -> str:
 
 def _is_compiled(module: torch.nn.Module) -> bool:
     is_wrapper = type(module).__name__ == "OptimizedModule"
-    return is_wrapper or getattr(module, "_compiled_call_impl", None) is not None
+    return is_wrapper or own(module).get("_compiled_call_impl") is not None

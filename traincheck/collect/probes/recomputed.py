@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from typing import Any
 
 from torch.utils import checkpoint as checkpoints
 
 from traincheck.collect.trace_writer.call_site import outside
+from traincheck.collect.trace_writer.emitter import hidden
 
-# Below `checkpoint`, which libraries bind before it could be replaced.
-_FUNCTION = "_checkpoint_without_reentrant_generator"
+# Below `checkpoint`, which libraries bind before it could be replaced. From torch 2.14 on the first
+# is called, and the second is for others.
+_FUNCTIONS = (
+    "_checkpoint_without_reentrant_generator_impl",
+    "_checkpoint_without_reentrant_generator",
+)
 
 
 class Recomputed:
@@ -23,15 +29,19 @@ class Recomputed:
 
     def install(self) -> None:
         """Follow the calls; for a copy of the process, which ends anyway."""
-        original = getattr(checkpoints, _FUNCTION, None)
-        if original is None:
+        name = next((one for one in _FUNCTIONS if hasattr(checkpoints, one)), None)
+        if name is None:
             return
+        original = getattr(checkpoints, name)
+        signature = inspect.signature(original)
 
-        def generator(function: Any, preserve: bool = True, *args: Any, **kwargs: Any) -> Any:
-            self.meet(preserves=preserve)
-            return original(function, preserve, *args, **kwargs)
+        @hidden
+        def generator(*args: Any, **kwargs: Any) -> Any:
+            given = signature.bind(*args, **kwargs).arguments
+            self.meet(preserves=given.get("preserve_rng_state", True))
+            return original(*args, **kwargs)
 
-        setattr(checkpoints, _FUNCTION, generator)
+        setattr(checkpoints, name, generator)
 
     def meet(self, *, preserves: bool) -> None:
         """A segment begins. preserves: whether it restores random states."""

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from traincheck.collect.tensors.readable import is_countable
+from traincheck.collect.tensors.reading import PLAIN_TYPES, is_a, is_opaque
 
 _MOST_ENTRIES = 20_000
 # Functions that put infinities where a program asks for them.
@@ -95,11 +96,11 @@ class FiniteWatch:
             )
             self._add(tensor, Entry(FORWARD, name, call, where(), value, sources, None, placed))
 
-    def root(self, tensor: torch.Tensor, call: int, where: str | None) -> None:
-        """A backward pass begins at this tensor."""
+    def root(self, tensor: torch.Tensor, call: int, where: str | None, *, is_known: bool) -> None:
+        """A backward pass begins at this tensor. is_known: operations are seen, its own as well."""
         value = self._value(tensor)
         if value is not None:
-            sources = tuple(self._sources((tensor,), None))
+            sources = tuple(self._sources((tensor,), None)) if is_known else ()
             self._add(None, Entry(LOSS, "backward", call, where, value, sources))
 
     def gradient(
@@ -158,7 +159,7 @@ class FiniteWatch:
     def _sources(self, given: Iterable[Any], result: torch.Tensor | None) -> Iterable[int]:
         """Entries of the arguments; those that no operation made are tested now."""
         for tensor in given:
-            if not isinstance(tensor, torch.Tensor):
+            if not is_a(tensor, torch.Tensor) or is_opaque(type(tensor)):
                 continue
             known = self._known.get(id(tensor))
             if known is not None and known[0]() is tensor:
@@ -172,7 +173,9 @@ class FiniteWatch:
 
     def _value(self, tensor: torch.Tensor) -> Any:
         """Smallest and largest element, if they may not be finite."""
-        if not tensor.is_floating_point() or not is_countable(tensor):
+        if type(tensor) not in PLAIN_TYPES or not is_countable(tensor):
+            return None
+        if not tensor.is_floating_point():
             return None
         tensor = tensor.detach()
         if not tensor.numel():
@@ -222,12 +225,13 @@ class FiniteWatch:
 
 def _is_view_of(tensor: torch.Tensor, given: Iterable[Any]) -> bool:
     """Whether it shows elements of an argument, which were tested already."""
-    base = tensor._base
+    base = None if is_opaque(type(tensor)) else tensor._base
     if base is None:
         return False
     return any(
-        isinstance(one, torch.Tensor) and one is not tensor and (one is base or one._base is base)
+        one is not tensor and (one is base or one._base is base)
         for one in given
+        if is_a(one, torch.Tensor) and not is_opaque(type(one))
     )
 
 

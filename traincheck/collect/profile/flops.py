@@ -15,6 +15,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
+from traincheck.collect.tensors.reading import as_plain, tensors_in
+
 Shape: TypeAlias = "tuple[int, ...]"
 
 
@@ -213,7 +215,7 @@ def untaped(
 
     inputs: shapes and dtypes.
     """
-    made = outputs[0].numel()
+    made = as_plain(outputs[0]).numel()
     if isinstance(module, torch.nn.Linear):
         return 2 * made * module.in_features
     if isinstance(module, torch.nn.modules.conv._ConvTransposeNd):
@@ -222,8 +224,8 @@ def untaped(
         return 2 * made * prod(module.weight.shape[1:])
     if isinstance(module, torch.nn.RNNBase):
         tokens = prod(outputs[0].shape[:-1])
-        return 2 * tokens * sum(p.numel() for p in module.parameters() if p.dim() > 1)
-    has_matrix = any(p.dim() > 1 for p in module.parameters())
+        return 2 * tokens * sum(p.numel() for p in map(as_plain, tensors_in(module)) if p.dim() > 1)
+    has_matrix = any(p.dim() > 1 for p in map(as_plain, tensors_in(module)))
     return None if has_matrix and not isinstance(module, torch.nn.Embedding) else 0
 
 

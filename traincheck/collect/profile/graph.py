@@ -20,7 +20,7 @@ from traincheck.collect.profile.memory import MemoryWatch
 from traincheck.collect.profile.saved import IS_READABLE, kept_inputs, saved_tensors, size_of
 from traincheck.collect.profile.timeline import BACKWARD, Timeline
 from traincheck.collect.tensors.autograd_graph import IS_TOLD
-from traincheck.collect.tensors.reading import unseen
+from traincheck.collect.tensors.reading import as_plain, gradient_of, unseen
 
 next_number = torch._C._autograd._get_sequence_nr
 _CUSTOM: type = getattr(torch._C, "_FunctionBase", object)
@@ -140,8 +140,8 @@ def _targets(node: Any) -> tuple[tuple[int, int] | None, ...]:
             found.append(None)
         elif type(source).__name__ == _ACCUMULATE:
             variable = source.variable
-            is_new = variable.grad is None
-            found.append((-1, variable.numel() * variable.element_size() if is_new else 0))
+            is_new = gradient_of(variable) is None
+            found.append((-1, as_plain(variable).nbytes if is_new else 0))
         else:
             found.append((source._sequence_nr(), place))
     return tuple(found)

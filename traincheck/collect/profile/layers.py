@@ -11,6 +11,15 @@ from typing import Any
 
 import torch
 
+from traincheck.collect.tensors.reading import (
+    as_plain,
+    is_a,
+    is_opaque,
+    items_of,
+    own,
+    sequence_of,
+    table_of,
+)
 from traincheck.collect.tensors.summarize import dotted
 from traincheck.collect.tracking.naming import class_of, is_there, unwrap, walk
 
@@ -46,7 +55,7 @@ class Row:
     def own(self, table: str) -> Iterator[tuple[str, torch.Tensor]]:
         """Names and tensors of one of its tables: ``_parameters``, ``_buffers``."""
         module = self.module
-        held = {} if module is None else getattr(module, table, {})
+        held = {} if module is None else table_of(module, table)
         for name, tensor in list(held.items()):
             if tensor is not None and is_there(tensor):
                 yield f"{self.path}.{name}", tensor
@@ -153,16 +162,17 @@ class LayerStep:
 
 def tensors_in(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
     """The tensors in an argument or result: in tuples, lists, mappings, and plain objects."""
-    if isinstance(value, torch.Tensor):
-        yield value
+    if is_a(value, torch.Tensor):
+        if not is_opaque(type(value)):
+            yield value
     elif depth < _MOST_DEPTH:
-        if isinstance(value, (list, tuple, set)):
-            for item in value:
-                yield from tensors_in(item, depth + 1)
-        elif isinstance(value, dict) or hasattr(type(value), "__dataclass_fields__"):
-            items = value if isinstance(value, dict) else vars(value)
-            for item in list(items.values()):
-                yield from tensors_in(item, depth + 1)
+        items = list(value) if type(value) is set else sequence_of(value)
+        if items is None and (held := items_of(value)) is not None:
+            items = [item for _, item in held]
+        elif items is None and hasattr(type(value), "__dataclass_fields__"):
+            items = list(own(value).values())
+        for item in items or ():
+            yield from tensors_in(item, depth + 1)
 
 
 def flowing(tensors: list[torch.Tensor]) -> list[list[int]]:
@@ -176,10 +186,11 @@ def forms(tensors: list[torch.Tensor]) -> list[Form]:
 
 
 def _form(tensor: torch.Tensor) -> Form:
+    tensor = as_plain(tensor)
     sizes = [] if tensor.is_nested else [int(size) for size in tensor.shape]
     return sizes, str(tensor.dtype).removeprefix("torch.")
 
 
 def bytes_of(tensors: list[torch.Tensor]) -> int:
     """Bytes of their elements."""
-    return sum(t.numel() * t.element_size() for t in tensors if not t.is_nested)
+    return sum(t.numel() * t.element_size() for t in map(as_plain, tensors) if not t.is_nested)

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import torch
 from torch.overrides import TorchFunctionMode
+from torch.utils import _device
 from torch.utils._device import DeviceContext
 
 from traincheck.collect.trace_writer.emitter import hidden
@@ -20,6 +21,8 @@ from traincheck.collect.trace_writer.emitter import hidden
 _GETTERS = frozenset({"__get__", "__set__", "backward", "size", "dim", "requires_grad_"})
 _push, _pop = torch._C._push_on_torch_function_stack, torch._C._pop_torch_function_stack
 _length = torch._C._len_torch_function_stack
+# Changing the default device takes out the mode at the bottom, but in older torch that at the top.
+_IS_AT_BOTTOM = hasattr(_device, "_pop_mode")
 
 
 class Step(Protocol):
@@ -61,9 +64,9 @@ class Operations(TorchFunctionMode):
 
 
 def insert(mode: TorchFunctionMode) -> None:
-    """Put a mode at the bottom of the stack, above the default device."""
+    """Put a mode at the bottom of the stack, above a default device that must be there."""
     above = _taken()
-    if above and type(above[-1]) is DeviceContext:
+    if _IS_AT_BOTTOM and above and type(above[-1]) is DeviceContext:
         _push(above.pop())
     _push(mode)
     for other in reversed(above):

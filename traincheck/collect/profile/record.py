@@ -12,6 +12,7 @@ from traincheck.collect.profile.finite import GIVEN, GRADIENT, OPTIMIZER, Entry,
 from traincheck.collect.profile.layers import Form, LayerStep, Row
 from traincheck.collect.profile.step import StepProfile
 from traincheck.collect.profile.timeline import BACKWARD, FORWARD, PHASES, RECOMPUTE, Times
+from traincheck.collect.tensors.reading import as_plain, requires_grad
 
 _MOST_UNCOUNTED = 32
 
@@ -117,9 +118,9 @@ def _own_tensors(step: StepProfile, row: Row) -> dict[str, Any]:
         [
             name.rpartition(".")[2],
             id(tensor),
-            tensor.numel(),
-            tensor.numel() * tensor.element_size(),
-            tensor.requires_grad,
+            (plain := as_plain(tensor)).numel(),
+            plain.nbytes,
+            requires_grad(tensor),
             step.gradients.get(id(tensor), 0),
             step.states.get(id(tensor), 0),
         ]
@@ -127,7 +128,7 @@ def _own_tensors(step: StepProfile, row: Row) -> dict[str, Any]:
     ]
     if parameters:
         found["parameters"] = parameters
-    buffers = sum(t.numel() * t.element_size() for _, t in row.own("_buffers"))
+    buffers = sum(as_plain(t).nbytes for _, t in row.own("_buffers"))
     if buffers:
         found["buffers"] = buffers
     return found
@@ -151,7 +152,8 @@ def _facts(step: StepProfile) -> dict[str, Any]:
     devices: dict[str, int] = {}
     dtypes: dict[str, int] = {}
     for row in step.layers.rows:
-        for _, tensor in row.own("_parameters"):
+        for _, own in row.own("_parameters"):
+            tensor = as_plain(own)
             device, dtype = str(tensor.device), str(tensor.dtype).removeprefix("torch.")
             devices[device] = devices.get(device, 0) + tensor.numel()
             dtypes[dtype] = dtypes.get(dtype, 0) + tensor.numel()

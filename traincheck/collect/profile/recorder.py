@@ -22,7 +22,7 @@ from traincheck.collect.profile.record import record_of
 from traincheck.collect.profile.step import StepProfile
 from traincheck.collect.profile.timeline import LOADER, OPTIMIZER
 from traincheck.collect.steps.sampling import Window
-from traincheck.collect.tensors.reading import unseen
+from traincheck.collect.tensors.reading import is_training, unseen
 from traincheck.collect.trace_writer.call_site import outside
 from traincheck.collect.trace_writer.compile_state import is_traced, state
 from traincheck.collect.trace_writer.emitter import Emitter
@@ -241,7 +241,7 @@ class ProfileRecorder:
 
     def _must_hide(self, module: torch.nn.Module) -> bool:
         """Whether a mode would change the path of computation that torch chooses in it."""
-        if self._mode is None or module.training:
+        if self._mode is None or is_training(module):
             return False
         return isinstance(module, _FAST_PATHS) or not torch.is_grad_enabled()
 

@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from traincheck.collect.tensors.autograd_graph import CUSTOM
+from traincheck.collect.tensors.reading import as_plain
 from traincheck.handlers import give_back
 
 _names: dict[type, tuple[str, ...]] = {}  # of the nodes of torch, one for each function
@@ -22,6 +24,8 @@ IS_READABLE = hasattr(_SavedTensor, "unpack_hook")
 def saved_tensors(node: Any, packed: list[Any]) -> Iterator[torch.Tensor]:
     """The saved tensors of a node. packed: gets the hooks of those that are not given."""
     cls = type(node)
+    if issubclass(cls, CUSTOM):  # of a program, whose classes are freed: all have the same names
+        cls = CUSTOM
     names = _names.get(cls)
     if names is None:
         found = (name for name in dir(cls) if name.startswith(_RAW))
@@ -65,7 +69,7 @@ def kept_inputs(unpack: Any, seen: set[int]) -> Iterator[torch.Tensor]:
 def size_of(tensor: torch.Tensor) -> tuple[int, int] | None:
     """Address and bytes of the memory of a tensor; None if it has none."""
     try:
-        storage = tensor.untyped_storage()
+        storage = as_plain(tensor).untyped_storage()
         return (storage.data_ptr(), storage.nbytes()) if storage.nbytes() else None
     except (NotImplementedError, RuntimeError) as error:  # subclasses, sparse tensors
         give_back(error)

@@ -25,7 +25,15 @@ from traincheck.collect.profile.layers import (
 from traincheck.collect.profile.memory import MemoryWatch
 from traincheck.collect.profile.saved import size_of
 from traincheck.collect.profile.timeline import BACKWARD, Position, Timeline
-from traincheck.collect.tensors.reading import unseen
+from traincheck.collect.tensors.reading import (
+    as_plain,
+    gradient_of,
+    groups_of,
+    is_a,
+    sequence_of,
+    state_of,
+    unseen,
+)
 from traincheck.collect.trace_writer.call_site import outside
 
 _Tensors = list[torch.Tensor]
@@ -221,10 +229,8 @@ class StepProfile:
         try:
             with unseen():
                 given = [*args, *(kwargs or {}).values()]
-                if any(isinstance(one, (list, tuple)) for one in given):
-                    given += [
-                        part for one in given if isinstance(one, (list, tuple)) for part in one
-                    ]
+                if any(is_a(one, (list, tuple)) for one in given):
+                    given += [part for one in given for part in sequence_of(one) or ()]
                 call, name = self.timeline.call, func.__name__
                 self.finite.result(name, call, lambda: line, given, tensors_in(result))
         except Exception as error:  # training must go on whatever we got wrong
@@ -240,9 +246,9 @@ class StepProfile:
         before = timeline.here
         try:
             with unseen():
-                tensors = [root for root in roots if isinstance(root, torch.Tensor)]
+                tensors = list(tensors_in(tuple(roots)))
                 for tensor in tensors:
-                    self.finite.root(tensor, before.call, where)
+                    self.finite.root(tensor, before.call, where, is_known=self.sees_operations)
                 graph = self.graph()
                 graph.walk(getattr(root, "grad_fn", None) for root in tensors)
                 graph.enter(0)
@@ -263,7 +269,8 @@ class StepProfile:
             for layer in self.steps.values():
                 layer.saved = 0  # what was computed again is free, too
             self.memory.end_backward()
-            self._take_gradients()
+            with unseen():
+                self._take_gradients()
         self.graph().enter(before.call)
         self.timeline.go(*before)
 
@@ -275,9 +282,9 @@ class StepProfile:
     def _take_gradients(self) -> None:
         for row in self.layers.rows:
             for _, parameter in row.own("_parameters"):
-                gradient = parameter.grad
+                gradient = gradient_of(parameter)
                 if gradient is not None:
-                    self.gradients[id(parameter)] = gradient.numel() * gradient.element_size()
+                    self.gradients[id(parameter)] = as_plain(gradient).nbytes
 
     def begin(self, phase: int) -> Position:
         """A phase outside of modules begins. Returns the position to `go` back to."""
@@ -292,12 +299,12 @@ class StepProfile:
         self.timeline.pause()
         self.updates += 1
         with unseen():
-            for group in optimizer.param_groups:
+            for group in groups_of(optimizer):
                 for parameter in group["params"]:
-                    state = optimizer.state.get(parameter, {})
-                    held = [value for value in state.values() if isinstance(value, torch.Tensor)]
+                    state = state_of(optimizer, parameter) or {}
+                    held = [value for value in state.values() if is_a(value, torch.Tensor)]
                     self.states[id(parameter)] = bytes_of(held)
-                    if parameter.grad is not None:
+                    if gradient_of(parameter) is not None:
                         self.finite.updated(parameter, where)
         self.timeline.go(*before)
 

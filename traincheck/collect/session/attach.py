@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gc
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -16,7 +16,15 @@ from torch.optim import Optimizer
 
 from traincheck.collect.instruments.optimizers import Optimizers
 from traincheck.collect.session.session import Session
-from traincheck.collect.tensors.reading import unseen
+from traincheck.collect.tensors.reading import (
+    groups_of,
+    is_a,
+    items_of,
+    modules_in,
+    sequence_of,
+    tensors_in,
+    unseen,
+)
 from traincheck.collect.tracking.wrapped_optimizers import innermost
 from traincheck.errors import UsageError
 
@@ -33,7 +41,7 @@ class WatchedObjects:
 
     def add(self, found: Any) -> bool:
         """Add a model, an optimizer, or an object that holds one. Returns whether it was one."""
-        if isinstance(found, torch.nn.Module):
+        if is_a(found, torch.nn.Module):
             self._add(self.models, found)
             return True
         inner = innermost(found)
@@ -56,10 +64,10 @@ class WatchedObjects:
         for value in values if is_strict else itertools.islice(values, _MAX_ITEMS):
             if self.add(value) or value is None:
                 continue
-            if isinstance(value, (list, tuple)) and depth < _MAX_DEPTH:
-                self.add_all(value, is_strict=is_strict, depth=depth + 1)
-            elif isinstance(value, Mapping) and depth < _MAX_DEPTH:
-                self.add_all(value.values(), is_strict=is_strict, depth=depth + 1)
+            if (sequence := sequence_of(value)) is not None and depth < _MAX_DEPTH:
+                self.add_all(sequence, is_strict=is_strict, depth=depth + 1)
+            elif (items := items_of(value)) is not None and depth < _MAX_DEPTH:
+                self.add_all([item for _, item in items], is_strict=is_strict, depth=depth + 1)
             elif is_strict:
                 raise UsageError(
                     f"a {type(value).__name__} cannot be watched",
@@ -81,7 +89,7 @@ def attach(session: Session, subjects: WatchedObjects) -> None:
     try:
         with unseen():
             for model in subjects.models:
-                for module in model.modules():
+                for module in modules_in(model):
                     session.tracker.modules.created.add(module)
             for model in subjects.models:
                 _, root = session.tracker.modules.find(model)
@@ -101,13 +109,13 @@ def attach(session: Session, subjects: WatchedObjects) -> None:
 
 def optimizers_of(models: Iterable[torch.nn.Module]) -> list[Optimizer]:
     """The live optimizers that hold a parameter of these models."""
-    held = {id(parameter) for model in models for parameter in model.parameters()}
+    held = {id(parameter) for model in models for parameter in tensors_in(model)}
     found = WatchedObjects()
     # Not isinstance: objects that imitate others may run any code in it.
     for candidate in [o for o in gc.get_objects() if issubclass(type(o), Optimizer)]:
         optimizer = innermost(candidate)
         if optimizer is not None and any(
-            id(p) in held for group in optimizer.param_groups for p in group["params"]
+            id(p) in held for group in groups_of(optimizer) for p in group["params"]
         ):
             found.add(optimizer)
     return found.optimizers

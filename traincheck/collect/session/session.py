@@ -28,9 +28,10 @@ from traincheck.collect.stats.compared import Compared
 from traincheck.collect.stats.tensor_stats import TensorStats
 from traincheck.collect.steps.sampling import EveryNth
 from traincheck.collect.tensors.reading import unseen
-from traincheck.collect.trace_writer.emitter import Clock, Emitter, RecordingFlags
+from traincheck.collect.trace_writer.emitter import Emitter
 from traincheck.collect.trace_writer.event_file import write_file
 from traincheck.collect.trace_writer.process_end import ProcessEnd
+from traincheck.collect.trace_writer.recording_state import Clock, RecordingFlags
 from traincheck.collect.trace_writer.thread_state import ThreadState
 from traincheck.collect.tracking.live_objects import LiveObjects
 from traincheck.collect.tracking.state_sketches import StateSketches
@@ -174,7 +175,7 @@ class Session:
                 if em is not None and self.stats.arguments.compares_ranks and not self.is_worker:
                     self.ending.record(em)
                 self._note_unused_packages()
-                self.flush()
+                self.flush(is_last=True)
                 self.recording.on, self.recording.idle = False, True
         except Exception as error:  # at exit nothing may go wrong any more
             give_back(error)
@@ -189,7 +190,7 @@ class Session:
             if not self.is_worker and self.steps.is_between:
                 self.steps.end()
             self.faults.leave_note()
-            self.flush()
+            self.flush(is_last=True)
         except Exception as error:  # training must go on whatever we got wrong
             self.fault(self.prepare_for_exec, error)
 
@@ -200,11 +201,11 @@ class Session:
             name = f"{self.settings.directory}/{unused_file_name(getpid())}"
             write_file(name, "\n".join(unused).encode())
 
-    def flush(self) -> None:
-        """Write the buffered records."""
+    def flush(self, *, is_last: bool = False) -> None:
+        """Write the records that are held. is_last: the process may end or be replaced now."""
         self.steps.catch_up()
         for em in self._emitters:
-            em.flush()
+            em.flush(is_last=is_last)
 
     def _after_fork(self) -> None:
         for em in self._emitters:

@@ -9,9 +9,8 @@ from typing import Any
 import torch
 from torch.linalg import vector_norm  # Tensor.norm calls this after ten microseconds of Python
 
-from traincheck.collect.tensors.fingerprint import PLAIN_TYPES
 from traincheck.collect.tensors.readable import FLOATS, HALF, INTS
-from traincheck.collect.tensors.reading import detached, unseen
+from traincheck.collect.tensors.reading import PLAIN_TYPES, detached, unseen
 from traincheck.schema.torch_api import IGNORED_LABEL
 
 LARGE = 1 << 20  # elements of a batch that mean and std use: the first ones

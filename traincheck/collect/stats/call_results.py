@@ -13,9 +13,8 @@ import torch
 from traincheck.collect.stats.activations import MODULES, Activation, of_activation
 from traincheck.collect.stats.argument_stats import share_hidden
 from traincheck.collect.stats.stats_text import exact, finish, stats_text, with_stats
-from traincheck.collect.tensors.fingerprint import PLAIN_TYPES
 from traincheck.collect.tensors.readable import FLOATS, HALF, is_countable
-from traincheck.collect.tensors.reading import detached
+from traincheck.collect.tensors.reading import PLAIN_TYPES, detached
 from traincheck.collect.tensors.summarize import encode
 from traincheck.collect.trace_writer.emitter import Emitter
 

@@ -20,7 +20,13 @@ from traincheck.collect.templates import DIGESTS, FINGERPRINT, LATE_FINGERPRINT,
 from traincheck.collect.tensors.device_fingerprint import finish as finish_digest
 from traincheck.collect.tensors.device_fingerprint import host, is_capturing
 from traincheck.collect.tensors.device_fingerprint import start as start_digests
-from traincheck.collect.tensors.fingerprint import components, fingerprint, seed_of_parts
+from traincheck.collect.tensors.fingerprint import (
+    components,
+    fingerprint,
+    local_part,
+    seed_of_parts,
+)
+from traincheck.collect.tensors.reading import as_plain, requires_grad
 from traincheck.collect.tensors.sketch import Sketcher
 from traincheck.collect.tensors.sketch import finish as finish_sketch
 from traincheck.collect.tensors.summarize import MAX_DEPTH, MAX_ITEMS, encode
@@ -82,7 +88,7 @@ class Compared:
         """The text of an argument of an outermost module, with the fingerprint of a tensor."""
         if not issubclass(type(value), torch.Tensor) or not text.endswith(b"}"):
             return text
-        is_batch = not (self.has_loader or value.requires_grad) and torch.is_grad_enabled()
+        is_batch = not (self.has_loader or requires_grad(value)) and torch.is_grad_enabled()
         number = self.digests.number(name)
         return self._tensor(em, "batch" if is_batch else None, f"{name}#{number}", value, text)
 
@@ -170,8 +176,8 @@ class Compared:
         """The text of a tensor with its fingerprint and its sketch."""
         if b'"fingerprint":' in text:
             return text
-        text = text[:-1]
-        if not is_far(tensor):
+        text, plain = text[:-1], as_plain(tensor)
+        if not is_far(plain):
             found = fingerprint(tensor)
             if found is not None:
                 text += FINGERPRINT % found.encode()
@@ -180,14 +186,15 @@ class Compared:
         else:
             text += self._later(em, phase, name, tensor)
         if self.sketcher is not None:
-            text += self._sketch(em, name, tensor, text, is_summed=is_summed)
+            text += self._sketch(em, name, plain, text, is_summed=is_summed)
         return text + b"}"
 
     def _later(self, em: Emitter, phase: str | None, name: str, tensor: torch.Tensor) -> bytes:
         """The fingerprint of a tensor on a device, which is computed there and read later."""
         parts = None if is_capturing() else components(tensor)
-        if parts is None or hasattr(tensor, "_local_tensor"):
+        if parts is None or local_part(tensor) is not None:
             return b""
+        tensor = as_plain(tensor)
         started = start_digests(parts)
         words = torch.zeros(len(parts), 3, dtype=torch.int64, device=tensor.device)
         for owners, rows in started.chunks:

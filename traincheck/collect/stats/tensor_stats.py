@@ -35,7 +35,8 @@ from traincheck.collect.tensors.readable import (
     is_included,
 )
 from traincheck.collect.tensors.reading import modes
-from traincheck.collect.trace_writer.emitter import Clock, Emitter
+from traincheck.collect.trace_writer.emitter import Emitter
+from traincheck.collect.trace_writer.recording_state import Clock
 from traincheck.schema.claims import (
     Needs,
     without_sampling,

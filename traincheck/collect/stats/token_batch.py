@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from traincheck.collect.tensors.reading import items_of
 from traincheck.schema.torch_api import IGNORED_LABEL
 
 _MAX_ELEMENTS = 1 << 20
@@ -37,8 +38,9 @@ def token_facts(batch: Any, special: Mapping[str, int | None] = _NO_IDS) -> dict
 
     The last two need ``special``, the ids in the configurations of models.
     """
-    if not isinstance(batch, Mapping):
+    if (items := items_of(batch)) is None:
         return {}
+    batch = {key: value for key, value in items if type(key) is str}
     out: dict[str, Any] = {}
     mask = _matrix(batch.get("attention_mask"))
     if mask is not None:

@@ -10,7 +10,8 @@ from collections.abc import Iterable
 
 import torch
 
-from traincheck.collect.tensors.fingerprint import PLAIN_TYPES, has_memory
+from traincheck.collect.tensors.fingerprint import has_memory
+from traincheck.collect.tensors.reading import PLAIN_TYPES
 
 STEPS = 10  # the first ones
 _SAMPLE = 1024  # elements of a parameter, evenly spread

@@ -12,8 +12,8 @@ import torch
 from traincheck.handlers import give_back
 
 # The base of nodes that programs define. Older torch does not have the sizes of inputs.
-_CUSTOM: type = getattr(torch._C, "_FunctionBase", object)
-IS_TOLD = hasattr(_CUSTOM, "_input_metadata")
+CUSTOM: type = getattr(torch._C, "_FunctionBase", object)
+IS_TOLD = hasattr(CUSTOM, "_input_metadata")
 _kinds: dict[type, str] = {}  # of the nodes of torch, one for each function
 _WHOLE = frozenset({int})  # not the symbols that stand for sizes
 
@@ -32,7 +32,7 @@ def kind(node: Any) -> str | None:
     """The part of its name before ``Backward``; None for a node that a program defined."""
     cls = type(node)
     found = _kinds.get(cls)
-    if found is None and not issubclass(cls, _CUSTOM):
+    if found is None and not issubclass(cls, CUSTOM):
         found = _kinds[cls] = cls.__name__.partition("Backward")[0]
     return found
 

@@ -11,13 +11,13 @@ from typing import TypeAlias
 
 import torch
 
-from traincheck.collect.tensors.fingerprint import PLAIN_TYPES, has_memory
+from traincheck.collect.tensors.fingerprint import has_memory, local_part
 from traincheck.collect.tensors.readable import FLOATS, INTS
-from traincheck.collect.tensors.reading import detached, modes
+from traincheck.collect.tensors.reading import PLAIN_TYPES, as_plain, detached, modes
+from traincheck.collect.tensors.sums import powers_about, wide_pieces
 
 # Tensors of no dims, on the device of the tensor that they are about
 Numbers: TypeAlias = Mapping[str, torch.Tensor]
-_PIECE = 1 << 22  # elements whose moments are taken at a time
 _NARROW_FLOATS = frozenset(
     dtype
     for name in (
@@ -31,19 +31,14 @@ _NARROW_FLOATS = frozenset(
 )
 
 
-def local_part(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor, or the shard of a distributed tensor that is in this process."""
-    local = getattr(tensor, "_local_tensor", None)
-    return local if isinstance(local, torch.Tensor) else tensor
-
-
 def numbers_of(tensor: torch.Tensor) -> Numbers:
     """The numbers of a tensor; none where its elements cannot be read.
 
     Empty, sparse, nested, quantized and complex tensors, and those on meta, have none. Keys are
     those of `traincheck.schema.checksums.NUMBERS`. `skew` and `kurt` of equal elements are NaN.
     """
-    tensor = local_part(tensor)
+    local = local_part(tensor)
+    tensor = as_plain(tensor) if local is None else local
     if not _is_readable(tensor):
         return {}
     flat = detached(tensor).reshape(-1)
@@ -134,21 +129,14 @@ def _sorted(flat: torch.Tensor) -> torch.Tensor:
 
 def _moments(flat: torch.Tensor) -> dict[str, torch.Tensor]:
     """Moments around the mean. std and uvar are those of a sample, skew and kurt of this std."""
-    count, pieces = flat.numel(), torch.split(flat, _PIECE)
+    count = flat.numel()
     zero = torch.zeros((), dtype=torch.float64, device=flat.device)
     total, absolute = zero, zero
-    for piece in pieces:
-        wide = piece.double()
+    for wide in wide_pieces(flat):
         total = total + wide.sum()
         absolute = absolute + wide.abs().sum()
     mean = total / count
-    second, third, fourth = zero, zero, zero
-    for piece in pieces:
-        offset = piece.double() - mean
-        square = offset * offset
-        second = second + square.sum()
-        third = third + (square * offset).sum()
-        fourth = fourth + (square * square).sum()
+    _, second, third, fourth = powers_about(flat, mean, 4)
     sample = second / (count - 1) if count > 1 else torch.full_like(zero, torch.nan)
     std = sample.sqrt()
     return {

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from traincheck.collect.tensors.checksum_numbers import Numbers, local_part, numbers_of
+from traincheck.collect.tensors.checksum_numbers import Numbers, numbers_of
 from traincheck.collect.tensors.device_fingerprint import (
     PendingDigests,
     finish,
@@ -19,8 +19,14 @@ from traincheck.collect.tensors.device_fingerprint import (
     read,
     start,
 )
-from traincheck.collect.tensors.fingerprint import components, fingerprint, hex128, seed_of_parts
-from traincheck.collect.tensors.reading import unseen
+from traincheck.collect.tensors.fingerprint import (
+    components,
+    fingerprint,
+    hex128,
+    local_part,
+    seed_of_parts,
+)
+from traincheck.collect.tensors.reading import as_plain, requires_grad, unseen
 from traincheck.collect.tensors.summarize import number, summarize_named
 
 
@@ -43,12 +49,13 @@ class ChecksumSnapshot:
     def add(self, group: str, name: str, tensor: torch.Tensor, **fields: Any) -> None:
         """Add a tensor; its content of this moment counts."""
         with unseen():
+            plain = as_plain(tensor)
             summary: dict[str, Any] = {
-                "dtype": str(tensor.dtype).removeprefix("torch."),
-                "shape": [] if tensor.is_nested else [int(size) for size in tensor.shape],
-                "device": str(tensor.device),
+                "dtype": str(plain.dtype).removeprefix("torch."),
+                "shape": [] if plain.is_nested else [int(size) for size in plain.shape],
+                "device": str(plain.device),
             }
-            if tensor.requires_grad:
+            if requires_grad(tensor):
                 summary["requires_grad"] = True
             self._digest(summary, tensor)
             record = self._record(group, name, fields)
@@ -82,7 +89,7 @@ class ChecksumSnapshot:
         return record
 
     def _digest(self, summary: dict[str, Any], tensor: torch.Tensor) -> None:
-        if tensor.is_cpu:
+        if as_plain(tensor).is_cpu:
             found = fingerprint(tensor)
             if found is not None:
                 summary["fingerprint"] = found
@@ -90,8 +97,8 @@ class ChecksumSnapshot:
         parts = None if is_capturing() else components(tensor)
         if not parts:
             return
-        whole = local_part(tensor)
-        prefix = "shard-" if whole is not tensor else ""
+        local = local_part(tensor)
+        whole, prefix = (as_plain(tensor), "") if local is None else (local, "shard-")
         if all(part.is_cpu for part in parts):
             summary["fingerprint"] = fingerprint(tensor)
         else:

@@ -154,6 +154,8 @@ def _pieces(sizes: dict[int, int], chunk: int) -> Iterator[tuple[Piece, ...]]:
 def _flat(part: torch.Tensor) -> torch.Tensor:
     """The elements in logical order, as bits."""
     plain = part.resolve_conj().resolve_neg() if part.is_conj() or part.is_neg() else part
+    if plain.element_size() == 1:
+        plain = plain.view(torch.uint8)  # torch 2.4 copies no float8 where it must be deterministic
     plain = plain.contiguous()
     return plain.as_strided((plain.numel(),), (1,))  # a single element may have any stride
 

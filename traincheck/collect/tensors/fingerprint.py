@@ -20,7 +20,17 @@ import torch
 import xxhash
 
 from traincheck.collect.tensors.device_fingerprint import finish, is_capturing, read, start
-from traincheck.collect.tensors.reading import detached, modes, undispatched, unseen
+from traincheck.collect.tensors.reading import (
+    PLAIN_TYPES,
+    as_plain,
+    detached,
+    is_a,
+    is_foreign,
+    modes,
+    own,
+    undispatched,
+    unseen,
+)
 from traincheck.handlers import give_back
 
 PROBE_SLICE = 256  # bytes; three slices: head, middle, tail
@@ -66,7 +76,8 @@ def row_fingerprints(tensor: torch.Tensor, count: int) -> list[str]:
     count = min(rows, count)
     # Slices of one view: a third of the time of a view for each row
     whole = memoryview(_views[count * size](tensor.data_ptr()))
-    return [_hex64(whole[i * size : i * size + size]) for i in range(count)]
+    starts = range(0, count * size, size) if size else [0] * count
+    return [_hex64(whole[start : start + size]) for start in starts]
 
 
 def byte_view(size: int) -> Callable[[int], Any]:
@@ -120,7 +131,6 @@ def fingerprint(tensor: torch.Tensor) -> str | None:
 
 
 _NO_SHAPE = torch.Size(())
-PLAIN_TYPES = frozenset({torch.Tensor, torch.nn.Parameter})
 
 
 def is_at_hand(tensor: torch.Tensor) -> bool:
@@ -130,27 +140,42 @@ def is_at_hand(tensor: torch.Tensor) -> bool:
 
 
 def _unusual(tensor: torch.Tensor) -> str | None:
-    if modes() and type(tensor) in PLAIN_TYPES:
-        with undispatched():
-            return _digested(tensor)
-    return _digested(tensor)
+    with unseen():
+        if modes():  # what subclasses of torch dispatch, a mode would see
+            with undispatched():
+                return _digested(tensor) if _is_direct(tensor) else None
+        return _digested(tensor)
+
+
+def _is_direct(tensor: torch.Tensor) -> bool:
+    """Whether a tensor can be read without a dispatch."""
+    kind = type(tensor)
+    return kind in PLAIN_TYPES or is_foreign(kind) or local_part(tensor) is not None
+
+
+def local_part(tensor: torch.Tensor) -> torch.Tensor | None:
+    """The shard of a distributed tensor that is in this process; None for any other."""
+    if is_foreign(type(tensor)):
+        return None
+    local = getattr(tensor, "_local_tensor", None)
+    return local if isinstance(local, torch.Tensor) else None
 
 
 def _digested(tensor: torch.Tensor) -> str | None:
-    with unseen():
-        if not tensor.is_cpu and is_capturing():
-            return None
-        parts = components(tensor)
-        if parts is None:
-            return None
-        if hasattr(tensor, "_local_tensor"):  # a shard: not comparable with that of a rank
-            return f"shard-{fingerprint(parts[0])}"
-        if len(parts) == 1 and parts[0].is_cpu:
-            return f"xxh3-128:{_digest_cpu(parts[0], tensor)}"
-        if all(part.is_cpu for part in parts):
-            joined = "".join(_digest_cpu(part, part) for part in parts).encode()
-            return f"xxh3-128:{hex128(joined, _seed(tensor))}"
-        return finish(read([start(parts)])[0], seed_of_parts(tensor, parts))
+    whole = as_plain(tensor)
+    if not whole.is_cpu and is_capturing():
+        return None
+    parts = components(tensor)
+    if parts is None:
+        return None
+    if local_part(tensor) is not None:  # a shard: not comparable with that of a rank
+        return f"shard-{fingerprint(parts[0])}"
+    if len(parts) == 1 and parts[0].is_cpu:
+        return f"xxh3-128:{_digest_cpu(parts[0], whole)}"
+    if all(part.is_cpu for part in parts):
+        joined = "".join(_digest_cpu(part, part) for part in parts).encode()
+        return f"xxh3-128:{hex128(joined, _seed(whole))}"
+    return finish(read([start(parts)])[0], seed_of_parts(whole, parts))
 
 
 def _seed(tensor: torch.Tensor) -> int:
@@ -178,10 +203,14 @@ def components(tensor: torch.Tensor) -> list[torch.Tensor] | None:
     Values and indices of a sparse tensor, rows and their sizes of a nested one, this rank's shard
     of a distributed one.
     """
+    whole, tensor = tensor, as_plain(tensor)
     if tensor.is_meta or "FakeTensor" in type(tensor).__name__ or _stands_for_others(tensor):
         return None
-    local = getattr(tensor, "_local_tensor", None)  # DTensor: this shard, without a collective
-    if isinstance(local, torch.Tensor):
+    if whole is not tensor and not has_memory(tensor):  # the program's class holds others
+        held = [value for value in own(whole).values() if is_a(value, torch.Tensor)]
+        return _parts_of(held)
+    local = local_part(tensor)  # without a collective
+    if local is not None:
         return components(local)
     tensor = detached(tensor)
     if tensor.layout is torch.sparse_coo:
@@ -208,11 +237,15 @@ _stands_for_others: Callable[[torch.Tensor], bool] = getattr(
 def _dense(tensor: torch.Tensor) -> list[torch.Tensor] | None:
     """The tensor, or the tensors that a subclass consists of. It may have no memory."""
     if type(tensor) not in PLAIN_TYPES and hasattr(tensor, "__tensor_flatten__"):
-        inner = [components(getattr(tensor, name)) for name in tensor.__tensor_flatten__()[0]]
-        if inner and None not in inner:
-            return [part for parts in inner for part in parts or ()]
-        return None
+        return _parts_of([getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]])
     return [tensor.detach()] if has_memory(tensor) else None
+
+
+def _parts_of(held: list[torch.Tensor]) -> list[torch.Tensor] | None:
+    inner = [components(one) for one in held]
+    if inner and None not in inner:
+        return [part for parts in inner for part in parts or ()]
+    return None
 
 
 def slices(address: int, size: int) -> tuple[Any, ...]:
@@ -249,15 +282,16 @@ def zeros_probe(size: int, seed: int) -> int:
 
 def holds_zeros(gradient: torch.Tensor) -> bool:
     """Whether all elements are zero, with whatever sign."""
-    if modes() and type(gradient) in PLAIN_TYPES:
+    # Of a distributed tensor, this shard only, as its digest: counting all would need other ranks
+    local = local_part(gradient)
+    values = as_plain(gradient) if local is None else local
+    if modes() and type(values) in PLAIN_TYPES:
         with undispatched():
-            return _are_zeros(gradient)
-    return _are_zeros(gradient)
+            return _are_zeros(values.detach())
+    return _are_zeros(values.detach())
 
 
-def _are_zeros(gradient: torch.Tensor) -> bool:
-    # Of a DTensor, this shard only, as its digest: counting all would need the other ranks.
-    values = getattr(gradient, "_local_tensor", gradient).detach()
+def _are_zeros(values: torch.Tensor) -> bool:
     if values.layout is torch.sparse_coo:
         values = values.coalesce().values()
     if values.layout is torch.strided and not has_memory(values):

@@ -10,7 +10,7 @@ import orjson
 import torch
 
 from traincheck.collect.tensors.device_fingerprint import host
-from traincheck.collect.tensors.fingerprint import LOW, PLAIN_TYPES
+from traincheck.collect.tensors.fingerprint import LOW
 from traincheck.collect.tensors.readable import (
     FLOATS,
     FUNC,
@@ -18,41 +18,51 @@ from traincheck.collect.tensors.readable import (
     is_countable,
     is_included,
 )
-from traincheck.collect.tensors.reading import detached, modes
+from traincheck.collect.tensors.reading import PLAIN_TYPES, modes
 
 # Decides with one call into C, for nearly all tensors, whether they have a norm
-_kind_of = attrgetter("__class__", "is_cpu", "layout", "dtype", "is_nested")
-_NEAR: dict[Any, tuple[torch.device | None, bool]] = {
-    (kind, True, torch.strided, dtype, False): (None, dtype in HALF)
-    for kind in PLAIN_TYPES
+_kind_of = attrgetter("is_cpu", "layout", "dtype", "is_nested", "requires_grad")
+_address, _item = torch._C.TensorBase.data_ptr, torch._C.TensorBase.item
+_data = attrgetter("data")
+_Group = tuple[torch.device | None, bool, bool]  # device, in half, requires a gradient
+_NEAR: dict[Any, _Group] = {
+    (True, torch.strided, dtype, False, learns): (None, dtype in HALF, learns)
     for dtype in FLOATS
+    for learns in (False, True)
 }
+_BETWEEN = b',"nonfinite":0} {"norm":'
 
 
-def norms_of(tensors: Sequence[torch.Tensor]) -> list[Any]:
-    """For each tensor its numbers, serialized; on a device, a tensor to be read later.
+def norms_of(tensors: list[torch.Tensor]) -> list[Any]:
+    """The norm of each tensor, serialized, or on its device until `read_norms`; b"" for others.
 
-    b"" if there are none.
+    There are no side effects.
     """
+    if not tensors or modes() or is_included(FUNC):
+        return [b""] * len(tensors)
+    if PLAIN_TYPES.issuperset(map(type, tensors)):
+        kinds = list(map(_kind_of, tensors))
+        group, are_alike = _NEAR.get(kinds[0]), kinds.count(kinds[0]) == len(kinds)
+        if group is not None and are_alike and min(map(_address, tensors)) > LOW:
+            return _norms(group, tensors)  # nearly always: found without a loop
     out: list[Any] = [b""] * len(tensors)
-    if modes() or is_included(FUNC):
-        return out
-    groups: dict[tuple[torch.device | None, bool], list[int]] = {}
+    groups: dict[_Group, list[int]] = {}
     for index, tensor in enumerate(tensors):
-        kind = _NEAR.get(_kind_of(tensor))
-        if kind is None or tensor.data_ptr() <= LOW:
-            if not has_norm(tensor):
-                continue
-            kind = None if tensor.is_cpu else tensor.device, tensor.dtype in HALF
-        groups.setdefault(kind, []).append(index)
-    for (device, is_half), indices in groups.items():
-        chosen = [detached(tensors[i]) for i in indices]
-        norms: Sequence[Any] = torch._foreach_norm(chosen, *((2, torch.float32) if is_half else ()))
-        if device is None:
-            norms = _texts([norm.item() for norm in norms], chosen)
-        for index, norm in zip(indices, norms):
+        if has_norm(tensor):
+            device = None if tensor.is_cpu else tensor.device
+            group = device, tensor.dtype in HALF, tensor.requires_grad
+            groups.setdefault(group, []).append(index)
+    for group, indices in groups.items():
+        for index, norm in zip(indices, _norms(group, [tensors[i] for i in indices])):
             out[index] = norm
     return out
+
+
+def _norms(group: _Group, tensors: list[torch.Tensor]) -> list[Any]:
+    device, is_half, learns = group
+    chosen = list(map(_data, tensors)) if learns else tensors
+    norms: Sequence[Any] = torch._foreach_norm(chosen, *((2, torch.float32) if is_half else ()))
+    return _texts(list(map(_item, norms)), chosen) if device is None else list(norms)
 
 
 def read_norms(norms: Sequence[Any]) -> list[bytes]:
@@ -68,11 +78,11 @@ def read_norms(norms: Sequence[Any]) -> list[bytes]:
 
 def _texts(norms: Sequence[float], tensors: Sequence[torch.Tensor | None]) -> list[bytes]:
     """Norms as numbers. tensors: for counting, if that only costs time."""
-    texts = orjson.dumps(norms)[1:-1].split(b",")  # one call serializes all
-    return [
-        _broken(tensor) if text == b"null" else b'{"norm":%b,"nonfinite":0}' % text
-        for text, tensor in zip(texts, tensors)
-    ]
+    data = orjson.dumps(norms)[1:-1]  # one call serializes all
+    texts = (b'{"norm":%b,"nonfinite":0}' % data.replace(b",", _BETWEEN)).split(b" ")
+    if b"null" not in data:
+        return texts
+    return [_broken(t) if b"null" in text else text for text, t in zip(texts, tensors)]
 
 
 def _broken(tensor: torch.Tensor | None) -> bytes:
@@ -86,4 +96,4 @@ def _broken(tensor: torch.Tensor | None) -> bytes:
 
 def has_norm(tensor: torch.Tensor) -> bool:
     """Whether ``tensor`` has floating point elements and can be read."""
-    return tensor.dtype in FLOATS and is_countable(tensor)
+    return type(tensor) in PLAIN_TYPES and tensor.dtype in FLOATS and is_countable(tensor)

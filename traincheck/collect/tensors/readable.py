@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from traincheck.collect.tensors.fingerprint import LOW, PLAIN_TYPES, has_memory
-from traincheck.collect.tensors.reading import modes
+from traincheck.collect.tensors.fingerprint import LOW, has_memory
+from traincheck.collect.tensors.reading import PLAIN_TYPES, modes
 
 FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
 INTS = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
@@ -18,7 +18,7 @@ is_included = getattr(torch._C, "_dispatch_tls_is_dispatch_key_included", lambda
 
 def is_countable(tensor: torch.Tensor) -> bool:
     """Whether a tensor's elements can be read without side effects."""
-    if tensor.dtype not in _COUNTED or type(tensor) not in PLAIN_TYPES:
+    if type(tensor) not in PLAIN_TYPES or tensor.dtype not in _COUNTED:
         return False
     if tensor.layout is not torch.strided or tensor.is_nested or tensor.numel() == 0:
         return False

@@ -17,8 +17,9 @@ import orjson
 import torch
 
 from traincheck.collect.tensors.device_fingerprint import host
+from traincheck.collect.tensors.fingerprint import has_memory, local_part
 from traincheck.collect.tensors.readable import FLOATS
-from traincheck.collect.tensors.reading import unseen
+from traincheck.collect.tensors.reading import as_plain, unseen
 from traincheck.handlers import give_back
 from traincheck.schema.comparison.sketch import SIZE, encode
 
@@ -54,11 +55,11 @@ class Sketcher:
             65 numbers in float64 on the device of the tensor.
         """
         with unseen(), _no_dispatch(), _no_transforms():
-            local = getattr(tensor, "_local_tensor", None)
-            if isinstance(local, torch.Tensor):
+            local = local_part(tensor)
+            if local is not None:
                 runs = _runs(tensor, local)
                 return None if runs is None else self._added(runs)
-            flat = _flat(tensor)
+            flat = _flat(as_plain(tensor))
             return None if flat is None else self._added(iter([(flat, offset)]))
 
     def text(self, tensor: torch.Tensor, offset: int = 0) -> bytes:
@@ -147,6 +148,8 @@ def _flat(tensor: torch.Tensor) -> torch.Tensor | None:
     if tensor.dtype not in FLOATS or tensor.layout is not torch.strided or tensor.is_nested:
         return None
     if tensor.is_meta or not tensor.numel() or not (tensor.is_cpu or tensor.is_cuda):
+        return None
+    if not has_memory(tensor):
         return None
     return tensor.detach().reshape(-1)
 

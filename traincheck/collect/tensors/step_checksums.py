@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import torch
 
 from traincheck.collect.tensors.checksum_snapshot import ChecksumSnapshot
+from traincheck.collect.tensors.reading import groups_of
 from traincheck.collect.tensors.training_checksums import add_generators, add_optimizer
 from traincheck.schema.checksums import (
     BATCH,
@@ -145,7 +146,7 @@ class StepChecksums:
             id(p)
             for name, one in live.items()
             if name not in self._stepped
-            for group in one.param_groups
+            for group in groups_of(one)
             for p in group["params"]
         }
         self._add_parameters(others)
@@ -193,7 +194,7 @@ class StepChecksums:
             return
         names = {
             id(p): f"{owner}[{number}].{place}"
-            for number, group in enumerate(optimizer.param_groups)
+            for number, group in enumerate(groups_of(optimizer))
             for place, p in enumerate(group["params"])
         }
         for name, parameter in self._subjects.parameters():

@@ -16,7 +16,7 @@ import torch
 
 from traincheck.collect import masking
 from traincheck.collect.templates import WITH_VALUE
-from traincheck.collect.tensors.reading import item, unseen
+from traincheck.collect.tensors.reading import as_plain, is_a, item, real, requires_grad, unseen
 from traincheck.handlers import give_back
 from traincheck.schema.hidden import MASK
 
@@ -107,7 +107,8 @@ def _found(tensor: torch.Tensor, home_key: _HomeKey) -> bytes:
 
 def _scalar_text(tensor: torch.Tensor, key: _Key) -> bytes:
     plain = _serialized(key, _scalars)
-    if not tensor.is_cpu:  # reading it would wait for the device
+    # To read it would wait for the device; one that consists of others has no memory
+    if not (tensor.is_cpu and tensor.data_ptr()):
         return plain
     return WITH_VALUE % (plain[:-1], orjson.dumps(number(item(tensor))))
 
@@ -121,12 +122,17 @@ def summarize_tensor(tensor: torch.Tensor) -> Any:
     if type(tensor) in _TENSORS:
         return _summary(tensor)
     with unseen():  # otherwise a user's subclass would see the reads
-        return _summary(tensor)
+        plain = as_plain(tensor)
+        if plain is tensor:
+            return _summary(tensor)
+        return _summary(plain, requires_grad=requires_grad(tensor))
 
 
-def _summary(tensor: torch.Tensor) -> Any:
+def _summary(tensor: torch.Tensor, *, requires_grad: bool | None = None) -> Any:
     try:
         key = _key_of(tensor)
+        if requires_grad is not None:
+            key = key[0], key[1], requires_grad, key[3]
         if key[1]:
             return orjson.Fragment(_serialized(key, _cache))
         return orjson.Fragment(_scalar_text(tensor, key))
@@ -169,9 +175,12 @@ def _cleaned(value: Any) -> Any:
         return [_cleaned(item) for item in value]
     if isinstance(value, dict):
         return {_cleaned(str(key)): _cleaned(item) for key, item in value.items()}
-    if isinstance(value, numbers.Integral):  # of numpy, too
-        return value if kind is bool else number(int(value))
-    return number(float(value)) if isinstance(value, numbers.Real) else repr(value)
+    if is_a(value, int):
+        return value if kind is bool else number(int.__int__(value))
+    if is_a(value, numbers.Integral) and real(value) is not None:  # of numpy
+        return number(int(value))
+    found = real(value)
+    return dotted(kind) if found is None else number(found)
 
 
 def escaped(text: bytes) -> bytes:

@@ -1,47 +1,58 @@
-"""Sums over the elements of tensors, without a copy of them.
+"""Sums over the elements of tensors.
 
 On the CPU, sums are numbers at once. On a device they stay there, as one small tensor, until
 `read_sums` reads all of them in one copy at the end of a step.
 
-Single precision is summed in pieces of bounded length that are added in double precision, so the
-relative error of a sum does not grow with the size of a tensor. Half precision is summed in single
-precision.
+Sums and moments are taken in double precision, in pieces of bounded length; where the device has
+none, in single precision, of elements in units of the largest one. Moments are about a shift near
+the mean, and `centred` corrects them, so they do not cancel. Squares of many elements are summed in
+single precision within short rows, and the sums of these in double precision.
 """
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
 import torch
 
-from traincheck.collect.tensors.fingerprint import PLAIN_TYPES
 from traincheck.collect.tensors.readable import FLOATS, FUNC, HALF, is_countable, is_included
-from traincheck.collect.tensors.reading import detached, modes
+from traincheck.collect.tensors.reading import PLAIN_TYPES, as_plain, detached, is_foreign, modes
+from traincheck.handlers import give_back
 from traincheck.schema.metrics.sums import (
     ABSOLUTES,
     COLUMNS,
     COUNT,
-    CUBES,
-    FOURTHS,
     MAXIMUM,
+    MEAN,
     MINIMUM,
     NONFINITE,
     SQUARES,
     SUM,
     ZEROS,
     Row,
+    centred,
+    scaled,
 )
 
-# Sums of one tensor; on a device a tensor of float64 in the order of COLUMNS, NaN: not taken.
+# Sums of one tensor; on a device a tensor in the order of COLUMNS and _MORE, NaN: not taken.
 Taken: TypeAlias = "Row | torch.Tensor"
-_PIECE = 1 << 15
-_RARE = frozenset({"zeros", "absolutes", "cubes", "fourths"})
+_MORE = 2  # the shift that moments are about, and the unit of the elements
+_SHIFT, _UNIT = len(COLUMNS), len(COLUMNS) + 1
+_ROW = 1 << 8  # elements whose squares are summed in single precision
+_MANY = 1 << 14  # elements from which rows cost less than double precision
+_WIDE_PIECE = 1 << 16  # elements that are in double precision at a time
+_LARGE_PIECE = 1 << 22  # the same on a device
+_RARE = frozenset({"zeros", "absolutes", "m2"})
+_TINY = 1e-30  # sums of squares below it may have lost elements to underflow
 
 
 def why_not(tensor: torch.Tensor) -> str | None:
     """Why no sums of a tensor are taken; None if they can be."""
+    if is_foreign(type(tensor)):
+        return f"a {type(tensor).__name__} that cannot be read"
     if tensor.dtype not in FLOATS:
         return f"dtype {str(tensor.dtype).removeprefix('torch.')}"
     if tensor.layout is not torch.strided or tensor.is_nested:
@@ -53,15 +64,25 @@ def why_not(tensor: torch.Tensor) -> str | None:
     return None
 
 
-def local_part(tensor: torch.Tensor) -> tuple[torch.Tensor, bool]:
-    """The part of a distributed tensor that is in this process, and whether it is only a part."""
+def local_part(tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
+    """The part of a distributed tensor that is in this process.
+
+    Returns:
+        The part, and how many ranks hold a copy of it; 0 where it is the whole tensor.
+    """
     if type(tensor) in PLAIN_TYPES:
-        return tensor, False
+        return tensor, 0
+    if is_foreign(type(tensor)):
+        return as_plain(tensor), 0
     placements = getattr(tensor, "placements", None)
     if placements is None or not hasattr(tensor, "to_local"):
-        return tensor, False
+        return tensor, 0
     local: torch.Tensor = tensor.to_local()
-    return local, any(placement.is_shard() for placement in placements)
+    if not any(placement.is_shard() for placement in placements):
+        return local, 0
+    mesh: Any = getattr(tensor, "device_mesh", None)
+    copies = (mesh.size(d) for d, one in enumerate(placements) if one.is_replicate())
+    return local, math.prod(copies)
 
 
 def sums_of(tensor: torch.Tensor, columns: frozenset[str]) -> Taken:
@@ -95,9 +116,10 @@ def _on_cpu(x: torch.Tensor, columns: frozenset[str]) -> Row:
     row[COUNT] = x.numel()
     if "squares" in columns:
         row[SQUARES] = _squares(x)
+    if _order(columns) and x.numel() <= _WIDE_PIECE:
+        x = x.double()  # once
     if "sum" in columns:
-        kind = torch.float32 if x.dtype in HALF else None
-        row[SUM] = float(x.sum(dtype=kind).item())
+        row[SUM] = float(_total(x).item())
     if "minimum" in columns or "maximum" in columns:
         low, high = torch.aminmax(x)
         row[MINIMUM], row[MAXIMUM] = float(low.item()), float(high.item())
@@ -111,20 +133,77 @@ def _on_cpu(x: torch.Tensor, columns: frozenset[str]) -> Row:
     return row
 
 
+def wide_pieces(
+    x: torch.Tensor, shift: torch.Tensor | float | None = None, dtype: torch.dtype = torch.float64
+) -> Iterator[torch.Tensor]:
+    """The elements less ``shift`` in a wide type, some at a time; the next overwrite them."""
+    flat = x.view(-1) if x.is_contiguous() else x.reshape(-1)
+    size = _WIDE_PIECE if x.is_cpu else _LARGE_PIECE
+    if flat.numel() <= size:
+        wide = flat.to(dtype)
+        yield wide if shift is None else wide - shift
+        return
+    own = torch.empty(size, dtype=dtype, device=x.device)  # new memory costs more than the sums
+    for start in range(0, flat.numel(), size):
+        piece = flat[start : start + size]
+        wide = own[: piece.numel()].copy_(piece)
+        yield wide if shift is None else wide.sub_(shift)
+
+
+def _total(x: torch.Tensor, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+    """The sum in a wide type."""
+    if x.numel() <= _WIDE_PIECE:
+        return x.sum(dtype=dtype)
+    first, *rest = (piece.sum() for piece in wide_pieces(x, dtype=dtype))
+    return sum(rest, first)
+
+
+def powers_about(
+    x: torch.Tensor, shift: torch.Tensor | float, most: int, dtype: torch.dtype = torch.float64
+) -> list[torch.Tensor]:
+    """Sums of the first to the ``most``-th powers of the differences of elements to ``shift``.
+
+    Args:
+        x: the elements.
+        shift: a number, or a tensor of ``dtype``.
+        most: 2 or 4.
+        dtype: a wide type of the device.
+    """
+    found: list[torch.Tensor] = []
+    squares: torch.Tensor | None = None
+    for offset in wide_pieces(x, shift, dtype):
+        sums = [offset.sum(), _product(offset, offset)]
+        if most > len(sums):
+            if squares is None or squares.shape != offset.shape:
+                squares = torch.empty_like(offset)
+            torch.mul(offset, offset, out=squares)
+            sums += [_product(squares, offset), _product(squares, squares)]
+        found = [one + more for one, more in zip(found, sums)] if found else sums
+    return found
+
+
+def _product(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    # On a device the library that takes a dot product may allocate memory
+    return torch.dot(one, other) if one.is_cpu else (one * other).sum()
+
+
 def _squares(x: torch.Tensor) -> float:
-    """The sum of squares, in double precision over pieces."""
-    if x.dtype in HALF:
-        x = x.float()
-    if not x.is_contiguous():
-        x = x.contiguous() if x.numel() <= _PIECE else x.reshape(-1)
-    flat, count = x.view(-1), x.numel()
-    if count <= _PIECE or x.dtype is torch.float64:
-        return float(torch.dot(flat, flat).item())
-    whole = count - count % _PIECE
-    norms = torch.linalg.vector_norm(flat[:whole].view(-1, _PIECE), dim=1).double()
-    total = float(torch.dot(norms, norms).item())
-    if whole < count:
-        total += float(torch.dot(flat[whole:], flat[whole:]).item())
+    """The sum of squares: of short rows in single precision, of these in double precision."""
+    flat, count = (x.view(-1) if x.is_contiguous() else x.reshape(-1)), x.numel()
+    if count > _MANY:
+        if flat.dtype in HALF:
+            flat = flat.float()
+        whole = count - count % _ROW
+        norms = torch.linalg.vector_norm(flat[:whole].view(-1, _ROW), dim=1).double()
+        total = float(torch.dot(norms, norms).item())
+        if whole < count:
+            total += float(torch.dot(flat[whole:], flat[whole:]).item())
+    else:
+        if flat.dtype in HALF or count > _ROW:
+            flat = flat.double()
+        total = float(torch.dot(flat, flat).item())
+    if total < _TINY and flat.dtype is not torch.float64:
+        return sum(float(torch.dot(wide, wide).item()) for wide in wide_pieces(x))
     return total
 
 
@@ -152,36 +231,63 @@ def _further(x: torch.Tensor, row: Row, columns: frozenset[str]) -> None:
         row[ZEROS] = x.numel() - int(torch.count_nonzero(x).item())
     if "absolutes" in columns:
         row[ABSOLUTES] = float(x.abs().sum(dtype=torch.float64).item())
-    if "cubes" in columns or "fourths" in columns:
-        wide = x.double()
-        square = wide * wide
-        row[CUBES] = float((square * wide).sum().item())
-        row[FOURTHS] = float((square * square).sum().item())
+    if most := _order(columns):
+        count = x.numel()
+        shift = float(row[SUM] or 0.0) / count if count else 0.0
+        powers = powers_about(x, shift, most)
+        centred(row, shift, [float(one.item()) for one in powers])
+
+
+def _order(columns: frozenset[str]) -> int:
+    """Up to which power the deviations are summed."""
+    return 0 if "m2" not in columns else 4 if "m3" in columns or "m4" in columns else 2
+
+
+@functools.cache
+def _widest(device: torch.device) -> torch.dtype:
+    """Double precision, or single where a device has no other."""
+    if device.type == "cuda":
+        return torch.float64
+    try:
+        torch.zeros((), dtype=torch.float64, device=device)
+    except (RuntimeError, TypeError) as error:
+        give_back(error)
+        return torch.float32
+    return torch.float64
 
 
 def _on_device(x: torch.Tensor, columns: frozenset[str]) -> torch.Tensor:
     """The sums as one tensor of the device; nothing waits for it."""
+    dtype = _widest(x.device)
     finite = torch.isfinite(x)
     clean = torch.where(finite, x, torch.zeros((), dtype=x.dtype, device=x.device))
-    out: list[Any] = [None] * len(COLUMNS)
-    out[NONFINITE] = x.numel() - finite.sum(dtype=torch.float64)
+    out: list[Any] = [None] * (len(COLUMNS) + _MORE)
+    kept = finite.sum()
+    out[NONFINITE] = x.numel() - kept
     out[COUNT] = torch.full_like(out[NONFINITE], x.numel())
-    wide = clean.double() if x.is_cuda else clean.float()
-    if "sum" in columns:
-        out[SUM] = wide.sum()
-    if "squares" in columns:
-        out[SQUARES] = wide.square().sum()
     if "minimum" in columns or "maximum" in columns:
         out[MINIMUM] = torch.where(finite, x, math.inf).amin()
         out[MAXIMUM] = torch.where(finite, x, -math.inf).amax()
     if "zeros" in columns:
         out[ZEROS] = (x == 0).sum()
+    if dtype is torch.float32:
+        largest = clean.abs().amax().to(dtype)
+        out[_UNIT] = torch.where(largest > 0, largest, 1.0)
+        clean = clean.to(dtype) / out[_UNIT]
+    total = _total(clean, dtype)
+    if "sum" in columns:
+        out[SUM] = total
+    if "squares" in columns:
+        out[SQUARES] = powers_about(clean, 0.0, 2, dtype)[1]
     if "absolutes" in columns:
-        out[ABSOLUTES] = wide.abs().sum()
-    if "cubes" in columns or "fourths" in columns:
-        out[CUBES], out[FOURTHS] = wide.pow(3).sum(), wide.pow(4).sum()
-    missing = torch.full_like(out[COUNT], math.nan)
-    return torch.stack([missing if one is None else one.to(missing.dtype) for one in out])
+        out[ABSOLUTES] = _total(clean.abs(), dtype)
+    if most := _order(columns):
+        shift = (total / kept.clamp(min=1)).to(clean.dtype)
+        clean = torch.where(finite, clean, shift)
+        out[MEAN : MEAN + most] = powers_about(clean, shift.to(dtype), most, dtype)
+        out[_SHIFT] = shift
+    missing = torch.full_like(total, math.nan)
+    return torch.stack([missing if one is None else one.to(dtype) for one in out])
 
 
 def read_sums(taken: Sequence[Taken]) -> list[Row]:
@@ -196,9 +302,18 @@ def read_sums(taken: Sequence[Taken]) -> list[Row]:
     ]
 
 
-def _as_row(numbers: Iterable[float]) -> Row:
-    row: Row = [None if math.isnan(number) or math.isinf(number) else number for number in numbers]
+def _as_row(numbers: Sequence[float]) -> Row:
+    known = [number if math.isfinite(number) else None for number in numbers]
+    row, (shift, unit) = known[: len(COLUMNS)], known[len(COLUMNS) :]
     for index in (COUNT, NONFINITE, ZEROS):
         number = row[index]
         row[index] = None if number is None else int(number)
+    powers = [number for number in row[MEAN:] if number is not None]
+    row[MEAN:] = [None] * len(row[MEAN:])
+    if shift is not None and powers:
+        centred(row, shift, powers)
+    if unit is not None:
+        low_high = row[MINIMUM : MAXIMUM + 1]
+        row = scaled(row, unit)
+        row[MINIMUM : MAXIMUM + 1] = low_high
     return row

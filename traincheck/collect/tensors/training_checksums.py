@@ -12,6 +12,7 @@ import torch
 
 from traincheck.collect.tensors.checksum_snapshot import ChecksumSnapshot, bytes_fingerprint
 from traincheck.collect.tensors.device_fingerprint import is_capturing
+from traincheck.collect.tensors.reading import groups_of, own, state_of
 from traincheck.collect.tensors.summarize import dotted, summarize_named
 from traincheck.schema.checksums import GENERATOR, SETTINGS, STATE
 
@@ -34,18 +35,18 @@ def add_optimizer(
     """
     groups = [
         {**_plain(group), "params": [name_of(parameter) for parameter in group["params"]]}
-        for group in optimizer.param_groups
+        for group in groups_of(optimizer)
     ]
     data = {
         "type": dotted(type(optimizer)),
-        "defaults": _plain(optimizer.defaults),
+        "defaults": _plain(own(optimizer).get("defaults", {})),
         "param_groups": groups,
     }
     snapshot.add_data(SETTINGS, owner, data, owner=owner)
-    for group in optimizer.param_groups:
+    for group in groups_of(optimizer):
         for parameter in group["params"]:
             # Not by index: that would create the state
-            state = optimizer.state.get(parameter)
+            state = state_of(optimizer, parameter)
             if isinstance(state, Mapping):
                 _add_state(snapshot, owner, name_of(parameter), state)
 

@@ -1,4 +1,4 @@
-"""Number records and hand them to the kernel as they are made.
+"""Number records and put them into their file as they are made.
 
 The hot path of every event, independent of instruments. One `Emitter` per thread. Records are made
 of pre-serialized pieces: filling a template takes a third of the time of building and serializing a
@@ -25,19 +25,16 @@ from traincheck.collect.templates import (
     INNER_CALL,
     NO_GRAD,
     NUMBER,
-    STAGE_ALONE,
     STATE,
-    STEP_AND_STAGE,
 )
-from traincheck.collect.tensors.reading import has_mode
 from traincheck.collect.tensors.summarize import dumps
-from traincheck.collect.trace_writer.event_file import EventFile
+from traincheck.collect.trace_writer.event_file import LARGE, EventFile
 from traincheck.collect.trace_writer.pending_numbers import Finish, PendingNumbers
+from traincheck.collect.trace_writer.recording_state import Clock, RecordingFlags, any_autocast
 from traincheck.handlers import give_back
 from traincheck.schema.layout import event_file_name
 
 MOST_HELD = 2048  # records that wait for their numbers from a device
-BATCH = 128  # records per write; after SIGKILL at most this many of a thread are missing
 _SPANS_PER_THREAD = 1 << 40
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -53,44 +50,6 @@ def hidden(function: _F) -> _F:
     code: Any = function
     code.__code__ = code.__code__.replace(co_filename=HIDDEN_FILE)
     return function
-
-
-class RecordingFlags:
-    """Flags that every wrapper tests first. One object per session, so that a change is one store.
-
-    Attributes:
-        on: records are requested.
-        idle: nothing is recorded and no step boundary is awaited.
-        inner, looks: calls within modules, and changes of variables, are recorded now.
-        autocast, modes: autocast, or function modes, were on before, so they must be tested.
-    """
-
-    __slots__ = ("autocast", "idle", "inner_calls", "modes", "on", "scans")
-
-    def __init__(self) -> None:
-        self.on = True
-        self.inner_calls = self.scans = True
-        self.idle = False
-        self.autocast = any_autocast()
-        self.modes = has_mode()
-
-
-class Clock:
-    """The position in the run: the source of the common fields of every record."""
-
-    __slots__ = ("fields", "stage", "step")
-
-    def __init__(self) -> None:
-        self.set(0, "init")
-
-    def set(self, step: int | None, stage: str) -> None:
-        """Set the position. ``fields`` is the same, serialized."""
-        self.step = step
-        self.stage = stage
-        if step is None:
-            self.fields = STAGE_ALONE % stage.encode()
-        else:
-            self.fields = STEP_AND_STAGE % (step, stage.encode())
 
 
 class Writer(Protocol):
@@ -121,12 +80,14 @@ class Emitter:
         modules: depth of module calls.
         module: the innermost module that is being called.
         inner: represents the function that is being called, if its calls are recorded.
-        buffer: complete records that wait to be written.
+        held: records, or several at once, that wait: for numbers from a device, or to be written.
+        put: takes a record, with its line feed: into the file, or `held`. ValueError if the memory
+        of the file is full.
     """
 
     __slots__ = (
-        "_handed", "_late", "_lock", "buffer", "busy", "clock", "file", "flushed_ns", "inner",
-        "module", "modules", "next_span", "seq", "session", "thread", "top",
+        "_late", "_lock", "busy", "clock", "file", "flushed_ns", "held", "inner", "module",
+        "modules", "next_span", "put", "seq", "session", "thread", "top",
     )  # fmt: skip
 
     def __init__(self, session: Writer, thread: int) -> None:
@@ -143,9 +104,9 @@ class Emitter:
         self.flushed_ns = 0  # time of the last write
         # Reentrant: a signal handler or finalizer of the user may run inside and record calls
         self._lock = threading.RLock()
-        self.buffer: list[bytes] = []
+        self.held: list[bytes] = []
+        self.put: Callable[[bytes], object] = self.held.append
         self.file = EventFile(self._path)
-        self._handed = 0  # records that the file got
         self._late = PendingNumbers()
 
     def call(self, span: int, parent: int | None, start_ns: int, body: bytes) -> None:
@@ -158,11 +119,17 @@ class Emitter:
             line = INNER_CALL % (seq, now, place, span, parent, start_ns, body)
         if self.seq != seq:
             self.append(line, seq)
-        else:  # `append`, inlined
-            self.seq = seq + 1
-            self.buffer.append(line)
-            if len(self.buffer) >= BATCH:
-                self.flush_if_full()
+            return
+        self.seq = seq + 1  # `append`, inlined
+        try:
+            self.put(line)
+        except ValueError as error:
+            if error.__traceback__.tb_next is None:  # type: ignore[union-attr]  # of no handler
+                self.seq = seq  # no call since: the number is free again
+            give_back(error)
+            self.overflow(line, seq)
+        if self.held:
+            self._flush_if_full()
 
     def state(self, time_ns: int, body: bytes) -> None:
         """Record a state change whose specific fields are already JSON."""
@@ -183,51 +150,56 @@ class Emitter:
         """Time and common fields of a record."""
         return b"%d,%b" % (monotonic_ns(), self.clock.fields)
 
-    def append(self, line: bytes, seq: int) -> None:
-        """Buffer a complete record that was given the number ``seq``, as it was read from here.
+    def append(self, line: bytes, seq: int, count: int = 1) -> None:
+        """Add complete records that were given numbers from ``seq`` on, as it was read from here.
 
         A signal handler of the program may record meanwhile. The number is taken when the record is
-        appended, with no call between.
+        put, with no call between.
         """
         while self.seq != seq:
             line, seq = _numbered(line, seq, now := self.seq), now
-        self.seq = seq + 1
-        self.buffer.append(line)
-        if len(self.buffer) >= BATCH:
-            self.flush_if_full()
-
-    def append_many(self, lines: list[bytes], seq: int) -> None:
-        """Like `append` for several records, the first of which was given the number ``seq``."""
-        count = len(lines)
-        while self.seq != seq:
-            now = self.seq
-            lines = [_numbered(line, seq + i, now + i) for i, line in enumerate(lines)]
-            seq = now
         self.seq = seq + count
-        self.buffer += lines
-        if len(self.buffer) >= BATCH:
-            self.flush_if_full()
+        try:
+            self.put(line)
+        except ValueError as error:
+            if error.__traceback__.tb_next is None:  # type: ignore[union-attr]  # of no handler
+                self.seq = seq  # no call since: the number is free again
+            give_back(error)
+            self.overflow(line, seq, count)
+        if self.held:
+            self._flush_if_full()
 
-    def flush_if_full(self) -> None:
+    def overflow(self, line: bytes, seq: int, count: int = 1) -> None:
+        """`append` what does not fit into the memory of the file."""
+        self.put = self.held.append
+        self.append(line, seq, count)
+
+    def _flush_if_full(self) -> None:
         """Write, unless records wait for numbers from a device."""
-        if not self._late.waiting or len(self.buffer) >= MOST_HELD:
+        if not self._late.waiting or len(self.held) >= MOST_HELD:
             self.flush()
 
     def defer(self, finish: Finish, numbers: torch.Tensor) -> bytes:
         """A place in a record for what ``finish`` makes of numbers that are on a device.
 
-        The record waits until the step ends, when all numbers are read at once.
+        The record waits until the step ends, when all numbers are read at once, and so do those
+        that follow it.
         """
+        self.put = self.held.append
         return self._late.add(finish, numbers)
 
-    def flush(self, *, is_own: bool = True) -> None:
-        """Write what is buffered. A write that fails ends the recording, never the training.
+    def flush(self, *, is_own: bool = True, is_last: bool = False) -> None:
+        """Write what is held. A write that fails ends the recording, never the training.
 
         Args:
             is_own: called by the thread of these records. Another thread does not touch records
             that wait for numbers from a device.
+            is_last: the process may end or be replaced now.
         """
-        if not self.buffer and not self.file.left:
+        if self.session.recording.muted:
+            self.held.clear()
+            return
+        if not self.held and self.file.is_mapped and not is_last:
             return
         with self._lock:
             if is_own and self._late.waiting:
@@ -237,48 +209,79 @@ class Emitter:
                     self.session.fault(self.flush, error)
             if self._late.waiting:
                 return
-            self._hand_over()
             self.flushed_ns = monotonic_ns()
+            file = self.file
+            file.turn = turn = file.turn + 1
             try:
-                self.file.write()
+                if is_last or not file.is_mapped:
+                    self.put = self.held.append
+                    file.settle(turn)
+                while file.turn == turn and not self._is_flushed(turn, is_last=is_last):
+                    pass
             except OSError as error:
                 give_back(error)
-                self.session.storage_failed(error, self.file.drop())
+                lost = file.drop() + sum(data.count(b"\n") for data in self.held)
+                self.held.clear()
+                self.put = self.held.append
+                self.session.storage_failed(error, lost)
 
-    def _hand_over(self) -> None:
-        """Move the buffered records to the file, which writes them.
+    def _is_flushed(self, turn: int, *, is_last: bool) -> bool:
+        """Move what is held into the file, in one of several passes. Returns whether all is there.
 
-        The thread may append meanwhile, and a signal handler may run this method itself. The line
-        that reads and the last block contain no call, so neither can interrupt them.
+        The thread may append meanwhile, and a signal handler may flush itself. What follows a test
+        of the turn contains no call before its last word, so neither can interrupt it.
         """
-        file, late = self.file, self._late
-        while True:
-            handed, lines = self._handed, self.buffer[:]
-            if not lines:
-                late.clear()
-                return
-            count, start = len(lines), b"\n" if file.is_torn and not file.left else b""
-            data = start + b"\n".join(late.filled(lines)) + b"\n"
-            if self._handed == handed:
-                self._handed = handed + count
-                del self.buffer[:count]
+        file, held = self.file, self.held
+        lines = held[:]
+        data = b"".join(self._late.filled(lines))
+        if file.is_torn and not file.left:
+            data = b"\n" + data
+        count, size = len(lines), len(data)
+        if is_last or file.left or (size and (size > LARGE or file.is_written)):
+            file.settle(turn)
+            if file.turn == turn:
+                del held[:count]
                 file.left += data
+            file.write(turn)
+            return is_last and not held
+        if not file.is_open:
+            file.begin(turn)
+        elif not size:
+            self._late.clear()
+            if file.turn == turn and not held:
+                self.put = file.append
+                return True
+        elif not file.fits(size):
+            file.settle(turn)
+        elif file.turn == turn:
+            del held[:count]
+            file.is_torn = False
+            file.append(data)
+        return False
+
+    def empty_file(self, size: int) -> bool:
+        """Remove all records from the file, if they have so many bytes. Returns whether it did."""
+        with self._lock:
+            self.flush(is_last=True)
+            return not self.held and self.file.empty(size)
 
     def _path(self) -> Path:
         name = event_file_name(self.session.rank, getpid(), self.thread)
         return Path(self.session.settings.directory) / name
 
     def drop_inherited(self) -> None:
-        """In a forked child: the buffer and the file belong to the parent."""
+        """In a forked child: the file, its memory and what is held belong to the parent."""
         self._lock = threading.RLock()  # another thread may have owned it
-        self.buffer.clear()
+        self.held.clear()
+        self.put = self.held.append
         self._late.leave()
         self.file.leave()
 
 
-def _numbered(line: bytes, old: int, new: int) -> bytes:
-    """A record with another number. The number precedes all text of a program."""
-    return line.replace(NUMBER % old, NUMBER % new, 1)
+def _numbered(data: bytes, old: int, new: int) -> bytes:
+    """Records with other numbers. The number precedes all text of a program."""
+    lines = enumerate(data.splitlines(keepends=True))
+    return b"".join(line.replace(NUMBER % (old + i), NUMBER % (new + i), 1) for i, line in lines)
 
 
 def context(is_grad_enabled: Callable[[], bool] = torch.is_grad_enabled) -> bytes:
@@ -292,9 +295,3 @@ def _autocast_dtype() -> str | None:
         if torch.is_autocast_enabled(device):
             return str(torch.get_autocast_dtype(device)).removeprefix("torch.")
     return None
-
-
-# One C call instead of one for each device type: 0.04 against 0.36 microseconds a record.
-any_autocast: Callable[[], bool] = getattr(
-    torch._C, "_is_any_autocast_enabled", torch.is_autocast_enabled
-)

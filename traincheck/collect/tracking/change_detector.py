@@ -26,6 +26,7 @@ from traincheck.collect.tensors.fingerprint import (
     holds_zeros,
 )
 from traincheck.collect.tensors.norms import norms_of
+from traincheck.collect.tensors.reading import as_plain, requires_grad
 from traincheck.collect.trace_writer.emitter import Emitter
 from traincheck.collect.trace_writer.marks import write
 from traincheck.collect.tracking.deferred_scan import DeferredScan, DeferredScans
@@ -132,7 +133,8 @@ class ChangeDetector:
                 usual, is_gradient, stats = variable.usual, variable.is_gradient, variable.stats
                 if (
                     (exact or not variable.exact_only)
-                    and kind_of(tensor) == variable.kind
+                    and (kind := variable.kind) is not None
+                    and kind_of(tensor) == kind
                     and tensor.is_contiguous()
                     and not (is_gradient and type(tensor) is not _TENSOR)
                     and ((address := tensor.data_ptr()) > LOW or has_memory(tensor))
@@ -154,15 +156,17 @@ class ChangeDetector:
                         if usual is not None and is_new is is_gradient:
                             if is_new:
                                 variable.identity, variable.zero = id(tensor), False
-                            told = STATS % stats if stats else b""
                             if exact:
                                 variable.digest = digest
-                                mark = FINGERPRINT % digest.encode() + told
+                                mark = FINGERPRINT % digest.encode()
+                                mark = mark + STATS % stats if stats else mark
                                 lines.append(usual % (seq, when, mark, span))
                             else:
                                 variable.probe, variable.digest = probed, None
-                                more = (told, span) if told else (span,)
-                                lines.append(usual % (seq, when, *more))
+                                if stats:
+                                    lines.append(usual % (seq, when, STATS % stats, span))
+                                else:
+                                    lines.append(usual % (seq, when, span))
                             seq += 1
                             continue
                     elif (exact or variable.is_small) and (
@@ -173,14 +177,14 @@ class ChangeDetector:
                         still.add(id(variable))
                         continue
                 if lines:
-                    em.append_many(lines, first)
+                    em.append(b"".join(lines), first, len(lines))
                     lines = []
                 (self._scan_gradient if is_gradient else self.scan)(em, variable, tensor, after)
                 first = seq = em.seq
                 when = em.now()
         finally:
             if lines:
-                em.append_many(lines, first)
+                em.append(b"".join(lines), first, len(lines))
             self.pending.begin()
 
     def scan_before_backward(
@@ -190,7 +194,7 @@ class ChangeDetector:
 
         A program that copies gradients to the fp32 masters of its weights need not clear any.
         """
-        before = [(v.identity, v.probe, v.digest) for v, _ in found]
+        before = [(v, g, v.identity, v.probe, v.digest) for v, g in found if g is not None]
         self._is_glance = True
         try:
             self.scan_all(em, found, after)
@@ -198,8 +202,8 @@ class ChangeDetector:
             self._is_glance = False
         written = [
             (variable.name, gradient)
-            for (variable, gradient), known in zip(found, before)
-            if gradient is not None and _is_written(variable, *known)
+            for variable, gradient, identity, probe, digest in before
+            if _is_written(variable, identity, probe, digest)
         ]
         if written:
             near = [(name, gradient) for name, gradient in written if gradient.is_cpu]
@@ -211,6 +215,7 @@ class ChangeDetector:
         is_exact = self.exact or variable.exact_only
         if (
             not (is_exact or variable.is_small)
+            or variable.kind is None
             or kind_of(tensor) != variable.kind
             or tensor.requires_grad is not variable.requires_grad
             or not tensor.is_contiguous()
@@ -266,7 +271,7 @@ class ChangeDetector:
         self, em: Emitter, variable: TrackedTensor, tensor: torch.Tensor, after: int
     ) -> None:
         self.unchanged.add(id(variable))
-        if tensor.requires_grad is not variable.requires_grad and not variable.is_gradient:
+        if not variable.is_gradient and requires_grad(tensor) is not variable.requires_grad:
             self.flags(em, variable, tensor, after)
 
     def _scan_nonstandard(
@@ -310,7 +315,7 @@ class ChangeDetector:
         """
         if tensor is None:
             self.scan_all(em, [(gradient, None)], after)
-        elif gradient.zero is False and tensor.is_cpu and holds_zeros(tensor):
+        elif gradient.zero is False and not is_on_device(tensor) and holds_zeros(tensor):
             if gradient.digest not in (None, fingerprint(tensor)):
                 return
             if gradient.digest is None and gradient.probe != gradient.probed(tensor):
@@ -322,7 +327,7 @@ class ChangeDetector:
         self, em: Emitter, variable: TrackedTensor, tensor: torch.Tensor, after: int | None
     ) -> None:
         """Record that a variable now requires grad, or no longer does."""
-        variable.requires_grad = tensor.requires_grad
+        variable.requires_grad = requires_grad(tensor)
         self.write(em, variable, "flags", variable.digest, after)
 
     # -- gradients: they come and go
@@ -414,4 +419,4 @@ def _record_written(em: Emitter, after: int, norms: Mapping[str, bytes]) -> None
 
 def is_on_device(tensor: torch.Tensor) -> bool:
     """Whether reading the tensor now would wait for a device."""
-    return not tensor.is_cpu
+    return not as_plain(tensor).is_cpu

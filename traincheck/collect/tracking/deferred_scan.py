@@ -20,9 +20,9 @@ from traincheck.collect.tensors.device_fingerprint import (
     read,
     start,
 )
-from traincheck.collect.tensors.fingerprint import components, seed_of_parts
+from traincheck.collect.tensors.fingerprint import components, local_part, seed_of_parts
 from traincheck.collect.tensors.norms import read_norms
-from traincheck.collect.tensors.reading import unseen
+from traincheck.collect.tensors.reading import as_plain, unseen
 from traincheck.collect.tensors.sketch import read_sketches
 
 if TYPE_CHECKING:
@@ -91,7 +91,8 @@ class DeferredScans:
             parts = components(tensor)
             if parts is None:
                 return False
-            if hasattr(tensor, "_local_tensor"):  # the same as in `fingerprint`
+            tensor, whole = as_plain(tensor), tensor
+            if local_part(whole) is not None:  # the same as in `fingerprint`
                 tensor, parts, look.prefix = parts[0], parts[:1], "shard-"
             look.seed = seed_of_parts(tensor, parts)
             look.are_values = tuple(part.dtype is tensor.dtype for part in parts)

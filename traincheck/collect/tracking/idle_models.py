@@ -8,10 +8,9 @@ counter does not show, and not twice in one step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from collections.abc import Set as AbstractSet
-from itertools import chain
-from operator import attrgetter, methodcaller
+from operator import attrgetter
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -19,7 +18,6 @@ import torch
 from traincheck.collect.trace_writer.emitter import Emitter
 from traincheck.handlers import give_back
 
-_values: Any = methodcaller("values")
 _written: Callable[[torch.Tensor], Any] = attrgetter("_version", "requires_grad")
 _grad: Callable[[torch.Tensor], torch.Tensor | None] = attrgetter("grad")
 
@@ -28,15 +26,19 @@ Seen = tuple[int | None, list[Any]]  # in which step, and what
 
 
 class _Resting(Protocol):
-    """A `TrackedModel`. holders: dicts of parts and, behind each, of parameters."""
+    """A `TrackedModel`."""
 
     name: str
     rest: IdleState
-    holders: list[Any]
+
+    @property
+    def parameters(self) -> Any:
+        """Its parameters: `Slots`."""
 
 
 _R = TypeVar("_R", bound=_Resting)
-Keeps = Callable[["IdleState", "int | None", Sequence[Any]], bool]
+Read = Callable[[], "list[torch.Tensor | None]"]
+Keeps = Callable[["IdleState", "int | None", Read], bool]
 
 
 def due(
@@ -46,7 +48,7 @@ def due(
     if len(live) <= 1:
         return live
     step = em.clock.step
-    return [r for r in live if r.name in names or not is_kept(r.rest, step, r.holders[1::2])]
+    return [r for r in live if r.name in names or not is_kept(r.rest, step, r.parameters.tensors)]
 
 
 class IdleState:
@@ -70,43 +72,39 @@ class IdleState:
         """Its optimizer has stepped."""
         self._was_trained, self._was_called, self._gradients = True, False, None
 
-    def keeps_parameters(self, step: int | None, tables: Sequence[Any]) -> bool:
+    def keeps_parameters(self, step: int | None, read: Read) -> bool:
         """Whether a scan of parameters can be skipped."""
         seen = self._parameters
-        return seen is not None and seen[0] == step and seen[1] == _parameters(tables)
+        return seen is not None and seen[0] == step and seen[1] == _parameters(read())
 
-    def keeps_gradients(self, step: int | None, tables: Sequence[Any]) -> bool:
+    def keeps_gradients(self, step: int | None, read: Read) -> bool:
         """Whether a scan of gradients and of requires_grad can be skipped."""
         seen = self._gradients
-        return seen is not None and seen[0] == step and seen[1] == _gradients(tables)
+        return seen is not None and seen[0] == step and seen[1] == _gradients(read())
 
-    def saw_parameters(self, step: int | None, holders: Sequence[Any]) -> None:
+    def saw_parameters(self, step: int | None, read: Read) -> None:
         """All parameters were scanned."""
         if self._was_trained and step is not None:
-            self._parameters = step, _parameters(holders[1::2])
+            self._parameters = step, _parameters(read())
 
-    def saw_gradients(self, step: int | None, holders: Sequence[Any]) -> None:
+    def saw_gradients(self, step: int | None, read: Read) -> None:
         """All gradients were scanned."""
         if self._was_trained and not self._was_called and step is not None:
-            self._gradients = step, _gradients(holders[1::2])
+            self._gradients = step, _gradients(read())
 
 
-def _tensors(tables: Iterable[Any]) -> list[torch.Tensor]:
-    return [t for t in chain.from_iterable(map(_values, tables)) if t is not None]
-
-
-def _parameters(tables: Sequence[Any]) -> list[Any]:
+def _parameters(held: Iterable[torch.Tensor | None]) -> list[Any]:
     try:
-        tensors = _tensors(tables)
+        tensors = [t for t in held if t is not None]
         return [*map(id, tensors), *map(_written, tensors)]
     except (RuntimeError, AttributeError) as error:  # inference mode: it counts no writes
         give_back(error)
         return [object()]  # equal to nothing else
 
 
-def _gradients(tables: Sequence[Any]) -> list[Any]:
+def _gradients(held: Iterable[torch.Tensor | None]) -> list[Any]:
     try:
-        tensors = _tensors(tables)
+        tensors = [t for t in held if t is not None]
         grads = list(map(_grad, tensors))
         written = [grad._version for grad in grads if grad is not None]
         return [*map(id, tensors), *map(_written, tensors), *map(id, grads), *written]

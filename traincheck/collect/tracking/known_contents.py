@@ -16,10 +16,10 @@ def known_contents(tracker: Tracker) -> Iterator[tuple[str, str, str | None]]:
     of the optimizer.
     """
     for root in list(tracker.roots.values()):
-        for _, _, parameter, gradient in root.parameters.values():
+        for parameter, gradient in root.parameters.variables.values():
             yield PARAMETER, parameter.name, parameter.digest
             yield GRADIENT, gradient.name, gradient.digest if gradient.identity else None
-        for _, _, buffer in root.buffers.values():
+        for buffer in root.buffers.variables.values():
             yield BUFFER, buffer.name, buffer.digest
     for owner, states in tracker.scans.optimizer_states.items():
         for name, state in states.items():

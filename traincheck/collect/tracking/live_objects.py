@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-import numbers
 import weakref
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 from typing import Any
 
 import torch
+
+from traincheck.collect.tensors.reading import (
+    PLAIN_TYPES,
+    groups_of,
+    is_a,
+    is_training,
+    item,
+    real,
+    tensors_in,
+)
 
 
 class LiveObjects:
@@ -50,9 +59,7 @@ class LiveObjects:
     def is_evaluating(self) -> bool:
         """Whether every live model that has parameters and was called is in eval mode."""
         live = [m for ref in self.models.values() if (m := ref()) is not None]
-        mode = [
-            getattr(m, "training", True) for m in live if next(m.parameters(), None) is not None
-        ]
+        mode = [is_training(m) for m in live if next(tensors_in(m), None) is not None]
         return bool(mode) and not any(mode)
 
     def take_step(self) -> tuple[dict[str, list[float]], dict[str, bool]]:
@@ -67,20 +74,20 @@ class LiveObjects:
         for name, ref in self.models.items():
             module = ref()
             if module is not None:
-                modes[name] = bool(getattr(module, "training", True))
+                modes[name] = is_training(module)
         self.used_rates, self.called_modes = {}, {}
         return rates, modes
 
 
 def parameters_of(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
     """All parameters in the groups of an optimizer."""
-    return (parameter for group in optimizer.param_groups for parameter in group["params"])
+    return (parameter for group in groups_of(optimizer) for parameter in group["params"])
 
 
 def rates_of(optimizer: torch.optim.Optimizer) -> list[float]:
     """The current learning rate of each group; empty if one of them is not a number."""
     rates: list[float] = []
-    for group in optimizer.param_groups:
+    for group in groups_of(optimizer):
         rate = group.get("lr")
         found = rate if type(rate) is float else _rate(rate)
         if found is None or found - found != 0:  # the last: not finite
@@ -90,6 +97,6 @@ def rates_of(optimizer: torch.optim.Optimizer) -> list[float]:
 
 
 def _rate(value: Any) -> float | None:
-    if isinstance(value, torch.Tensor):
-        return float(value) if value.is_cpu else None  # reading it would wait for the device
-    return float(value) if isinstance(value, numbers.Real) else None  # those of numpy too
+    if type(value) in PLAIN_TYPES:
+        return float(item(value)) if value.is_cpu else None  # it would wait for the device
+    return None if is_a(value, torch.Tensor) else real(value)

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterable
+from os import F_OK, access
 from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.parameter import is_lazy
 
 from traincheck.collect.tensors.device_fingerprint import host
 from traincheck.collect.tensors.readable import is_countable
+from traincheck.collect.tensors.reading import as_plain, is_a, is_lazy, own
 from traincheck.collect.tensors.summarize import dotted
-from traincheck.collect.tracking.naming import class_of, table, walk
-from traincheck.handlers import give_back
+from traincheck.collect.tracking.naming import class_of, is_readable, table, walk
 from traincheck.schema.observations.model_structure import ModelStructure
 
 # Plain attributes of modules that are settings.
@@ -61,15 +60,15 @@ def structure(
         if plain is None:
             plain = classes[type(module)] = _plain(module)
         modules[path] = _facts(module, plain)
-        parameters, buffers = table(module._parameters), table(module._buffers)
+        parameters, buffers = table(module, "_parameters"), table(module, "_buffers")
         if not (parameters or buffers):
             continue
-        own = [t for t in parameters.values() if t is not None]
-        held = [*own, *(t for t in buffers.values() if t is not None)]
+        trained = list(filter(is_readable, parameters.values()))
+        held = [*trained, *filter(is_readable, buffers.values())]
         if not any(map(is_lazy, held)):
-            for tensor in own:
+            for tensor in map(as_plain, trained):
                 by_dtype[tensor.dtype] += tensor.numel()
-            for tensor in held:
+            for tensor in map(as_plain, held):
                 by_device[tensor.device] += tensor.numel()
         strided += [f"{path}.{key}" for key, t in parameters.items() if _is_strided(t)]
     return ModelStructure(
@@ -86,7 +85,10 @@ def structure(
 
 def _is_strided(tensor: torch.Tensor | None) -> bool:
     """Whether a parameter is not contiguous in any memory format that kernels support."""
-    if tensor is None or is_lazy(tensor) or tensor.layout is not torch.strided:
+    if not is_readable(tensor):
+        return False
+    tensor = as_plain(tensor)
+    if is_lazy(tensor) or tensor.layout is not torch.strided:
         return False
     form = _FORMATS.get(tensor.dim())
     is_formatted = form is not None and tensor.is_contiguous(memory_format=form)
@@ -95,20 +97,21 @@ def _is_strided(tensor: torch.Tensor | None) -> bool:
 
 def _has_cuda() -> bool:
     """Whether there is a GPU that this torch could use. A call of CUDA would initialize it."""
-    return torch.version.cuda is not None and os.path.exists("/dev/nvidia0")
+    return torch.version.cuda is not None and access("/dev/nvidia0", F_OK)
 
 
 def family_of(module: nn.Module) -> str | None:
     """The kind of a layer; None for others."""
     for family, classes in _FAMILIES:
-        if isinstance(module, classes):
+        if is_a(module, classes):
             return family
     return None
 
 
 def has_initial_statistics(norm: nn.modules.batchnorm._BatchNorm) -> bool:
     """Whether a batch norm probably has its initial statistics: no batch, none loaded."""
-    counted, mean, var = norm.num_batches_tracked, norm.running_mean, norm.running_var
+    held = table(norm, "_buffers")
+    counted, mean, var = map(held.get, ("num_batches_tracked", "running_mean", "running_var"))
     if counted is None or mean is None or var is None or is_lazy(mean):
         return False
     if not (is_countable(counted) and is_countable(mean) and is_countable(var)):
@@ -131,7 +134,7 @@ def _facts(module: nn.Module, plain: dict[str, Any]) -> dict[str, Any]:
 
     Thousands of modules without settings then share one dict, which saves garbage collection.
     """
-    settings = module.__dict__  # not by getattr: a class may compute it
+    settings = own(module)  # not by getattr: a class may compute it
     facts: dict[str, Any] = {}
     if isinstance(flag := settings.get("requires_grad"), bool):  # an ordinary attribute on a module
         facts["requires_grad"] = flag
@@ -140,7 +143,7 @@ def _facts(module: nn.Module, plain: dict[str, Any]) -> dict[str, Any]:
             facts[key] = settings[key]
     if isinstance(settings.get("batch_first"), bool):
         facts["batch_first"] = settings["batch_first"]
-    if _repeats(table(module._modules)):
+    if _repeats(table(module, "_modules")):
         facts["repeats"] = True
     if "family" in plain:
         facts |= _of_layer(module, settings)
@@ -164,14 +167,15 @@ def _of_layer(module: nn.Module, settings: dict[str, Any]) -> dict[str, Any]:
             facts[key] = value
         elif isinstance(value, tuple) and all(isinstance(item, int) for item in value):
             facts[key] = list(value)
-    if isinstance(module, nn.modules.batchnorm._BatchNorm) and has_initial_statistics(module):
+    if is_a(module, nn.modules.batchnorm._BatchNorm) and has_initial_statistics(module):
         facts["initial"] = True
-    parameters = table(module._parameters)
+    parameters = table(module, "_parameters")
     facts["bias"] = parameters.get("bias") is not None
     weight = parameters.get("weight")
-    if weight is not None and not is_lazy(weight):
-        facts["dtype"] = str(weight.dtype).removeprefix("torch.")
+    if is_readable(weight) and not is_lazy(weight):
         facts["storage"] = id(weight)  # equal for weights that are tied
+        weight = as_plain(weight)
+        facts["dtype"] = str(weight.dtype).removeprefix("torch.")
         form = _FORMATS.get(weight.dim())
         if form is not None:
             facts["channels_last"] = weight.is_contiguous(memory_format=form)
@@ -179,11 +183,9 @@ def _of_layer(module: nn.Module, settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _tokens(top: nn.Module) -> dict[str, Any]:
-    config = top.__dict__.get("config")
+    config = own(top).get("config")
     found: dict[str, Any] = {}
-    for key in _TOKENS if config is not None else ():
-        try:
-            found[key] = getattr(config, key, None)
-        except Exception as error:  # config may be anything
-            give_back(error)
+    values = [own(config), *(vars(cls) for cls in type(config).__mro__)]
+    for key in _TOKENS:
+        found[key] = next((one[key] for one in values if key in one), None)
     return {key: value for key, value in found.items() if isinstance(value, (bool, int))}

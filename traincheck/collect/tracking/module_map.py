@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
-from traincheck.collect.tracking.naming import LiveModules, ModelNames, Parts, table, unwrap
+from traincheck.collect.tensors.reading import table_of
+from traincheck.collect.tracking.naming import ByObject, LiveModules, ModelNames, Parts, unwrap
 from traincheck.collect.tracking.tracked_model import TrackedModel
-
-_FEW_MODULES = 512  # known ones, dead or alive
 
 
 class ModuleMap:
@@ -30,8 +28,7 @@ class ModuleMap:
         self.maps = 0
         self._on_death = on_death
         self._names = ModelNames()
-        self._modules: dict[int, tuple[weakref.ref[torch.nn.Module], str, TrackedModel]] = {}
-        self._most_modules = _FEW_MODULES
+        self._modules = ByObject[tuple[weakref.ref[torch.nn.Module], str, TrackedModel]]()
 
     def root_of(self, module: torch.nn.Module) -> TrackedModel | None:
         """The root of a module, if known."""
@@ -46,11 +43,11 @@ class ModuleMap:
         inner = unwrap(module)
         if inner is not module:
             path, root = self.find(inner)
-            self._modules[id(module)] = (weakref.ref(module), path, root)
+            self._modules.keep(module, (weakref.ref(module), path, root))
             return path, root
         parents = self.parents()
         root, _ = self.new(self.top(module, parents), parents)
-        return self._modules[id(module)][1], root
+        return self._modules.table[id(module)][1], root
 
     def new(
         self, top: torch.nn.Module, parents: dict[int, torch.nn.Module]
@@ -64,7 +61,12 @@ class ModuleMap:
     def parents(self) -> dict[int, torch.nn.Module]:
         """The parent of each module, by the identity of the child."""
         live = list(self.created)
-        return {id(child): m for m in live for child in m._modules.values() if child is not None}
+        return {
+            id(child): m
+            for m in live
+            for child in table_of(m, "_modules").values()
+            if child is not None
+        }
 
     def _name(self, top: torch.nn.Module, parents: dict[int, torch.nn.Module]) -> str:
         """The name of a root. The first created model of a class has the first name.
@@ -103,7 +105,9 @@ class ModuleMap:
             return None
         if root.checks:
             root.checks -= 1
-        elif caller is None or not any(part is module for part in caller._modules.values()):
+        elif caller is None or not any(
+            part is module for part in table_of(caller, "_modules").values()
+        ):
             return None
         if not root.is_current():
             self.map(root, Parts(top, root.name))
@@ -116,14 +120,9 @@ class ModuleMap:
     def map(self, root: TrackedModel, parts: Parts) -> None:
         """Assign the paths of ``root`` to its modules."""
         self.maps += 1
-        if len(self._modules) > self._most_modules:  # forget dead modules
-            self._modules = {i: m for i, m in self._modules.items() if m[0]() is not None}
-            self._most_modules = max(_FEW_MODULES, 2 * len(self._modules))
-        holders, modules = list[Any](), self._modules
+        modules = self._modules
         for name, module in parts:
             known = modules.get(id(module))
             if known is None or known[0]() is not module or known[2] is root:
-                modules[id(module)] = (weakref.ref(module), name, root)
-            holders += (table(module._modules), table(module._parameters))
-        root.holders = holders
-        root.seen = root.snapshot()
+                modules.keep(module, (weakref.ref(module), name, root))
+        root.consists_of(parts)

@@ -6,15 +6,21 @@ Identity is by object.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Generic, TypeAlias, TypeGuard, TypeVar
 
 import torch
-from torch.nn.parameter import is_lazy
 
+from traincheck.collect.tensors.reading import as_plain, is_lazy, is_opaque, table_of
 from traincheck.collect.tensors.summarize import dotted
 from traincheck.handlers import give_back
 
+# Where a tensor is: its module by a weak reference, and its name there. Or a weak reference to the
+# tensor itself, and None.
+Slot: TypeAlias = tuple[Callable[[], Any], str | None]
+
+Known = TypeVar("Known", bound=tuple[Any, ...])
+FEW = 512  # objects, dead or alive, that a table may know before it looks for dead ones
 WRAPPER_ATTRIBUTES = ("module", "_orig_mod", "_fsdp_wrapped_module", "_forward_module")
 _WRAPPER_CLASSES = frozenset(
     {
@@ -32,7 +38,7 @@ def unwrap(module: torch.nn.Module) -> torch.nn.Module:
     """The user's module inside DDP, FSDP and compile wrappers."""
     while type(module).__name__ in _WRAPPER_CLASSES:
         for attribute in WRAPPER_ATTRIBUTES:
-            inner = module._modules.get(attribute)
+            inner = table_of(module, "_modules").get(attribute)
             if inner is not None:
                 module = inner
                 break
@@ -81,7 +87,7 @@ def walk(root: torch.nn.Module, name: str = "") -> Iterator[tuple[str, torch.nn.
     """
     seen = {id(root)}
     yield name, root
-    open_ones = [(name, iter(root._modules.items()))]
+    open_ones = [(name, iter(table_of(root, "_modules").items()))]
     while open_ones:
         path, children = open_ones[-1]
         for key, child in children:
@@ -97,8 +103,8 @@ def walk(root: torch.nn.Module, name: str = "") -> Iterator[tuple[str, torch.nn.
             else:
                 below = f"{path}.{key}" if path else key
             yield below, child
-            if child._modules:
-                open_ones.append((below, iter(child._modules.items())))
+            if parts := table_of(child, "_modules"):
+                open_ones.append((below, iter(parts.items())))
                 break
         else:
             open_ones.pop()
@@ -118,30 +124,32 @@ class Parts:
         return zip(self._names, self._modules)
 
 
-def table(members: Any) -> dict[str, Any]:
+def table(module: torch.nn.Module, name: str) -> dict[str, Any]:
     """Parameters, buffers or parts of a module as a dict; TorchScript returns another view."""
+    members = table_of(module, name)
     if isinstance(members, dict):
         return members
-    present = {key: member for key, member in members.items() if member is not None}
-    made: Any = weakref.WeakValueDictionary(present)  # so as not to keep the module alive
-    return made  # type: ignore[no-any-return]
+    return {key: member for key, member in members.items() if member is not None}
 
 
 def members(
     parts: Iterable[tuple[str, torch.nn.Module]],
-) -> Iterator[tuple[str, tuple[dict[str, Any], str], str, bool]]:
-    """Name of each parameter and buffer, its dict, class of its module, whether a buffer.
+) -> Iterator[tuple[str, Slot, torch.Tensor, str, bool]]:
+    """Name of each parameter and buffer, where it is, class of its module, whether a buffer.
 
     parts: the result of `walk`.
     """
     for prefix, module in parts:
-        tables = table(module._parameters), table(module._buffers)
+        tables = table(module, "_parameters"), table(module, "_buffers")
         if not any(tables):
             continue
-        cls = dotted(class_of(module))
+        cls, owner = dotted(class_of(module)), weakref.ref(module)
         for held in tables:
-            for key in [key for key, tensor in held.items() if tensor is not None]:
-                yield f"{prefix}.{key}", (held, key), cls, held is tables[1]
+            is_dict = any(held is table_of(module, name) for name in ("_parameters", "_buffers"))
+            for key, tensor in list(held.items()):
+                if tensor is not None:
+                    slot: Slot = (owner, key) if is_dict else (weakref.ref(tensor), None)
+                    yield f"{prefix}.{key}", slot, tensor, cls, held is tables[1]
 
 
 def is_lent(parts: Iterable[tuple[str, torch.nn.Module]]) -> bool:
@@ -152,22 +160,27 @@ def is_lent(parts: Iterable[tuple[str, torch.nn.Module]]) -> bool:
     gathered: no optimizer holds them. parts: the result of `walk`.
     """
     return any(
-        (module._parameters and any(map(_stands_in, module._parameters.values())))
-        or is_gathered(module)
+        any(map(_stands_in, table(module, "_parameters").values())) or is_gathered(module)
         for _, module in parts
     )
 
 
 def _stands_in(parameter: torch.Tensor | None) -> bool:
-    if type(parameter) is torch.nn.Parameter or parameter is None:
+    if type(parameter) is torch.nn.Parameter or not is_readable(parameter):
         return False
     return not isinstance(parameter, torch.nn.Parameter)
 
 
+def is_readable(tensor: torch.Tensor | None) -> TypeGuard[torch.Tensor]:
+    """Whether there is a tensor, and its class does not compute its attributes."""
+    return tensor is not None and not is_opaque(type(tensor))
+
+
 def is_there(tensor: torch.Tensor | None) -> bool:
     """Whether a tensor can be read: lazy ones do not exist yet, nested ones have no shape."""
-    if tensor is None or is_lazy(tensor):
+    if not is_readable(tensor) or is_lazy(tensor):
         return False
+    tensor = as_plain(tensor)
     return not (tensor.is_nested and tensor.layout is torch.strided)
 
 
@@ -186,11 +199,36 @@ class LiveModules:
         return iter(list(self._modules.values()))
 
 
+class ByObject(Generic[Known]):
+    """Tuples that begin with a weak reference, by the id of its object. Forgets the dead ones.
+
+    A program that makes models all the time must not grow. The caller compares the reference: ids
+    are used again. Tables are read in each call, so `get` is that of a dict itself.
+    """
+
+    __slots__ = ("_most", "get", "table")
+
+    def __init__(self) -> None:
+        self.table: dict[int, Known] = {}
+        self.get = self.table.get
+        self._most = FEW
+
+    def keep(self, thing: Any, known: Known) -> None:
+        """Store what is known about an object."""
+        table = self.table
+        if len(table) >= self._most:
+            for key, old in list(table.items()):
+                if old[0]() is None and table.get(key) is old:
+                    del table[key]
+            self._most = max(FEW, 2 * len(table))
+        table[id(thing)] = known
+
+
 class Identities:
     """Small numbers for objects, unique in the process even if memory is reused."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[weakref.ref[Any], int]] = {}
+        self._known = ByObject[tuple[weakref.ref[Any], int]]()
         self._next = 1
 
     def of(self, thing: Any) -> int:
@@ -199,7 +237,7 @@ class Identities:
             return found[1]
         number = self._next
         self._next = number + 1
-        self._known[id(thing)] = (weakref.ref(thing), number)
+        self._known.keep(thing, (weakref.ref(thing), number))
         return number
 
 
@@ -208,7 +246,7 @@ class ModelNames:
 
     def __init__(self) -> None:
         self._holders: dict[str, weakref.ref[torch.nn.Module]] = {}
-        self._known: dict[int, tuple[weakref.ref[torch.nn.Module], str]] = {}
+        self._known = ByObject[tuple[weakref.ref[torch.nn.Module], str]]()
 
     def name(self, module: torch.nn.Module) -> str:
         """The name of this root: its present one, or the first free one."""
@@ -222,5 +260,5 @@ class ModelNames:
             number += 1
             name = f"{base}#{number}"
         self._holders[name] = weakref.ref(module)
-        self._known[id(module)] = (self._holders[name], name)
+        self._known.keep(module, (self._holders[name], name))
         return name

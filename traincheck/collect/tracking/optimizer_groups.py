@@ -8,20 +8,21 @@ from typing import Any
 
 from torch.optim import Optimizer
 
+from traincheck.collect.tensors.reading import groups_of
 from traincheck.collect.tensors.summarize import dotted, summarize_named
 from traincheck.collect.trace_writer.emitter import Emitter
 from traincheck.collect.tracking.tracker import Tracker
 from traincheck.handlers import give_back
 from traincheck.schema.parameter_names import is_unowned
 
-_SCALARS = (int, float, str, type(None))
+_SCALARS = frozenset({bool, int, float, str, type(None)})
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether values of this kind compare as what they are: arrays, also in tuples, do not."""
-    if isinstance(value, tuple):
-        return all(isinstance(item, _SCALARS) for item in value)
-    return isinstance(value, _SCALARS)
+    """Whether a value compares as what it is: arrays do not, others may run their own code."""
+    if type(value) is tuple:
+        return all(type(item) in _SCALARS for item in value)
+    return type(value) in _SCALARS
 
 
 class _KnownGroup:
@@ -78,12 +79,12 @@ class OptimizerGroups:
             self.write(em, owner, optimizer, "groups", None)
         self._known[owner] = (
             self._tracker.names_version,
-            [_KnownGroup(group) for group in optimizer.param_groups],
+            [_KnownGroup(group) for group in groups_of(optimizer)],
         )
 
     def are_unchanged(self, owner: str, optimizer: Optimizer) -> bool:
         """Whether groups are as at the last step, in a tenth of the time of a signature."""
-        groups = optimizer.param_groups
+        groups = groups_of(optimizer)
         version, known = self._known.get(owner, (-1, ()))
         if version != self._tracker.names_version or len(groups) != len(known):
             return False
@@ -103,7 +104,7 @@ class OptimizerGroups:
         if any(map(is_unowned, known)):
             self.loose[owner] = False
         names, groups = iter(known), []
-        for group in optimizer.param_groups:
+        for group in groups_of(optimizer):
             hyper = {k: summarize_named(k, v) for k, v in group.items() if k != "params"}
             ids = [tracker.identities.of(p) for p in group["params"]]
             groups.append({"hyper": hyper, "params": [next(names) for _ in ids], "ids": ids})
@@ -121,8 +122,8 @@ class OptimizerGroups:
                 [
                     (key, value)
                     for key, value in group.items()
-                    if _is_plain(value) and not isinstance(value, float)
+                    if _is_plain(value) and type(value) is not float
                 ],
             )
-            for group in optimizer.param_groups
+            for group in groups_of(optimizer)
         ]

@@ -15,6 +15,7 @@ import torch
 from traincheck.collect.stats.tensor_stats import TensorStats
 from traincheck.collect.steps.use_schedule import UseSchedule
 from traincheck.collect.tensors.norms import norms_of
+from traincheck.collect.tensors.reading import state_of, states_of
 from traincheck.collect.trace_writer.emitter import Emitter
 from traincheck.collect.tracking.change_detector import ChangeDetector
 from traincheck.collect.tracking.idle_models import NO_ROOTS, IdleState, due
@@ -85,8 +86,8 @@ class Scans:
             stats.before_update(
                 tensor
                 for root in due(em, self._variables.live_roots(), IdleState.keeps_parameters, names)
-                for holder, key, _, _ in root.parameters.values()
-                if (tensor := holder.get(key)) is not None
+                for tensor in root.parameters.tensors()
+                if tensor is not None
             )
 
     def scan_parameters(self, em: Emitter, after: int, names: AbstractSet[str]) -> None:
@@ -99,8 +100,8 @@ class Scans:
         found = [
             (variable, tensor)
             for root in roots
-            for holder, key, variable, _ in root.parameters.values()
-            if (tensor := holder.get(key)) is not None
+            for tensor, (variable, _) in root.parameters
+            if tensor is not None
         ]
         found = self._staggered.due(em.clock.step, found)
         self._detector.unchanged.clear()
@@ -115,18 +116,17 @@ class Scans:
             for root in roots:
                 if root.name in names:
                     root.rest.trained()
-                root.rest.saw_parameters(em.clock.step, root.holders)
+                root.rest.saw_parameters(em.clock.step, root.parameters.tensors)
 
     def scan_last(self, em: Emitter, after: int, root: TrackedModel) -> None:
         """Look at the parameters of a model that is about to go, but for those on a device."""
-        slots = [(v, holder.get(key)) for holder, key, v, _ in root.parameters.values()]
-        self._scan_all(em, [(v, t) for v, t in slots if t is not None and t.is_cpu], after)
+        found = [(v, v.ref()) for v, _ in root.parameters.variables.values() if v.ref is not None]
+        self._scan_all(em, [(v, t) for v, t in found if t is not None and t.is_cpu], after)
 
     def _explain_still(self, em: Emitter, after: int, roots: list[TrackedModel]) -> None:
         still = self._detector.unchanged
         for root in roots:
-            for holder, key, parameter, gradient in root.parameters.values():
-                tensor = holder.get(key)  # None: the model has died meanwhile
+            for tensor, (parameter, gradient) in root.parameters:
                 if tensor is not None and id(parameter) in still and gradient.identity:
                     self._detector.record_why_unchanged(em, gradient, tensor.grad, after)
 
@@ -142,8 +142,10 @@ class Scans:
             ]
             norms = norms_of([tensor for _, tensor in found])
             moves = self._stats.moves
-            for (variable, tensor), norm in zip(found, norms):
-                variable.stats = moves.added(norm, tensor) if moves.has_any else norm
+            if moves.has_any:
+                norms = [moves.added(norm, tensor) for norm, (_, tensor) in zip(norms, found)]
+            for (variable, _), norm in zip(found, norms):
+                variable.stats = norm
             try:
                 self._scan_all(em, found, after)
             finally:
@@ -152,8 +154,7 @@ class Scans:
 
     def scan_flags(self, em: Emitter, root: TrackedModel) -> None:
         """Find parameters that were frozen or unfrozen, in a step in which no look is due."""
-        for holder, key, parameter, _ in root.parameters.values():
-            tensor = holder.get(key)
+        for tensor, (parameter, _) in root.parameters:
             if tensor is not None and tensor.requires_grad is not parameter.requires_grad:
                 self._detector.flags(em, parameter, tensor, None)
 
@@ -171,28 +172,28 @@ class Scans:
         """
         live = self._variables.live_roots()
         roots = due(em, live, IdleState.keeps_gradients, names)
-        if norms and self._stats is not None and self._stats.gradient:
-            self._take_norms(roots)
         found: list[tuple[TrackedTensor, torch.Tensor | None]] = []
         for root in roots:
-            root.first_gradient = None
-            for holder, key, parameter, gradient in root.parameters.values():
-                tensor = holder.get(key)
+            first = None
+            for tensor, (parameter, gradient) in root.parameters:
                 if tensor is None:
                     continue
                 if tensor.requires_grad is not parameter.requires_grad:
                     self._detector.flags(em, parameter, tensor, after)
                 grad = tensor.grad
-                if grad is not None and root.first_gradient is None:
-                    root.first_gradient = weakref.ref(tensor), id(grad)
+                if first is None and grad is not None:
+                    first = weakref.ref(tensor), id(grad)
                 found.append((gradient, grad))
+            root.first_gradient = first
+        if norms and self._stats is not None and self._stats.gradient:
+            _take_norms(found)
         self._scan_all(em, found, after)
         for gradient, _ in found:
             gradient.stats = b""
         self._first_gradient = next((r.first_gradient for r in live if r.first_gradient), None)
         if len(live) > 1:
             for root in roots:
-                root.rest.saw_gradients(em.clock.step, root.holders)
+                root.rest.saw_gradients(em.clock.step, root.parameters.tensors)
 
     def has_other_gradients(self) -> bool:
         """Whether a gradient is another tensor than at the last scan: the program assigned it."""
@@ -202,17 +203,6 @@ class Scans:
         grad = None if parameter is None else parameter.grad
         return grad is not None and id(grad) != known
 
-    def _take_norms(self, roots: list[TrackedModel]) -> None:
-        """Take the norms of all gradients at once: the next scan records them."""
-        found = [
-            (gradient, tensor.grad)
-            for root in roots
-            for holder, key, _, gradient in root.parameters.values()
-            if (tensor := holder.get(key)) is not None and tensor.grad is not None
-        ]
-        for (gradient, _), norm in zip(found, norms_of([g for _, g in found])):
-            gradient.stats = norm
-
     def scan_gradients_before_backward(
         self, em: Emitter, after: int
     ) -> list[tuple[TrackedTensor, torch.Tensor | None]]:
@@ -221,9 +211,9 @@ class Scans:
         The version counter is no hint: ``grad.data.zero_()`` does not change it.
         """
         found: list[tuple[TrackedTensor, torch.Tensor | None]] = [
-            (gradient, None if (tensor := holder.get(key)) is None else tensor.grad)
+            (gradient, None if tensor is None else tensor.grad)
             for root in due(em, self._variables.live_roots(), IdleState.keeps_gradients, NO_ROOTS)
-            for holder, key, _, gradient in root.parameters.values()
+            for tensor, (_, gradient) in root.parameters
             if gradient.identity
         ]
         if found:
@@ -239,18 +229,14 @@ class Scans:
 
     def scan_buffers(self, em: Emitter, after: int, root: TrackedModel) -> None:
         """Find the buffers of ``root`` that differ; a newly assigned one is the same variable."""
-        found = [
-            (variable, tensor)
-            for holder, key, variable in root.buffers.values()
-            if (tensor := holder.get(key)) is not None
-        ]
-        self._scan_all(em, self._staggered.due(em.clock.step, found), after)
+        found = self._staggered.due(em.clock.step, root.buffers_now())
+        self._scan_all(em, found, after)
 
     def scan_optimizer(
         self, em: Emitter, after: int, owner: str, optimizer: torch.optim.Optimizer
     ) -> None:
         """Record the state tensors of an optimizer that appeared or changed."""
-        states = optimizer.state
+        states = states_of(optimizer)
         plan = self._plans.get(owner)
         if plan is None or not plan.fits(states, self._variables.names_version):
             plan = self._plans[owner] = self._plan(em, after, owner, optimizer)
@@ -282,7 +268,7 @@ class Scans:
         named = self._variables.named_parameters(owner, optimizer)
         names = {id(parameter): name for name, parameter in named}
         plan = StateIndex(self._variables.names_version, [], [], [])
-        for parameter, state in optimizer.state.items():
+        for parameter, state in states_of(optimizer).items():
             tensors: list[tuple[str, TrackedTensor]] = []
             name = names.get(id(parameter))
             for key, value in state.items() if name is not None else ():
@@ -318,8 +304,7 @@ class Scans:
         """All variables that have a tensor now. Gradients are known by their presence only."""
         for root in self._variables.live_roots():
             root.first_gradient = None
-            for holder, key, parameter, gradient in root.parameters.values():
-                tensor = holder.get(key)
+            for tensor, (parameter, gradient) in root.parameters:
                 if tensor is None or not (
                     root.is_unowned or isinstance(tensor, torch.nn.Parameter)
                 ):
@@ -328,13 +313,11 @@ class Scans:
                 gradient.identity = 0 if tensor.grad is None else id(tensor.grad)
                 if tensor.grad is not None:
                     yield gradient, tensor.grad
-            for holder, key, buffer in root.buffers.values():
-                if (tensor := holder.get(key)) is not None:
-                    yield buffer, tensor
+            yield from root.buffers_now()
         for owner, optimizer in optimizers:
             known = self._optimizer_state.get(owner, {})
             for name, held in self._variables.named_parameters(owner, optimizer) if known else ():
-                for key, value in optimizer.state.get(held, {}).items():
+                for key, value in (state_of(optimizer, held) or {}).items():
                     variable = known.get(f"{name}/{key}")
                     if variable is not None and isinstance(value, torch.Tensor):
                         yield variable, value
@@ -348,3 +331,10 @@ class Scans:
         """An optimizer is dead."""
         self._optimizer_state.pop(owner, None)
         self._plans.pop(owner, None)
+
+
+def _take_norms(gradients: Iterable[tuple[TrackedTensor, torch.Tensor | None]]) -> None:
+    """Take the norms of all gradients at once: the next scan records them."""
+    found = [(variable, gradient) for variable, gradient in gradients if gradient is not None]
+    for (variable, _), norm in zip(found, norms_of([g for _, g in found])):
+        variable.stats = norm

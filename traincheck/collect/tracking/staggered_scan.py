@@ -14,6 +14,7 @@ from typing import TypeAlias
 import torch
 
 from traincheck.collect.tensors.fingerprint import LOW, has_memory
+from traincheck.collect.tensors.reading import as_plain
 from traincheck.collect.tracking.tracked_tensor import BUFFER, PARAMETER, TrackedTensor
 from traincheck.handlers import give_back
 
@@ -95,7 +96,7 @@ class StaggeredScan:
 
 def _size(tensor: torch.Tensor) -> int:
     try:
-        return tensor.nbytes
+        return as_plain(tensor).nbytes
     except (RuntimeError, NotImplementedError) as error:  # for some layouts torch cannot tell
         give_back(error)
         return 0
@@ -111,11 +112,11 @@ def _is_left_alone(variable: TrackedTensor, tensor: torch.Tensor) -> bool:
 def _hints(variable: TrackedTensor, tensor: torch.Tensor) -> Hints | None:
     """Values that change with nearly every write; None for tensors without them."""
     try:
-        address, version = tensor.data_ptr(), tensor._version
+        address, version = as_plain(tensor).data_ptr(), tensor._version
     except (RuntimeError, NotImplementedError) as error:
         give_back(error)  # created in inference mode, or without memory
         return None
-    if address <= LOW and not has_memory(tensor):
+    if address <= LOW and not has_memory(as_plain(tensor)):
         return None
     # Averages are often written through `.data`, which does not change the version
     probed = variable.probed(tensor) if variable.lies_as_before(tensor) else None

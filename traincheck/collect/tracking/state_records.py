@@ -99,7 +99,7 @@ def template(variable: TrackedTensor, change: str, zero: bool | None, is_marked:
     if change != "cleared":
         mark = b"%b" if is_marked else b""
         line += b',"summary":' + escaped(variable.head) + mark + _ZERO[zero] + b"}"
-    return variable.keep_line((change, zero, is_marked), line + b',"after":%b}')
+    return variable.keep_line((change, zero, is_marked), line + b',"after":%b}\n')
 
 
 def _fixed(variable: TrackedTensor) -> bytes:

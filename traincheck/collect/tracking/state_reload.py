@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import torch
 
 from traincheck.collect.tensors.fingerprint import fingerprint
+from traincheck.collect.tensors.reading import groups_of, state_of
 
 _PLAIN = frozenset({int, float, bool, str, type(None)})
 _MAX_DEPTH = 5
@@ -24,14 +25,14 @@ def of_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> 
 
     Returns None if unknown: the state has another form, or values are on a device.
     """
-    groups, given = optimizer.param_groups, state.get("param_groups")
+    groups, given = groups_of(optimizer), state.get("param_groups")
     entries = state.get("state")
     if not isinstance(given, list) or not isinstance(entries, Mapping):
         return None
     if [len(group["params"]) for group in groups] != [len(group["params"]) for group in given]:
         return None  # the load raises
     pairs = [
-        (entries.get(key), optimizer.state.get(parameter))
+        (entries.get(key), state_of(optimizer, parameter))
         for told, group in zip(given, groups)
         for key, parameter in zip(told["params"], group["params"])
     ]

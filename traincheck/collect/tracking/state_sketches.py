@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import torch
 
 from traincheck.collect.tensors.fingerprint import fingerprint
+from traincheck.collect.tensors.reading import as_plain
 from traincheck.collect.tensors.sketch import Sketcher
 from traincheck.collect.tracking.tracked_tensor import TrackedTensor
 
@@ -28,7 +29,7 @@ class StateSketches:
         """Within the block these variables are scanned: sketch those that have changed."""
         for variable, tensor in found:
             if tensor is not None and not _is_unchanged(variable, tensor) and _is_free(variable):
-                if tensor.is_cpu:
+                if as_plain(tensor).is_cpu:
                     variable.stats = self._sketcher.text(tensor)
                 elif (late := self._sketcher.numbers(tensor)) is not None:
                     variable.stats = late
@@ -45,6 +46,6 @@ def _is_free(variable: TrackedTensor) -> bool:
 
 def _is_unchanged(variable: TrackedTensor, tensor: torch.Tensor) -> bool:
     """Whether a tensor on the CPU is as it was at the last scan: it leaves no record."""
-    if not tensor.is_cpu or variable.digest is None:
+    if not as_plain(tensor).is_cpu or variable.digest is None:
         return False
     return fingerprint(tensor) == variable.digest

@@ -4,30 +4,79 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Mapping, MutableMapping
-from itertools import chain
-from operator import methodcaller
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain, groupby
 from threading import get_ident
-from typing import Any, TypeAlias
+from typing import Any, Generic, TypeVar
 
 import torch
 
 from traincheck.collect.tracking.idle_models import IdleState
+from traincheck.collect.tracking.naming import Slot
 from traincheck.collect.tracking.tracked_tensor import TrackedTensor
+from traincheck.handlers import give_back
 
 _ACTIVE: Mapping[int, threading.Thread] = getattr(threading, "_active", {})
 _MOST_CHECKS = 256  # then one in each forward
-_values: Any = methodcaller("values")  # not dict: TorchScript modules have another type
+_values: Any = dict.values  # a third cheaper than to look the method up for each dict
 
-# Owner of a tensor: a dict of a module, and the key
-Slot: TypeAlias = tuple[MutableMapping[str, Any], str]
+_V = TypeVar("_V")
+_own = object.__getattribute__  # calls no code of the module's class
+_Snapshot = tuple[list[int], list[str], list[int]]
+_GONE: _Snapshot = [-1], [], []
+
+
+class Slots(Generic[_V]):
+    """Tensors by their places, for repeated reading.
+
+    A dict of a module leads to its children and parameters, and their attributes and hooks may lead
+    back to the module. So nothing is kept but weak references, and dicts are fetched at each read.
+
+    Args:
+        table: attribute of modules that holds the tensors.
+        found: by name, the slot of each and its variables.
+    """
+
+    def __init__(self, table: str, found: Mapping[str, tuple[Slot, _V]]) -> None:
+        self._table = table
+        self.variables = {name: variables for name, (_, variables) in found.items()}
+        slots = [slot for slot, _ in found.values()]
+        groups = [list(group) for _, group in groupby(slots, lambda slot: id(slot[0]))]
+        self._owners = [
+            (group[0][0], None if group[0][1] is None else [key for _, key in group])
+            for group in groups
+        ]
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor | None, _V]]:
+        """The present tensor of each place, with its variables."""
+        return zip(self.tensors(), self.variables.values())
+
+    def tensors(self) -> list[torch.Tensor | None]:
+        """The present tensor of each place; None if it is gone, or its module is."""
+        table = self._table
+        found: list[torch.Tensor | None] = []
+        for owner, keys in self._owners:
+            if keys is None:
+                found.append(owner())
+                continue
+            try:
+                held = _own(owner(), table)
+            except AttributeError as error:  # None: the module is gone
+                give_back(error)
+                held = {}
+            for key in keys:  # few: a map would cost more, and so would `get`
+                try:
+                    found.append(held[key])
+                except (KeyError, TypeError) as error:
+                    give_back(error)
+                    found.append(None)
+        return found
 
 
 class TrackedModel:
     """An outermost module and its variables; or the tensors of an optimizer outside modules.
 
-    It keeps dicts of modules, never a module. It releases them, and so their tensors, when the
-    module dies. It keeps no tensors outside modules.
+    It keeps no module, no dict of one, and no tensor.
 
     Args:
         holder: the module, or the optimizer.
@@ -62,13 +111,12 @@ class TrackedModel:
         self.checks = _MOST_CHECKS
         self.size = 0
         self.first_gradient: tuple[weakref.ref[torch.Tensor], int] | None = None
-        # Dicts of its modules, and their last content: sizes, keys and objects
-        self.holders: list[Any] = []
-        self.seen: tuple[list[int], list[str], list[int]] = ([], [], [])
-        self.parameters: dict[
-            str, tuple[MutableMapping[str, Any], str, TrackedTensor, TrackedTensor]
-        ] = {}
-        self.buffers: dict[str, tuple[MutableMapping[str, Any], str, TrackedTensor]] = {}
+        # Its modules, and the last content of their dicts: sizes, keys and objects
+        self._modules: list[weakref.ref[torch.nn.Module]] = []
+        self._seen: _Snapshot = ([], [], [])
+        # Each parameter with its variable and that of its gradient
+        self.parameters: Slots[tuple[TrackedTensor, TrackedTensor]] = Slots("_parameters", {})
+        self.buffers: Slots[TrackedTensor] = Slots("_buffers", {})
 
     def called(self) -> None:
         """A forward begins."""
@@ -80,13 +128,35 @@ class TrackedModel:
 
         All dicts are compared at once in C: a fifth of the time of a loop over entries.
         """
-        return self.seen == self.snapshot()
+        return self._seen == self._snapshot()
 
-    def snapshot(self) -> tuple[list[int], list[str], list[int]]:
+    def _snapshot(self) -> _Snapshot:
         """The present contents of the dicts."""
-        holders = self.holders
-        objects = chain.from_iterable(map(_values, holders))
-        return list(map(len, holders)), list(chain.from_iterable(holders)), list(map(id, objects))
+        tables: list[Any] = []
+        try:
+            for ref in self._modules:
+                own = _own(ref(), "__dict__")
+                tables += (own["_modules"], own["_parameters"])
+            full = list(filter(None, tables))  # half of them are empty
+            objects = list(map(id, chain.from_iterable(map(_values, full))))
+        except (AttributeError, KeyError, TypeError) as error:
+            give_back(error)  # a part is gone, or its dict is no dict any more
+            return _GONE
+        return list(map(len, tables)), list(chain.from_iterable(full)), objects
+
+    def consists_of(self, parts: Iterable[tuple[str, torch.nn.Module]]) -> None:
+        """Remember its modules as they are. Those of TorchScript do not change."""
+        self._modules = [
+            weakref.ref(module)
+            for _, module in parts
+            if isinstance(_own(module, "__dict__").get("_modules"), dict)
+            and isinstance(_own(module, "__dict__").get("_parameters"), dict)
+        ]
+        self._seen = self._snapshot()
+
+    def buffers_now(self) -> list[tuple[TrackedTensor, torch.Tensor]]:
+        """Its buffers as they are now."""
+        return [(variable, tensor) for tensor, variable in self.buffers if tensor is not None]
 
 
 def this_thread() -> int | None:
@@ -105,11 +175,5 @@ def still_there(threads: Iterable[int]) -> set[int]:
 
 
 def _forget(root: TrackedModel | None) -> None:
-    """A root is dead: its successor may need its names, and no code needs its tensors."""
-    if root is None:
-        return
-    if root.on_death is not None:
+    if root is not None and root.on_death is not None:
         root.on_death(root)
-    root.holders = []
-    root.parameters = {n: ({}, key, p, g) for n, (_, key, p, g) in root.parameters.items()}
-    root.buffers = {n: ({}, key, b) for n, (_, key, b) in root.buffers.items()}

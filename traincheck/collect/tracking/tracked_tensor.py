@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping
 from operator import attrgetter
 from types import MappingProxyType
@@ -11,7 +12,6 @@ import orjson
 import torch
 
 from traincheck.collect.tensors.fingerprint import (
-    PLAIN_TYPES,
     PROBED,
     byte_view,
     hex128,
@@ -22,6 +22,7 @@ from traincheck.collect.tensors.fingerprint import (
     zeros_digest,
     zeros_probe,
 )
+from traincheck.collect.tensors.reading import PLAIN_TYPES, as_plain, requires_grad
 from traincheck.handlers import give_back
 
 GRADIENT = "gradient"
@@ -100,13 +101,14 @@ class TrackedTensor:
             embedding), or the tensor is not plain.
         is_small: whether a probe reads all of it.
         identity: of the object; for a gradient, its memory address, for internal use.
+        ref: the object; None for a gradient.
     """
 
     __slots__ = (
         "address", "digest", "dtype", "exact_only", "fixed", "head", "identity", "is_gradient",
         "is_odd", "is_small", "kind", "lines", "module_class", "name", "owner", "parts", "places",
-        "probe", "requires_grad", "rested", "role", "seed", "shape", "size", "stats", "storage",
-        "usual", "view", "zero", "zero_digest", "zero_probe",
+        "probe", "ref", "requires_grad", "rested", "role", "seed", "shape", "size", "stats",
+        "storage", "usual", "view", "zero", "zero_digest", "zero_probe",
     )  # fmt: skip
 
     def __init__(
@@ -125,6 +127,7 @@ class TrackedTensor:
         self.exact_only = False
         self.is_small = False
         self.identity = 0
+        self.ref: weakref.ref[torch.Tensor] | None = None
         self.storage = 0
         self.requires_grad = False
         self.is_odd = True
@@ -175,6 +178,7 @@ class TrackedTensor:
             return True
         # a distributed tensor claims to be contiguous and on the CPU, and has no memory
         is_odd = type(tensor) not in PLAIN_TYPES or not is_plain_cpu(tensor)
+        tensor = as_plain(tensor)
         is_known = is_odd and self.is_odd
         if not is_known or tensor.shape != self.shape or tensor.dtype is not self.dtype:
             self.describe(tensor, is_odd=is_odd)
@@ -211,16 +215,16 @@ class TrackedTensor:
 
     def bind(self, identity: int, tensor: torch.Tensor) -> None:
         """Refer to another object from now on."""
-        self.identity = identity
+        self.identity, self.ref = identity, weakref.ref(tensor)
         self.storage = _storage(tensor)
-        self.requires_grad = tensor.requires_grad
+        self.requires_grad = requires_grad(tensor)
         self.fixed = b""
         self.lines, self.usual = NO_LINES, None
 
 
 def _storage(tensor: torch.Tensor) -> int:
     try:
-        return tensor.untyped_storage().data_ptr()
+        return as_plain(tensor).untyped_storage().data_ptr()
     except (RuntimeError, NotImplementedError, AttributeError) as error:
         give_back(error)  # sparse, meta, wrapped: there is none
         return 0

@@ -6,29 +6,33 @@ Scans of these variables are in scans.py.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator, MutableMapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
-from torch.nn.parameter import is_lazy
 
 from traincheck.collect.stats.tensor_stats import TensorStats
+from traincheck.collect.tensors.reading import as_plain, groups_of, is_lazy
 from traincheck.collect.trace_writer.emitter import Emitter
 from traincheck.collect.trace_writer.marks import write
 from traincheck.collect.tracking.change_detector import ChangeDetector
 from traincheck.collect.tracking.model_structure import structure
 from traincheck.collect.tracking.module_map import ModuleMap
 from traincheck.collect.tracking.naming import (
+    ByObject,
     Identities,
     Parts,
+    Slot,
     class_of,
     is_lent,
+    is_readable,
     is_there,
     members,
+    table,
 )
 from traincheck.collect.tracking.scans import Scans
 from traincheck.collect.tracking.staggered_scan import StaggeredScan
-from traincheck.collect.tracking.tracked_model import Slot, TrackedModel, this_thread
+from traincheck.collect.tracking.tracked_model import Slots, TrackedModel, this_thread
 from traincheck.collect.tracking.tracked_tensor import BUFFER, GRADIENT, PARAMETER, TrackedTensor
 from traincheck.collect.tracking.trainer_threads import TrainerThreads
 from traincheck.schema.claims import Needs
@@ -52,7 +56,7 @@ class Tracker:
         self.scans = Scans(self, self.detector, self._staggered, stats)
         self.roots: dict[str, TrackedModel] = {}
         self._needs = needs
-        self._by_parameter: dict[int, tuple[weakref.ref[torch.Tensor], str, str | None]] = {}
+        self._by_parameter = ByObject[tuple[weakref.ref[torch.Tensor], str, str | None]]()
         self.trainers = TrainerThreads()
         self.on_death: Callable[[TrackedModel], None] | None = (
             None  # called with a model that is about to be freed
@@ -69,8 +73,7 @@ class Tracker:
     def live_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Name and object of every tracked parameter."""
         for root in self.live_roots():
-            for holder, key, variable, _ in root.parameters.values():
-                tensor = holder.get(key)
+            for tensor, (variable, _) in root.parameters:
                 if tensor is not None:
                     yield variable.name, tensor
 
@@ -79,8 +82,9 @@ class Tracker:
         if self.wants("parameter", "ranks"):
             self.detector.compares_ranks = True
             for root in self.live_roots():
-                for _, _, parameter, _ in root.parameters.values() if not root.is_unowned else ():
-                    parameter.exact_only = True
+                if not root.is_unowned:
+                    for parameter, _ in root.parameters.variables.values():
+                        parameter.exact_only = True
 
     def track(self, em: Emitter, root: TrackedModel, parts: Parts | None = None) -> None:
         """Begin to track the variables of ``root``, or update them after a change of structure.
@@ -101,51 +105,62 @@ class Tracker:
             self.modules.map(root, parts)
         root.is_tracked = True
         previous = self.roots.get(root.name)
-        old_parameters = {**(previous.parameters if previous else {}), **root.parameters}
-        old_buffers = {**(previous.buffers if previous else {}), **root.buffers}
+        of_previous = previous or root
+        old_parameters = {**of_previous.parameters.variables, **root.parameters.variables}
+        old_buffers = {**of_previous.buffers.variables, **root.buffers.variables}
         self.roots[root.name] = root
-        root.parameters, root.buffers = {}, {}
-        for name, slot, cls, is_buffer in members(parts):
-            tensor = slot[0].get(slot[1])
-            if not is_there(
-                tensor
-            ):  # lazy ones get shape and data in the first forward: repeat the scan
-                root.is_tracked &= tensor is None or not is_lazy(tensor)
+        parameters, buffers, size = {}, {}, 0
+        for name, slot, tensor, cls, is_buffer in members(parts):
+            if not is_there(tensor):
+                # Lazy ones get shape and data in the first forward: repeat the scan
+                root.is_tracked &= not is_lazy(tensor)
             elif is_buffer:
-                variable = self._follow(em, name, BUFFER, slot, cls, old_buffers.get(name))
-                root.buffers[name] = (*slot, variable)
+                variable = self._follow(em, name, BUFFER, tensor, cls, old_buffers.get(name))
+                buffers[name] = slot, variable
             else:
                 known = old_parameters.get(name)
-                root.parameters[name] = self._follow_parameter(em, name, slot, cls, known)
-        root.size = sum(h[key].numel() for h, key, _, _ in root.parameters.values())
-        self._record_removed(em, old_parameters, root.parameters)
-        self._record_removed(em, old_buffers, root.buffers)
+                parameters[name] = slot, self._follow_parameter(em, name, tensor, cls, known)
+                size += as_plain(tensor).numel()
+        root.size = size
+        root.parameters = Slots("_parameters", parameters)
+        root.buffers = Slots("_buffers", buffers)
+        self._record_removed(em, old_parameters, parameters)
+        self._record_removed(em, old_buffers, buffers)
         facts = structure(top, root.name, parts)
         for key, value in facts.tokens.items():  # models that differ are ignored
             self.special_ids[key] = value if self.special_ids.get(key, value) == value else None
         write(em, facts)
 
     def _follow_parameter(
-        self, em: Emitter, name: str, slot: Slot, cls: str | None, known: Any
-    ) -> tuple[MutableMapping[str, Any], str, TrackedTensor, TrackedTensor]:
+        self,
+        em: Emitter,
+        name: str,
+        tensor: torch.Tensor,
+        cls: str | None,
+        known: tuple[TrackedTensor, TrackedTensor] | None,
+    ) -> tuple[TrackedTensor, TrackedTensor]:
         """Track a parameter and its gradient; a new object under the name is a new variable."""
-        variable = self._follow(em, name, PARAMETER, slot, cls, known)
-        is_same = known is not None and variable is known[2]
-        return (*slot, variable, known[3] if is_same else TrackedTensor(name, GRADIENT, cls))
+        variable = self._follow(em, name, PARAMETER, tensor, cls, known[0] if known else None)
+        is_same = known is not None and variable is known[0]
+        return variable, known[1] if known and is_same else TrackedTensor(name, GRADIENT, cls)
 
     def _follow(
-        self, em: Emitter, name: str, role: str, slot: Slot, cls: str | None, known: Any
+        self,
+        em: Emitter,
+        name: str,
+        role: str,
+        tensor: torch.Tensor,
+        cls: str | None,
+        known: TrackedTensor | None,
     ) -> TrackedTensor:
-        tensor = slot[0][slot[1]]
         identity = self.identities.of(tensor)
         self._staggered.register(tensor)
         if role == PARAMETER and not (is_unowned(name) and self.name_of(tensor)):
             if self.name_of(tensor) != name:
                 self.names_version += 1
-            self._by_parameter[id(tensor)] = (weakref.ref(tensor), name, cls)
-        if known is not None and known[2].identity == identity:
-            variable: TrackedTensor = known[2]
-            return variable
+            self._by_parameter.keep(tensor, (weakref.ref(tensor), name, cls))
+        if known is not None and known.identity == identity:
+            return known
         variable = TrackedTensor(name, role, cls)
         variable.bind(identity, tensor)
         stats = self._stats
@@ -158,7 +173,9 @@ class Tracker:
 
     def _record_removed(self, em: Emitter, old: dict[str, Any], now: dict[str, Any]) -> None:
         for name in sorted(set(old) - set(now)):
-            self.detector.write(em, old[name][2], "gone", None)
+            gone = old[name]
+            variable = gone[0] if isinstance(gone, tuple) else gone
+            self.detector.write(em, variable, "gone", None)
 
     def name_of(self, parameter: torch.Tensor) -> str | None:
         """The name of a parameter."""
@@ -174,7 +191,7 @@ class Tracker:
         self, owner: str, optimizer: torch.optim.Optimizer
     ) -> Iterator[tuple[str, torch.Tensor]]:
         """Name and parameter of everything that an optimizer holds."""
-        for group_index, group in enumerate(optimizer.param_groups):
+        for group_index, group in enumerate(groups_of(optimizer)):
             for index, parameter in enumerate(group["params"]):
                 yield self.name_of(parameter) or f"{owner}[{group_index}].{index}", parameter
 
@@ -186,8 +203,8 @@ class Tracker:
         parents = self.modules.parents()
         roots: dict[int, torch.nn.Module] = {}
         for module in list(self.modules.created):
-            own = module._parameters
-            if own and not unknown.isdisjoint(map(id, own.values())):
+            held = table(module, "_parameters")
+            if held and not unknown.isdisjoint(map(id, held.values())):
                 top = self.modules.top(module, parents)
                 roots[id(top)] = top
         for top in sorted(roots.values(), key=lambda m: class_of(m).__name__):
@@ -199,30 +216,31 @@ class Tracker:
 
     def track_unowned(self, em: Emitter, owner: str, optimizer: torch.optim.Optimizer) -> None:
         """Follow what an optimizer holds and no module owns, as a root for each group."""
-        for index, group in enumerate(optimizer.param_groups):
+        for index, group in enumerate(groups_of(optimizer)):
             name = f"{owner}[{index}]"
             unowned = {
                 f"{name}.{place}": tensor
                 for place, tensor in enumerate(group["params"])
-                if is_unowned(self.name_of(tensor) or f"{name}.{place}") and not is_lazy(tensor)
+                if is_unowned(self.name_of(tensor) or f"{name}.{place}")
+                and is_readable(tensor)
+                and not is_lazy(tensor)
             }
             root = self.roots.get(name)
             if root is None and unowned:
                 root = self.roots[name] = TrackedModel(optimizer, name, is_unowned=True)
-            if root is not None and (unowned or root.parameters):
+            if root is not None and (unowned or root.parameters.variables):
                 self._track_unowned(em, root, unowned)
 
     def _track_unowned(
         self, em: Emitter, root: TrackedModel, unowned: dict[str, torch.Tensor]
     ) -> None:
-        old, root.parameters = root.parameters, {}
-        slots: MutableMapping[str, Any] = weakref.WeakValueDictionary(unowned)
-        for name in unowned:
-            found = self._follow_parameter(em, name, (slots, name), None, old.get(name))
-            root.parameters[name] = found
-        root.holders = [{}, slots]
-        root.size = sum(tensor.numel() for tensor in unowned.values())
-        self._record_removed(em, old, root.parameters)
+        old, found = root.parameters.variables, {}
+        for name, tensor in unowned.items():
+            slot: Slot = weakref.ref(tensor), None
+            found[name] = slot, self._follow_parameter(em, name, tensor, None, old.get(name))
+        root.parameters = Slots("_parameters", found)
+        root.size = sum(as_plain(tensor).numel() for tensor in unowned.values())
+        self._record_removed(em, old, found)
 
     def _died(self, root: TrackedModel) -> None:
         if self.on_death is not None and self.roots.get(root.name) is root:
@@ -233,9 +251,15 @@ class Tracker:
         self.scans.forget_optimizer(owner)
         unowned = [name for name in self.roots if name.startswith(f"{owner}[")]
         if unowned:
-            names = {k: v for name in unowned for k, v in self.roots.pop(name).parameters.items()}
+            names = {
+                k: v
+                for name in unowned
+                for k, v in self.roots.pop(name).parameters.variables.items()
+            }
             self._record_removed(em, names, {})
-            self._by_parameter = {i: p for i, p in self._by_parameter.items() if p[1] not in names}
+            for key, known in list(self._by_parameter.table.items()):
+                if known[1] in names:
+                    self._by_parameter.table.pop(key, None)
             self.names_version += 1
 
     def live_roots(self) -> list[TrackedModel]:
@@ -253,7 +277,7 @@ class Tracker:
         """This thread updates parameters: whichever computed their gradients is done with them."""
         if not self.trainers.register() or (here := this_thread()) is None:
             return
-        held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        held = {id(p) for group in groups_of(optimizer) for p in group["params"]}
         for root in list(self.roots.values()):
-            if any(id(holder.get(key)) in held for holder, key, *_ in root.parameters.values()):
+            if not held.isdisjoint(map(id, root.parameters.tensors())):
                 root.thread = here

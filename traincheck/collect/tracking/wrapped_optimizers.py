@@ -11,6 +11,8 @@ from typing import Any
 
 from torch.optim import Optimizer
 
+from traincheck.collect.tensors.reading import groups_of, has_groups, is_a, own
+
 _INNER = ("optimizer", "_optimizer")  # attribute in schedulers and wrappers of frameworks
 _MAX_DEPTH = 3
 
@@ -19,8 +21,9 @@ def layers(given: Any) -> Iterator[Any]:
     """``given``, and the optimizers that it wraps, from the outside in."""
     for _ in range(_MAX_DEPTH + 1):
         yield given
-        inner = next((vars(given)[n] for n in _INNER if n in getattr(given, "__dict__", ())), None)
-        if not isinstance(inner, Optimizer):
+        values = own(given)
+        inner = next((values[n] for n in _INNER if n in values), None)
+        if not is_a(inner, Optimizer):
             break
         given = inner
 
@@ -28,7 +31,7 @@ def layers(given: Any) -> Iterator[Any]:
 def innermost(given: Any) -> Optimizer | None:
     """The optimizer inside schedulers and wrappers; None if there is none."""
     *_, found = layers(given)
-    return found if isinstance(found, Optimizer) and hasattr(found, "param_groups") else None
+    return found if is_a(found, Optimizer) and has_groups(found) else None
 
 
 def owner_of(live: Iterable[tuple[str, Optimizer]], given: Any) -> str | None:
@@ -43,7 +46,7 @@ def owner_of(live: Iterable[tuple[str, Optimizer]], given: Any) -> str | None:
         for name, found in known:
             if found is layer:
                 return name
-    groups = getattr(given, "param_groups", None)
+    groups = groups_of(given) if has_groups(given) else None
     if groups is None:
         return None
-    return next((name for name, found in known if found.param_groups is groups), None)
+    return next((name for name, found in known if groups_of(found) is groups), None)

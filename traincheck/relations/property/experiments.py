@@ -18,7 +18,7 @@ _NEEDS = Needs(kinds=frozenset({"probe"}))
 def _read(experiment: str, seen: str, event: Event) -> Iterable[Reading]:
     if not isinstance(event, ProbeEvent) or event.name != experiment:
         return ()
-    if event.status == Status.NOT_OBSERVABLE:
+    if event.status in (Status.NOT_OBSERVABLE, Status.FAILED):
         return ()
     numbers = {"change": 0.0, "ratio": 1.0, "loss": 0.0, "without": 0.0} | dict(event.numbers)
     text = seen.format_map(numbers)

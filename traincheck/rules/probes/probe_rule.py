@@ -36,7 +36,7 @@ class ProbeRule(BuiltInRule):
     def observe(self, event: Event) -> Sequence[Violation]:
         if not isinstance(event, ProbeEvent) or event.name != self.experiment:
             return []
-        if event.status == Status.NOT_OBSERVABLE:
+        if event.status in (Status.NOT_OBSERVABLE, Status.FAILED):
             return []
         self.triggered += 1
         if event.status != Status.MOVED or not self.is_fault(event):

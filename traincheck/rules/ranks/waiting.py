@@ -15,7 +15,7 @@ from traincheck.schema.marks import Marks
 from traincheck.schema.torch_api import DDP_INIT, Families
 
 # Other marks may be written late, with what was observed in a step that has not ended.
-_GOES_ON = frozenset({Marks.COLLECTIVE_ENTERED, Marks.BACKWARD_ENTERED})
+_GOES_ON = frozenset({Marks.COLLECTIVE_ENTERED, Marks.BACKWARD_ENTERED, Marks.BACKWARD_COMPUTED})
 _MEMBERS = re.compile(r" of ranks ([\d,]+)\Z")
 
 
@@ -29,6 +29,7 @@ class Member:
         entered: number of collectives made so far, by group.
         inside: collectives that were entered and did not return, by stream.
         backward: the backward pass that was entered and did not return.
+        computes: whether its graph is not computed yet, so that the rank waits for nobody in it.
         raised: the last collective or backward pass, if it raised and no call followed.
         exchanges: whether DistributedDataParallel exchanges gradients in its backward passes.
         last: the last event that has a source line.
@@ -43,6 +44,7 @@ class Member:
     entered: dict[str, int] = field(default_factory=dict)
     inside: dict[str, CollectiveEvent] = field(default_factory=dict)
     backward: MarkEvent | None = None
+    computes: bool = False
     raised: CollectiveEvent | CallEvent | None = None
     exchanges: bool = False
     last: Event | None = None
@@ -60,7 +62,7 @@ class Member:
     @property
     def is_waiting(self) -> bool:
         """Whether it is in a call that did not return, or that raised."""
-        return bool(self.inside or self.raised or self.backward)
+        return bool(self.inside or self.raised or (self.backward and not self.computes))
 
     def observe(self, event: Event) -> None:
         """Add one event of this process."""
@@ -94,7 +96,9 @@ class Member:
             self._enter(event)
             self.inside[mark.stream] = event
         elif mark.text == Marks.BACKWARD_ENTERED:
-            self.backward = mark
+            self.backward, self.computes = mark, bool(mark.data.get("tells"))
+        elif mark.text == Marks.BACKWARD_COMPUTED:
+            self.computes = False
         elif mark.text == Marks.ENDED:
             self.ended = mark
 
@@ -102,7 +106,7 @@ class Member:
         if call.api == DDP_INIT:
             self.exchanges = True
         elif Families.BACKWARD in (call.api, call.family) and not call.open:
-            self.backward = None
+            self.backward, self.computes = None, False
             self.raised = call if call.exception and self.exchanges else None
 
 
@@ -146,7 +150,7 @@ def waits(members: Mapping[int, Member], *, is_over: bool) -> Iterator[Wait]:
         events: list[Event] = list(member.inside.values())
         if is_over and member.raised is not None:
             events.append(member.raised)
-        if member.backward is not None and member.exchanges:
+        if member.backward is not None and member.exchanges and not member.computes:
             events.append(member.backward)
         for event in events:
             is_collective = isinstance(event, CollectiveEvent)
@@ -163,7 +167,7 @@ def missing_in(wait: Wait, members: Mapping[int, Member]) -> Sequence[Member]:
     others = [m for rank, m in sorted(members.items()) if rank not in wait.ranks]
     event = wait.event
     if not isinstance(event, CollectiveEvent):
-        return [m for m in others if m.backward is None and m.raised is None]
+        return [m for m in others if (m.backward is None or m.computes) and m.raised is None]
     if event.op in PAIRWISE:
         return [m for m in others if m.rank == event.peer and not m.is_waiting]
     named = _MEMBERS.search(wait.group)

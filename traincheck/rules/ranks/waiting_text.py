@@ -44,6 +44,8 @@ def described(member: Member, wait: Wait) -> tuple[str, str, str, str]:
 
 def _last(member: Member) -> str:
     """The last recorded call of a rank and its line, as the end of a sentence."""
+    if member.backward is not None and member.computes:
+        return f"; it computes gradients in its backward pass{place_of(member.backward)}"
     event = member.last
     if event is None:
         return ""

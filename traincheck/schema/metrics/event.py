@@ -18,10 +18,13 @@ class MetricsEvent(EventBase, frozen=True, kw_only=True, tag="metrics"):
     Attributes:
         names: number -> name, of those that no earlier event of this process has.
         combine: number -> how its values combine over calls and ranks, where it is not "mean":
-            "sum", "max", "min", "last"; "shard" where sums are of one part of a tensor.
+            "sum", "max", "min", "last"; "shard" where sums are of one part of a tensor, "shard/2"
+            where two ranks have a copy of that part.
         sums: for each tensor its number, then count, sum, squares, minimum, maximum, zeros,
-            nonfinite, absolutes, cubes, fourths of its elements; null where it was not taken, and
-            left out at the end.
+            nonfinite, absolutes, cubes, fourths, mean, m2, m3, m4 of its elements; null where it
+            was not taken, and left out at the end. m2 is the sum of squares of the deviations from
+            the mean, m3 and m4 those of third and fourth powers. Older traces have raw sums of
+            powers instead: cubes and fourths.
         values: for each metric its number, its weight and its value; of a mean the weighted sum.
             null stands for NaN, text for infinities.
         skipped: number -> why a tensor was not measured, when this is first seen.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# Sums of one part of a tensor that several ranks hold together.
+# Sums of one part of a tensor that several ranks hold together; "shard/2": two ranks hold it.
 SHARDED = "shard"
 # Of these tensors every data parallel rank has the same; only parts of them are added.
 REPLICATED = frozenset(
@@ -35,6 +35,14 @@ def subject_of(name: str) -> str:
     return name.partition("/")[0]
 
 
-def is_replicated(name: str, combine: str) -> bool:
-    """Whether ranks have equal numbers under this name, so that they are not added."""
-    return combine != SHARDED and subject_of(name).removesuffix("_difference") in REPLICATED
+def sharded(copies: int) -> str:
+    """How sums combine of one part of a tensor, of which so many ranks hold a copy."""
+    return SHARDED if copies == 1 else f"{SHARDED}/{copies}"
+
+
+def copies_of(name: str, combine: str, processes: int) -> int:
+    """How often the elements under this name are among the numbers of so many processes."""
+    how, _, copies = combine.partition("/")
+    if how == SHARDED:
+        return int(copies) if copies.isdecimal() else 1
+    return processes if subject_of(name).removesuffix("_difference") in REPLICATED else 1

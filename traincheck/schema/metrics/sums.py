@@ -1,7 +1,9 @@
 """Sums over the elements of tensors, and the statistics that follow from them.
 
-Sums of micro-batches, calls, ranks and shards add up to those of the whole. Means and norms do not,
-so only sums are stored. Statistics are of the finite elements; ``nonfinite`` counts the others.
+Sums of micro-batches, calls, ranks and shards combine to those of the whole: raw sums are added,
+and sums of powers of deviations from the mean are combined pairwise (Chan, Golub and LeVeque 1979;
+Pebay 2008), which does not cancel where the mean is large against the spread. Statistics are of
+the finite elements; ``nonfinite`` counts the others.
 """
 
 from __future__ import annotations
@@ -25,10 +27,18 @@ COLUMNS = (
     "absolutes",
     "cubes",
     "fourths",
+    "mean",
+    "m2",
+    "m3",
+    "m4",
 )
-COUNT, SUM, SQUARES, MINIMUM, MAXIMUM, ZEROS, NONFINITE, ABSOLUTES, CUBES, FOURTHS = range(
-    len(COLUMNS)
-)
+COUNT, SUM, SQUARES, MINIMUM, MAXIMUM, ZEROS, NONFINITE, ABSOLUTES = range(8)
+CUBES, FOURTHS = 8, 9  # raw sums of powers, which older traces have
+MEAN, M2, M3, M4 = 10, 11, 12, 13  # of deviations from the mean
+_POWERS = {SUM: 1, SQUARES: 2, MINIMUM: 1, MAXIMUM: 1, ABSOLUTES: 1, CUBES: 3, FOURTHS: 4}
+_POWERS |= {MEAN: 1, M2: 2, M3: 3, M4: 4}
+# Mean / std up to which raw sums in single precision give a moment to some 1e-3
+_MOST_RATIO = {M2: 1e2, M3: 1e1, M4: 1e1}
 
 # Numbers in the order of COLUMNS; None: not taken.
 Row: TypeAlias = list["float | int | None"]
@@ -52,7 +62,9 @@ class Statistic:
 
 def merge(into: Row, more: Numbers) -> None:
     """Add the sums of further elements. A column that one of both lacks is lost."""
-    for index, (one, other) in enumerate(zip(into, more)):
+    moments = _combined(into, more)
+    for index in range(MEAN):
+        one, other = into[index], more[index]
         if index not in (MINIMUM, MAXIMUM):
             into[index] = None if one is None or other is None else one + other
             continue
@@ -61,6 +73,66 @@ def merge(into: Row, more: Numbers) -> None:
             into[index] = one if other is None else other
         else:
             into[index] = pick(one, other)
+    into[MEAN:] = moments
+
+
+def _combined(one: Numbers, other: Numbers) -> Row:
+    """Mean and moments of two sets of elements together, by the pairwise formulas."""
+    if not _finite(one) or not _finite(other):
+        return list((one if _finite(one) else other)[MEAN:])
+    if (ours := one[MEAN]) is None or (theirs := other[MEAN]) is None:
+        return [None] * 4
+    a, b = _finite(one), _finite(other)
+    n = a + b
+    d = theirs - ours
+    out: Row = [ours + d * b / n, None, None, None]
+    if (a2 := one[M2]) is not None and (b2 := other[M2]) is not None:
+        out[1] = a2 + b2 + d * d * a * b / n
+        if (a3 := one[M3]) is not None and (b3 := other[M3]) is not None:
+            e = d / n
+            out[2] = a3 + b3 + d * e * e * a * b * (a - b) + 3 * e * (a * b2 - b * a2)
+            if (a4 := one[M4]) is not None and (b4 := other[M4]) is not None:
+                whole = d * e * e * e * a * b * (a * a - a * b + b * b)
+                half = 6 * e * e * (a * a * b2 + b * b * a2)
+                out[3] = a4 + b4 + whole + half + 4 * e * (a * b3 - b * a3)
+    return out
+
+
+def centred(row: Row, shift: float, powers: Sequence[float]) -> None:
+    """Fill in mean and moments of a row.
+
+    Args:
+        row: has the counts.
+        shift: near the mean.
+        powers: sums of the first and of higher powers of the differences to ``shift``.
+    """
+    n, (first, *rest) = _finite(row), powers
+    e = first / n if n else 0.0
+    row[MEAN] = shift + e
+    if rest:
+        row[M2] = max(rest[0] - n * e * e, 0.0)
+    if len(rest) > 1:
+        second, third, fourth = rest
+        row[M3] = third - 3 * e * second + 2 * n * e * e * e
+        row[M4] = max(fourth - 4 * e * third + 6 * e * e * second - 3 * n * e * e * e * e, 0.0)
+
+
+def with_moments(row: Row) -> Row:
+    """The row of an older trace, with those moments that its raw sums determine."""
+    total, squares, n = row[SUM], row[SQUARES], _finite(row)
+    if row[M2] is not None or total is None or squares is None or not n:
+        return row
+    powers = [0.0, squares]
+    if (cubes := row[CUBES]) is not None and (fourths := row[FOURTHS]) is not None:
+        powers += [cubes, fourths]
+    found = list(row)
+    powers[0] = total
+    centred(found, 0.0, powers)
+    for index, ratio in _MOST_RATIO.items():
+        spread = found[M2] or 0.0
+        if spread * ratio * ratio < squares:
+            found[index] = None
+    return found
 
 
 def merged(rows: Iterable[Numbers]) -> Row:
@@ -76,7 +148,7 @@ def divided(row: Numbers, replicas: int) -> Row:
     """The sums of one of several equal tensors, from the sums of all of them."""
     out = list(row)
     for index, number in enumerate(row):
-        if index not in (MINIMUM, MAXIMUM) and number is not None:
+        if index not in (MINIMUM, MAXIMUM, MEAN) and number is not None:
             exact = isinstance(number, int) and number % replicas == 0
             out[index] = number // replicas if exact else number / replicas
     return out
@@ -84,9 +156,8 @@ def divided(row: Numbers, replicas: int) -> Row:
 
 def scaled(row: Numbers, factor: float) -> Row:
     """The sums of the elements times ``factor``, which is positive."""
-    powers = {SUM: 1, SQUARES: 2, MINIMUM: 1, MAXIMUM: 1, ABSOLUTES: 1, CUBES: 3, FOURTHS: 4}
     return [
-        number if number is None or index not in powers else number * factor ** powers[index]
+        number if number is None or index not in _POWERS else number * factor ** _POWERS[index]
         for index, number in enumerate(row)
     ]
 
@@ -108,8 +179,8 @@ def _root(number: float | None) -> float | None:
 
 
 def _variance(row: Numbers) -> float | None:
-    mean, square = _mean_of(SUM)(row), _mean_of(SQUARES)(row)
-    return None if mean is None or square is None else max(square - mean * mean, 0.0)
+    second, count = row[M2], _finite(row)
+    return None if second is None or not count else second / count
 
 
 def _norm(row: Numbers) -> float | None:
@@ -128,21 +199,17 @@ def _share_of_zeros(row: Numbers) -> float | None:
 
 
 def _skewness(row: Numbers) -> float | None:
-    first, second, third = (_mean_of(column)(row) for column in (SUM, SQUARES, CUBES))
-    variance = _variance(row)
-    if first is None or second is None or third is None or not variance:
+    second, third = row[M2], row[M3]
+    if not second or third is None:
         return None
-    return (third - 3 * first * second + 2 * first**3) / math.pow(variance, 1.5)
+    return math.sqrt(_finite(row) / second) * (third / second)
 
 
 def _kurtosis(row: Numbers) -> float | None:
-    first, second, third, fourth = (
-        _mean_of(column)(row) for column in (SUM, SQUARES, CUBES, FOURTHS)
-    )
-    variance = _variance(row)
-    if first is None or second is None or third is None or fourth is None or not variance:
+    second, fourth = row[M2], row[M4]
+    if not second or fourth is None:
         return None
-    return (fourth - 4 * first * third + 6 * first**2 * second - 3 * first**4) / variance**2
+    return _finite(row) * (fourth / second / second)
 
 
 def _needing(*columns: str) -> frozenset[str]:
@@ -156,9 +223,9 @@ STATISTICS = {
     ),
     "norm": Statistic(_needing("squares"), _norm, "L2 norm of all elements"),
     "std": Statistic(
-        _needing("sum", "squares"), lambda r: _root(_variance(r)), "standard deviation, divisor n"
+        _needing("sum", "m2"), lambda r: _root(_variance(r)), "standard deviation, divisor n"
     ),
-    "var": Statistic(_needing("sum", "squares"), _variance, "variance, divisor n"),
+    "var": Statistic(_needing("sum", "m2"), _variance, "variance, divisor n"),
     "min": Statistic(_needing("minimum"), lambda r: r[MINIMUM], "smallest element"),
     "max": Statistic(_needing("maximum"), lambda r: r[MAXIMUM], "largest element"),
     "absmax": Statistic(_needing("minimum", "maximum"), _largest, "largest absolute value"),
@@ -169,11 +236,13 @@ STATISTICS = {
         _needing("sum"), lambda r: r[NONFINITE], "number of elements that are NaN or infinite"
     ),
     "count": Statistic(_needing(), lambda r: r[COUNT], "number of elements"),
-    "skewness": Statistic(_needing("sum", "squares", "cubes"), _skewness, "skewness"),
+    "skewness": Statistic(
+        _needing("sum", "m2", "m3"), _skewness, "skewness; not defined for equal elements"
+    ),
     "kurtosis": Statistic(
-        _needing("sum", "squares", "cubes", "fourths"),
+        _needing("sum", "m2", "m3", "m4"),
         _kurtosis,
-        "kurtosis; 3 for a normal distribution",
+        "kurtosis; 3 for a normal distribution, not defined for equal elements",
     ),
 }
 

@@ -16,8 +16,9 @@ class ProbeEvent(EventBase, frozen=True, kw_only=True, tag="probe"):
     Attributes:
         name: of the experiment, one of `Experiments`.
         model: name of the model that is called first, ``Net``.
-        status: "held"; "moved" if what must not matter did; "not_observable".
-        reason: why it is not observable, as a clause; empty otherwise.
+        status: "held"; "moved" if what must not matter did; "not_observable"; "failed" by a bug in
+            traincheck.
+        reason: why it is not observable, as a clause, or how it failed; empty otherwise.
         numbers: what was measured. Only finite numbers.
         where: path of the first module that shows it, ``Net.head``; empty if none is known.
         place: ``file:line`` of the user's code that shows it; empty if none is known.

@@ -9,6 +9,7 @@ class Status:
     HELD = "held"
     MOVED = "moved"
     NOT_OBSERVABLE = "not_observable"
+    FAILED = "failed"  # by a bug in traincheck
 
 
 class Experiments:

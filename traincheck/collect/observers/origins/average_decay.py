@@ -10,11 +10,11 @@ import weakref
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import torch
-from torch.nn.parameter import is_lazy
 
 from traincheck.collect.observers.base import Hook, Observer, Patcher, leave
 from traincheck.collect.observers.origins.samples import sample
 from traincheck.collect.tensors.device_fingerprint import host
+from traincheck.collect.tensors.reading import is_lazy, tensors_in
 from traincheck.collect.tensors.summarize import dotted
 from traincheck.collect.trace_writer.emitter import Emitter
 from traincheck.collect.trace_writer.marks import write
@@ -126,12 +126,12 @@ def _is_due(step: int) -> bool:
     return step > 0 and step % (_EVERY if step <= _OFTEN else _EVERY * _LATER) == 0
 
 
-def _parameters(module: torch.nn.Module) -> list[torch.nn.Parameter]:
-    return [parameter for parameter in module.parameters() if not is_lazy(parameter)]
+def _parameters(module: torch.nn.Module) -> list[torch.Tensor]:
+    return [parameter for parameter in tensors_in(module) if not is_lazy(parameter)]
 
 
 def _is_held(module: torch.nn.Module, held: set[int]) -> bool:
-    return any(id(parameter) in held for parameter in module.parameters())
+    return any(id(parameter) in held for parameter in tensors_in(module))
 
 
 def _shapes(module: torch.nn.Module) -> _Shapes:

@@ -11,17 +11,24 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
-from torch.nn.parameter import is_lazy
 
 from traincheck.collect.observers.base import Hook, Observer, Patcher, leave
 from traincheck.collect.steps.use_schedule import UseSchedule
 from traincheck.collect.tensors.device_fingerprint import host
 from traincheck.collect.tensors.node_hooks import before_node
 from traincheck.collect.tensors.readable import FLOATS, is_countable
-from traincheck.collect.tensors.reading import unseen
+from traincheck.collect.tensors.reading import (
+    is_a,
+    is_lazy,
+    modules_in,
+    named_modules,
+    table_of,
+    unseen,
+)
 from traincheck.collect.trace_writer.compile_state import is_traced
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
 from traincheck.collect.trace_writer.marks import write
+from traincheck.collect.tracking.naming import ByObject
 from traincheck.schema.claims import Schedule
 from traincheck.schema.observations.origins import EmbeddingRows
 
@@ -71,7 +78,7 @@ class EmbeddingRowObserver(Observer):
         self._step: int | None = None  # the last one that is not observed
         self._lookups: list[_Lookup] = []
         self._earlier: list[_Earlier] = []
-        self._loaded: dict[int, weakref.ref[torch.Tensor]] = {}
+        self._loaded = ByObject[tuple[weakref.ref[torch.Tensor]]]()
 
     def install(self, patcher: Patcher) -> None:
         """Wrap the functions, and write at the ends of steps."""
@@ -123,7 +130,7 @@ class EmbeddingRowObserver(Observer):
             if (
                 isinstance(other, torch.nn.Embedding)
                 and other is not made
-                and "weight" in other._parameters
+                and "weight" in table_of(other, "_parameters")
             ):
                 weight = other.weight
                 if not is_lazy(weight) and weight.dim() == _TABLE:
@@ -134,12 +141,12 @@ class EmbeddingRowObserver(Observer):
     def _load(self, module: torch.nn.Module, state: Any) -> None:
         if not isinstance(module, torch.nn.Module):
             return
-        for path, part in module.named_modules():
-            if not isinstance(part, torch.nn.Embedding) or "weight" not in part._parameters:
+        for path, part in named_modules(module):
+            if not is_a(part, torch.nn.Embedding) or "weight" not in table_of(part, "_parameters"):
                 continue
             name = f"{path}.weight" if path else "weight"
             if not hasattr(state, "keys") or name in state:
-                self._loaded[id(part.weight)] = weakref.ref(part.weight)
+                self._loaded.keep(part.weight, (weakref.ref(part.weight),))
                 self._remember(part.weight)
 
     def _remember(self, weight: torch.Tensor) -> None:
@@ -252,11 +259,11 @@ class EmbeddingRowObserver(Observer):
     def _is_loaded(self, weight: torch.Tensor, name: str) -> bool:
         """Whether a load has set it, also that of a library, which leaves its name."""
         known = self._loaded.get(id(weight))
-        if known is not None and known() is weight:
+        if known is not None and known[0]() is weight:
             return True
         root = self._session.tracker.roots.get(name.partition(".")[0])
         top = None if root is None else root.ref()
-        parts = top.modules() if isinstance(top, torch.nn.Module) else ()
+        parts = modules_in(top) if is_a(top, torch.nn.Module) else ()
         configs = (part.__dict__.get("config") for part in parts)
         return any(getattr(config, "_name_or_path", "") for config in configs)
 

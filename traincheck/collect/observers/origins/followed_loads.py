@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
-from torch.nn.parameter import is_lazy
 
 from traincheck.collect.observers.base import Hook, Observer, Patcher, leave
 from traincheck.collect.observers.origins.samples import distances, sample
-from traincheck.collect.tensors.reading import unseen
+from traincheck.collect.tensors.reading import is_lazy, named_tensors, unseen
 from traincheck.collect.trace_writer.call_site import where
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
 from traincheck.collect.trace_writer.marks import write
+from traincheck.collect.tracking.naming import ByObject
 from traincheck.schema.observations.origins import FollowedValue, LoadFollowed
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class FollowedLoadObserver(Observer):
     def __init__(self, session: Recorder) -> None:
         super().__init__(session)
         self._open: list[_Load] = []
-        self._counts: dict[int, tuple[weakref.ref[torch.nn.Module], int]] = {}
+        self._counts = ByObject[tuple[weakref.ref[torch.nn.Module], int]]()
         self._is_inside = False
 
     def install(self, patcher: Patcher) -> None:
@@ -111,7 +111,7 @@ class FollowedLoadObserver(Observer):
     def _before(self, module: torch.nn.Module) -> _Samples:
         known = self._counts.get(id(module))
         count = known[1] if known is not None and known[0]() is module else 0
-        self._counts[id(module)] = weakref.ref(module), count + 1
+        self._counts.keep(module, (weakref.ref(module), count + 1))
         return {} if count >= _LOADS else _samples(module)
 
     def _after(self, module: torch.nn.Module, before: _Samples) -> None:
@@ -182,7 +182,7 @@ class FollowedLoadObserver(Observer):
 
 def _samples(module: torch.nn.Module) -> _Samples:
     found: _Samples = {}
-    for name, parameter in module.named_parameters():
+    for name, parameter in named_tensors(module):
         if len(found) >= _MOST_PARAMETERS:
             break
         part = None if is_lazy(parameter) else sample(parameter)

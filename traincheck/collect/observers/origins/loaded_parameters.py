@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
-from torch.nn.parameter import is_lazy
 
 from traincheck.collect.observers.base import Hook, Observer, Patcher, leave
 from traincheck.collect.observers.origins.samples import sample
 from traincheck.collect.tensors.device_fingerprint import host
-from traincheck.collect.tensors.reading import unseen
+from traincheck.collect.tensors.reading import is_lazy, named_modules, named_tensors, unseen
 from traincheck.collect.trace_writer.call_site import where
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
 from traincheck.collect.trace_writer.marks import write
+from traincheck.collect.tracking.naming import ByObject
 from traincheck.schema.observations.origins import PartNotLoaded
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class LoadedParameterObserver(Observer):
 
     def __init__(self, session: Recorder) -> None:
         super().__init__(session)
-        self._loaded: dict[int, _Ref] = {}
+        self._loaded = ByObject[tuple[_Ref]]()
         self._open: list[_Partial] = []
         self._updates = 0  # steps with an update since the last load
         self._is_inside = False
@@ -88,11 +88,11 @@ class LoadedParameterObserver(Observer):
     def _note(self, module: torch.nn.Module, state: Any, line: str | None) -> None:
         if not isinstance(state, Mapping):
             return
-        own = dict(module.named_parameters(remove_duplicate=False))
+        own = dict(named_tensors(module, again=True))
         given = {id(parameter) for name, parameter in own.items() if name in state}
         for name, parameter in own.items():
             if name in state:
-                self._loaded[id(parameter)] = weakref.ref(parameter)
+                self._loaded.keep(parameter, (weakref.ref(parameter),))
         missing: dict[str, _Ref] = {
             name: weakref.ref(p) for name, p in own.items() if id(p) not in given
         }
@@ -130,7 +130,7 @@ class LoadedParameterObserver(Observer):
             if parameter is None or is_lazy(parameter) or parameter.requires_grad:
                 continue
             known = self._loaded.get(id(parameter))
-            is_loaded = known is not None and known() is parameter
+            is_loaded = known is not None and known[0]() is parameter
             full = f"{load.path}.{name}"
             if is_loaded or id(parameter) in held or full.startswith(libraries):
                 continue
@@ -145,7 +145,7 @@ class LoadedParameterObserver(Observer):
             return ()
         return tuple(
             f"{root.name}.{part}." if part else f"{root.name}."
-            for part, module in top.named_modules()
+            for part, module in named_modules(top)
             if getattr(module.__dict__.get("config"), "_name_or_path", "")
         )
 

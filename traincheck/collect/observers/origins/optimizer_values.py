@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -9,11 +10,12 @@ import torch
 
 from traincheck.collect.observers.base import Hook, Observer, Patcher, leave
 from traincheck.collect.observers.origins.samples import read_short, sketch
-from traincheck.collect.tensors.reading import unseen
+from traincheck.collect.tensors.reading import as_plain, is_a, state_of, states_of, unseen
 from traincheck.collect.tensors.sketch import Sketcher
 from traincheck.collect.trace_writer.call_site import where
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
 from traincheck.collect.trace_writer.marks import write
+from traincheck.collect.tracking.naming import ByObject
 from traincheck.collect.tracking.wrapped_optimizers import owner_of
 from traincheck.schema.observations.origins import OptimizerValues
 
@@ -46,7 +48,7 @@ class OptimizerValueObserver(Observer):
         super().__init__(session)
         self._sketcher = Sketcher()
         self._taken: list[_Taken] = []
-        self._calls: dict[str, int] = {}
+        self._calls = ByObject[tuple[weakref.ref[torch.optim.Optimizer], int]]()
         self._is_inside = False
 
     def install(self, patcher: Patcher) -> None:
@@ -91,17 +93,19 @@ class OptimizerValueObserver(Observer):
     def _take(self, optimizer: torch.optim.Optimizer, moment: str, line: str | None) -> None:
         session = self._session
         owner = owner_of(session.live.live_optimizers(), optimizer)
-        if owner is None or not optimizer.state:
+        if owner is None or not states_of(optimizer):
             return
-        self._calls[owner] = count = self._calls.get(owner, 0) + 1
+        known = self._calls.get(id(optimizer))
+        count = known[1] + 1 if known is not None and known[0]() is optimizer else 1
+        self._calls.keep(optimizer, (weakref.ref(optimizer), count))
         if moment == "saved" and count > _CALLS and count % _EVERY:
             return
         numbers: _Found = {}
         named = list(session.tracker.named_parameters(owner, optimizer))[:_MOST_PARAMETERS]
         for name, parameter in named:
-            state = optimizer.state.get(parameter)
+            state = state_of(optimizer, parameter)
             for key, value in state.items() if isinstance(state, dict) else ():
-                if isinstance(value, torch.Tensor) and value.dim() and isinstance(key, str):
+                if is_a(value, torch.Tensor) and as_plain(value).dim() and isinstance(key, str):
                     found = sketch(self._sketcher, value)
                     if found is not None:
                         numbers[name, key] = found

@@ -12,6 +12,7 @@ import torch
 
 from traincheck.collect.tensors.device_fingerprint import host
 from traincheck.collect.tensors.readable import FLOATS, is_countable
+from traincheck.collect.tensors.reading import as_plain
 from traincheck.collect.tensors.sketch import Sketcher
 
 ELEMENTS = 4096  # of a sample, at most
@@ -27,6 +28,7 @@ def sample(tensor: torch.Tensor, most: int = ELEMENTS) -> torch.Tensor | None:
         At most ``most`` numbers of the dtype and on the device of the tensor; None if it cannot
         be read.
     """
+    tensor = as_plain(tensor)
     if tensor.dtype not in FLOATS or not is_countable(tensor):
         return None
     tensor = tensor.detach()

@@ -21,6 +21,7 @@ from traincheck.collect.probes.fork import memory_file
 from traincheck.collect.probes.hooks import TensorHooks
 from traincheck.collect.probes.loss import Root
 from traincheck.collect.probes.recomputed import Recomputed
+from traincheck.collect.trace_writer.emitter import hidden
 from traincheck.schema.probes.names import Experiments, Status
 
 ERROR = 0.01  # relative error of a slope that is a fault
@@ -151,6 +152,7 @@ def _float32() -> None:
     torch.set_autocast_enabled("cpu", False)
     original: Any = torch.autocast.__enter__
 
+    @hidden
     def enter(self: Any) -> Any:
         self._enabled = False
         return original(self)

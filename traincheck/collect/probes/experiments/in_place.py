@@ -12,6 +12,7 @@ from traincheck.collect.probes.base import Call, Experiment, Laboratory, Result,
 from traincheck.collect.probes.fork import Outcome
 from traincheck.collect.probes.loss import Root
 from traincheck.collect.probes.tree import leaves
+from traincheck.collect.tensors.reading import modules_in, own
 from traincheck.schema.probes.names import Experiments, Status
 
 TOLERANCE = 1e-6  # of the loss
@@ -24,7 +25,7 @@ class InPlace(Experiment):
     name: ClassVar[str] = Experiments.IN_PLACE
 
     def run(self, call: Call, laboratory: Laboratory) -> Result | None:
-        parts = [part for part in call.module.modules() if getattr(part, "inplace", False) is True]
+        parts = [part for part in modules_in(call.module) if own(part).get("inplace") is True]
         if not parts:
             return None
         moved = _moved(laboratory, parts)

@@ -14,6 +14,8 @@ from traincheck.collect.probes.bench import Bench
 from traincheck.collect.probes.loss import Root
 from traincheck.collect.probes.positions import TOLERANCE, change, first_moved
 from traincheck.collect.probes.tree import leaves, mapped
+from traincheck.collect.tensors.reading import as_plain, modules_in, unseen
+from traincheck.collect.trace_writer.emitter import hidden
 from traincheck.schema.probes.names import Experiments, Status
 
 _SHORTEST = 4
@@ -29,7 +31,7 @@ class LaterTokens(Experiment):
 
     def run(self, call: Call, laboratory: Laboratory) -> Result | None:
         ids = _ids(call)
-        if ids is None or not any(isinstance(p, nn.Embedding) for p in call.module.modules()):
+        if ids is None or not any(isinstance(p, nn.Embedding) for p in modules_in(call.module)):
             return None
         targets = _Targets()
 
@@ -61,8 +63,10 @@ def _ids(call: Call) -> torch.Tensor | None:
     found = None
     for name, value in [*enumerate(call.args), *call.kwargs.items()]:
         for tensor in leaves(value):
-            is_ids = tensor.dtype in (torch.int64, torch.int32) and tensor.dim() == 2
-            is_text = is_ids and tensor.shape[1] >= _SHORTEST and tensor.shape[0] > 1
+            with unseen():
+                plain = as_plain(tensor)
+                is_ids = plain.dtype in (torch.int64, torch.int32) and plain.dim() == 2
+                is_text = is_ids and plain.shape[1] >= _SHORTEST and plain.shape[0] > 1
             if is_text and not any(word in str(name) for word in _OTHERS):
                 found = tensor
     return found
@@ -76,6 +80,7 @@ class _Targets(TorchFunctionMode):
         self.found: list[torch.Tensor] = []
         self.is_on = True
 
+    @hidden
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:

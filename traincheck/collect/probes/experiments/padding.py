@@ -19,6 +19,7 @@ from traincheck.collect.probes.isolation import UnfitError
 from traincheck.collect.probes.operations import Tape
 from traincheck.collect.probes.positions import TOLERANCE, change, first_moved, fixed
 from traincheck.collect.probes.tree import leaves, mapped
+from traincheck.collect.tensors.reading import PLAIN_TYPES, modules_in, undispatched, unseen
 from traincheck.schema.probes.names import Experiments, Status
 
 _SHORTEST = 4
@@ -58,15 +59,16 @@ class Padding(Experiment):
 
 def _has_padding(call: Call) -> bool:
     """Whether an input looks like a mask, or like ids that end with one that is repeated."""
-    with torch._C.DisableTorchFunction(), torch.no_grad():
+    with unseen(), undispatched(), torch.no_grad():
         for tensor in leaves((call.args, call.kwargs)):
-            if _mask(tensor) is not None or _lengths(tensor) is not None:
+            is_plain = type(tensor) in PLAIN_TYPES
+            if is_plain and (_mask(tensor) is not None or _lengths(tensor) is not None):
                 return True
     return False
 
 
 def _measured(call: Call) -> Mapping[str, Any]:
-    if any(isinstance(part, _BY_DESIGN) for part in call.module.modules()):
+    if any(isinstance(part, _BY_DESIGN) for part in modules_in(call.module)):
         raise UnfitError("convolutions and recurrent layers let padding take part")
     batch = Batch.of(call)
     found = _masked(batch)
@@ -240,7 +242,7 @@ def _place_of(
     call: Call, bench: Bench, batch: Batch, ids: torch.Tensor, kept: torch.Tensor
 ) -> dict[str, str]:
     """Where padding enters: its embedding is changed, the mask is that of the padded ids."""
-    embeddings = [part for part in call.module.modules() if isinstance(part, nn.Embedding)]
+    embeddings = [part for part in modules_in(call.module) if isinstance(part, nn.Embedding)]
     changed: list[bool] = [False]
 
     def add(part: nn.Module, args: Any, result: torch.Tensor) -> torch.Tensor | None:

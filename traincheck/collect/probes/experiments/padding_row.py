@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from traincheck.collect.probes.base import Call, Experiment, Laboratory, Result, unobservable
+from traincheck.collect.tensors.reading import is_a, modules_in, own
 from traincheck.schema.probes.names import Experiments, Status
 
 TOLERANCE = 1e-5  # of the loss
@@ -23,7 +24,7 @@ class PaddingRow(Experiment):
     name: ClassVar[str] = Experiments.PADDING_ROW
 
     def run(self, call: Call, laboratory: Laboratory) -> Result | None:
-        found = [part for part in call.module.modules() if _has_row(part)][:_MOST]
+        found = [part for part in modules_in(call.module) if _has_row(part)][:_MOST]
         if not found:
             return None
         outcome = laboratory.replay(lambda: _zero(found))
@@ -38,7 +39,7 @@ class PaddingRow(Experiment):
 
 
 def _has_row(part: nn.Module) -> bool:
-    if not isinstance(part, nn.Embedding) or part.padding_idx is None:
+    if not is_a(part, nn.Embedding) or own(part).get("padding_idx") is None:
         return False
     with torch._C.DisableTorchFunction(), torch.no_grad():
         return bool(part.weight[part.padding_idx].any())
