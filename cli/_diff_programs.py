@@ -138,7 +138,9 @@ def _settings(folder: Path, reference: str | None = None) -> Settings:
 
     common: dict[str, Any] = {"directory": str(folder.absolute()), "run_id": folder.name}
     if reference is None:
-        return Settings(**common, view=DIFF, outputs="all", whole=True, needs=DIFF_NEEDS)
+        return Settings(
+            **common, view=DIFF, outputs="all", whole=True, source=True, needs=DIFF_NEEDS
+        )
     manifest = TraceReader(reference).manifest
     known = dict(manifest.settings) if manifest is not None else {}
     needs = known.pop("needs", None)

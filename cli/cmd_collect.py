@@ -113,6 +113,11 @@ _LEVELS = get_args(Level)
     help="Also make experiments on copies of the process: see traincheck probe.",
 )
 @click.option(
+    "--no-source",
+    is_flag=True,
+    help="Keep no copies of the program's source files in the trace.",
+)
+@click.option(
     "--instrument",
     metavar="PKG",
     multiple=True,
@@ -181,6 +186,7 @@ def collect(ctx: click.Context, /, **options: Any) -> int:
         _settings(config, directory=str(directory.absolute()), run_id=run_id, needs=needs),
         checksums=checksums,
         probe=options["probe"],
+        source=not options["no_source"],
     )
     again = check_command_line(directory, {**options, "invariants": config.invariants})
     if options["check"] or options["halt"]:

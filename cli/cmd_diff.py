@@ -129,11 +129,12 @@ class _WithCommand(click.Command):
 @html_option
 @click.pass_context
 def diff(ctx: click.Context, /, runs: tuple[str, ...], **options: Any) -> int:
-    """Find the first difference between two recorded runs, and its likely cause.
+    """Find the first difference between two recorded runs, its cause, and the code that differs.
 
-    Compares step by step in the order in which one thing causes the next: random generators, batch,
-    forward pass, loss, gradients, optimizer state, parameters, buffers. A run that resumes the
-    other is aligned with it.
+    Compares step by step in the order in which one thing causes the next: settings, random
+    generators, batch, forward pass, loss, gradients, optimizer state, parameters, buffers,
+    evaluation, what is saved. A cause is told only with its proof. A run that resumes the other is
+    aligned with it.
 
     \b
     Examples:

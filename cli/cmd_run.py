@@ -113,6 +113,11 @@ _MAX_TRACE = 100_000_000  # bytes
     help="Also make experiments on copies of the process: see traincheck probe.",
 )
 @click.option(
+    "--no-source",
+    is_flag=True,
+    help="Keep no copies of the program's source files in the trace.",
+)
+@click.option(
     "--live",
     "is_live",
     is_flag=True,
@@ -276,6 +281,7 @@ def _settings(options: dict[str, Any], engine: Engine, *, directory: Path, run_i
         whole="every" in given,
         fold="every" not in given and not options["invariants"],
         probe=options["probe"],
+        source=not options["no_source"],
         **given,
     )
 

@@ -9,12 +9,14 @@ messages and paths.
 
 from __future__ import annotations
 
+import io
 import itertools
 import math
 import os
 import re
+import tokenize
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import xxhash
@@ -46,6 +48,9 @@ _QUERY_KEYS = frozenset({"key", "sig", "signature", "code"})  # of URLs, beside 
 _USER = re.compile(r"([A-Za-z][\w+.\-]*://)[^/\s@]+@")
 _NAMED = re.compile(r"""([\w\-]+)(["']?\s{0,2}[=:]\s{0,2}["']?)([^\s&;,"'#<>{}\[\]()]+)""")
 _BEARER = re.compile(r"\b(Bearer|Basic)\s+[\w.~+/=\-]{6,}", re.IGNORECASE)
+_WORDS = re.compile(r"[\w\-]+")
+_LAYOUT = frozenset({"NL", "NEWLINE", "INDENT", "DEDENT"})  # kinds of tokens
+_GIVES = frozenset({"=", ":", "==", "!="})
 _TOKEN = re.compile(rf"[A-Za-z0-9_\-+=]{{{_LEAST_TOKEN},}}")
 
 
@@ -139,6 +144,48 @@ def command(words: Sequence[str]) -> list[str]:
             found.append(message(word))
         is_value = is_option and not equals
     return found
+
+
+def source(content: bytes) -> bytes:
+    """A source file without what looks like a secret, in its texts and comments.
+
+    Code and line numbers stay, so two versions of a file differ as their code does.
+
+    Raises:
+        ValueError: it is not Python.
+    """
+    try:
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
+        text = io.TextIOWrapper(io.BytesIO(content), encoding).read()
+        if message(text) == text and not any(map(is_secret, set(_WORDS.findall(text)))):
+            return text.encode()  # fifty times as fast as the tokenizer
+        tokens = list(tokenize.generate_tokens(io.StringIO(text).readline))
+    except (SyntaxError, tokenize.TokenError) as error:
+        raise ValueError(str(error)) from error
+    rows = text.split("\n")
+    for token, shown in reversed(list(_masked(tokens))):
+        (first, start), (last, end) = token.start, token.end
+        merged = f"{rows[first - 1][:start]}{shown}{rows[last - 1][end:]}"
+        rows[first - 1 : last] = [merged, *[""] * (last - first)]
+    return "\n".join(rows).encode()
+
+
+def _masked(tokens: Iterable[tokenize.TokenInfo]) -> Iterator[tuple[tokenize.TokenInfo, str]]:
+    """The tokens of a source file that must not be shown, and what is shown instead."""
+    name = sign = ""  # the two tokens before
+    for token in tokens:
+        kind, text = tokenize.tok_name[token.type], token.string
+        if kind in _LAYOUT:
+            continue
+        gives = sign in _GIVES or (sign == "," and name[:1] in "'\"")
+        if kind in ("STRING", "NUMBER") and gives and is_secret(name.strip("'\"")):
+            yield token, repr(MASK)
+        elif kind in ("STRING", "COMMENT", "FSTRING_MIDDLE"):
+            shown = message(text)
+            if shown != text:
+                yield token, shown.replace("\n", " ")
+        if text != "]":  # settings["password"] = "..."
+            name, sign = sign, text
 
 
 _names: dict[str, bool] = {}

@@ -203,7 +203,7 @@ class BatchEvent(EventBase, frozen=True, kw_only=True, tag="batch"):
             ``set_epoch``; None where it knows of none.
         workers: number of worker processes.
         weights: how many a weighted sampler has; 0 for others.
-        dataset_size: how many samples the dataset of a weighted sampler has.
+        dataset_size: how many samples the dataset of a random or weighted sampler has.
         indices: the first of what the sampler drew for this batch, indices into the dataset; empty
             if it draws none.
         drawn: how many it drew; 0 if not known.
@@ -318,8 +318,8 @@ class CheckpointEvent(EventBase, frozen=True, kw_only=True, tag="checkpoint"):
         is_stale: whether such a state was written to between state_dict() and its load; None if
             unknown.
         untied: names that shared one tensor before a load and do not after it.
-        values: fingerprints of the parameters of a model after a load, by name; of the first ones
-            where there are very many.
+        values: fingerprints of the parameters of a model after a load, by name; of a save, in the
+            view "diff", of all tensors in it. Of the first ones where there are very many.
         parts: of a file, its first keys: ``{"kind": "optimizer", "params": 4, "lr": [0.1]}``; kind
             is model, optimizer, scheduler, scaler or rng; of the state of an optimizer, scheduler
             or scaler itself its kind is the key.

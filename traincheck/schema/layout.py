@@ -17,6 +17,7 @@ FOLLOWED = "followed"  # empty; a process has imported torch and is recorded
 HALTED = "halted"  # empty; traincheck stopped the program because of --halt
 PROBED = "probed"  # empty; a process has made its last planned experiment
 PROFILED = "profiled"  # empty; a process has written its last profiled step
+SOURCES = "sources"  # a folder: copies of the source files that ran
 CHECKED = "checked.json"  # what a live check has found so far: live/checked.py
 _EVENT_FILE = re.compile(r"events-r(\d+)-(p\d+-t\d+)\.jsonl\Z")
 

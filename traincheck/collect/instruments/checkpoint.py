@@ -6,7 +6,7 @@ import itertools
 import sys
 import types
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from os import PathLike, fsdecode
 from typing import Any, TypeAlias
 
@@ -31,6 +31,7 @@ from traincheck.schema.layout import LARGEST_WHOLE
 
 _MAX_KEYS = 20
 _MAX_VALUES = 4096
+_MAX_DEPTH = 5  # of nested dicts in a file
 _OPTIMIZER = frozenset({"state", "param_groups"})  # keys of the states that torch makes
 _SCHEDULER = "last_epoch"
 _SCALER = frozenset({"scale", "growth_factor", "backoff_factor"})
@@ -105,7 +106,7 @@ class Checkpoint(Instrument):
                 self.replace(module, name, self._wrap_save)
 
     def _wrap_save(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        session, recorded = self.session, self._wrap(original, _describe_save)
+        session, recorded = self.session, self._wrap(original, self._describe_save)
 
         def save(*args: Any, **kwargs: Any) -> Any:
             em = session.local.em
@@ -167,6 +168,16 @@ class Checkpoint(Instrument):
         em.event("checkpoint", {key: value for key, value in fields.items() if value is not None})
         if fields["op"] == "save":  # a halted process writes no more, and the report names the file
             em.flush()
+
+    def _describe_save(
+        self, before: _Before, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
+    ) -> dict[str, Any]:
+        fields = _describe_save(before, args, kwargs, result)
+        if self.session.compared is not None:
+            state = _saved(args, kwargs)
+            found = itertools.islice(_tensors_in("", state), _MAX_VALUES)
+            fields["values"] = {name: fingerprint(tensor) for name, tensor in found}
+        return fields
 
     def _describe_module(
         self, before: _Before, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
@@ -260,8 +271,28 @@ def _describe_save(
     path = args[1] if len(args) > 1 else next((kwargs[k] for k in _PATHS if k in kwargs), None)
     if not isinstance(path, (str, PathLike)):  # an open file, or an object that writes several
         path = getattr(path, "name", None) or getattr(path, "path", None)
-    state = args[0] if args else kwargs.get("obj", kwargs.get("state_dict"))
-    return _describe_file("save", state, path)
+    return _describe_file("save", _saved(args, kwargs), path)
+
+
+def _saved(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """The object that is saved."""
+    return args[0] if args else kwargs.get("obj", kwargs.get("state_dict"))
+
+
+def _tensors_in(name: str, value: Any, depth: int = 0) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors of the host in nested dicts and lists, by their keys."""
+    if is_a(value, torch.Tensor):
+        if as_plain(value).is_cpu and not is_lazy(value):
+            yield name, value
+    elif depth < _MAX_DEPTH:
+        pairs: Iterable[tuple[Any, Any]] = ()
+        if isinstance(value, dict):
+            pairs = list(dict.items(value))
+        elif type(value) in (list, tuple):
+            pairs = enumerate(value)
+        for key, item in pairs:
+            part = masking.key(str(key)) if type(key) in (str, int) else "?"
+            yield from _tensors_in(f"{name}.{part}" if name else part, item, depth + 1)
 
 
 def _describe_load(

@@ -278,15 +278,17 @@ def _head(
         fields["sampler_epoch"] = order
     if loader is not None and loader.num_workers:
         fields["workers"] = loader.num_workers
-    if loader is not None and type(loader.sampler) is data.WeightedRandomSampler:
+    if loader is not None and type(loader.sampler) in _DRAWING:
         try:
             fields["dataset_size"] = len(loader.dataset)  # type: ignore[arg-type]
-            fields["weights"] = len(loader.sampler.weights)
+            if type(loader.sampler) is data.WeightedRandomSampler:
+                fields["weights"] = len(loader.sampler.weights)
         except TypeError as error:  # a dataset may not know its number of samples
             give_back(error)
     return orjson.dumps(fields)[1:-1]
 
 
+_DRAWING = (data.RandomSampler, data.WeightedRandomSampler)
 # An iterator from before the start of the recording.
 _UNKNOWN = ("loader", _head("loader", 0), True)
 

@@ -27,7 +27,7 @@ from traincheck.collect.trace_writer.emitter import Emitter
 from traincheck.collect.tracking.tracker import Tracker
 from traincheck.handlers import give_back
 from traincheck.schema.claims import without_sampling
-from traincheck.schema.torch_api import MODAL, MULTI_HEAD
+from traincheck.schema.torch_api import MODAL, MULTI_HEAD, losses
 
 # Argument names of the C functions that have no Python signature.
 _C_SIGNATURES = {
@@ -98,6 +98,7 @@ DEFAULT_TENSOR = (
     "log_softmax",
 )
 
+_LOSSES = losses()
 # Functions of the dispatch, not of the computation.
 _PLUMBING = (
     "has_torch_function",
@@ -202,7 +203,7 @@ class Functional(Instrument):
                 self.session,
                 skip_inner=skip_inner,
                 is_rare=is_rare,
-                argument=_argument(numbers, api),
+                argument=_argument(numbers, api) or self._compared(api),
                 outcome=outcome,
                 sampled=sampled,
             ),
@@ -210,6 +211,13 @@ class Functional(Instrument):
             is_rare=is_rare,
             skip_inner=skip_inner,
         )
+
+    def _compared(self, api: str) -> Callable[[Emitter], Callable[[Any], bytes]] | None:
+        """The encoder of the arguments of a loss function, for the comparison of runs."""
+        compared = self.session.compared
+        if compared is None or api not in _LOSSES:
+            return None
+        return lambda em: functools.partial(compared.given, em)
 
     def _below(self, api: str, f: Callable[..., Any], *, hides: bool) -> Callable[..., Any]:
         """The function that a replacement calls."""

@@ -54,7 +54,9 @@ class Optimizers(Instrument):
         self._dead: deque[tuple[str, int]] = deque()  # id of ours and of the object
         # What records begin with, by optimizer, identity of its class, and method
         self._heads: dict[tuple[str | None, int, str], bytes] = {}
-        self._groups = OptimizerGroups(self.session.tracker)
+        self._groups = OptimizerGroups(
+            self.session.tracker, is_exact=self.session.compared is not None
+        )
         self._trained: dict[str, tuple[tuple[int, int], frozenset[str]]] = {}
         self._stepping: set[int] = set()
         self._update_hook: UpdateHook | None = None  # once somebody looks

@@ -55,6 +55,7 @@ class Settings:
     monitor: the metrics of a monitored run, as `MonitorView.to_json` gives them; None for none.
     profile: the first step whose layers are profiled, and the number of such steps; None: none.
     probe: whether experiments are made on copies of the process.
+    source: whether the source files of the program are copied into the trace.
     package: folder of the traincheck that launched the run, for interpreters that lack it.
     """
 
@@ -74,6 +75,7 @@ class Settings:
     monitor: Mapping[str, Any] | None = None
     profile: tuple[int, int] | None = None
     probe: bool = False
+    source: bool = False
     package: str = _PACKAGE
 
     @property
@@ -114,6 +116,7 @@ class Settings:
             **({} if self.monitor is None else {"monitor": self.monitor}),
             **({} if self.profile is None else {"profile": list(self.profile)}),
             **({"probe": True} if self.probe else {}),
+            **({"source": True} if self.source else {}),
         }
 
 

@@ -23,6 +23,7 @@ from traincheck.collect.observers.origins.loaded_parameters import LoadedParamet
 from traincheck.collect.observers.origins.optimizer_values import OptimizerValueObserver
 from traincheck.collect.observers.overwritten_rates import OverwrittenRateObserver
 from traincheck.collect.observers.process_facts import ProcessFactsObserver
+from traincheck.collect.observers.program_sources import ProgramSourceObserver
 from traincheck.collect.observers.recomputation import RecomputationObserver
 from traincheck.collect.observers.replicas import ReplicaObserver
 from traincheck.collect.observers.stale_gradients import StaleGradientObserver
@@ -41,6 +42,7 @@ OBSERVERS: tuple[type[Observer], ...] = (
     RecomputationObserver,
     LossTermObserver,
     ProcessFactsObserver,
+    ProgramSourceObserver,
     ReplicaObserver,
     FollowedLoadObserver,
     EmbeddingRowObserver,

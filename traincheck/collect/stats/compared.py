@@ -84,6 +84,10 @@ class Compared:
         """`encode` of what a backward pass begins with, with fingerprints."""
         return self._told(em, "loss", f"loss#{self.digests.number('loss')}", value)
 
+    def given(self, em: Emitter, value: Any) -> bytes:
+        """`encode` of an argument of a loss function, with fingerprints."""
+        return self._told(em, None, "", value)
+
     def argument(self, em: Emitter, name: str, value: Any, text: bytes) -> bytes:
         """The text of an argument of an outermost module, with the fingerprint of a tensor."""
         if not issubclass(type(value), torch.Tensor) or not text.endswith(b"}"):

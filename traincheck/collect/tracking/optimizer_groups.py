@@ -56,13 +56,19 @@ class _KnownGroup:
 class OptimizerGroups:
     """Follows the groups of all optimizers of a process.
 
+    Args:
+        tracker: of the process.
+        is_exact: whether numbers that a schedule may change in each step are followed, too, such as
+            a momentum; the learning rate never is.
+
     Attributes:
         loose: optimizers that hold tensors of no model -> whether there was no gradient at all at
             the last step.
     """
 
-    def __init__(self, tracker: Tracker) -> None:
+    def __init__(self, tracker: Tracker, *, is_exact: bool = False) -> None:
         self._tracker = tracker
+        self._is_exact = is_exact
         self._signatures: dict[str, Any] = {}
         self._known: dict[str, tuple[int, list[_KnownGroup]]] = {}
         self.loose: dict[str, bool] = {}
@@ -114,6 +120,9 @@ class OptimizerGroups:
         em.event("optimizer", fields)
         self._signatures[owner] = self._signature(owner, optimizer)
 
+    def _follows(self, key: str) -> bool:
+        return self._is_exact and key not in ("lr", "initial_lr")
+
     def _signature(self, owner: str, optimizer: Optimizer) -> Any:
         tracker = self._tracker
         return [
@@ -122,7 +131,7 @@ class OptimizerGroups:
                 [
                     (key, value)
                     for key, value in group.items()
-                    if _is_plain(value) and type(value) is not float
+                    if _is_plain(value) and (type(value) is not float or self._follows(key))
                 ],
             )
             for group in groups_of(optimizer)

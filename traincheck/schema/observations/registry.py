@@ -41,6 +41,7 @@ from traincheck.schema.observations.origins import (
 from traincheck.schema.observations.process_facts import ProcessFacts
 from traincheck.schema.observations.recomputation import Recomputation
 from traincheck.schema.observations.replicas import ParameterPlacement, ReplicaValues
+from traincheck.schema.observations.sources import Sources
 from traincheck.schema.observations.worker_rng import WorkerRng
 
 OBSERVATIONS: tuple[type[Observation], ...] = (
@@ -65,6 +66,7 @@ OBSERVATIONS: tuple[type[Observation], ...] = (
     LossSums,
     LabelPositions,
     ProcessFacts,
+    Sources,
     ParameterPlacement,
     ReplicaValues,
     LoadFollowed,
