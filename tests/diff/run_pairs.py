@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import xxhash
 
 from tests.builders import ADAM, BN_BUFFERS, MLP_BN, TraceBuilder
 from traincheck.diff.difference import Difference
@@ -15,10 +16,14 @@ from traincheck.schema.events import (
     BatchEvent,
     CallEvent,
     Event,
+    MarkEvent,
     RngEvent,
     StateEvent,
     StepEvent,
 )
+from traincheck.schema.layout import SOURCES
+from traincheck.schema.observations.process_facts import ProcessFacts
+from traincheck.schema.observations.sources import Sources
 from traincheck.schema.torch_api import Families
 from traincheck.store.manifest import Manifest
 from traincheck.store.writer import TraceWriter
@@ -44,7 +49,8 @@ def telling(events: Iterable[Event]) -> list[Event]:
         elif isinstance(event, BatchEvent):
             first = 3 * (event.step or 0)
             rows = [f"{first + row:016x}" for row in range(3)]
-            told.append(event.replace(indices=(first, first + 1, first + 2), drawn=3, samples=rows))
+            order = (first, first + 1, first + 2)
+            told.append(event.replace(indices=order, drawn=3, samples=rows, dataset_size=100))
         elif isinstance(event, StateEvent) and event.role in ("parameter", "gradient"):
             assert event.summary is not None or event.change == "cleared"
             if event.summary is None:
@@ -58,6 +64,45 @@ def telling(events: Iterable[Event]) -> list[Event]:
         else:
             told.append(event)
     return numbered(told)
+
+
+def whole(events: Iterable[Event], **facts: Any) -> list[Event]:
+    """The events as the view "diff" has them: states at all moments, and facts of the process.
+
+    The loading of each batch draws from the generator of torch, and so does each forward pass.
+    """
+    made: list[Event] = []
+    for event in events:
+        if isinstance(event, RngEvent) and event.change == "state" and not event.moment:
+            made.append(event.replace(moment="step"))
+            continue
+        if isinstance(event, BatchEvent):
+            if event.step == 0:
+                made.append(_state(event, "loader", "a"))
+            made += [event, _state(event, "forward", f"b{event.step}")]
+            continue
+        made.append(event)
+        if isinstance(event, MarkEvent) and event.text == "process":
+            data = ProcessFacts(threads=1, versions={"torch": "2.13.0"}).data() | facts
+            made.append(MarkEvent(*event.header, text=ProcessFacts.text, data=data))
+    return numbered(made)
+
+
+def _state(event: Event, moment: str, text: str) -> RngEvent:
+    fingerprint = f"xxh3:{text:0>32}"
+    return RngEvent(*event.header, source="torch", fingerprint=fingerprint, moment=moment)
+
+
+def with_code(folder: Path, events: Iterable[Event], code: str) -> list[Event]:
+    """The events of a program with this code, of which the run directory keeps a copy."""
+    content = code.encode()
+    name = f"{xxhash.xxh3_64_hexdigest(content)}.py"
+    (folder / SOURCES).mkdir(parents=True)
+    (folder / SOURCES / name).write_bytes(content)
+    script = "/home/me/train.py"
+    first, *rest = events
+    mark = MarkEvent(*first.header, text=Sources.text, data=Sources(script, {script: name}).data())
+    return numbered([first, mark, *rest])
 
 
 def numbered(events: Iterable[Event]) -> list[Event]:
@@ -100,6 +145,13 @@ def state(role: str, step: int, name: str = "Net.fc1.weight") -> Choose:
     return lambda event: chosen(event) and event.summary is not None and event.change != "new"
 
 
+def with_event(events: list[Event], before: Choose, kind: type, **fields: Any) -> list[Event]:
+    """The run, with one event more before the chosen one."""
+    place = next(number for number, event in enumerate(events) if before(event))
+    made = kind(*events[place].header, **fields)
+    return numbered([*events[:place], made, *events[place:]])
+
+
 def new_value(events: Iterable[Event], choose: Choose, norm: float = 2.0) -> list[Event]:
     """The events; the chosen variable has another content."""
     summary = next(event.summary for event in events if choose(event))  # type: ignore[union-attr]
@@ -126,8 +178,12 @@ def compare(tmp_path: Path) -> Compare:
         number += 1
         folder = tmp_path / str(number)
         folder.mkdir()
-        facts = [options.pop(name, {}) for name in ("manifest_a", "manifest_b")]
-        first = write(folder / "a", a, **facts[0])
-        return diff(first, write(folder / "b", b, **facts[1]), **options)
+        paths = []
+        for side, events in (("a", a), ("b", b)):
+            facts, code = options.pop(f"manifest_{side}", {}), options.pop(f"code_{side}", None)
+            if code is not None:
+                events = with_code(folder / side, events, code)  # noqa: PLW2901
+            paths.append(write(folder / side, events, **facts))
+        return diff(*paths, **options)
 
     return run

@@ -100,7 +100,7 @@ EXPECTED = {
         is_within=True,
     ),
     "schedule_not_restored": Case(
-        step=8, phase="optimizer_state", name="opt0.lr", cause="schedule-not-restored"
+        step=8, phase="settings", name="SGD.lr", cause="schedule-not-restored"
     ),
     "nudged_weight": Case(
         step=3, phase="parameter", name="Net.head.weight", cause="written-outside"
@@ -138,7 +138,9 @@ def record_here(script: Path, words: list[str], made: Path, case: Case) -> Path:
     view: dict[str, Any] = (
         {"view": "diff", "outputs": "all", "needs": DIFF_NEEDS} if case.view else {}
     )
-    settings = Settings(directory=str(made), run_id=made.name, whole=bool(view), **view)
+    settings = Settings(
+        directory=str(made), run_id=made.name, whole=bool(view), source=True, **view
+    )
     command = [sys.executable, str(script), *words]
     threads = torch.get_num_threads()
     manifest = run_manifest.started(settings, command, os.environ)

@@ -17,6 +17,7 @@ from tests.diff.run_pairs import (
     output,
     state,
     training,
+    whole,
     without,
     write,
 )
@@ -75,7 +76,12 @@ Change = Callable[[list[Event]], list[Event]]
 SEED = {"seed": 1, "fingerprint": "xxh3:" + "1" * 32}
 BACKWARD = of("call", 3, api=Families.BACKWARD)
 BROKEN: dict[str, tuple[str, Change]] = {
-    "rng": ("torch generator", lambda a: edited(a, of("rng", 0, change="seed"), **SEED)),
+    "rng": (
+        "torch generator",
+        lambda a: edited(
+            edited(a, of("rng", 0, change="seed"), **SEED), of("batch", 0), indices=(7, 8, 9)
+        ),
+    ),
     "batch": ("loader0", lambda a: edited(a, of("batch", 3), indices=(7, 8, 9))),
     "forward": ("Net.fc2", lambda a: edited(a, call_of(3), result=output("other"))),
     "loss": ("loss of backward()", lambda a: edited(a, BACKWARD, args={"tensors": [OTHER_LOSS]})),
@@ -89,7 +95,7 @@ BROKEN: dict[str, tuple[str, Change]] = {
 @pytest.mark.parametrize("phase", BROKEN)
 def test_each_phase_is_found(compare: Compare, phase: str) -> None:
     name, change = BROKEN[phase]
-    found = compare(training(), change(training()))
+    found = compare(whole(training()), change(whole(training())))
     assert found.exit_status == 1
     assert found.first is not None
     assert (found.first.phase, found.first.name) == (phase, name)
@@ -116,19 +122,31 @@ def test_the_earliest_step_comes_before_an_earlier_phase(compare: Compare) -> No
     assert (found.after, found.alike_after) == (2, 1)
 
 
-def test_a_generator_that_nothing_depends_on_is_a_note(compare: Compare) -> None:
-    b = edited(training(), of("rng", 2, change="state"), fingerprint="xxh3:" + "f" * 32)
-    found = compare(training(), b)
+OTHER_STATE = {"fingerprint": "xxh3:" + "f" * 32}
+
+
+def test_a_generator_that_nothing_depends_on_is_an_unused_one(compare: Compare) -> None:
+    """A state that differs, and from which the program draws, but nothing that is compared."""
+    a = whole(training())
+    found = compare(a, edited(a, of("rng", 2, moment="step"), **OTHER_STATE))
     assert found.same
-    assert any("torch generator" in note and "step 3" in note for note in found.notes)
+    assert not found.notes
 
 
 def test_a_generator_that_samples_depend_on_is_first(compare: Compare) -> None:
-    b = edited(training(), of("rng", 1, change="state"), fingerprint="xxh3:" + "f" * 32)
-    b = edited(b, of("batch", 4), indices=(7, 8, 9))
-    found = compare(training(), b)
+    b = edited(whole(training()), of("rng", 1, moment="step"), **OTHER_STATE)
+    b = edited(b, of("batch", 2), indices=(7, 8, 9))
+    found = compare(whole(training()), b)
     assert found.first is not None
     assert (found.first.phase, found.first.step) == ("rng", 2)
+
+
+def test_a_generator_whose_state_is_the_same_again_is_not_first(compare: Compare) -> None:
+    b = edited(whole(training()), of("rng", 1, moment="step"), **OTHER_STATE)
+    b = edited(b, of("batch", 4), indices=(7, 8, 9))
+    found = compare(whole(training()), b)
+    assert found.first is not None
+    assert (found.first.phase, found.first.step) == ("batch", 4)
 
 
 def test_a_generator_is_not_first_where_only_a_parameter_differs(compare: Compare) -> None:
@@ -156,9 +174,16 @@ def test_a_call_more_without_an_effect_is_a_note(compare: Compare) -> None:
 
 
 def test_a_call_more_with_an_effect_is_first(compare: Compare) -> None:
-    found = compare(training(), new_value(inserted(training(), 3), state("gradient", 3)))
+    b = edited(inserted(training(), 3), BACKWARD, args={"tensors": [OTHER_LOSS]})
+    found = compare(training(), b)
     assert found.first is not None
     assert (found.first.phase, found.first.name) == ("forward", "relu")
+
+
+def test_a_call_more_does_not_hide_what_follows(compare: Compare) -> None:
+    found = compare(training(), new_value(inserted(training(), 3), state("gradient", 3)))
+    assert found.first is not None
+    assert (found.first.phase, found.first.name) == ("gradient", "Net.fc1.weight")
 
 
 def test_calls_after_an_inserted_one_are_still_aligned(compare: Compare) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from traincheck.diff.items import Item
 from traincheck.diff.phases import Phase
-from traincheck.diff.values import Answer, compare_values
+from traincheck.diff.values import Answer, Comparison, compare_values
 from traincheck.schema.events import BatchEvent
 
 
@@ -35,11 +35,11 @@ def compare_batches(a: Sequence[BatchEvent], b: Sequence[BatchEvent]) -> BatchIt
         return found
     for number, (one, other) in enumerate(zip(a, b, strict=True)):
         found.compared += 1
-        what, answer = _compare_one(one, other)
-        if answer is Answer.UNKNOWN:
+        result = _compare_one(one, other)
+        if result.answer is Answer.UNKNOWN:
             found.unknown += 1
-        elif answer is Answer.DIFFERENT:
-            found.items.append(_item(one, other, what, number))
+        elif result.answer is Answer.DIFFERENT:
+            found.items.append(_item(one, other, result, number))
     return found
 
 
@@ -68,21 +68,38 @@ def _compare_numbers(a: Sequence[BatchEvent], b: Sequence[BatchEvent], found: Ba
     )  # fmt: skip
 
 
-def _compare_one(a: BatchEvent, b: BatchEvent) -> tuple[str, Answer]:
+def _compare_one(a: BatchEvent, b: BatchEvent) -> Comparison:
+    """The first thing that two batches have differently; the leaves by name."""
     if a.indices and b.indices and (list(a.indices) != list(b.indices) or a.drawn != b.drawn):
-        return "indices", Answer.DIFFERENT
-    if a.samples and b.samples and list(a.samples) != list(b.samples):
-        return "rows", Answer.DIFFERENT
+        return Comparison(Answer.DIFFERENT, "indices")
+    if len(a.leaves) == len(b.leaves) and a.leaves.keys() != b.leaves.keys():
+        pairs = [(x, y) for x, y in zip(a.leaves, b.leaves, strict=True) if x != y]
+        return Comparison(Answer.DIFFERENT, "key", a=pairs[0][0], b=pairs[0][1])
     result = compare_values(dict(a.leaves), dict(b.leaves))
+    if result.answer is Answer.DIFFERENT and result.what == "bits":
+        return replace(result, what="rows", leaf=differing_leaves(a, b))
     if result.answer is Answer.UNKNOWN and a.samples and b.samples:
-        return "", Answer.SAME
-    return ("rows" if result.what == "bits" else "leaves"), result.answer
+        same = list(a.samples) == list(b.samples)
+        return Comparison(Answer.SAME) if same else Comparison(Answer.DIFFERENT, "rows")
+    return result
 
 
-def _item(a: BatchEvent, b: BatchEvent, what: str, number: int) -> Item:
+def differing_leaves(a: BatchEvent, b: BatchEvent) -> str:
+    """The names of the leaves with another content, if others are alike; else ""."""
+    differ = [
+        name
+        for name, leaf in a.leaves.items()
+        if compare_values(leaf, b.leaves.get(name)).answer is Answer.DIFFERENT
+    ]
+    return ", ".join(differ) if len(differ) < len(a.leaves) else ""
+
+
+def _item(a: BatchEvent, b: BatchEvent, found: Comparison, number: int) -> Item:
     return Item(
-        phase=Phase.BATCH, name=a.loader, what=what, a=a, b=b, index=number, position=(0, number)
-    )
+        phase=Phase.BATCH, name=a.loader, what=found.what, leaf=found.leaf, a=a, b=b, index=number,
+        position=(0, number),
+        note=found.a or found.b or "" if found.what == "key" else "",
+    )  # fmt: skip
 
 
 def _size(batch: BatchEvent) -> int | None:

@@ -167,9 +167,10 @@ def _compare_pair(
             if bool(piece) is call_is_backward(a):  # a backward is known by what it is given
                 (found.compared if is_known else found.unknown)[phase] += 1
             continue
-        mine, yours = msgspec.json.decode(x), msgspec.json.decode(y)
+        mine, yours, leaf = result.a, result.b, result.leaf
         if piece:
-            mine, yours, note = _argument(mine, yours)
+            leaf = ""
+            mine, yours, note = _argument(msgspec.json.decode(x), msgspec.json.decode(y))
             if call_is_backward(a):
                 note = ""
             elif phase is Phase.LOSS and note in ("input", "0"):
@@ -181,6 +182,7 @@ def _compare_pair(
         start = -1 if piece and a.root else place[1]
         found.items.append(
             Item(phase=phase, name=f"{name} ({note})" if note else name, what=result.what,
+                 leaf=leaf,
                  a=mine, b=yours, index=index, position=(place[0], start), gaps=result.gaps,
                  is_sized=numbers_alike(mine, yours), note=note and "argument", where=where,
                  call=a)
@@ -203,15 +205,13 @@ def _argument(a: dict[str, object], b: dict[str, object]) -> tuple[object, objec
 
 
 def _within_backward(calls: Sequence[CallRecord]) -> set[int]:
-    """Spans of the module calls inside a backward pass, which recompute a forward."""
-    inside = {call.span for call in calls if call.api == Families.BACKWARD}
-    if not inside:
-        return set()
-    own = set(inside)
-    for call in reversed(calls):  # parents end after their children
-        if call.parent in inside:
+    """Spans of the calls inside a backward pass: they recompute a forward, or go back in it."""
+    outer = {call.span for call in calls if call.api == Families.BACKWARD}
+    inside: set[int] = set()
+    for call in reversed(calls) if outer else ():  # parents end after their children
+        if call.parent in outer or call.parent in inside:
             inside.add(call.span)
-    return inside - own
+    return inside
 
 
 def _name(call: CallRecord, owners: dict[int, str | None]) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import PurePath
 from typing import Literal
 
 import msgspec
@@ -12,6 +14,8 @@ import msgspec
 from traincheck.diff.batches import compare_batches
 from traincheck.diff.calls import (
     FORWARD,
+    LOSS,
+    call_is_backward,
     compare_calls,
     is_control,
     kept_calls,
@@ -21,7 +25,8 @@ from traincheck.diff.calls import (
 from traincheck.diff.items import Item
 from traincheck.diff.names import Names
 from traincheck.diff.phases import Phase
-from traincheck.diff.state import PHASE_OF, RunState, Variable, settings_of
+from traincheck.diff.settings import compare_settings
+from traincheck.diff.state import PHASE_OF, RunState, Variable
 from traincheck.diff.steps import StepView
 from traincheck.diff.values import (
     NULL,
@@ -31,11 +36,12 @@ from traincheck.diff.values import (
     is_telling,
     numbers_alike,
 )
-from traincheck.schema.events import RngEvent
+from traincheck.schema.events import BatchEvent, CheckpointEvent, RngEvent
 from traincheck.schema.torch_api import Families
 
-# Places in the causal order of a step; calls.py has those of forward and loss.
-_RNG, _OPENING, _BATCH, _RNG_AFTER, _GRADIENT, _SETTINGS = 0, 1, 4, 5, 8, 9
+# Places in the causal order of a step; settings.py and calls.py have those of their items.
+_RNG, _OPENING, _BATCH, _RNG_AFTER, _GRADIENT = 0, 1, 4, 5, 8
+_EVALUATION, _SAVED = 13, 14
 _OPENING_ORDER = {"parameter": 0, "optimizer_state": 1, "buffer": 2}
 _ORDER = {"optimizer_state": 10, "parameter": 11, "buffer": 12}
 
@@ -48,6 +54,8 @@ class StepResult:
         step: number of the step in A and in B.
         items: what differs, the first cause first.
         compared, unknown: by phase, how many things were compared, and how many could not be.
+        level: generators that are in the same state when the step was last seen.
+        extra: calls that only one run makes, and no value that follows in the forward pass differs.
         notes: what is different without making a value another one.
         is_tail: whether it is what follows the last step.
     """
@@ -57,6 +65,8 @@ class StepResult:
     items: list[Item] = field(default_factory=list)
     compared: Counter[Phase] = field(default_factory=Counter)
     unknown: Counter[Phase] = field(default_factory=Counter)
+    level: set[str] = field(default_factory=set)
+    extra: list[Item] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
@@ -114,8 +124,11 @@ class Comparer:
         else:
             self._compare_calls(a, b, result)
         self._compare_gradients(a, b, result)
-        self._compare_settings(a, b, result)
+        items, count = compare_settings(a, b, (self.a, self.b))
+        result.items += items
+        result.compared[Phase.SETTINGS] += count
         self._compare_states(a, b, result)
+        _compare_saves(a, b, result)
         result.items.sort(key=lambda item: item.position)
         _drop_harmless(result)
         self._has_begun = True
@@ -142,7 +155,8 @@ class Comparer:
             self._count_calls(a, result)
             return
         found = compare_calls(a.calls, b.calls, self.names)
-        result.items += found.items
+        starts = evaluation_start(a), evaluation_start(b)
+        result.items += [_evaluating(item, starts) for item in found.items]
         result.compared += found.compared
         result.unknown += found.unknown
 
@@ -171,20 +185,6 @@ class Comparer:
                 place = (_GRADIENT, index * 100_000 + number)
                 if _put(one, other, Phase.GRADIENT, name, place, result, index=index):
                     break
-
-    def _compare_settings(self, a: StepView, b: StepView, result: StepResult) -> None:
-        if a.end is None or b.end is None:
-            return
-        mine, yours = settings_of(self.a, a.end.lr), settings_of(self.b, b.end.lr)
-        for number, name in enumerate(dict.fromkeys([*mine, *yours])):
-            result.compared[Phase.OPTIMIZER_STATE] += 1
-            x, y = mine.get(name), yours.get(name)
-            found = compare_values(x, y)
-            if found.answer is Answer.DIFFERENT:
-                result.items.append(
-                    Item(phase=Phase.OPTIMIZER_STATE, name=name, what="setting", a=x, b=y,
-                         position=(_SETTINGS, number), gaps=found.gaps, is_sized=bool(found.gaps))
-                )  # fmt: skip
 
     def _compare_states(self, a: StepView, b: StepView, result: StepResult) -> None:
         touched: dict[Variable, None] = {}
@@ -264,10 +264,13 @@ def _gradients(view: StepView, state: RunState) -> dict[str, list[bytes | None]]
     return found
 
 
+_NEVER = 1 << 62
+
+
 def _last_update(view: StepView) -> int:
     """Number of the last call that updated parameters; later gradients are of the next step."""
     steps = [call.seq for call in view.calls if call.family == Families.OPTIMIZER_STEP]
-    return steps[-1] if steps else 1 << 62
+    return steps[-1] if steps else _NEVER
 
 
 def _compare_generators(
@@ -292,8 +295,12 @@ def _compare_generators(
             same = x.fingerprint == y.fingerprint
         if same is None:
             result.unknown[Phase.RNG] += 1
-        elif not same and (x.change == "seed" or x.source in drawn):
-            result.items.append(_generator_item(key, x, y, (place, number)))
+        elif same:
+            result.level.add(f"{x.source} generator")
+        elif x.change == "seed" or x.source in drawn:
+            item = _generator_item(key, x, y, (place, number))
+            result.level.discard(item.name)
+            result.items.append(item)
 
 
 def _since_seed(events: Sequence[RngEvent], seeded: set[str]) -> list[RngEvent]:
@@ -342,10 +349,17 @@ def _generator_item(
 
 def _compare_batches(a: StepView, b: StepView, result: StepResult) -> bool:
     """Whether the same rows come in another number of micro-batches."""
-    found = compare_batches(a.batches, b.batches)
+    found = compare_batches(_trained(a.batches), _trained(b.batches))
     result.compared[Phase.BATCH] += found.compared
     result.unknown[Phase.BATCH] += found.unknown
     result.items += [replace(item, position=(_BATCH, item.position[1])) for item in found.items]
+    later = compare_batches(_evaluated(a.batches), _evaluated(b.batches))
+    result.compared[Phase.EVALUATION] += later.compared
+    result.unknown[Phase.EVALUATION] += later.unknown
+    result.items += [
+        replace(item, phase=Phase.EVALUATION, position=(_EVALUATION, item.position[1]))
+        for item in later.items
+    ]
     if found.is_split:
         result.notes.append(
             f"the rows of step {a.number} come in {len(a.batches)} and {len(b.batches)} batches"
@@ -358,21 +372,84 @@ def _skip_calls(view: StepView, result: StepResult) -> None:
         result.unknown[phase_of(call)] += 1
 
 
+def _trained(batches: Sequence[BatchEvent]) -> list[BatchEvent]:
+    return [batch for batch in batches if batch.stage != "eval"]
+
+
+def _evaluated(batches: Sequence[BatchEvent]) -> list[BatchEvent]:
+    return [batch for batch in batches if batch.stage == "eval"]
+
+
+def evaluation_start(view: StepView) -> int:
+    """Number of the record after which a forward pass without grad is an evaluation."""
+    last = _last_update(view)
+    return last if last < _NEVER else (_NEVER if any(map(call_is_backward, view.calls)) else -1)
+
+
+def _evaluating(item: Item, starts: tuple[int, int]) -> Item:
+    """The item; of a forward pass of an evaluation, in this phase."""
+    call = item.call
+    if call is None or call.grad_enabled or item.phase not in (Phase.FORWARD, Phase.LOSS):
+        return item
+    start = starts[item.what == "presence" and item.a is None]
+    if call.seq <= start:
+        return item
+    return replace(item, phase=Phase.EVALUATION, position=(_EVALUATION, item.position[1]))
+
+
+def _compare_saves(a: StepView, b: StepView, result: StepResult) -> None:
+    """Compare what is saved, in order; paths and times are left out."""
+    mine = [event for event in a.checkpoints if event.op == "save"]
+    yours = [event for event in b.checkpoints if event.op == "save"]
+    for number, (one, other) in enumerate(itertools.zip_longest(mine, yours)):
+        result.compared[Phase.SAVED] += 1
+        path = PurePath((one or other).path or "").name or "the checkpoint"
+        what, leaf, x, y = _saved_difference(one, other)
+        if what:
+            result.items.append(
+                Item(phase=Phase.SAVED, name=path, what=what, leaf=leaf, a=x, b=y, index=number,
+                     position=(_SAVED, number), where=(other or one).where or "")
+            )  # fmt: skip
+
+
+def _saved_difference(
+    a: CheckpointEvent | None, b: CheckpointEvent | None
+) -> tuple[str, str, object, object]:
+    """The kind of the difference, its part, and both values; the kind is "" if there is none."""
+    if a is None or b is None:
+        return "presence", "", None if a is None else "saved", None if b is None else "saved"
+    for mine, yours in ((a.parts, b.parts), (a.numbers, b.numbers), (a.values, b.values)):
+        found = compare_values(dict(mine), dict(yours))
+        if found.answer is Answer.DIFFERENT:
+            return found.what, found.leaf, found.a, found.b
+    if a.entries != b.entries:
+        return "value", "entries", a.entries, b.entries
+    return "", "", None, None
+
+
 def _drop_harmless(result: StepResult) -> None:
-    """Calls that one run has more are a difference only if a value differs after them."""
-    extra = [item for item in result.items if _is_extra_call(item)]
-    if not extra or any(
-        item.position[0] >= FORWARD for item in result.items if not _is_extra_call(item)
-    ):
+    """A call that one run has more is a difference only if a later value of the pass differs."""
+    values = [
+        item.position
+        for item in result.items
+        if item.position[0] in (FORWARD, LOSS) and not is_extra_call(item)
+    ]
+    last = max(values, default=(0, 0))
+    extra = [item for item in result.items if is_extra_call(item) and item.position > last]
+    if not extra:
         return
-    result.items = [item for item in result.items if not _is_extra_call(item)]
+    result.extra = extra
+    result.items = [item for item in result.items if item not in extra]
     for note in ("only in A", "only in B"):
-        names = [item.name for item in extra if item.note == note]
+        names = list(dict.fromkeys(item.name for item in extra if item.note == note))
         if names:
             result.notes.append(
-                f"calls {note} that change no recorded value: {', '.join(names[:3])}"
+                f"calls {note} that change no recorded value of the forward pass: "
+                f"{', '.join(names[:3])}"
             )
 
 
-def _is_extra_call(item: Item) -> bool:
-    return item.phase in (Phase.FORWARD, Phase.LOSS) and item.what == "presence" and bool(item.note)
+def is_extra_call(item: Item) -> bool:
+    """Whether only one run makes a call."""
+    phases = (Phase.FORWARD, Phase.LOSS)
+    return item.phase in phases and item.what == "presence" and bool(item.note)

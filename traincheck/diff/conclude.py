@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from traincheck.diff.causes.registry import explain
 from traincheck.diff.compare import StepResult
@@ -15,6 +16,7 @@ from traincheck.diff.difference import (
     Resume,
 )
 from traincheck.diff.evidence import Evidence
+from traincheck.diff.items import Item
 from traincheck.diff.messages import message_of, texts_of
 from traincheck.diff.phases import PHASES, Phase
 from traincheck.diff.run_facts import Run
@@ -53,13 +55,21 @@ def conclude(
         "steps": max((tally.steps for _, tally in found), default=0),
     }
     if not broken:
-        return Difference(first=None, **common)  # type: ignore[arg-type]
+        programs = next((tally.programs for _, tally in found if tally.programs), None)
+        changes = tuple(programs.changes()) if programs else ()
+        unused = [_unused(e.item for e in tally.latent.values()) for _, tally in found[:1]]
+        common["environment"] = (*environment, *itertools.chain(*unused))
+        return Difference(first=None, changes=changes, **common)  # type: ignore[arg-type]
     rank, tally = min(broken, key=_earliest)
     assert tally.first is not None
     assert tally.evidence is not None
+    common["environment"] = (*environment, *_unused(tally.evidence.latent))
+    cause, candidates = explain(tally.evidence)
     return Difference(
         first=first_of(tally.evidence, tally.begun or tally.first.step, rank),
-        cause=explain(tally.evidence),
+        cause=cause,
+        candidates=candidates,
+        changes=tuple(tally.evidence.nearest()),
         phases=_phases(tally.first),
         then=tuple(item for item in tally.first.items if item is not tally.evidence.item),
         after=tally.after,
@@ -67,6 +77,12 @@ def conclude(
         growth=tally.growth,
         **common,  # type: ignore[arg-type]
     )
+
+
+def _unused(latent: Iterable[Item]) -> Iterator[EnvironmentEntry]:
+    """Generators in another state that nothing draws from, and settings without an effect."""
+    for item in latent:
+        yield EnvironmentEntry(f"unused {item.name}", *texts_of(item))
 
 
 def first_of(evidence: Evidence, step: tuple[int, int], rank: int) -> FirstDifference:

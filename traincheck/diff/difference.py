@@ -9,6 +9,7 @@ from typing import Any
 from traincheck.diff.html import difference_html
 from traincheck.diff.items import Item
 from traincheck.diff.phases import Phase
+from traincheck.diff.sources import Change
 from traincheck.schema.findings import FINDINGS, NOTHING_CHECKED
 from traincheck.schema.record import Record
 
@@ -32,6 +33,21 @@ class Explanation:
     fix: str = ""
     details: tuple[str, ...] = ()
     where: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A cause that is not proven.
+
+    Attributes:
+        explanation: the cause.
+        unknown: what the traces do not show, and would decide.
+        rivals: what differs too, and may have the effect as well.
+    """
+
+    explanation: Explanation
+    unknown: tuple[str, ...] = ()
+    rivals: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +124,9 @@ class Difference:
     Attributes:
         a, b: the run directories, or one with its ranks.
         first: the first difference; None if nothing differs.
-        cause: its likely cause; None if none of the table fits.
+        cause: its cause; None if none is proven.
+        candidates: causes that are possible, if none is proven.
+        changes: lines of the user's code that differ, those next to the first difference first.
         phases: the step of the first difference, phase by phase.
         then: the differing items of that step after the first.
         environment: facts of the processes that differ.
@@ -127,6 +145,8 @@ class Difference:
     b: str
     first: FirstDifference | None
     cause: Explanation | None = None
+    candidates: tuple[Candidate, ...] = ()
+    changes: tuple[Change, ...] = ()
     phases: tuple[PhaseCount, ...] = ()
     then: tuple[Item, ...] = ()
     environment: tuple[EnvironmentEntry, ...] = ()
@@ -165,6 +185,15 @@ class Difference:
             "same": self.same,
             "first": None if self.first is None else _first(self.first),
             "cause": None if self.cause is None else _cause(self.cause),
+            "candidates": [
+                {
+                    **_cause(one.explanation),
+                    "unknown": list(one.unknown),
+                    "rivals": list(one.rivals),
+                }
+                for one in self.candidates
+            ],
+            "changes": [_change(one) for one in self.changes],
             "phases": [
                 {
                     "phase": count.phase.value,
@@ -214,11 +243,25 @@ def _cause(cause: Explanation) -> dict[str, Any]:
     }
 
 
+def _change(change: Change) -> dict[str, Any]:
+    return {
+        "place": change.place,
+        "function": change.function,
+        "path_a": change.path_a or None,
+        "path_b": change.path_b or None,
+        "line_a": change.at_a,
+        "line_b": change.at_b,
+        "a": [text for _, text in change.a],
+        "b": [text for _, text in change.b],
+    }
+
+
 def _item(item: Item) -> dict[str, Any]:
     return {
         "phase": item.phase.value,
         "name": item.name,
         "what": item.what,
+        "leaf": item.leaf,
         "index": item.index,
         "size": _number(max((gap.relative for gap in item.gaps), default=None)),
     }

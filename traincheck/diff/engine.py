@@ -16,7 +16,7 @@ from traincheck.diff.lookup import Lookup
 from traincheck.diff.names import Names
 from traincheck.diff.phases import Phase
 from traincheck.diff.resume import find_resume
-from traincheck.diff.run_facts import RankFacts, Run
+from traincheck.diff.run_facts import Programs, RankFacts, Run
 from traincheck.diff.state import Variable
 from traincheck.diff.steps import StepView
 from traincheck.diff.tally import Tally
@@ -95,6 +95,7 @@ def compare_rank(
     tally = Tally()
     comparer = Comparer(options.names, resumes=resume is not None)
     facts = RankFacts(), RankFacts()
+    programs = tally.programs = Programs((a, b), facts)
     offset = resume.step if resume else 0
     spread = _Controls(a, controls, ranks[0], options) if controls else None
     last_step = _last_step(options, resume)
@@ -113,13 +114,15 @@ def compare_rank(
             result = _counting(comparer.compare(x, y), options)
             tally.add(result)
             if result.items and tally.first is None:
-                sides = _sides((a, b), (x, y), facts, comparer, ranks)
+                sides = _sides((a, b), (x, y), facts, comparer, ranks, programs)
                 environment = with_marks(environment, *facts)
                 tally.found(
                     result,
                     Evidence(
                         item=result.items[0], items=result.items, a=sides[0], b=sides[1],
-                        environment=environment, resume=resume,
+                        environment=environment, resume=resume, extra=result.extra,
+                        compared=result.compared, unknown=result.unknown,
+                        compare_sources=programs.changes,
                     ),
                 )  # fmt: skip
             if tally.first is not None:
@@ -211,7 +214,8 @@ def _note_growth(tally: Tally, result: StepResult) -> None:
     """The relative difference of the loss, at steps 0, 1, 10, 100 and so on after the first."""
     if tally.after not in (0, 1, 10, 100, 1000):
         return
-    sizes = [gap.relative for item in result.items if item.phase is Phase.LOSS for gap in item.gaps]
+    losses = [item for item in result.items if item.phase is Phase.LOSS and not item.note]
+    sizes = [gap.relative for item in losses for gap in item.gaps]
     if sizes:
         tally.growth[result.step[0]] = max(sizes)
 
@@ -222,14 +226,17 @@ def _sides(
     facts: tuple[RankFacts, RankFacts],
     comparer: Comparer,
     ranks: tuple[int, int],
+    programs: Programs,
 ) -> list[Side]:
     values: list[dict[Variable, bytes | None]] = [dict(comparer.a.values), dict(comparer.b.values)]
     return [
         Side(
             label=run.label, view=view, last=fact.last, facts=fact, values=value,
-            lookup=Lookup(run.reader, rank),
+            lookup=Lookup(run.reader, rank), load=load,
         )
-        for run, view, fact, value, rank in zip(runs, views, facts, values, ranks, strict=True)
+        for run, view, fact, value, rank, load in zip(
+            runs, views, facts, values, ranks, programs.loaders, strict=True
+        )
     ]  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from traincheck.diff.run_facts import RankFacts, Run
 _UNTOLD = frozenset(
     {
         "pid", "parent_pid", "rank", "instruments", "recorded", "some", "stats", "argv0", "level",
-        "thread", "worker", "collected", "settings", "sums", "view",
+        "thread", "worker", "collected", "settings", "sums", "view", "source",
     }
 )  # fmt: skip
 # Facts that change the last bits of a result.
@@ -61,7 +61,8 @@ def _facts(run: Run, rank: int) -> dict[str, Any]:
         found.update({k: v for k, v in manifest.created_with.items() if isinstance(v, str)})
         found.update(manifest.environment)
         if manifest.command:
-            found["command"] = shlex.join(_without_interpreter(manifest.command))
+            words = _without_interpreter(manifest.command)
+            found["command"] = shlex.join(_relative(word, manifest.cwd) for word in words)
     for name, value in run.process(rank).items():
         if name not in _UNTOLD and isinstance(value, (str, int, float, bool)):
             found[name] = value
@@ -73,6 +74,11 @@ def _without_interpreter(command: tuple[str, ...]) -> tuple[str, ...]:
     return (
         ("python", *command[1:]) if command[0].rpartition("/")[2].startswith("python") else command
     )
+
+
+def _relative(word: str, cwd: str) -> str:
+    """A path below the working directory, from there."""
+    return "." if cwd and word == cwd else word.removeprefix(f"{cwd}/") if cwd else word
 
 
 def _marked(facts: RankFacts) -> dict[str, Any]:

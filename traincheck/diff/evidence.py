@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from traincheck.diff.difference import EnvironmentEntry, Resume
 from traincheck.diff.items import Item
 from traincheck.diff.lookup import Lookup
 from traincheck.diff.phases import Phase
+from traincheck.diff.records import CallRecord
 from traincheck.diff.run_facts import RankFacts
+from traincheck.diff.sources import Change, Program, nearest_first
 from traincheck.diff.state import Variable
 from traincheck.diff.steps import StepView
+
+# Functions that make the batches of a data set.
+_LOADING = ("__getitem__", "__getitems__", "__iter__", "collate", "collate_fn", "__call__")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -24,6 +30,7 @@ class Side:
         facts: what is kept of its earlier steps.
         values: of its variables when the step ended.
         lookup: finds a value of the run.
+        load: reads its source files, as far as the trace keeps copies; once.
     """
 
     label: str
@@ -32,6 +39,12 @@ class Side:
     facts: RankFacts
     values: Mapping[Variable, bytes | None]
     lookup: Lookup
+    load: Callable[[], Program] = Program
+
+    @property
+    def program(self) -> Program:
+        """Its source files."""
+        return self.load()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -45,6 +58,11 @@ class Evidence:
         environment: facts of the processes that differ.
         resume: where B continues A.
         is_ranks: whether the two are ranks of one run.
+        extra: calls that only one run makes, after which no value of the forward pass differs.
+        latent: generators and settings that differ, on which the first difference does not depend.
+        then: the difference that comes of ``item``, if this is a generator or a setting.
+        compare_sources: finds the lines of the user's code that differ; once.
+        compared, unknown: by phase, how many values of the step were compared, or could not be.
     """
 
     item: Item
@@ -54,7 +72,12 @@ class Evidence:
     environment: tuple[EnvironmentEntry, ...] = ()
     resume: Resume | None = None
     is_ranks: bool = False
-    later: Sequence[Item] = field(default=())
+    extra: Sequence[Item] = ()
+    latent: Sequence[Item] = ()
+    then: Item | None = None
+    compare_sources: Callable[[], Sequence[Change]] = tuple
+    compared: Counter[Phase] = field(default_factory=Counter)
+    unknown: Counter[Phase] = field(default_factory=Counter)
 
     def of(self, phase: Phase) -> list[Item]:
         """The differences of one phase in this step."""
@@ -63,3 +86,62 @@ class Evidence:
     def named(self, name: str) -> EnvironmentEntry | None:
         """A fact of the processes that differs, by its name."""
         return next((entry for entry in self.environment if entry.name == name), None)
+
+    @property
+    def changes(self) -> Sequence[Change]:
+        """Lines of the user's code that differ, as they come."""
+        return self.compare_sources()
+
+    @property
+    def has_sources(self) -> bool:
+        """Whether both runs keep copies of their source files."""
+        return bool(self.a.program.files and self.b.program.files)
+
+    def nearest(self) -> list[Change]:
+        """The lines that differ, those next to the first difference first."""
+        item = self.then or self.item
+        places = [item.where] if item.where else []
+        places += dict.fromkeys(_places(self.a, item))
+        return nearest_first(self.changes, places, self._computing(item))
+
+    def functions_of(self, item: Item) -> Iterator[str]:
+        """The source of the functions that compute an item, in both runs."""
+        for side in (self.a, self.b):
+            for name in self._computing(item):
+                for source in side.program.files.values():
+                    text = source.text_of(name)
+                    if text:
+                        yield text
+
+    def _computing(self, item: Item) -> list[str]:
+        """Names of functions that compute an item: its module's, and those around it."""
+        if item.phase is Phase.BATCH:
+            return list(_LOADING)
+        found = []
+        call = item.call
+        if isinstance(call, CallRecord):
+            side = self.a if item.a is not None or item.b is None else self.b
+            by_span = {one.span: one for one in side.view.calls}
+            while call is not None:
+                found.append(_dotted(call))
+                call = by_span.get(call.parent) if call.parent is not None else None
+        at = [side.program.at(item.where) for side in (self.a, self.b) if item.where]
+        for source, line in filter(None, at):
+            function = source.function_at(line)
+            if function is not None:
+                found.append(function.name)
+        return found
+
+
+def _dotted(call: CallRecord) -> str:
+    """``Net.forward`` of ``__main__.Net.forward``."""
+    return ".".join(call.api.split(".")[-2:])
+
+
+def _places(side: Side, item: Item) -> Iterator[str]:
+    """The lines of the calls of a step up to an item, the last one first."""
+    last = item.call.seq if isinstance(item.call, CallRecord) else None
+    calls = side.view.inits if item.is_opening else side.view.calls
+    for call in reversed(calls):
+        if call.where and (last is None or call.seq <= last):
+            yield call.where

@@ -10,6 +10,7 @@ from traincheck.schema.shown import facts_html, table_html, text_html
 from traincheck.schema.words import counted
 
 _SHOWN = 20  # facts of the environment
+_SIDES = (("-", "a"), ("+", "b"))
 _COLOURS = {True: "#2e7d32", False: "#c62828"}
 
 
@@ -39,6 +40,11 @@ def _headline(document: Mapping[str, Any]) -> str:
     return f"first difference at step {first['step']:,}: {first['message']}"
 
 
+def _place(change: Mapping[str, Any]) -> str:
+    path = change["path_b"] or change["path_a"]
+    return f"{path.rpartition('/')[2]}:{change['at_b'] or change['at_a']} {change['function']}"
+
+
 def _facts(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "A", document["a"]
     yield "B", document["b"]
@@ -48,10 +54,15 @@ def _facts(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "in B", first["b"]
         yield "where", first["where"] or ""
     if cause is not None:
-        yield "likely cause", cause["text"]
+        yield "cause", cause["text"]
         yield "", "\n".join(cause["details"])
         yield "fix", cause["fix"]
         yield "changed at", cause["where"] or ""
+    for one in document["candidates"]:
+        yield "possible", one["text"]
+    for change in document["changes"]:
+        lines = [f"{mark} {text}" for mark, side in _SIDES for _, text in change[side]]
+        yield "code differs", "\n".join([_place(change), *lines[:_SHOWN]])
     environment = document["environment"]
     shown = [f"{one['name']}: {one['a']} | {one['b']}" for one in environment[:_SHOWN]]
     if len(environment) > _SHOWN:

@@ -18,8 +18,9 @@ class Item:
     Attributes:
         phase: what it belongs to.
         name: of the variable, module, loader, generator or setting, by the names of run A.
-        what: "bits", "numbers", "value", "shape", "dtype", "form", "presence", "mode", "order",
-            "count".
+        what: "bits", "numbers", "value", "shape", "dtype", "form", "key", "presence", "mode",
+            "count", "indices", "rows", "seed", "state".
+        leaf: the part of the value that differs first, such as ``['logits']``; "" for the whole.
         a, b: the recorded values; None if there is none.
         index: how many items of this name came before it in the step.
         is_opening: whether it differs before the first batch of the step.
@@ -33,6 +34,7 @@ class Item:
     phase: Phase
     name: str
     what: str
+    leaf: str = ""
     a: Any = None
     b: Any = None
     index: int = 0

@@ -100,4 +100,5 @@ def _place(line: bytes) -> Place | None:
     except (msgspec.MsgspecError, ValueError, KeyError, TypeError):
         return None
     name = record.get("name") or record.get("loader") or record.get("target") or ""
-    return Place(record.get("s"), kind, str(name), str(record.get("role", "")), record)
+    default = "parameter" if kind == "state" else ""  # a field with its default is left out
+    return Place(record.get("s"), kind, str(name), str(record.get("role", default)), record)

@@ -91,23 +91,30 @@ def _moment(item: Item) -> str:
 def _batches(item: Item, evidence: Evidence) -> str:
     if item.what == "indices":
         return f"{item.name} draws other samples"
-    if item.what == "rows":
-        return f"{item.name} returns other contents"
     if item.what == "count":
         return f"the step takes another number of batches: {item.note}"
-    return f"{item.name} returns tensors of another form"
+    if item.what == "key":
+        side = "B" if isinstance(item.b, BatchEvent) and item.note in item.b.leaves else "A"
+        return f"only {side} has {item.note} in the batches of {item.name}"
+    part = f"other contents of {item.leaf}" if item.leaf else "other contents"
+    if item.what == "rows":
+        return f"{item.name} returns {part}"
+    return f"{item.name} returns {item.leaf or 'tensors'} of another {item.what}"
 
 
 def _forward(item: Item, evidence: Evidence) -> str:
+    part = f" in {item.leaf}" if item.leaf else ""
     if item.what == "mode":
         return f"{item.name} runs in {item.b} mode in B and in {item.a} mode in A"
     if item.what == "presence":
         return f"{item.name} is called {item.note}"
+    if item.what == "key":
+        side, key = ("A", item.a) if item.b is None else ("B", item.b)
+        return f"{item.name} returns {part.removeprefix(' in ')}[{key!r}] in {side} only"
     if item.note == "argument":
-        return f"{item.name} is given another value"
-    if item.what in ("dtype", "shape", "form"):
-        return f"{item.name} returns another {item.what}"
-    return f"{item.name} returns another value"
+        return f"{item.name} is given another value{part}"
+    kind = item.what if item.what in ("dtype", "shape", "form") else "value"
+    return f"{item.name} returns another {kind}{part}"
 
 
 def _loss(item: Item, evidence: Evidence) -> str:
@@ -126,8 +133,6 @@ def _gradient(item: Item, evidence: Evidence) -> str:
 
 
 def _state(item: Item, evidence: Evidence) -> str:
-    if item.what == "setting":
-        return f"{item.name} is {text_of(item.b)} in B and {text_of(item.a)} in A"
     if item.what == "presence":
         side = "A" if item.b is None else "B"
         return f"{item.name} exists in {side} only"
@@ -137,7 +142,30 @@ def _state(item: Item, evidence: Evidence) -> str:
     return f"{item.name} differs{moment}"
 
 
+def _setting(item: Item, evidence: Evidence) -> str:
+    return f"{item.name} is {text_of(item.b)} in B and {text_of(item.a)} in A"
+
+
+def _evaluation(item: Item, evidence: Evidence) -> str:
+    if isinstance(item.a or item.b, BatchEvent):
+        return f"in evaluation, {_batches(item, evidence)}"
+    return f"in evaluation, {_forward(item, evidence)}"
+
+
+def _saved(item: Item, evidence: Evidence) -> str:
+    if item.what == "presence":
+        return f"only {'A' if item.b is None else 'B'} saves {item.name}"
+    if item.what == "key":
+        side, key = ("A", item.a) if item.b is None else ("B", item.b)
+        return f"only {side} saves {item.leaf}[{key!r}] in {item.name}"
+    part = f"{item.leaf} in " if item.leaf else ""
+    return f"another {part}{item.name} is saved"
+
+
 _WORDS = {
+    Phase.SETTINGS: _setting,
+    Phase.EVALUATION: _evaluation,
+    Phase.SAVED: _saved,
     Phase.RNG: _rng,
     Phase.BATCH: _batches,
     Phase.FORWARD: _forward,

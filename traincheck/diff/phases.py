@@ -8,6 +8,7 @@ from enum import Enum
 class Phase(str, Enum):
     """The part of a step that a difference is in. Members are in causal order."""
 
+    SETTINGS = "settings"
     RNG = "rng"
     BATCH = "batch"
     FORWARD = "forward"
@@ -16,6 +17,8 @@ class Phase(str, Enum):
     OPTIMIZER_STATE = "optimizer_state"
     PARAMETER = "parameter"
     BUFFER = "buffer"
+    EVALUATION = "evaluation"
+    SAVED = "saved"
 
     @property
     def words(self) -> str:

@@ -26,8 +26,8 @@ def find_resume(a: Run, b: Run, ranks: tuple[int, int], names: Names) -> Resume 
             model = load
         elif load.op == "load" and load.path and file is None:
             file = load
-    if model is None:
-        return None
+    if model is None or any(load.values == model.values for load in _first_loads(a, ranks[0])):
+        return None  # both begin so
     by_values = _by_values(Lookup(a.reader, ranks[0]), model, names)
     path = None if file is None else file.path
     where = model.where or ""

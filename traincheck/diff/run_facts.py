@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from traincheck.diff.records import RECORDS, CallRecord
+from traincheck.diff.sources import Change, Program, changes_between, program_of
 from traincheck.diff.steps import StepView, step_views
 from traincheck.schema.events import CheckpointEvent, MarkEvent, OptimizerEvent, RngEvent
 from traincheck.schema.torch_api import DDP_INIT
@@ -82,3 +84,28 @@ class Run:
             if process.rank == rank and not process.is_worker:
                 return process.facts
         return {}
+
+
+class Programs:
+    """The source files of two runs, read when they are first needed.
+
+    Args:
+        runs: A and B.
+        facts: of one rank of each, whose marks name the files.
+    """
+
+    def __init__(self, runs: tuple[Run, Run], facts: tuple[RankFacts, RankFacts]) -> None:
+        self._changes: list[Change] | None = None
+        self.loaders = [
+            cache(partial(_program, run, one)) for run, one in zip(runs, facts, strict=True)
+        ]
+
+    def changes(self) -> Sequence[Change]:
+        """The lines of the user's code that differ."""
+        if self._changes is None:
+            self._changes = changes_between(*(load() for load in self.loaders))
+        return self._changes
+
+
+def _program(run: Run, facts: RankFacts) -> Program:
+    return program_of(run.path, facts.marks)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -39,7 +39,8 @@ class RunState:
     def __init__(self, named: Callable[[str], str | None] = lambda name: name) -> None:
         self._named = named
         self.values: dict[Variable, bytes | None] = {}
-        self.settings: dict[str, dict[str, Any]] = {}
+        # By optimizer, then by group (" group 1", "" if there is one) and name.
+        self.settings: dict[str, dict[tuple[str, str], Any]] = {}
         self.classes: dict[str, str] = {}  # of modules that own a variable
 
     def begin_step(self, view: StepView) -> list[Variable]:
@@ -94,12 +95,12 @@ class RunState:
                 self.values[variable] = None
 
     def _set(self, event: OptimizerEvent) -> None:
-        found: dict[str, Any] = {"class": event.cls.rpartition(".")[2]}
+        found: dict[tuple[str, str], Any] = {("", "class"): event.cls.rpartition(".")[2]}
         for number, group in enumerate(event.groups):
-            prefix = f"group {number} " if len(event.groups) > 1 else ""
+            prefix = f" group {number}" if len(event.groups) > 1 else ""
             for name, value in group.hyper.items():
                 if name not in _IMPLEMENTATION:
-                    found[f"{prefix}{name}"] = value
+                    found[prefix, name] = value
         self.settings[event.id] = found
 
 
@@ -112,14 +113,3 @@ def _loaded(old: bytes, fingerprint: str) -> bytes:
     summary = msgspec.json.decode(old)
     kept = {key: summary[key] for key in ("dtype", "shape", "device") if key in summary}
     return msgspec.json.encode({**kept, "fingerprint": fingerprint})
-
-
-def settings_of(state: RunState, lr: Mapping[str, Sequence[float]]) -> dict[str, Any]:
-    """All settings of the optimizers in a step, ``opt0.lr`` first."""
-    found: dict[str, Any] = {}
-    for optimizer, rates in lr.items():
-        for number, rate in enumerate(rates):
-            found[f"{optimizer}.lr" + (f"[{number}]" if len(rates) > 1 else "")] = rate
-    for optimizer, settings in state.settings.items():
-        found.update({f"{optimizer}.{name}": value for name, value in settings.items()})
-    return found

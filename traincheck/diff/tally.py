@@ -7,11 +7,15 @@ from dataclasses import dataclass, field, replace
 
 from traincheck.diff.compare import StepResult
 from traincheck.diff.evidence import Evidence
-from traincheck.diff.items import Item
+from traincheck.diff.generators import draws_from
+from traincheck.diff.items import Item, Key
 from traincheck.diff.phases import Phase
+from traincheck.diff.run_facts import Programs
 
 _MOST_NOTES = 5
-_RANDOM = (Phase.BATCH, Phase.FORWARD, Phase.LOSS)  # that generators have a part in
+_MOST_LATENT = 100
+# What a setting of the optimizer or of clipping acts on, in the step in which it is in force.
+_SET = (Phase.OPTIMIZER_STATE, Phase.PARAMETER)
 
 
 @dataclass(slots=True)
@@ -23,8 +27,9 @@ class Tally:
         steps: that were compared. after: of these, how many come after the first difference.
         growth: relative difference of the loss by step.
         first: the step of the first difference; what differs in it.
-        latent: a generator in another state on which nothing depends yet.
+        latent: generators in another state, and other settings, on which nothing depends so far.
         begun: the steps of A and B with the first difference, if it was latent until ``first``.
+        programs: the source files of both runs.
     """
 
     compared: Counter[Phase] = field(default_factory=Counter)
@@ -36,8 +41,9 @@ class Tally:
     growth: dict[int, float] = field(default_factory=dict)
     first: StepResult | None = None
     evidence: Evidence | None = None
-    latent: Evidence | None = None
+    latent: dict[Key, Evidence] = field(default_factory=dict)
     begun: tuple[int, int] | None = None
+    programs: Programs | None = None
 
     def add(self, result: StepResult) -> None:
         """Count one step; its items are those that count."""
@@ -48,6 +54,8 @@ class Tally:
             if note not in self.notes and len(self.notes) < _MOST_NOTES:
                 self.notes.append(note)
         if self.first is None:
+            if not result.items:
+                self._drop_level(result)
             return
         self.after += not result.is_tail
         self.alike_after += not (result.items or result.is_tail)
@@ -55,37 +63,74 @@ class Tally:
     def found(self, result: StepResult, evidence: Evidence) -> None:
         """Take in the first step in which something differs.
 
-        Another state of a generator alone is latent: it becomes the first difference when samples,
-        outputs or a loss differ later, which may come of it.
+        A generator in another state, or another setting, is latent alone: it becomes the first
+        difference when a value that depends on it differs.
         """
-        others = [item for item in result.items if not _is_latent(item)]
+        latent = [item for item in result.items if is_latent(item)]
+        others = [item for item in result.items if not is_latent(item)]
+        for item in latent:
+            if len(self.latent) < _MOST_LATENT:
+                self.latent.setdefault(item.key, replace(evidence, item=item, items=latent))
         if not others:
-            self.latent = self.latent or evidence
+            self._drop_level(result)
             return
-        self.first, self.evidence = result, evidence
-        if self.latent is None:
+        self.first = result
+        evidence = replace(evidence, item=others[0], items=[*latent, *others])
+        cause = self._used(evidence)
+        evidence.latent = [one.item for one in self.latent.values() if one is not cause]
+        if cause is None:
+            self.evidence = evidence
             return
-        since = self.latent.a.view.number
-        if others[0].phase in _RANDOM:
-            self.evidence = replace_items(self.latent, result)
-            self.begun = (self.latent.a.view.number, self.latent.b.view.number)
-        else:
-            self.notes.append(f"the {self.latent.item.name} differs since step {since}")
+        self.evidence = replace(
+            cause, items=[cause.item, *evidence.items], latent=evidence.latent, then=others[0]
+        )
+        self.begun = (cause.a.view.number, cause.b.view.number)
+
+    def _drop_level(self, result: StepResult) -> None:
+        """Forget generators that are in the same state again, and settings that are the same."""
+        names = {item.name for item in result.items if item.phase is Phase.SETTINGS}
+        for key in list(self.latent):
+            phase, name = key
+            is_same = name in result.level if phase is Phase.RNG else name not in names
+            if is_same and not result.is_tail:
+                del self.latent[key]
+
+    def _used(self, evidence: Evidence) -> Evidence | None:
+        """The latent difference that the first other one comes from; None if it is itself first."""
+        item = evidence.item
+        if _is_set(item):
+            now = evidence.a.view.number
+            clips = item.phase is Phase.GRADIENT
+            settings = [
+                one
+                for one in self.latent.values()
+                if one.item.phase is Phase.SETTINGS and (not clips or "clip" in one.item.name)
+            ]
+            settings.sort(key=lambda one: one.a.view.number != now)  # the newest explains most
+            if settings:
+                return settings[0]
+        for one in self.latent.values():
+            if one.item.phase is Phase.RNG and draws_from(one.item, evidence):
+                return one
+        return None
 
     def end(self) -> None:
-        """All steps are compared: a difference that stayed latent is a note."""
-        if self.first is None and self.latent is not None:
-            name, step = self.latent.item.name, self.latent.a.view.number
-            self.notes.append(
-                f"the {name} is in another state from step {step} on, and no compared value "
-                "depends on it"
-            )
+        """All steps are compared: settings that stayed latent are a note."""
+        if self.first is not None:
+            return
+        for one in self.latent.values():
+            if one.item.phase is Phase.SETTINGS and len(self.notes) < _MOST_NOTES:
+                self.notes.append(
+                    f"{one.item.name} is {one.item.a} in A and {one.item.b} in B from step "
+                    f"{one.a.view.number} on, and no compared value depends on it"
+                )
 
 
-def replace_items(latent: Evidence, result: StepResult) -> Evidence:
-    """The evidence of a latent difference, with what came of it."""
-    return replace(latent, items=[*latent.items, *result.items])
+def is_latent(item: Item) -> bool:
+    """Whether a difference is none as long as no value depends on it."""
+    return item.phase in (Phase.SETTINGS, Phase.RNG)
 
 
-def _is_latent(item: Item) -> bool:
-    return item.phase is Phase.RNG and item.what == "state"
+def _is_set(item: Item) -> bool:
+    """Whether a setting may act on what differs: an update, or gradients that were clipped."""
+    return (item.phase in _SET and not item.is_opening) or item.phase is Phase.GRADIENT

@@ -5,8 +5,8 @@ from __future__ import annotations
 import base64
 import math
 import struct
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
@@ -17,6 +17,7 @@ from traincheck.schema.values import is_number, is_tensor
 Json = Any
 NULL = b"null"
 _SIZES = ("norm", "min", "max", "mean", "std")  # numbers that two close tensors have alike
+_MAPPING = "dict"  # the key of the recorded form of a mapping
 _UNTOLD = frozenset({"device", "identity", "zero"})
 
 
@@ -62,13 +63,18 @@ class Comparison:
 
     Attributes:
         answer: whether they are the same.
-        what: "bits", "value", "shape", "dtype", "form" or "presence", if they are not.
+        what: "bits", "value", "shape", "dtype", "form", "key" or "presence", if they are not.
         gaps: the numbers that show how far they are apart; empty if none was recorded.
+        leaf: where the first part that differs is, such as ``['logits'][0]``; "" for the whole.
+        a, b: this part. Of a key that one lacks, its name, and None.
     """
 
     answer: Answer
     what: str = ""
     gaps: tuple[Gap, ...] = ()
+    leaf: str = ""
+    a: Json = None
+    b: Json = None
 
 
 _SAME = Comparison(Answer.SAME)
@@ -92,31 +98,45 @@ def compare_json(a: bytes, b: bytes) -> Comparison:
 def compare_values(a: Json, b: Json) -> Comparison:
     """Compare two decoded values: bits decide where fingerprints are known, else numbers."""
     if is_tensor(a) and is_tensor(b):
-        return _compare_tensors(a, b)
-    if a is None or b is None:
-        return _SAME if a is b else Comparison(Answer.DIFFERENT, "presence")
-    if isinstance(a, list) and isinstance(b, list):
-        return _combined(a, b) if len(a) == len(b) else Comparison(Answer.DIFFERENT, "form")
-    if isinstance(a, dict) and isinstance(b, dict):
-        if a.keys() - _UNTOLD != b.keys() - _UNTOLD:
-            return Comparison(Answer.DIFFERENT, "form")
-        keys = [key for key in a if key not in _UNTOLD]
-        return _combined([a[key] for key in keys], [b[key] for key in keys])
-    if is_number(a) and is_number(b):
-        return _SAME if a == b else Comparison(Answer.DIFFERENT, "value", (Gap("value", a, b),))
-    return _SAME if type(a) is type(b) and a == b else Comparison(Answer.DIFFERENT, "value")
+        found = _compare_tensors(a, b)
+    elif a is None or b is None:
+        found = _SAME if a is b else Comparison(Answer.DIFFERENT, "presence")
+    elif isinstance(a, list) and isinstance(b, list):
+        if len(a) == len(b):
+            return _combined(range(len(a)), a, b)
+        found = Comparison(Answer.DIFFERENT, "form")
+    elif isinstance(a, dict) and isinstance(b, dict) and not (is_tensor(a) or is_tensor(b)):
+        return _compare_mappings(a, b)
+    elif is_number(a) and is_number(b):
+        equal = a == b or _both_nan(a, b)
+        found = _SAME if equal else Comparison(Answer.DIFFERENT, "value", (Gap("value", a, b),))
+    else:
+        equal = type(a) is type(b) and a == b
+        found = _SAME if equal else Comparison(Answer.DIFFERENT, "value")
+    return replace(found, a=a, b=b) if found.answer is Answer.DIFFERENT else found
 
 
-def _combined(a: Sequence[Json], b: Sequence[Json]) -> Comparison:
+def _compare_mappings(a: Mapping[str, Json], b: Mapping[str, Json]) -> Comparison:
+    for one, other in ((a, b), (b, a)):
+        for key in one:
+            if key not in other and key not in _UNTOLD:
+                mine, yours = (key, None) if one is a else (None, key)
+                return Comparison(Answer.DIFFERENT, "key", a=mine, b=yours)
+    keys = [key for key in a if key not in _UNTOLD]
+    return _combined(keys, [a[key] for key in keys], [b[key] for key in keys])
+
+
+def _combined(keys: Iterable[Json], a: Sequence[Json], b: Sequence[Json]) -> Comparison:
     """The first difference among members; else whether all of them could be compared."""
-    found = [compare_values(x, y) for x, y in zip(a, b, strict=True)]
-    different = [one for one in found if one.answer is Answer.DIFFERENT]
+    found = [(key, compare_values(x, y)) for key, x, y in zip(keys, a, b, strict=True)]
+    different = [(key, one) for key, one in found if one.answer is Answer.DIFFERENT]
     if different:
-        return Comparison(
-            Answer.DIFFERENT, different[0].what, tuple(g for one in different for g in one.gaps)
-        )
+        key, first = different[0]
+        gaps = tuple(gap for _, one in different for gap in one.gaps)
+        step = "" if key == _MAPPING else f"[{key!r}]"
+        return replace(first, gaps=gaps, leaf=f"{step}{first.leaf}")
     # Values without tensors are always known: one unknown member leaves the whole open.
-    return _UNKNOWN if any(one.answer is Answer.UNKNOWN for one in found) else _SAME
+    return _UNKNOWN if any(one.answer is Answer.UNKNOWN for _, one in found) else _SAME
 
 
 def _compare_tensors(a: Mapping[str, Json], b: Mapping[str, Json]) -> Comparison:

@@ -151,7 +151,7 @@ def _page(watcher: Watcher, reader: TraceReader, shown: Shown, against: TraceRea
     data = numbers_of(timeline, findings, sides, first)
     told = report_json(report) if report is not None else None
     context = {
-        "title": sections.title(report, _name(reader)),
+        "title": sections.title(report, _name(reader), difference),
         "verdict": sections.verdict(report, difference, profile),
         "environment": sections.environment(report, reader.manifest, timeline),
         "findings": told["findings"][:_MOST_FINDINGS] if told is not None else None,

@@ -45,8 +45,10 @@ def verdict(
     return {"level": "", "text": headline(profile) if profile else "", "fix": ""}
 
 
-def title(report: Report | None, run: str) -> str:
-    """The program, or the run."""
+def title(report: Report | None, run: str, difference: Difference | None = None) -> str:
+    """Both runs that are compared, or the program, or the run."""
+    if difference is not None:
+        return " and ".join(labels(difference))
     return (report.program if report is not None else None) or run or "a training run"
 
 

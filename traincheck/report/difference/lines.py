@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from traincheck.diff.difference import Difference, FirstDifference, PhaseCount
@@ -11,7 +11,10 @@ from traincheck.diff.phases import PHASES, Phase
 from traincheck.schema.words import counted
 
 _SHOWN_FACTS = 6
+_SHOWN_CHANGES, _SHOWN_LINES = 3, 4
+_CODE_WIDTH = 80
 _VALUES = {
+    Phase.SETTINGS: "setting",
     Phase.RNG: "generator state",
     Phase.BATCH: "batch",
     Phase.FORWARD: "call",
@@ -20,6 +23,8 @@ _VALUES = {
     Phase.OPTIMIZER_STATE: "optimizer value",
     Phase.PARAMETER: "parameter",
     Phase.BUFFER: "buffer",
+    Phase.EVALUATION: "evaluation value",
+    Phase.SAVED: "save",
 }
 _TENTH = 0.1
 _SIDE = re.compile(r"(?<![^\s(])[AB](?=$|[\s,:;)]|\.$|'s)")  # "A" and "B" as words
@@ -58,28 +63,18 @@ def in_names(text: str, difference: Difference) -> str:
 
 
 def rows(difference: Difference) -> Iterator[tuple[str, list[str]]]:
-    """The named rows of the report, each with its lines."""
+    """The named rows of the report, each with its lines: where to look comes first."""
     first = difference.first
     if first is None:
+        yield from _code(difference)
         yield from _closing(difference)
         return
-    a, b = labels(difference)
-    yield "what", [f"{first.name}   {a} {first.a}   {b} {first.b}"]
-    if first.size is not None:
-        yield "size", [f"relative {size_text(first.size)}"]
-    before = _before(difference)
-    if before:
-        yield "agrees before", [before]
-    cause = difference.cause
-    if cause is not None:
-        yield "likely cause", [in_names(cause.text, difference)]
-        if cause.details:
-            yield "", [in_names(line, difference) for line in cause.details]
-        if cause.fix:
-            yield "fix", [cause.fix]
-    where = first.where or (cause.where if cause else "")
+    yield from _causes(difference)
+    yield from _code(difference)
+    where = first.where or (difference.cause.where if difference.cause else "")
     if where:
         yield "where", [where]
+    yield from _values_of(difference, first)
     then = _then(difference)
     if then:
         yield "then", [then]
@@ -89,11 +84,75 @@ def rows(difference: Difference) -> Iterator[tuple[str, list[str]]]:
     yield from _closing(difference)
 
 
+def _causes(difference: Difference) -> Iterator[tuple[str, list[str]]]:
+    """The cause, or else what is possible, with what is not known of it."""
+    cause = difference.cause
+    if cause is not None:
+        yield "cause", [in_names(line, difference) for line in (cause.text, *cause.details)]
+        if cause.fix:
+            yield "fix", [cause.fix]
+        return
+    if not difference.candidates:
+        yield "cause", ["not known: the traces prove none"]
+        return
+    lines = ["not proven; possible:"]
+    for candidate in difference.candidates:
+        lines.append(in_names(candidate.explanation.text, difference))
+        if candidate.rivals:
+            verb = _verb(candidate.rivals, "differ", "differs")
+            lines.append(f"  not excluded: {' and '.join(candidate.rivals)}, which {verb} too")
+        if candidate.unknown:
+            verb = _verb(candidate.unknown, "are", "is")
+            names = " and ".join(candidate.unknown)
+            lines.append(f"  not known: whether {names} {verb} the same in both runs")
+    yield "cause", lines
+
+
+def _verb(names: Sequence[str], plural: str, singular: str) -> str:
+    return plural if len(names) > 1 or names[0].endswith("s") else singular
+
+
+def _code(difference: Difference) -> Iterator[tuple[str, list[str]]]:
+    """The lines of the user's code that differ, the nearest first."""
+    changes = difference.changes
+    if not changes:
+        return
+    lines = []
+    for change in changes[:_SHOWN_CHANGES]:
+        lines.append(f"{change.place}{f' in {change.function}' if change.function else ''}")
+        texts = [text for _, text in (*change.a, *change.b) if text.strip()]
+        indent = min((len(text) - len(text.lstrip()) for text in texts), default=0)
+        for mark, side in (("-", change.a), ("+", change.b)):
+            shown = [text[indent:].rstrip() for _, text in side[:_SHOWN_LINES]]
+            lines += [f"  {mark} {_short(text, _CODE_WIDTH)}" for text in shown]
+            if len(side) > _SHOWN_LINES:
+                lines.append(f"  {mark} and {len(side) - _SHOWN_LINES} more lines")
+        if not (change.path_a and change.path_b):
+            a, b = labels(difference)
+            lines[-1] += f" is used by {a if change.path_a else b} only"
+    if len(changes) > _SHOWN_CHANGES:
+        lines.append(f"and {len(changes) - _SHOWN_CHANGES} more places")
+    yield "code differs", lines
+
+
+def _values_of(difference: Difference, first: FirstDifference) -> Iterator[tuple[str, list[str]]]:
+    """The two values, how far they are apart, and what agrees before them."""
+    a, b = labels(difference)
+    yield "what", [f"{first.name}   {a} {_short(first.a)}   {b} {_short(first.b)}"]
+    if first.size is not None:
+        yield "size", [f"relative {size_text(first.size)}"]
+    before = _before(difference)
+    if before:
+        yield "agrees before", [before]
+
+
 def _closing(difference: Difference) -> Iterator[tuple[str, list[str]]]:
     if difference.environment:
         yield "environment", [environment(difference)]
     if difference.first is not None:
         yield "compared", [compared(difference)]
+    elif difference.same:
+        yield "not compared", ["text that the programs print, and files that torch does not write"]
     if difference.notes:
         yield "note", [in_names(note, difference) for note in difference.notes]
 
@@ -186,5 +245,5 @@ def size_text(size: float) -> str:
     return f"{100 * size:.3g} %" if size >= _TENTH / 100 else f"{size:.2g}"
 
 
-def _short(text: str) -> str:
-    return text if len(text) <= 60 else f"{text[:57]}..."  # noqa: PLR2004
+def _short(text: str, width: int = 60) -> str:
+    return text if len(text) <= width else f"{text[: width - 3]}..."

@@ -1,4 +1,4 @@
-"""The row "draws": a generator is some draws ahead."""
+"""How many draws two states of a generator are apart."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.diff.run_pairs import Compare, edited, of, training
 from traincheck.diff.draws import distance
 from traincheck.schema.comparison.generator_states import pack
 
@@ -68,20 +67,3 @@ def test_counts_draws_of_torch() -> None:
 def test_counts_offsets_of_philox() -> None:
     states = [base64.b64encode(bytes(8) + n.to_bytes(8, "little")).decode() for n in (4, 16)]
     assert distance("cuda", *states) == 12
-
-
-def test_fires_with_the_number_of_draws(compare: Compare) -> None:
-    chosen = of("rng", 1, change="state")
-    a = edited(training(), of("rng", 0, change="state"), source="numpy", state=state_after(5))
-    a = edited(a, chosen, source="numpy", state=state_after(10))
-    b = edited(a, chosen, fingerprint="xxh3:" + "f" * 32, state=state_after(13))
-    found = compare(a, edited(b, of("batch", 2), indices=(5, 6, 7)))
-    assert found.cause is not None
-    assert found.cause.code == "draws"
-    assert "B is 3 draws ahead of A" in found.cause.text
-
-
-def test_quiet_where_generators_agree(compare: Compare) -> None:
-    found = compare(training(), edited(training(), of("batch", 2), indices=(5, 6, 7)))
-    assert found.cause is not None
-    assert found.cause.code != "draws"

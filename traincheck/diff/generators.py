@@ -1,0 +1,171 @@
+"""Whether a difference may come from a random generator: whether the differing part draws from it.
+
+The state of a generator nobody draws from decides nothing. A program draws where the states at two
+moments differ (schema/comparison/generator_states.py), and where its code calls for numbers.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from traincheck.diff.draws import distance
+from traincheck.diff.evidence import Evidence, Side
+from traincheck.diff.items import Item
+from traincheck.diff.phases import Phase
+from traincheck.schema.events import BatchEvent, RngEvent
+
+_CONSTANT = ("zeros_", "ones_", "constant_", "eye_", "dirac_")
+_BASE_SEED = 2  # draws of 32 bits: a loader draws the seed of its workers in each epoch
+_RANDOM_SAMPLERS = ("Random", "Weighted", "Distributed")
+# Parts of names of torch's modules and functions that draw.
+_LAYERS = ("dropout", "rrelu", "gumbel", "bernoulli", "stochasticdepth", "droppath")
+_MAYBE = ("attention", "lstm", "gru", "rnn", "transformer")  # if their dropout is not 0
+# Names of functions that draw, by generator.
+_CALLS = {
+    "torch": frozenset(
+        {"rand", "randn", "randint", "randperm", "rand_like", "randn_like", "randint_like",
+         "normal", "normal_", "uniform_", "bernoulli", "bernoulli_", "multinomial", "sample",
+         "rsample", "random_", "exponential_", "poisson", "dropout", "gumbel_softmax",
+         "trunc_normal_", "log_normal_", "geometric_", "cauchy_", "rrelu", "orthogonal_"}
+    ),
+    "python": frozenset(
+        {"random", "randint", "randrange", "choice", "choices", "shuffle", "sample", "uniform",
+         "gauss", "normalvariate", "getrandbits", "betavariate"}
+    ),
+    "numpy": frozenset(
+        {"rand", "randn", "randint", "random", "choice", "shuffle", "permutation", "normal",
+         "uniform", "beta", "standard_normal", "random_sample", "binomial", "poisson"}
+    ),
+}  # fmt: skip
+
+
+def draws_from(generator: Item, evidence: Evidence) -> bool | None:
+    """Whether the first difference draws from a generator whose states differ.
+
+    Args:
+        generator: the difference of its states.
+        evidence: of the first other difference.
+
+    Returns:
+        None if the traces do not show it.
+    """
+    source, item = source_of(generator), evidence.item
+    if item.phase is Phase.BATCH:
+        found = [_loads_from(side, source, item) for side in (evidence.a, evidence.b)]
+        return True if any(found) else (None if None in found else False)
+    if item.phase in (Phase.FORWARD, Phase.LOSS):
+        return _computes_from(evidence, source, item)
+    if item.phase in (Phase.PARAMETER, Phase.BUFFER) and item.is_opening:
+        return _begins_from(evidence, source)
+    return False
+
+
+def source_of(item: Item) -> str:
+    """The generator of an item: torch, python, numpy, cuda."""
+    return item.name.removesuffix(" generator")
+
+
+def _loads_from(side: Side, source: str, item: Item) -> bool | None:
+    """Whether the loading of a batch draws from a generator."""
+    before, after = _last(side.view.generators, source), _last(side.view.after_batch, source)
+    if before is None or after is None:
+        return None
+    if before.fingerprint == after.fingerprint:
+        return False
+    if source != "torch":
+        return True
+    if item.what == "indices":
+        return _draws_order(item)
+    if isinstance(item.a, BatchEvent) and item.a.workers:
+        return True  # workers are seeded from it
+    drawn = distance(source, before.state, after.state)
+    is_first = isinstance(item.a, BatchEvent) and item.a.index == 0
+    shuffles = _draws_order(item)
+    return not is_first or drawn is None or drawn > _BASE_SEED * (1 + shuffles)
+
+
+def _draws_order(item: Item) -> bool:
+    """Whether the sampler is one that draws an order, or not one of torch's."""
+    a = item.a
+    if not isinstance(a, BatchEvent) or a.sampler is None:
+        return True
+    name = a.sampler.rpartition(".")[2]
+    is_own = not a.sampler.startswith("torch.utils.data")
+    return is_own or any(word in name for word in _RANDOM_SAMPLERS)
+
+
+def _computes_from(evidence: Evidence, source: str, item: Item) -> bool | None:
+    """Whether a forward pass or a loss draws from a generator, in the part that differs."""
+    advances = [_advances(side, source) for side in (evidence.a, evidence.b)]
+    if not any(advances) and None not in advances:
+        return False
+    call = item.call
+    if source == "torch" and call is not None:
+        name = f"{call.api} {item.name}".lower()
+        if any(word in name for word in _LAYERS):
+            return call.training is not False
+        if any(word in name for word in _MAYBE) and call.api.startswith("torch."):
+            return True
+    if not evidence.has_sources:
+        return None
+    return any(_calls_for_numbers(text, source) for text in evidence.functions_of(item))
+
+
+def _advances(side: Side, source: str) -> bool | None:
+    """Whether the step draws after its first batch; None if not known."""
+    before = _last(side.view.after_batch, source) or _last(side.view.generators, source)
+    after = _last(side.view.closing, source)
+    if before is None or after is None:
+        return None
+    return before.fingerprint != after.fingerprint
+
+
+def _begins_from(evidence: Evidence, source: str) -> bool:
+    """Whether the initial values of parameters are drawn from a generator.
+
+    Values are drawn one after the other: if the first one differs, all do.
+    """
+    if source != "torch":
+        return False
+    a, b = _drawn(evidence.a), _drawn(evidence.b)
+    differing = sum(item.is_opening and item.phase is Phase.PARAMETER for item in evidence.items)
+    return list(a.values()) == list(b.values()) and differing >= len(a)
+
+
+def _drawn(side: Side) -> dict[object, str]:
+    """The last function that draws the initial values of each parameter, in order."""
+    found: dict[object, str] = {}
+    for number, call in enumerate(side.view.inits):
+        if not call.api.endswith(_CONSTANT):
+            result = msgspec.json.decode(call.result)
+            known = result.get("identity") if isinstance(result, dict) else None
+            found[known or -number] = call.api
+    return found
+
+
+def _last(events: Sequence[RngEvent], source: str) -> RngEvent | None:
+    found = [e for e in events if e.source == source and e.fingerprint is not None]
+    return found[-1] if found else None
+
+
+def _calls_for_numbers(text: str, source: str) -> bool:
+    """Whether a piece of source code calls a function that draws from a generator."""
+    names = _CALLS.get(source.partition(":")[0], _CALLS["torch"])
+    return any(name in names for name in _called(text))
+
+
+def _called(text: str) -> Iterator[str]:
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            function = node.func
+            if isinstance(function, ast.Attribute):
+                yield function.attr
+            elif isinstance(function, ast.Name):
+                yield function.id
