@@ -55,12 +55,12 @@ class Pair:
 
 _ZERO = "            optimizer.zero_grad()\n"
 _CLIP = "            nn.utils.clip_grad_norm_(model.parameters(), 0.1)\n"
-_SAVED = '"score": score}'
+_SAVED = '"score": score, '
 _SEED = "    torch.manual_seed(0)\n"
 _HALF = (
     "        if epoch == 0:\n"
-    '            torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()},\n'
-    '                       Path(folder, "half.pt"))\n'
+    '            torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(),\n'
+    '                        "rng": torch.get_rng_state()}, Path(folder, "half.pt"))\n'
 )
 PAIRS = (
     Pair("setting", "weight_decay=0.01", "weight_decay=0.2", 0, "settings", ("setting",)),
@@ -87,7 +87,7 @@ PAIRS = (
     Pair("loss scaled", "loss.backward()", "(2 * loss).backward()", 0, "loss",
          ("code", "loss-scale")),
     Pair("evaluation only", "model(data.x)", "model(data.x + 0.5)", 5, "evaluation"),
-    Pair("saved only", _SAVED, '"score": score + 1}', 11, "saved"),
+    Pair("saved only", _SAVED, '"score": score + 1, ', 11, "saved"),
     Pair("default of a library", "nn.BatchNorm1d(WIDTH)", "nn.BatchNorm1d(WIDTH, momentum=0.2)", 0,
          "buffer"),
     Pair("used seed", _SEED, _SEED.replace("0", "1"), 0, "rng", ("seed",)),
@@ -100,9 +100,10 @@ PAIRS = (
     Pair("dropout rate", "nn.Dropout(0.1)", "nn.Dropout(0.2)", 0, "forward"),
     Pair("resume without optimizer", '        optimizer.load_state_dict(state["optimizer"])\n', "",
          6, "optimizer_state", ("optimizer-not-restored",), resumes=True),
+    # A write after the update is seen where the value is next used.
     Pair("parameter written in the loop", "            optimizer.step()\n",
          "            optimizer.step()\n            if epoch:\n                "
-         "model.outer.bias.data.add_(0.01)\n", 6, "parameter", ("code", "written-outside")),
+         "with torch.no_grad():\n                    model.outer.bias.add_(0.01)\n", 7, "forward"),
 )  # fmt: skip
 UNUSED = (
     Pair("nothing", "", ""),
@@ -151,7 +152,7 @@ def compared(pair: Pair, folder: Path) -> Difference:
     if pair.name == "seed of the loader":
         code = changed  # the environment alone decides
     if pair.resumes:
-        code = code.replace("        score = evaluate", f"{_HALF}        score = evaluate")
+        code = code.replace("        print(", f"{_HALF}        print(")
     first = record(pair, code, folder / "a", folder / "run-a", is_second=False)
     if pair.resumes:
         (folder / "b").mkdir()

@@ -4,7 +4,7 @@ import os
 import random
 import sys
 import tempfile  # noqa: F401  # of some versions
-import time  # noqa: F401
+import time
 from pathlib import Path
 
 import numpy as np
@@ -85,6 +85,7 @@ def main(folder):
         state = torch.load(Path(folder, "from.pt"))
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
+        torch.set_rng_state(state["rng"])
     for epoch in range(EPOCHS):
         for batch in loader:
             optimizer.zero_grad()
@@ -97,7 +98,8 @@ def main(folder):
         score = evaluate(model, data)
         print(f"epoch {epoch}, loss {loss.item():.4f}, score {score:.3f}")
     if not dist.is_initialized() or dist.get_rank() == 0:
-        state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "score": score}
+        state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+        state |= {"score": score, "saved_time": time.time()}
         torch.save(state, Path(folder, "last.pt"))
 
 

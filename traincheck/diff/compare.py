@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Literal
@@ -42,6 +43,10 @@ from traincheck.schema.torch_api import Families
 # Places in the causal order of a step; settings.py and calls.py have those of their items.
 _RNG, _OPENING, _BATCH, _RNG_AFTER, _GRADIENT = 0, 1, 4, 5, 8
 _EVALUATION, _SAVED = 13, 14
+_OF_A_RUN = re.compile(
+    r"time|date|elapsed|duration|second|minute|hour|clock|speed|throughput|per_s|memory|pid|port|uuid",
+    re.IGNORECASE,
+)
 _OPENING_ORDER = {"parameter": 0, "optimizer_state": 1, "buffer": 2}
 _ORDER = {"optimizer_state": 10, "parameter": 11, "buffer": 12}
 
@@ -419,12 +424,21 @@ def _saved_difference(
     if a is None or b is None:
         return "presence", "", None if a is None else "saved", None if b is None else "saved"
     for mine, yours in ((a.parts, b.parts), (a.numbers, b.numbers), (a.values, b.values)):
-        found = compare_values(dict(mine), dict(yours))
+        found = compare_values(_told(mine), _told(yours))
         if found.answer is Answer.DIFFERENT:
             return found.what, found.leaf, found.a, found.b
     if a.entries != b.entries:
         return "value", "entries", a.entries, b.entries
     return "", "", None, None
+
+
+def _told(values: Mapping[str, object]) -> dict[str, object]:
+    """Without numbers that differ between any two runs, by their names: times, speeds, ids."""
+    return {
+        name: value
+        for name, value in values.items()
+        if not isinstance(value, (int, float)) or not _OF_A_RUN.search(name.rpartition(".")[2])
+    }
 
 
 def _drop_harmless(result: StepResult) -> None:

@@ -319,7 +319,8 @@ class CheckpointEvent(EventBase, frozen=True, kw_only=True, tag="checkpoint"):
             unknown.
         untied: names that shared one tensor before a load and do not after it.
         values: fingerprints of the parameters of a model after a load, by name; of a save, in the
-            view "diff", of all tensors in it. Of the first ones where there are very many.
+            view "diff", of all tensors in it, and its numbers. Of the first ones where there are
+            very many.
         parts: of a file, its first keys: ``{"kind": "optimizer", "params": 4, "lr": [0.1]}``; kind
             is model, optimizer, scheduler, scaler or rng; of the state of an optimizer, scheduler
             or scaler itself its kind is the key.

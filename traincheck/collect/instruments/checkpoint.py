@@ -175,8 +175,11 @@ class Checkpoint(Instrument):
         fields = _describe_save(before, args, kwargs, result)
         if self.session.compared is not None:
             state = _saved(args, kwargs)
-            found = itertools.islice(_tensors_in("", state), _MAX_VALUES)
-            fields["values"] = {name: fingerprint(tensor) for name, tensor in found}
+            found = itertools.islice(_values_in("", state), _MAX_VALUES)
+            fields["values"] = {
+                name: fingerprint(value) if isinstance(value, torch.Tensor) else value
+                for name, value in found
+            }
         return fields
 
     def _describe_module(
@@ -279,10 +282,13 @@ def _saved(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     return args[0] if args else kwargs.get("obj", kwargs.get("state_dict"))
 
 
-def _tensors_in(name: str, value: Any, depth: int = 0) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors of the host in nested dicts and lists, by their keys."""
+def _values_in(name: str, value: Any, depth: int = 0) -> Iterator[tuple[str, Any]]:
+    """The numbers, and the tensors of the host, in nested dicts and lists, by their keys."""
     if is_a(value, torch.Tensor):
         if as_plain(value).is_cpu and not is_lazy(value):
+            yield name, value
+    elif type(value) in (int, float, bool):
+        if not masking.hides(name.rpartition(".")[2], value) and abs(value) < LARGEST_WHOLE:
             yield name, value
     elif depth < _MAX_DEPTH:
         pairs: Iterable[tuple[Any, Any]] = ()
@@ -292,7 +298,7 @@ def _tensors_in(name: str, value: Any, depth: int = 0) -> Iterator[tuple[str, to
             pairs = enumerate(value)
         for key, item in pairs:
             part = masking.key(str(key)) if type(key) in (str, int) else "?"
-            yield from _tensors_in(f"{name}.{part}" if name else part, item, depth + 1)
+            yield from _values_in(f"{name}.{part}" if name else part, item, depth + 1)
 
 
 def _describe_load(
