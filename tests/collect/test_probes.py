@@ -29,10 +29,10 @@ from tests.collect.recording import read_folder, recording
 from tests.rules.probing import classified, results, trained
 from traincheck.collect.probes import fork, laboratory
 from traincheck.collect.probes.base import Call, Experiment, Laboratory, Result, unobservable
-from traincheck.collect.probes.constants import FunctionDepth
 from traincheck.collect.probes.engine import ProbeEngine
 from traincheck.collect.probes.experiments import row_mixing
 from traincheck.collect.probes.fork import Child, Outcome, forked
+from traincheck.collect.probes.functions import Functions
 from traincheck.collect.probes.laboratory import Budget
 from traincheck.collect.probes.plan import Plan
 from traincheck.report.probe_rows import probe_rows
@@ -417,7 +417,7 @@ def test_what_follows_custom_functions_replaces_any_kind_of_method(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given, expected = APPLIES[name]
-    depth = FunctionDepth()
+    depth = Functions()
 
     class Keys(dict):  # type: ignore[type-arg]
         pass

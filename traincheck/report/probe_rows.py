@@ -42,6 +42,8 @@ def probe_rows(probes: Sequence[ProbeEvent]) -> Iterator[tuple[str, str]]:
     for name, models_of in held.items():
         if name != Experiments.REPLAY:
             yield "probe held", f"{_WORDS.get(name, name)}: {joined(models_of, _NAMED)}"
+    for text in dict.fromkeys(e.detail["by_design"] for e in probes if "by_design" in e.detail):
+        yield "left out", f"gradients that are others by design: {text}"
     unknown = [e for e in probes if e.name not in held and e.status == Status.NOT_OBSERVABLE]
     for reason, words in _by_reason(unknown).items():
         yield "not observable", f"{reason} ({joined(words, len(_WORDS))})"

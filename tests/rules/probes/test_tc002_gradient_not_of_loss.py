@@ -150,9 +150,79 @@ def test_quiet_on_gradient_reversal_within_the_model(tmp_path: Path) -> None:
             return self.head(Reversed.apply(torch.tanh(self.body(x))))
 
     events = trained(tmp_path, Adversary(), classified)
-    assert quiet("TC002", events) is Verdict.NOT_TRIGGERED
+    assert quiet("TC002", events) is Verdict.HELD
     (first, *_) = results(events, "gradient")
-    assert "by design" in first.reason
+    assert first.detail["by_design"].endswith("Reversed returns its input")
+    assert first.numbers["parameters"] == 4
+
+
+class Stored(torch.autograd.Function):
+    """Score distillation: a number to show, and a gradient that was computed elsewhere."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, stored: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(stored)
+        return x.square().mean()
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:  # type: ignore[override]
+        return grad * ctx.saved_tensors[0], None
+
+
+class Distilled(Dropped):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = super().forward(x)
+        return h.square().mean() + Stored.apply(h, torch.randn(h.shape))
+
+
+def own_loss(model: nn.Module, step: int) -> torch.Tensor:
+    out: torch.Tensor = model(torch.randn(16, 8))
+    return out
+
+
+def test_the_rest_is_compared_beside_a_stored_gradient(tmp_path: Path) -> None:
+    healthy = trained(tmp_path / "a", Distilled(preserves=True), own_loss)
+    assert quiet("TC002", healthy) is Verdict.HELD
+    (first, *_) = results(healthy, "gradient")
+    assert "Stored returns a gradient that was given to it" in first.detail["by_design"]
+    broken = trained(tmp_path / "b", Distilled(preserves=False), own_loss)
+    fires("TC002", broken)
+    (first, *_) = results(broken, "gradient")
+    assert (first.detail["without_state"], "functions" in first.detail) == ("1", False)
+
+
+def group_relative(model: nn.Module, step: int) -> torch.Tensor:
+    """The first update of a policy: terms of size 1 whose mean is 0 but for rounding."""
+    x, actions = torch.randn(64, 8), torch.randint(0, 3, (64,))
+    with torch.no_grad():
+        before = model(x).log_softmax(1).gather(1, actions[:, None])[:, 0]
+    rewards = torch.rand(8, 8)
+    advantages = ((rewards - rewards.mean(1, keepdim=True)) / rewards.std(1, keepdim=True)).view(-1)
+    now = model(x).log_softmax(1).gather(1, actions[:, None])[:, 0]
+    ratio = (now - before).exp()
+    return -torch.min(ratio * advantages, ratio.clamp(0.8, 1.2) * advantages).mean()
+
+
+@pytest.mark.parametrize("width", [16, 64, 256])
+def test_quiet_where_the_terms_of_a_loss_cancel(width: int, tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(8, width), nn.Tanh(), nn.Linear(width, 3))
+    events = trained(tmp_path, model, group_relative)
+    assert quiet("TC002", events) is Verdict.HELD
+    (first, *_) = results(events, "gradient")
+    assert abs(first.numbers["loss"]) < 1e-6
+    assert abs(first.numbers["ratio"] - 1) < 1e-3, "it is observable all the same"
+
+
+def test_fires_where_the_terms_of_a_loss_cancel(tmp_path: Path) -> None:
+    def loss(model: nn.Module, step: int) -> torch.Tensor:
+        ratio = model(torch.randn(64, 8)).log_softmax(1)[:, 0]
+        advantages = torch.randn(64)
+        return -((ratio - ratio.detach()).exp() * (advantages - advantages.mean())).mean()
+
+    events = trained(tmp_path, Dropped(preserves=False), loss)
+    fires("TC002", events)
+    (first, *_) = results(events, "gradient")
+    assert abs(first.numbers["loss"]) < 1e-6
 
 
 class Hooked(nn.Module):

@@ -8,7 +8,6 @@ nothing is a constant: its backward answers for it.
 
 from __future__ import annotations
 
-import inspect
 import io
 from collections.abc import Callable, Iterator
 from os import fstat, lseek, read
@@ -18,7 +17,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from traincheck.collect.probes.isolation import UnfitError
+from traincheck.collect.probes.functions import DivergedError, Functions
 from traincheck.collect.probes.tree import leaves, mapped
 from traincheck.collect.trace_writer.emitter import hidden
 
@@ -36,64 +35,6 @@ _READ = frozenset(
 _CHUNK = 1 << 24
 
 
-class DivergedError(UnfitError):
-    """A copy does not do what the recorded one did."""
-
-
-class FunctionDepth:
-    """Counts calls of `autograd.Function` that are running, and keeps what is known of each class.
-
-    Attributes:
-        depth: number of running calls.
-        by_design: class -> why its gradient is not that of its forward.
-        classes: those that were called.
-        nodes: the names of their nodes.
-    """
-
-    def __init__(self, on_segment: Callable[[bool], None] | None = None) -> None:
-        self.depth = 0
-        self.by_design: dict[str, str] = {}
-        self.classes: list[str] = []
-        self.nodes: set[str] = set()
-        self._on_segment = on_segment  # a segment is recomputed, with its random states or not
-
-    def install(self) -> None:
-        """Follow the calls; for a copy of the process, which ends anyway."""
-        original: Any = inspect.getattr_static(torch.autograd.Function, "apply")
-        follow = self._follow
-
-        @hidden
-        def apply(cls: type, *args: Any, **kwargs: Any) -> Any:
-            self.depth += 1
-            try:
-                result = _bound(original, cls)(*args, **kwargs)
-            finally:
-                self.depth -= 1
-            follow(cls, args, result)
-            return result
-
-        torch.autograd.Function.apply = classmethod(apply)  # type: ignore[assignment]
-
-    def _follow(self, cls: type, args: Any, result: Any) -> None:
-        name = cls.__qualname__
-        self.nodes.add(f"{cls.__name__}Backward")
-        if name == "CheckpointFunction":
-            if self._on_segment is not None:
-                self._on_segment(bool(args[1]))
-            return
-        if name not in self.classes:
-            self.classes.append(name)
-        with torch._C.DisableTorchFunction():
-            given = [t.detach() for t in leaves(args) if t.is_floating_point()]
-            for out in leaves(result):
-                if out.is_floating_point() and out.numel() > 1:
-                    values = out.detach()
-                    if any(g.shape == values.shape and torch.equal(g, values) for g in given):
-                        self.by_design[name] = "returns its input"
-                    elif len(torch.unique(values)) <= min(256, values.numel() // 2):
-                        self.by_design[name] = "returns few different values"
-
-
 class Constants(TorchFunctionMode):
     """Records constants, or puts recorded ones back in the same order.
 
@@ -102,7 +43,7 @@ class Constants(TorchFunctionMode):
         recorded: the constants of another copy; None to record.
     """
 
-    def __init__(self, functions: FunctionDepth, recorded: list[Any] | None = None) -> None:
+    def __init__(self, functions: Functions, recorded: list[Any] | None = None) -> None:
         super().__init__()
         self.found: list[Any] = []
         self.is_on = True  # no backward pass has begun
@@ -155,12 +96,6 @@ class Constants(TorchFunctionMode):
         if self.left < 0:
             raise DivergedError("a moved copy does more operations")
         return next(self._recorded)
-
-
-def _bound(attribute: Any, cls: type) -> Any:
-    """An attribute of a class as it is read there: static, of the class, in C or in Python."""
-    get = getattr(type(attribute), "__get__", None)
-    return attribute if get is None else get(attribute, None, cls)
 
 
 def _depends(args: Any, kwargs: Any) -> bool:

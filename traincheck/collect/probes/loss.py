@@ -60,6 +60,7 @@ def watch(child: Child, read: Callable[[Root], Mapping[str, Any]]) -> None:
         grad_variables: Any = None,
         **options: Any,
     ) -> NoReturn:
+        torch.autograd.backward = original  # some functions call it in their own backward
         try:
             with unseen():
                 weights = grad_tensors if grad_tensors is not None else grad_variables

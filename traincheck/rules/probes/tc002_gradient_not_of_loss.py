@@ -35,8 +35,8 @@ class GradientNotOfLoss(ProbeRule, code="TC002"):
 
     Stays quiet on:
         - Straight-through estimators, detached targets, advantages, computations under no_grad.
-        - autograd.Function that returns its input, as gradient reversal, or few different values,
-          as spikes.
+        - autograd.Function whose gradient is another one by design: it returns its input, jumps or
+          saturates, or passes on a gradient that was given to it. The rest is still compared.
         - Parameters with hooks, and those used before the first forward of the step.
         - Losses with kinks, and parameters in half precision.
 
@@ -99,5 +99,6 @@ def _reason(event: ProbeEvent) -> str:
         segments = "1 segment is" if count == "1" else f"{count} segments are"
         return f"; {segments} recomputed {how}{line_of(event)}"
     if detail.get("functions"):
-        return f"; the graph has custom functions: {detail['functions']}"
+        names = detail["functions"]
+        return f"; backward is not the derivative of forward in {names}"
     return ""

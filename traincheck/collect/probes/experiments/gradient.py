@@ -16,8 +16,9 @@ import torch
 
 from traincheck.collect.probes.autograd import graph_of, now
 from traincheck.collect.probes.base import Call, Experiment, Laboratory, Result, unobservable
-from traincheck.collect.probes.constants import Constants, FunctionDepth, get, put
+from traincheck.collect.probes.constants import Constants, get, put
 from traincheck.collect.probes.fork import memory_file
+from traincheck.collect.probes.functions import Functions
 from traincheck.collect.probes.hooks import TensorHooks
 from traincheck.collect.probes.loss import Root
 from traincheck.collect.probes.recomputed import Recomputed
@@ -26,9 +27,11 @@ from traincheck.schema.probes.names import Experiments, Status
 
 ERROR = 0.01  # relative error of a slope that is a fault
 ROUGH = 0.1  # doubt from which on a slope says nothing
-_STEP = 0.0025  # of the loss, by which a move may change it
+_STEP = 12500  # rounding errors by which a move changes the loss
 _LARGEST = 0.005  # of the norm of a parameter, by which it is moved at most
 _ROUNDING = 2e-7  # of a loss in float32, with the sums behind it
+_LEAST_LOSS = 1e-6
+_TINY = 1e-6  # of the norm of a parameter: it changes the last digits of what is computed
 _GROUPS, _DEPTH = 8, 4  # parts of the model that are moved alone, and parts of their paths
 
 
@@ -51,7 +54,7 @@ class Slope:
     @property
     def doubt(self) -> float:
         """The error below which nothing is known."""
-        return max(5 * self.spread, 2 * self.kink, 5 * self.noise)
+        return max(5 * self.spread, 2 * self.kink, 10 * self.noise)
 
     @property
     def is_wrong(self) -> bool:
@@ -89,13 +92,19 @@ def _measured(call: Call, laboratory: Laboratory, fd: int) -> Result:
     if isinstance(taken, str):
         return unobservable(taken)
     said, loss = taken["said"], taken["loss"]
-    slope = _slope(call, laboratory, fd, said=said, loss=loss, groups=None)
+    taken["rounding"] = _ROUNDING * max(abs(loss), _LEAST_LOSS)
+    slope = _slope(call, laboratory, fd, taken, groups=None)
+    if not isinstance(slope, str) and (slope.is_wrong or slope.doubt > ERROR):
+        rounding = _rounding(call, laboratory, fd, loss)
+        if isinstance(rounding, float) and rounding > taken["rounding"]:
+            taken["rounding"] = rounding  # the loss is a small sum of large terms
+            slope = _slope(call, laboratory, fd, taken, groups=None)
     if isinstance(slope, str):
         return unobservable(slope)
     numbers = {**slope.numbers(), "said": said, "loss": loss, "parameters": taken["parameters"]}
     detail: dict[str, str] = {
         name: taken[name]
-        for name in ("recomputed", "without_state", "functions", "left_out")
+        for name in ("recomputed", "without_state", "functions", "by_design", "left_out")
         if name in taken
     }
     if not slope.is_wrong:
@@ -115,7 +124,7 @@ def _measured(call: Call, laboratory: Laboratory, fd: int) -> Result:
 def _take(call: Call, laboratory: Laboratory, fd: int) -> dict[str, Any] | str:
     """The gradient and the constants, in ``fd``; or why there are none."""
     recomputed = Recomputed()
-    functions = FunctionDepth(lambda preserves: recomputed.meet(preserves=preserves))
+    functions = Functions(lambda preserves: recomputed.meet(preserves=preserves))
     constants = Constants(functions)
     hooks = TensorHooks()
     since: list[int] = []
@@ -130,15 +139,21 @@ def _take(call: Call, laboratory: Laboratory, fd: int) -> dict[str, Any] | str:
 
     def read(root: Root) -> Mapping[str, Any]:
         constants.is_on = False
+        for used in functions.used:
+            used.gradients = []
         found = _gradient(call, root, since[0], functions.nodes)
         if "unfit" not in found:
-            put(fd, (found.pop("directions"), constants.found))
-        if functions.by_design:
-            name, why = next(iter(functions.by_design.items()))
-            found["unfit"] = f"{name} {why}: its gradient is another one by design"
+            purposes = functions.purposes()
+            kept_out = {name: p.by_design for name, p in purposes.items() if p.by_design}
+            replaced = {
+                i: used.replaced() for i, used in enumerate(functions.used) if used.name in kept_out
+            }
+            put(fd, (found.pop("directions"), constants.found, replaced))
+            found["by_design"] = "; ".join(f"{name} {why}" for name, why in kept_out.items())
+            found["functions"] = ", ".join(n for n, p in purposes.items() if p.is_wrong)
         if hooks.place:
             found["unfit"] = f"a hook of a tensor ({hooks.place}) replaces its gradient by design"
-        return {**found, **recomputed.facts(), "functions": ", ".join(functions.classes[:4])}
+        return {**found, **recomputed.facts()}
 
     outcome = laboratory.replay(change, read, kept=(fd,))
     if outcome.reason:
@@ -207,17 +222,31 @@ def _gradient(call: Call, root: Root, since: int, nodes: set[str]) -> dict[str, 
     }
 
 
+def _rounding(call: Call, laboratory: Laboratory, fd: int, loss: float) -> float | str:
+    """The rounding error of the loss: how far tiny moves are from a straight line.
+
+    The terms of a loss can be much larger than their sum, as those of normalized advantages are.
+    """
+    moves = (_TINY, -_TINY, 2 * _TINY, -2 * _TINY)
+    found = [_moved(call, laboratory, fd, size, None) for size in moves]
+    values = [value for value in found if isinstance(value, float)]
+    if len(values) < len(found):
+        return next(value for value in found if isinstance(value, str))
+    up, down, far_up, far_down = values
+    return max(abs(up + down - 2 * loss), abs(far_up - far_down - 2 * (up - down))) / 2
+
+
 def _slope(
     call: Call,
     laboratory: Laboratory,
     fd: int,
-    *,
-    said: float,
-    loss: float,
+    taken: Mapping[str, Any],
     groups: Sequence[int] | None,
 ) -> Slope | str:
     """The slope when these parameters are moved; None for all. Or why it is not known."""
-    large = min(_LARGEST, _STEP * max(abs(loss), 1e-6) / said)
+    said = taken["said"] if groups is None else _said(taken, groups)
+    loss, rounding = taken["loss"], taken["rounding"]
+    large = min(_LARGEST, _STEP * rounding / said)
     values: dict[float, float] = {}
     for size in (large, -large, large / 2, -large / 2):
         found = _moved(call, laboratory, fd, size, groups)
@@ -233,7 +262,7 @@ def _slope(
         ratio=(4 * slopes[1] - slopes[0]) / (3 * said),
         spread=abs(slopes[1] - slopes[0]) / said,
         kink=abs(2 * kinks[1] - kinks[0]),
-        noise=_ROUNDING * max(abs(loss), 1e-6) / (large * said),
+        noise=rounding / (large * said),
     )
 
 
@@ -241,26 +270,31 @@ def _moved(
     call: Call, laboratory: Laboratory, fd: int, size: float, groups: Sequence[int] | None
 ) -> float | str:
     """The loss where parameters are moved; or why it is not known."""
-    functions = FunctionDepth()
     modes: list[Constants] = []
+    calls: list[Functions] = []
 
     def change() -> None:
         _float32()
-        directions, recorded = get(fd)
+        directions, recorded, replaced = get(fd)
         with torch.no_grad():
             for index, direction in directions.items():
                 if groups is None or index in groups:
                     call.parameters[index].add_(direction, alpha=size)
+        functions = Functions(replaced=replaced)
         functions.install()
+        calls.append(functions)
         modes.append(Constants(functions, recorded))
         modes[0].__enter__()  # type: ignore[no-untyped-call]
 
-    outcome = laboratory.replay(change, lambda root: {"left": modes[0].left}, kept=(fd,))
+    def read(root: Root) -> Mapping[str, Any]:
+        return {"left": modes[0].left, "moved": calls[0].moved}
+
+    outcome = laboratory.replay(change, read, kept=(fd,))
     if outcome.reason:
         return outcome.reason
     if outcome.told["left"]:
         return "a moved copy does fewer operations"
-    return float(outcome.told["loss"])
+    return float(outcome.told["loss"]) + float(outcome.told["moved"])
 
 
 def _located(
@@ -275,8 +309,7 @@ def _located(
     worst, where = None, ""
     by_size = sorted(parts.items(), key=lambda item: -_said(taken, item[1]))
     for name, members in by_size[:_GROUPS] if len(parts) > 1 else ():
-        said = _said(taken, members)
-        slope = _slope(call, laboratory, fd, said=said, loss=taken["loss"], groups=members)
+        slope = _slope(call, laboratory, fd, taken, groups=members)
         if isinstance(slope, str) or not slope.is_wrong:
             continue
         if worst is None or abs(slope.ratio - 1) > abs(worst.ratio - 1):
@@ -284,5 +317,5 @@ def _located(
     return where, {} if worst is None else {"worst_ratio": worst.ratio}
 
 
-def _said(taken: dict[str, Any], members: Sequence[int]) -> float:
+def _said(taken: Mapping[str, Any], members: Sequence[int]) -> float:
     return float(sum(taken["slopes"][str(index)] for index in members))
