@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 from torch import nn
 
 from tests.checking import fires, quiet
-from tests.rules.probing import classified, probed, results, trained
+from tests.rules.probing import Loss, classified, probed, results, trained
 from traincheck.schema.findings import Verdict
 
 BROKEN = probed(
@@ -56,6 +57,92 @@ def test_quiet_on_plain_classifiers(tmp_path: Path) -> None:
         quiet("TC003", trained(tmp_path, nn.Sequential(nn.Linear(8, 3)), classified))
         is Verdict.HELD
     )
+
+
+NODES = 18
+NEAR = (torch.rand(NODES, NODES, generator=torch.Generator().manual_seed(1)) < 0.3).float()
+EDGES = NEAR.nonzero().T.contiguous()
+
+
+class Graph(nn.Module):
+    """Rows are nodes of one graph. kind: how it knows which are neighbors."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(8, 16), nn.Linear(16, 3)
+        self.kind = kind
+        if kind == "matrix":
+            self.register_buffer("near", NEAR / NEAR.sum(1, keepdim=True).clamp_min(1))
+        elif kind == "edges":
+            self.edges = EDGES
+        elif kind == "places":
+            self.places = nn.Parameter(torch.randn(NODES, 16))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = torch.tanh(self.body(x))
+        if self.kind == "matrix":
+            h = self.near @ h
+        elif self.kind == "places":
+            h = h + self.places - h.mean(0)
+        else:
+            from_, to = EDGES
+            h = torch.zeros_like(h).index_add(0, to, h[from_])
+        out: torch.Tensor = self.head(h)
+        return out
+
+
+FEATURES = torch.randn(NODES, 8, generator=torch.Generator().manual_seed(2))
+
+
+def same_rows(model: nn.Module, step: int) -> torch.Tensor:
+    return nn.functional.cross_entropy(model(FEATURES), torch.arange(NODES) % 3)
+
+
+def noisy_rows(model: nn.Module, step: int) -> torch.Tensor:
+    noise = 0.1 * torch.randn(NODES, 8)
+    return nn.functional.cross_entropy(model(FEATURES + noise), torch.arange(NODES) % 3)
+
+
+@pytest.mark.parametrize(
+    ("kind", "loss", "reason"),
+    [
+        ("matrix", noisy_rows, "near of the model relates"),
+        ("edges", noisy_rows, "edges of the model relates"),
+        ("outside", same_rows, "the same in each call"),
+    ],
+)
+def test_not_observable_where_rows_are_nodes(
+    kind: str, loss: Loss, reason: str, tmp_path: Path
+) -> None:
+    events = trained(tmp_path, Graph(kind), loss)
+    assert quiet("TC003", events) is Verdict.NOT_TRIGGERED
+    assert quiet("TC001", events) is Verdict.NOT_TRIGGERED
+    for name in ("batch_place", "row_mixing"):
+        (first, *_) = results(events, name)
+        assert reason in first.reason
+
+
+def test_not_observable_where_rows_can_be_nodes(tmp_path: Path) -> None:
+    events = trained(tmp_path, Graph("places"), same_rows)
+    assert quiet("TC003", events) is Verdict.NOT_TRIGGERED
+    (first, *_) = results(events, "batch_place")
+    assert "the same in each call" in first.reason
+
+
+def test_fires_where_the_rows_of_another_call_were_others(tmp_path: Path) -> None:
+    def loss(model: nn.Module, step: int) -> torch.Tensor:
+        x = FEATURES[: 12 if step == 0 else NODES]
+        return nn.functional.cross_entropy(model(x), torch.arange(len(x)) % 3)
+
+    class Ranked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(8, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.head(x) + torch.linspace(0, 1, len(x))[:, None]
+
+    fires("TC003", trained(tmp_path, Ranked(), loss))
 
 
 class Noisy(nn.Module):

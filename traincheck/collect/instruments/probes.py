@@ -69,7 +69,7 @@ class Probes(Instrument):
     ) -> None:
         if self.session.is_worker or _graph_task() != -1:
             return
-        self._engine.observe(module)
+        self._engine.observe(module, args, kwargs)
         if is_training(module):
             self._engine.enter(module, args, kwargs)
 

@@ -27,6 +27,7 @@ class Call:
         path: the path of a module, as variables of it are named.
         name_of: the name of a parameter.
         held: identities of the parameters that a live optimizer holds.
+        are_samples: there is evidence that the rows of its inputs are samples.
     """
 
     module: torch.nn.Module
@@ -37,6 +38,7 @@ class Call:
     path: Callable[[torch.nn.Module], str]
     name_of: Callable[[torch.Tensor], str]
     held: frozenset[int]
+    are_samples: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ from torch import nn
 
 from traincheck.collect.probes.base import Call
 from traincheck.collect.probes.isolation import UnfitError
+from traincheck.collect.probes.samples import pairs_of_rows
 from traincheck.collect.probes.tree import holds_others, leaves, mapped
 from traincheck.collect.tensors.reading import modules_in
 
@@ -72,6 +73,19 @@ class Batch:
             given = mapped(given, lambda t: t[:-1] if t.dim() and t.shape[0] == size else t)
             size -= 1
         return cls(given, size)
+
+    @classmethod
+    def of_samples(cls, call: Call) -> Batch:
+        """The same, if the model does not hold what relates its rows, as those of a graph.
+
+        Raises:
+            UnfitError: it does.
+        """
+        sizes = {t.shape[0] for t in leaves((call.args, call.kwargs)) if t.dim()} - {1}
+        name = pairs_of_rows(call.module, max(sizes, default=0))
+        if name:
+            raise UnfitError(f"{name} of the model relates the rows of the inputs to each other")
+        return cls.of(call)
 
     def mapped(self, change: Any, dim: int = 0) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The inputs with other samples. change: gets each tensor that holds samples."""

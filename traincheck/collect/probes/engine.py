@@ -23,6 +23,7 @@ from traincheck.collect.probes.fork import Child, Outcome, described
 from traincheck.collect.probes.laboratory import Budget, ForkLaboratory
 from traincheck.collect.probes.plan import Plan, obstacle
 from traincheck.collect.probes.registry import EXPERIMENTS
+from traincheck.collect.probes.samples import Samples
 from traincheck.collect.tensors.reading import groups_of, table_of, tensors_in, unseen
 from traincheck.collect.trace_writer.event_file import write_file
 from traincheck.handlers import give_back
@@ -58,6 +59,7 @@ class ProbeEngine:
         self._budget = Budget() if budget is None else budget
         self._experiments = experiments
         self._evaluations = Evaluations()
+        self._samples = Samples()
         self._told: set[tuple[str, str]] = set()  # models and what became of their evaluations
         self._held: set[tuple[str, str, int]] = set()  # model, experiment, pass: not repeated
         self._step: int | None = -1
@@ -117,12 +119,16 @@ class ProbeEngine:
             except OSError as error:  # the launcher waits for the end of the program then
                 give_back(error)
 
-    def observe(self, module: torch.nn.Module) -> None:
-        """An outermost module is called, in any mode: follow the state of its evaluations."""
+    def observe(
+        self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """An outermost module is called, in any mode: follow its evaluations and its inputs."""
         em = self._session.local.em or self._session.emitter()
         busy, em.busy = em.busy, True
         try:
             with unseen():
+                if _has_parameters(module):
+                    self._samples.called(module, args, kwargs)
                 result = self._evaluations.called(module)
                 if result is not None:
                     self._tell_evaluation(em, module, result)
@@ -161,6 +167,7 @@ class ProbeEngine:
             lambda part: tracker.modules.child(part, root) or type(part).__name__,
             lambda parameter: tracker.name_of(parameter) or "",
             frozenset(held),
+            self._samples.are_rows(module),
         )
 
     def _probe(self, em: Emitter, call: Call, reason: str, of_pass: bool, of_module: bool) -> None:

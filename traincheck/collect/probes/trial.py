@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import torch
 
 from traincheck.collect.active_session import CURRENT
+from traincheck.collect.probes.samples import GIVEN
 from traincheck.collect.probes.tree import mapped
 from traincheck.errors import UsageError
 from traincheck.handlers import give_back
@@ -33,6 +34,7 @@ def copied(model: torch.nn.Module, batch: Any, inputs: Any) -> tuple[torch.nn.Mo
         ) from error
     given, named = mapped((batch, inputs), lambda tensor: tensor.detach().clone())
     ours.zero_grad()
+    vars(ours)[GIVEN] = True
     return ours.train(), given, named
 
 

@@ -42,7 +42,7 @@ class SamplesMixed(ProbeRule, code="TC001"):
     Stays quiet on:
         - Batch norms, which use running statistics in eval mode.
         - Results with a number for each pair of samples, as in contrastive losses.
-        - Graphs: matrices of neighbors, rows that are exchanged by an index.
+        - Graphs: matrices of neighbors, lists of edges, rows that are exchanged by an index.
         - Samples that are ranked against each other, as by the capacity of an expert.
         - Batches below three samples, and inputs whose batch dimension is not clear.
         - Differences below 0.02 % of the largest value.

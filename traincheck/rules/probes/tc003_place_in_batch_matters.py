@@ -28,7 +28,9 @@ class PlaceInBatchMatters(ProbeRule, code="TC003"):
 
     Stays quiet on:
         - Random numbers that are drawn in eval mode.
-        - Inputs whose batch dimension is not clear, such as graphs.
+        - Inputs whose batch dimension is not clear.
+        - Inputs that are the same in each call, as those of one graph.
+        - Models that hold a matrix of neighbors or a list of edges for the rows.
         - Models with a state of each row.
         - Differences below 0.1 % of the largest value.
 

@@ -40,7 +40,9 @@ class BatchPlace(Experiment):
 
 
 def _compared(call: Call) -> dict[str, Any]:
-    batch = Batch.of(call)
+    batch = Batch.of_samples(call)
+    if not call.are_samples:
+        raise UnfitError("the inputs are the same in each call: their rows can be one graph")
     bench = Bench(call.module)
     inner = InnerBatches(call.module, batch.size)
     base = rows(bench.forward(batch.given), batch.size)

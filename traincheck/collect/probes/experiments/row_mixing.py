@@ -22,13 +22,18 @@ from traincheck.schema.probes.names import Experiments, Status
 
 TOLERANCE = 2e-4  # of the largest value
 _MOST_SUSPECTS = 12
-# Samples that are chosen or counted against each other, as by the capacity of an expert; rows that
-# are exchanged by an index, as between the nodes of a graph; statistics of the batch by design.
-_BY_DESIGN = (
-    "argsort", "batch_norm", "cdist", "cumsum", "index_add", "index_add_", "index_select",
-    "kthvalue", "scatter", "scatter_add", "scatter_add_", "scatter_reduce", "segment_reduce",
-    "sort", "topk", "unique",
+# Rows that are exchanged by an index, as between the nodes of a graph
+_BY_INDEX = frozenset(
+    {
+        "index_add", "index_add_", "index_select", "scatter", "scatter_add", "scatter_add_",
+        "scatter_reduce", "segment_reduce",
+    }
 )  # fmt: skip
+# Samples that are chosen or counted against each other, as by the capacity of an expert; statistics
+# of the batch by design.
+_BY_DESIGN = _BY_INDEX | {
+    "argsort", "batch_norm", "cdist", "cumsum", "kthvalue", "sort", "topk", "unique",
+}  # fmt: skip
 _PRODUCTS = ("matmul", "__matmul__", "__rmatmul__", "mm", "spmm", "einsum", "addmm")
 
 
@@ -58,7 +63,7 @@ class RowMixing(Experiment):
 
 
 def _compared(call: Call) -> dict[str, Any]:
-    batch = Batch.of(call)
+    batch = Batch.of_samples(call)
     row = 0
     other = batch.other_than(row)
     if other is None:
@@ -134,6 +139,9 @@ def _culprit(call: Call, bench: Bench, batch: Batch, given: Any, row: int) -> di
         raise UnfitError(
             "samples are compared with each other: a result has a number for each pair"
         )
+    exchanging = [each.name for each in first.operations if _exchanges(each, batch.size)]
+    if exchanging and not call.are_samples:
+        raise UnfitError(f"the inputs are the same in each call, and {exchanging[0]} relates rows")
     base = rows(bench.forward(batch.given), batch.size)
     suspects = [
         index
@@ -185,13 +193,19 @@ def _spreads(one: Operation, two: Operation, size: int) -> bool:
     return False
 
 
+def _exchanges(operation: Operation, size: int) -> bool:
+    """Whether it gives rows to each other, as between the nodes of a graph."""
+    name, given = operation.name.rpartition(".")[2], operation.given
+    if name == "__getitem__":
+        return len(given) == 2 and given[0][0][:1] == (size,) and given[1][1] is torch.int64
+    return name in _BY_INDEX or (name in _PRODUCTS and bool(given) and given[0][0] == (size, size))
+
+
 def _described(call: Call, operation: Operation, size: int) -> dict[str, Any]:
-    name = operation.name.rpartition(".")[2]
-    module = operation.module
-    is_graph = name in _PRODUCTS and bool(operation.given) and operation.given[0][0] == (size, size)
+    module, name = operation.module, operation.name.rpartition(".")[2]
     return {
         "operation": operation.name,
-        "is_by_design": name in _BY_DESIGN or is_graph,
+        "is_by_design": name in _BY_DESIGN or _exchanges(operation, size),
         "place": operation.place,
         "where": call.path(module) if module is not None else call.name,
         "class": type(module).__name__ if module is not None else "",
