@@ -74,6 +74,28 @@ def test_a_mode_that_is_a_number_is_told(tmp_path):
     assert [event.modes for event in run.of("step")] == [{"Linear": True}]
 
 
+def test_a_step_that_a_rollout_follows_is_in_training(tmp_path):
+    with recording(tmp_path) as run:
+        model, optimizer = make()
+        for _ in range(3):
+            with torch.no_grad():
+                model(torch.ones(2, 3))
+            train_step(model, optimizer)
+            train_step(model, optimizer)
+    assert [(event.step, event.stage) for event in run.of("step")] == [
+        (step, "train") for step in range(6)
+    ]
+    assert [event.stage for event in run.of("stage")] == ["eval", "train"] * 3
+
+
+def test_a_step_that_only_evaluates_is_in_evaluation(tmp_path):
+    with recording(tmp_path) as run:
+        model, _ = make()
+        with torch.no_grad():
+            model(torch.ones(2, 3))
+    assert [event.stage for event in run.of("step")] in ([], ["eval"])
+
+
 def test_the_last_step_is_told_when_its_objects_are_gone(tmp_path):
     def main():
         model, optimizer = make(0.5)

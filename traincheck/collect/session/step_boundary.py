@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from time import monotonic_ns
 from typing import TYPE_CHECKING
 
@@ -109,6 +110,22 @@ class StepBoundary:
 
     def write_step(self, em: Emitter, *, complete: bool) -> None:
         """Write the record of the step that ends. complete: whether it was observed completely."""
+        with self._own_stage():
+            self._write_record(em, complete=complete)
+
+    @contextmanager
+    def _own_stage(self) -> Iterator[None]:
+        """The end of a step that has trained is in training, also after an evaluation in it."""
+        clock, counters = self._session.clock, self.steps.counters
+        stage = clock.stage
+        if stage == EVAL_STAGE and (counters["backward"] or counters["optimizer_step"]):
+            clock.set(clock.step, "train")
+        try:
+            yield
+        finally:
+            clock.set(clock.step, stage)
+
+    def _write_record(self, em: Emitter, *, complete: bool) -> None:
         session = self._session
         if not session.recording.on:
             self._write_skipped(em)
@@ -165,8 +182,9 @@ class StepBoundary:
 
     def look_at_end(self, em: Emitter) -> None:
         """Record what hooks observe at the end of a recorded step."""
-        for look in self._session.hooks.at_step_end:
-            look(em)
+        with self._own_stage():
+            for look in self._session.hooks.at_step_end:
+                look(em)
 
     def _write_whole(self, em: Emitter) -> None:
         self.look_at_end(em)
