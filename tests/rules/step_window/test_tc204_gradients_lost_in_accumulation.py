@@ -51,6 +51,32 @@ def test_fires_where_every_batch_clears(golden: Golden) -> None:
     assert mentions(finding, 3, 4, "train.py:80")
 
 
+def test_counts_all_batches_where_only_the_last_clears() -> None:
+    trace, number = net(), 0
+    for _ in range(4):
+        trace.begin_step()
+        for micro in range(4):
+            batch(trace, number)
+            if micro == 3:
+                trace.zero_grad()
+            trace.forward().backward()
+            number += 1
+        trace.optimizer_step()
+    finding = fires("TC204", trace.build())
+    assert mentions(finding, "3 of every 4 batches")
+
+
+def test_quiet_where_one_batch_is_used_several_times_and_cleared_once() -> None:
+    trace = net()
+    for number in range(5):
+        trace.begin_step()
+        batch(trace, number)
+        for _ in range(3):
+            trace.forward().backward()
+        trace.zero_grad().forward().backward().optimizer_step()
+    assert quiet("TC204", trace.build()) is Verdict.HELD
+
+
 def test_quiet_on_accumulation_as_it_should_be() -> None:
     assert quiet("TC204", windows(5, clears=False).build()) is Verdict.HELD
     assert quiet("TC204", net().steps(5, accumulate=4).build()) is Verdict.HELD

@@ -119,6 +119,14 @@ class StepCounter:
         return stepped.isdisjoint(self._next())
 
     @property
+    def _is_in_window(self) -> bool:
+        """Whether cleared gradients are those of an accumulation window that has not stepped yet.
+
+        Before any step, one that clears a single backward pass has no step at all.
+        """
+        return self._ever_stepped or (self.counters["backward"] > 1 and not self._is_spent)
+
+    @property
     def is_awaiting(self) -> bool:
         """Whether an optimizer was created since the last optimizer step."""
         return bool(self._made)
@@ -180,7 +188,7 @@ class StepCounter:
             if unused and self.counters["batch"] and not self._is_fed:
                 # A missing or skipped step; or the same batch is used again (SAM)
                 self._is_spent = True
-            elif unused or repeated:
+            elif repeated or (unused and not self._is_in_window):
                 self.end()
             self._is_cleared |= bool(self._stepped) and optimizer in (None, *self._stepped)
         self._ever_zeroed = True

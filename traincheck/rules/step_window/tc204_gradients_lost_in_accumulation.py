@@ -52,11 +52,11 @@ class GradientsLostInAccumulation(StepRule, code="TC204", severity="error"):
     title = "Gradients are cleared inside the accumulation window"
     title_of_several = "Gradients of {optimizer} are cleared inside its accumulation window"
     likely_cause = (
-        "zero_grad(){where} is called for every batch, but the optimizer steps only once per "
-        "several batches: {observed}."
+        "zero_grad(){where} clears gradients that the optimizer has not used yet, as it steps only "
+        "once per several batches: {observed}."
     )
-    fix = "Call optimizer.zero_grad() right after optimizer.step(), not for every batch."
-    fix_of_several = "Call zero_grad() of {optimizer} right after its step(), not for every batch."
+    fix = "Call optimizer.zero_grad() right after optimizer.step(), and nowhere else."
+    fix_of_several = "Call zero_grad() of {optimizer} right after its step(), and nowhere else."
     needs = (
         DISCOVERY
         | GRADIENTS
@@ -96,14 +96,17 @@ class GradientsLostInAccumulation(StepRule, code="TC204", severity="error"):
             if window.pending <= moment.cleared and moment.family == Families.ZERO_GRAD:
                 if not window.lost:
                     window.step = window.pending_step
-                window.lost.append(window.batch)
+                window.lost += window.batches
                 window.cleared_by = moment.call
             window.pending -= moment.cleared
+            if not window.pending:
+                window.batches.clear()
         came = moment.reached & held
         if came and moment.family == Families.BACKWARD:
+            if not window.pending:
+                window.pending_step = facts.event.step
             window.pending |= came
-            window.batch = moment.batch
-            window.pending_step = facts.event.step
+            window.batches.append(moment.batch)
 
     def _close(self, owner: str, moment: Moment, facts: StepFacts) -> list[Violation]:
         window = self._windows[owner]
@@ -114,7 +117,7 @@ class GradientsLostInAccumulation(StepRule, code="TC204", severity="error"):
             self._runs.pop(owner, None)
             return []
         self.triggered += 1
-        batches = [*window.lost, window.batch]
+        batches = [*window.lost, *window.batches]
         loaders = {batch[0] for batch in batches if batch is not None}
         if (
             not window.lost
@@ -160,11 +163,12 @@ class _Window:
 
     Attributes:
         pending: gradients of backward() that no step has used.
+        batches: those of its backward passes.
         lost: the batches whose gradients were cleared.
     """
 
     pending: set[int] = field(default_factory=set)
-    batch: _Batch | None = None
+    batches: list[_Batch | None] = field(default_factory=list)
     lost: list[_Batch | None] = field(default_factory=list)
     step: int | None = None  # step in which the first lost gradients were computed
     pending_step: int | None = None
