@@ -144,8 +144,18 @@ def test_several_references_widen_the_band() -> None:
 
 def test_a_loss_that_varies_in_the_run_has_a_wider_band() -> None:
     varying = sized(losses=(2.0, 0.1, 9.0, 1.0))
-    assert limits(varying) == {"high": 27.0, "low": 0.0333}
+    assert limits(varying) == {"high": 810.0, "low": 0.00111}
     assert not found(LOSS, varying, sized(10))
+
+
+def test_episodes_of_another_length_are_quiet() -> None:
+    """Policy gradients: a loss is a sum over an episode, whose length varies from 9 to 70."""
+    reference = sized(losses=(11.0, 40.0, 16.0, 9.0))
+    for losses in ((190.0, 20.0, 8.0, 30.0), (0.9, 12.0, 60.0, 4.0), (140.0, 160.0, 150.0, 131.0)):
+        assert not found(LOSS, reference, sized(losses=losses))
+        assert not found(GRADIENT, reference, sized(losses=losses))
+    [finding] = found(LOSS, reference, sized(64, losses=(11.0, 40.0, 16.0, 9.0)))
+    assert mentions(finding, "at most")
 
 
 @pytest.mark.parametrize(

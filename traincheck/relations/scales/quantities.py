@@ -32,6 +32,7 @@ class Quantity:
         needs: what a trace must hold to read it.
         factor: the limits are that much farther than the smallest and largest reading.
         margin: and at least that much farther.
+        varies: the factor is at least the largest reading divided by the smallest one.
         most: the largest possible value.
         only: if given, the one value that is claimed; others are settings.
         text: what is limited, with ``{of}``.
@@ -47,6 +48,7 @@ class Quantity:
     fix: str
     symptom: Symptom
     margin: float = 0.0
+    varies: bool = False
     most: float = math.inf
     only: float | None = None
     topic: Topic | None = None
@@ -56,8 +58,9 @@ class Quantity:
         """The limits of readings from ``low`` to ``high``: LOW, HIGH, both, or neither."""
         if self.only is not None and max(high / self.only, self.only / low) > self.factor:
             return {}
-        least = min(low / self.factor, low - self.margin)
-        largest = max(high * self.factor, high + self.margin)
+        factor = max(self.factor, high / low) if self.varies else self.factor
+        least = min(low / factor, low - self.margin)
+        largest = max(high * factor, high + self.margin)
         found = {LOW: _rounded(least, math.floor)} if least > 0 else {}
         return found | ({HIGH: _rounded(largest, math.ceil)} if largest < self.most else {})
 
@@ -73,6 +76,7 @@ _ALL = (
         name=LOSS,
         needs=_SIZES,
         factor=3.0,
+        varies=True,
         text="the losses passed to backward() before the first update sum to",
         headline="The loss begins at another scale than in the reference runs",
         cause="The loss is a sum instead of a mean (or the reverse), or is divided by another "
@@ -86,6 +90,7 @@ _ALL = (
         name=GRADIENT,
         needs=_SIZES | _GRADIENTS,
         factor=3.0,
+        varies=True,
         text="the norm of the gradients of the first update is",
         headline="Gradients begin at another scale than in the reference runs",
         cause="Gradients are not divided by the number of micro-batches or ranks, are divided "

@@ -41,7 +41,9 @@ class Scales(RelationBase):
     Evidence:
         - A run is ten examples.
         - Limits of a loss or gradient are 3 times as wide as the first four readings of all
-          reference runs, those of a rate 3 times and 5 % of the peak, those of a length 1.1 times.
+          reference runs, or as much wider as the largest of these is larger than the smallest.
+        - Limits of a rate are 3 times and 5 % of the peak as wide, those of a length 1.1 times.
+        - A run breaks a limit of a loss or gradient if all its first four readings do.
         - Only runs with the same number of rows in a batch, backward passes, parameters and ranks
           are compared; for schedules, with the same number of updates.
 
@@ -170,8 +172,8 @@ class ScaleDecider:
             for index, params in self._claims.get(_key(reading), ()):
                 if not self._program.fits(params):
                     continue
-                value = reading.values[0]
-                if value >= params.get(LOW, value) and value <= params.get(HIGH, value):
+                low, high = min(reading.values), max(reading.values)
+                if high >= params.get(LOW, high) and low <= params.get(HIGH, low):
                     found += [(index, SATISFIED)] * _WORTH
                 else:
                     found.append((index, _negative(params, reading)))
