@@ -12,6 +12,7 @@ from traincheck.check.engine import Engine, watch
 from traincheck.check.suppression.policy import SuppressionPolicy
 from traincheck.check.suppression.source_calls import program_in
 from traincheck.check.suppression.source_files import SourceFiles, trusted_folders
+from traincheck.check.wording.endings import ending
 from traincheck.config import Config
 from traincheck.errors import UsageError, nearest
 from traincheck.relations.registry import RELATIONS
@@ -19,7 +20,7 @@ from traincheck.rules.docs import docs_of
 from traincheck.rules.options import configured
 from traincheck.rules.registry import all_rules
 from traincheck.schema.events import MarkEvent
-from traincheck.schema.findings import Report
+from traincheck.schema.findings import Ending, Report
 from traincheck.schema.invariant_file import read_invariants
 from traincheck.schema.layout import storage_notes
 from traincheck.schema.marks import Marks
@@ -144,7 +145,6 @@ def conclude(engine: Engine, source: TraceReader | TailReader | PollReader) -> R
     if manifest is not None and manifest.ended is not None:
         engine.end(_end_mark(manifest))
     report = engine.finish()
-    ended = _failed_end(manifest)
     sampled = _sampling_notes(manifest.settings) if manifest else ()
     policy = _policy(engine)
     unused = policy.unused({info.code for info in engine.infos.values()})
@@ -153,7 +153,7 @@ def conclude(engine: Engine, source: TraceReader | TailReader | PollReader) -> R
         _placed(report, engine, source),
         skipped_lines=source.skipped,
         notes=notes,
-        ended=ended,
+        ended=_how_it_failed(manifest),
         is_partial=bool(storage_notes(source.path) or (manifest and is_going_on(manifest))),
     )
 
@@ -208,10 +208,10 @@ def run_notes(source: TraceReader | TailReader | PollReader) -> list[str]:
     if manifest is None:
         return list(source.notes)
     notes = [*source.notes, *manifest.notes]
-    if manifest.signal:
-        notes.append(f"the run was ended by {manifest.signal}: its last step may be unfinished")
-    elif manifest.exit_status:
-        notes.append(f"the run ended with exit status {manifest.exit_status}")
+    how = _how_it_failed(manifest)
+    if how is not None:
+        unfinished = ": its last step may be unfinished" if how.sender else ""
+        notes.append(f"the run {how.whole}{unfinished}")
     return notes
 
 
@@ -225,13 +225,10 @@ def _end_mark(manifest: Manifest) -> MarkEvent:
     return MarkEvent(0, manifest.ended_ns or 0, None, "train", text=Marks.RUN_ENDED, data=data)
 
 
-def _failed_end(manifest: Manifest | None) -> str:
-    """How a run failed, as a predicate; empty if it ended with status 0 or is not over."""
-    if manifest is None or not (manifest.signal or manifest.exit_status):
-        return ""
-    if manifest.signal:
-        return f"was ended by {manifest.signal}"
-    return f"ended with exit status {manifest.exit_status}"
+def _how_it_failed(manifest: Manifest | None) -> Ending | None:
+    if manifest is None:
+        return None
+    return ending(manifest.signal, manifest.exit_status, manifest.interrupted)
 
 
 def _distinct(invariants: Iterable[Invariant]) -> list[Invariant]:

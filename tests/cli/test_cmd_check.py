@@ -271,22 +271,64 @@ def test_a_run_that_left_nothing_was_not_checked(
 
 
 @pytest.mark.parametrize(
-    ("facts", "said"),
+    ("facts", "said", "fix"),
     [
-        ({"exit_status": 1}, "the program ended with exit status 1"),
-        ({"exit_status": 137, "signal": "SIGKILL"}, "the program was ended by SIGKILL"),
+        (
+            {"exit_status": 1},
+            "the program ended with exit status 1 before",
+            "correct the error that ended the program; its output shows it",
+        ),
+        (
+            {"exit_status": 137, "signal": "SIGKILL"},
+            "was ended by SIGKILL (kill -9, the kernel when memory ran out, or",
+            "look for 'Out of memory' in dmesg",
+        ),
+        (
+            {"exit_status": 143, "signal": "SIGTERM"},
+            "was ended by SIGTERM (kill, timeout, a scheduler at its time limit, or",
+            "give the program more time",
+        ),
+        (
+            {"exit_status": 143},
+            "ended with exit status 143, that of a command ended by SIGTERM (kill, timeout,",
+            "give the program more time",
+        ),
+        (
+            {"exit_status": 130, "signal": "SIGINT"},
+            "was ended by SIGINT (Ctrl-C, or kill -INT) before",
+            "run it again, and let it reach a training step",
+        ),
+        (
+            {"exit_status": 0, "interrupted": "SIGTERM"},
+            "received SIGTERM and ended with exit status 0 (kill, timeout,",
+            "give the program more time",
+        ),
+        (
+            {"exit_status": 139, "signal": "SIGSEGV"},
+            "was ended by SIGSEGV (a crash in compiled code) before",
+            "run it with python -X faulthandler",
+        ),
+        (
+            {"exit_status": 138, "signal": "SIGUSR1"},
+            "was ended by SIGUSR1 (sent by another process or by its own code) before",
+            "run it again",
+        ),
     ],
 )
 @pytest.mark.parametrize("events", [(), net().build()])
 def test_a_program_that_died_before_it_trained(
-    check: Check, tmp_path: Path, capsys, facts: dict[str, object], said: str, events
+    check: Check, tmp_path: Path, capsys, facts: dict[str, object], said: str, fix: str, events
 ) -> None:
     ended = "2026-01-01T00:00:00+00:00"
     run = write(tmp_path / "run", events, run_id="run", ended=ended, **facts)
     assert check("-t", run) == 4
     out = " ".join(capsys.readouterr().out.split())
-    assert f"nothing was checked: {said} before a training step was recorded" in out
-    assert "fix correct the error that ended the program" in out
+    reason, _, rest = out.partition(" fix ")
+    assert said in reason
+    assert "before a training step was recorded" in reason
+    assert rest.startswith(fix)
+    is_error = fix.startswith("correct the error")
+    assert ("correct the error" in out) == is_error
 
 
 def test_an_empty_baseline_is_told(check: Check, tmp_path: Path, good: Path) -> None:
@@ -339,7 +381,7 @@ def test_how_the_run_ended_is_told(check: Check, tmp_path: Path, capsys) -> None
         file.write('{"k": "call", "n"')
     assert check("-t", run) == 0
     out = capsys.readouterr().out
-    assert "ended by SIGKILL" in out
+    assert "ended by SIGKILL (kill -9, the kernel when memory ran out" in " ".join(out.split())
     assert "1 line of the trace could not be read" in out
 
 

@@ -120,7 +120,7 @@ def _rows(summary: RunSummary) -> Iterator[tuple[str, str]]:
     if suspect:
         yield "suspect", suspect
     for text in _some([note for note in notes_of(report) if note != suspect]):
-        yield "note", _cut(text, _TITLE)
+        yield "note", _cut(text)
     yield "trace", summary.trace
 
 

@@ -52,8 +52,8 @@ def lack(report: Report) -> Lack | None:
 def _emptiness(report: Report) -> tuple[str, str]:
     if report.ended and not report.steps:
         return (
-            f"the program {report.ended} before a training step was recorded",
-            "correct the error that ended the program; its output shows it",
+            f"the program {report.ended.whole} before a training step was recorded",
+            report.ended.fix,
         )
     if not report.events:
         return "nothing was recorded", "read the notes, and check that the program imports torch"

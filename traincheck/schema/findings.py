@@ -327,6 +327,26 @@ class Save:
     where: str | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How a program failed.
+
+    Attributes:
+        text: a predicate, "was ended by SIGTERM".
+        sender: who may have sent the signal; empty if none is known.
+        fix: a next step if it ended too early to be checked.
+    """
+
+    text: str
+    sender: str = ""
+    fix: str = "correct the error that ended the program; its output shows it"
+
+    @property
+    def whole(self) -> str:
+        """The predicate and who may have sent the signal."""
+        return f"{self.text} ({self.sender})" if self.sender else self.text
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Report:
     """The result of checking one run.
@@ -343,7 +363,7 @@ class Report:
         empty or 0 if not known.
         is_partial: a part of the run was not recorded, or not read.
         saves: the checkpoints that the run wrote, the latest of each file.
-        ended: how the program failed, "ended with exit status 1"; else empty.
+        ended: how the program failed, if it did.
     """
 
     events: int
@@ -365,7 +385,7 @@ class Report:
     saves: Sequence[Save] = ()
     presentation: Presentation = field(default_factory=Presentation)
     checked_steps: int = 0
-    ended: str = ""
+    ended: Ending | None = None
 
     def __repr__(self) -> str:
         return f"<report: {report_line(self)}>"
