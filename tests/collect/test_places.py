@@ -79,3 +79,40 @@ def test_outermost_forwards_and_seeds_name_their_line(tmp_path):
     assert {call.where for call in calls if not call.root} == {None}
     seeds = [event for event in run.of("rng") if event.change == "seed"]
     assert {event.where for event in seeds} == {f"{__file__}:{seeded}"}
+
+
+def in_package(source: str, tmp_path, **names) -> dict:
+    """Names that code of an installed package defines."""
+    path = tmp_path / "lib" / "site-packages" / "trainer" / "loop.py"
+    exec(compile(source, str(path), "exec"), names)
+    return names
+
+
+def test_a_line_of_a_package_is_followed_by_that_of_the_program(tmp_path):
+    trainer = in_package("def fit(do):\n    return do()\n\nnow = fit(here)", tmp_path, here=here)
+    found, at = trainer["fit"](here), line()
+    other, at_other = trainer["fit"](here), line()
+    path = tmp_path / "lib/site-packages/trainer/loop.py"
+    assert found == f'"{path}:2 from {__file__}:{at}"'.encode()
+    assert other == f'"{path}:2 from {__file__}:{at_other}"'.encode()
+    assert trainer["now"].startswith(f'"{path}:2 from {__file__}:'.encode())
+
+
+def test_a_line_of_the_program_below_a_package_stays_alone(tmp_path):
+    def step() -> tuple[bytes, int]:
+        return here(), line()
+
+    trainer = in_package("def fit(do):\n    return do()", tmp_path)
+    found, at = trainer["fit"](step)
+    assert found == f'"{__file__}:{at}"'.encode()
+
+
+def test_a_package_that_no_program_calls_is_named_alone(tmp_path):
+    threads = in_package(
+        "import threading\nfound = []\ndef run():\n    found.append(here())\n"
+        "thread = threading.Thread(target=run)\nthread.start()\nthread.join()",
+        tmp_path,
+        here=here,
+    )
+    path = tmp_path / "lib/site-packages/trainer/loop.py"
+    assert threads["found"] == [f'"{path}:4"'.encode()]

@@ -12,6 +12,7 @@ from traincheck.schema.events import Event, StepEvent
 from traincheck.schema.observations.label_positions import LabelPositions, Positions
 from traincheck.schema.observations.loss_terms import ConstantTerm, LossTerms
 from traincheck.schema.observations.reading import observed
+from traincheck.schema.places import short
 
 Label: TypeAlias = tuple[str, str]  # name and line of a term
 
@@ -22,7 +23,7 @@ _MOVED = 1e-3  # relative: a loss that differs between steps
 
 def shown(name: str, where: str) -> str:
     """``kl_div (train.py:36)``."""
-    return f"{name} ({where.rpartition('/')[2]})" if where else name
+    return f"{name} ({short(where)})" if where else name
 
 
 @dataclass(slots=True)

@@ -37,6 +37,7 @@ from traincheck.schema.observations.gradients import (
 from traincheck.schema.observations.model_structure import ModelStructure
 from traincheck.schema.observations.reading import observed
 from traincheck.schema.parameter_names import is_unowned
+from traincheck.schema.places import short
 from traincheck.schema.torch_api import MODAL, SOFTMAXES, Families
 
 _OBSERVATIONS: tuple[type[Observation], ...] = (
@@ -134,7 +135,7 @@ class TrainingState(Fact):
         holder = self.holders.get(owner)
         if holder is None or len(self.holders) == 1:
             return ""
-        line = str(holder.made.where or "").rpartition("/")[2]
+        line = short(holder.made.where)
         return f"{holder.label[:-1]}, {line})" if line else holder.label
 
     def names(self, identities: Iterable[int]) -> list[str]:

@@ -19,7 +19,7 @@ from traincheck.report._by_name import located
 from traincheck.report.lines import COLOURS, page, paragraph, table
 from traincheck.report.sentences import checked, doubt, lack, notes_of, suppressions, why_accepted
 from traincheck.schema.findings import Finding, Report, Verdict
-from traincheck.schema.places import where
+from traincheck.schema.places import in_package, where
 from traincheck.schema.printable import all_printable, printable
 from traincheck.schema.words import counted, joined
 
@@ -99,7 +99,7 @@ def write_place(
     if place is not None:
         by_name = "" if where(finding.evidence) else " (found by its name)"
         head = Text(" " * indent).append(f"{'where':<{width}}", style="dim")
-        line = head.append(printable(f"  {place.path}:{place.line}{by_name}"))
+        line = head.append(printable(f"  {in_package(place.path)}:{place.line}{by_name}"))
         console.print(line, soft_wrap=True)
     return printable(code)
 

@@ -46,7 +46,8 @@ class CallEvent(EventBase, frozen=True, kw_only=True, tag="call"):
         owner: id of the optimizer or scheduler whose method it is.
         grad_enabled: whether autograd was recording.
         autocast: dtype of autocast when on.
-        where: ``file:line`` of the user's code, for rare calls and outermost module calls.
+        where: ``file:line`` of the user's code, for rare calls and outermost module calls; for a
+        call of an installed package ``package.py:40 from train.py:12``.
         open: whether the run ended before the call did.
     """
 

@@ -13,6 +13,7 @@ from traincheck.check.context.call_tree import Node, landmarks, lines
 from traincheck.relations.phrasing import selector_text
 from traincheck.schema.claims import Invariant
 from traincheck.schema.excerpts import Excerpt, Line, Row
+from traincheck.schema.places import short
 from traincheck.schema.torch_api import Families
 
 _CONTEXT = 2  # equal lines around different ones
@@ -88,7 +89,7 @@ def _label(placed: PlacedLine) -> str:
     name = "backward" if line.api == Families.BACKWARD else ".".join(line.api.split(".")[-2:])
     times = f" x{line.count}" if line.count > 1 else ""
     note = f" ({line.note})" if line.note else ""
-    place = f"  {where.rpartition('/')[2]}" if where else ""
+    place = f"  {short(where)}" if where else ""
     return f"{indent}{name}{times}{note}{place}"
 
 

@@ -13,6 +13,7 @@ import tokenize
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from traincheck.schema.places import program_line
 from traincheck.schema.reading import read_regular
 
 MAX_BYTES = 2_000_000
@@ -95,8 +96,8 @@ def trusted_folders(trace: str | Path | None = None, script: str | None = None) 
 
 
 def split_place(place: str) -> tuple[str, int] | None:
-    """Path and line of ``file:line``; None for any other text."""
-    path, _, line = place.rpartition(":")
+    """Path and line of ``file:line``, that of the program; None for any other text."""
+    path, _, line = program_line(place).rpartition(":")
     if not path or not (line.isascii() and line.isdecimal()) or len(line) > _MAX_DIGITS:
         return None
     return path, int(line)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from traincheck.check.grouping.root_causes import RootCause
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Topic, Violation
+from traincheck.schema.places import short
 from traincheck.schema.torch_api import LANDMARKS
 from traincheck.schema.words import joined
 
@@ -115,7 +116,7 @@ class Template:
         self._subject = subject.module or _short_api(subject.api) or subject.variable or "the model"
         self._step, self._since = "0" if step < 0 else str(step), since
         # In a sentence the name of the file is enough; the evidence has its path.
-        self._where = f" ({place.rpartition('/')[2]})" if place else ""
+        self._where = f" ({short(place)})" if place else ""
         self._observed = head.observed
         self._optimizer = head.optimizer or "the optimizer"
         self._expected = head.expected or "as the check says"

@@ -26,6 +26,7 @@ from traincheck.schema.observations.loss_terms import (
     LossTerm,
     LossTerms,
 )
+from traincheck.schema.places import short
 
 _MOST = 64  # of each kind, in a step
 _MOST_SUMS = 8  # that are written
@@ -319,7 +320,7 @@ def _has_graph(value: Any) -> bool:
 
 
 def _named(name: str, where: str) -> str:
-    return f"{name} ({where.rpartition('/')[2]})" if where else name
+    return f"{name} ({short(where)})" if where else name
 
 
 def _scaled(weight: float | None, name: str, factor: Any) -> float | None:

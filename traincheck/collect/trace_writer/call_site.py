@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import sysconfig
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import TypeAlias
@@ -13,6 +14,7 @@ import torch
 
 from traincheck.collect.tensors.summarize import dumps
 from traincheck.handlers import give_back
+from traincheck.schema.places import called_from, is_installed
 
 _TORCH_DIR = str(Path(torch.__file__).parent)
 _OWN_DIR = str(Path(__file__).parents[1])
@@ -20,18 +22,26 @@ _OWN_DIR = str(Path(__file__).parents[1])
 _PASSING_ON = re.compile(
     r"[\\/](?:site|dist)-packages[\\/](?:accelerate|lightning_fabric|lightning[\\/]fabric)[\\/]"
 )
+# Frames that are no line of a program: the standard library, and scripts made by pip
+_BESIDE = (sysconfig.get_path("stdlib"), sysconfig.get_path("scripts"))
 _CELL = "<ipython-input-"  # in a terminal; cells of a notebook have file names
 _MOST_CODES = 4096  # generated functions and lines must not grow the training process
 
-# Code by id, and its serialized lines by instruction; None if it is not the user's. The code is
-# kept alive, so that no other code gets its id. The key is not the code itself, which hashes all
-# its names and constants each time, nor the line, whose look-up in a table takes ten times as long.
-_Known: TypeAlias = tuple[CodeType, "dict[int, bytes] | None"]
+# Code by id, its serialized lines by instruction (None if it is torch or ours), and whether it is
+# part of the program, not of a package. The code is kept alive, so that no other code gets its id.
+# The key is not the code itself, which hashes all its names and constants each time, nor the line,
+# whose look-up in a table takes ten times as long. In a package, the instruction of the program
+# that led there belongs to the key.
+_Key: TypeAlias = "int | tuple[int, int, int]"
+_Known: TypeAlias = tuple[CodeType, "dict[_Key, bytes] | None", bool]
 _known: dict[int, _Known] = {}
 
 
 def where() -> str | None:
-    """``file:line`` of the nearest frame outside torch, its wrappers and traincheck."""
+    """``file:line`` of the nearest frame outside torch, its wrappers and traincheck.
+
+    If it is in a package, that of the program follows: ``package.py:40 from train.py:12``.
+    """
     return outside(sys._getframe(2))
 
 
@@ -45,15 +55,34 @@ def place(frame: FrameType | None) -> bytes:
     """`where`, serialized, from ``frame`` outwards."""
     while frame is not None:
         code = frame.f_code
-        _, lines = _known.get(id(code)) or _meet(code)
+        _, lines, is_program = _known.get(id(code)) or _meet(code)
         if lines is not None:
-            found = lines.get(frame.f_lasti)
+            key: _Key = frame.f_lasti
+            caller = None if is_program else _program_frame(frame.f_back)
+            if caller is not None:
+                key = (frame.f_lasti, id(caller.f_code), caller.f_lasti)
+            found = lines.get(key)
             if found is None:
-                text = dumps(f"{_label(code.co_filename)}:{frame.f_lineno}")
-                found = lines[frame.f_lasti] = text
+                text = _line(frame)
+                text = text if caller is None else called_from(text, _line(caller))
+                found = lines[key] = dumps(text)
             return found
         frame = frame.f_back
     return b"null"
+
+
+def _program_frame(frame: FrameType | None) -> FrameType | None:
+    """The nearest frame of the program itself."""
+    while frame is not None:
+        code = frame.f_code
+        if (_known.get(id(code)) or _meet(code))[2]:
+            return frame
+        frame = frame.f_back
+    return None
+
+
+def _line(frame: FrameType) -> str:
+    return f"{_label(frame.f_code.co_filename)}:{frame.f_lineno}"
 
 
 def _label(name: str) -> str:
@@ -73,5 +102,6 @@ def _meet(code: CodeType) -> _Known:
     name = code.co_filename
     is_made = name.startswith("<") and not name.startswith(_CELL)
     is_users = not (is_made or name.startswith((_TORCH_DIR, _OWN_DIR)) or _PASSING_ON.search(name))
-    known = _known[id(code)] = code, {} if is_users else None
+    is_program = is_users and not (is_installed(name) or name.startswith(_BESIDE))
+    known = _known[id(code)] = code, {} if is_users else None, is_program
     return known

@@ -6,6 +6,7 @@ from traincheck.relations.example_cache import Examples
 from traincheck.relations.landmark_orders import SharedOptimizers
 from traincheck.schema.events import CallEvent, OptimizerEvent
 from traincheck.schema.findings import Example
+from traincheck.schema.places import short
 from traincheck.schema.torch_api import Families
 
 _MANY = 64  # optimizers: they are made in the loop
@@ -132,5 +133,5 @@ class DeferredMisses:
 
 def label(event: OptimizerEvent) -> str:
     """``opt1 (SGD, made at train.py:40)``."""
-    where = f", made at {event.where.rpartition('/')[2]}" if event.where else ""
+    where = f", made at {short(event.where)}" if event.where else ""
     return f"{event.id} ({event.cls.rpartition('.')[2]}{where})"

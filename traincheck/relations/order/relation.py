@@ -31,6 +31,7 @@ from traincheck.relations.phrasing import display_name, in_program, selector_tex
 from traincheck.schema.claims import Context, Hypothesis, Needs
 from traincheck.schema.events import CallEvent, Event, OptimizerEvent, StepEvent
 from traincheck.schema.findings import CheckInfo, Example, Subject, Topic
+from traincheck.schema.places import short
 from traincheck.schema.torch_api import Families
 
 _F = Families
@@ -240,7 +241,7 @@ class OrderDecider:
         if pending.is_satisfied:
             return self._held.setdefault(stage, Example(holds=True, context=context))
         # A missing optimizer step is missing in the step whose gradients it should have applied.
-        where = f" ({before.where.rpartition('/')[2]})" if before.where else ""
+        where = f" ({short(before.where)})" if before.where else ""
         a, b, c = map(display_name, (watch.after, watch.needed, watch.before))
         return Example(
             holds=False,

@@ -9,6 +9,7 @@ from traincheck.relations.property.base import MANY, EventReader, Property, Read
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Subject, Symptom
+from traincheck.schema.places import short
 from traincheck.schema.probes.event import ProbeEvent
 from traincheck.schema.probes.names import Experiments, Status
 
@@ -23,7 +24,7 @@ def _read(experiment: str, seen: str, event: Event) -> Iterable[Reading]:
     numbers = {"change": 0.0, "ratio": 1.0, "loss": 0.0, "without": 0.0} | dict(event.numbers)
     text = seen.format_map(numbers)
     operation = event.detail.get("operation", "").rpartition(".")[2]
-    place = event.place.replace("\\", "/").rpartition("/")[2]
+    place = short(event.place)
     where = event.where or event.model
     if operation:
         text += f", first in {operation}() of {where}{f' ({place})' if place else ''}"

@@ -11,6 +11,7 @@ from traincheck.relations.scales.quantities import LENGTH, RATE
 from traincheck.relations.scales.reading import RunReading
 from traincheck.schema.events import BatchEvent, CallEvent, CheckpointEvent, Event, StepEvent
 from traincheck.schema.findings import Subject
+from traincheck.schema.places import short
 from traincheck.schema.torch_api import SCHEDULE_LENGTHS, TRAINING_STEPS, Families
 from traincheck.schema.values import number
 from traincheck.schema.words import counted
@@ -132,5 +133,5 @@ class Schedules:
 def _lines(*calls: CallEvent) -> str:
     """Where a scheduler is built and stepped."""
     verbs = ("built", "stepped")[-len(calls) :]
-    places = [str(call.where).rpartition("/")[2] for call in calls]
+    places = [short(call.where) for call in calls]
     return ", ".join(f"{verb} at {place}" for verb, place in zip(verbs, places))

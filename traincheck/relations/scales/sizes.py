@@ -23,6 +23,7 @@ from traincheck.schema.events import (
 )
 from traincheck.schema.findings import Subject
 from traincheck.schema.marks import Marks
+from traincheck.schema.places import short
 from traincheck.schema.torch_api import Families
 from traincheck.schema.values import number, tensor_summary
 from traincheck.schema.words import counted
@@ -116,7 +117,7 @@ class FirstSizes:
         parts = [self._batch, passes, size, f"{self._ranks} ranks" if self._ranks > 1 else ""]
         under = ", ".join(part for part in parts if part)
         at = Subject(api=Families.BACKWARD)
-        line = f" at {str(call.where).rpartition('/')[2]}" if call.where else ""
+        line = f" at {short(call.where)}" if call.where else ""
         yield RunReading(
             what=LOSS,
             under=under,

@@ -8,6 +8,7 @@ from traincheck.rules.base.event_rule import EventRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, CheckpointEvent, Event, OptimizerEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.places import short
 from traincheck.schema.torch_api import Families
 from traincheck.schema.words import joined
 
@@ -102,7 +103,7 @@ class StateNotCopied(EventRule, code="TC604", severity="error"):
 
 def _kept(violation: Violation, load: CheckpointEvent) -> Violation:
     """The state was made in an earlier step and has changed with the model since."""
-    line = str(load.made).rpartition("/")[2]
+    line = short(str(load.made))
     return replace(
         violation,
         likely_cause=(

@@ -12,6 +12,7 @@ from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.observations.base import needs_of
 from traincheck.schema.observations.loaded_generators import LoadedGenerator, LoadedGenerators
 from traincheck.schema.observations.reading import observed
+from traincheck.schema.places import short
 from traincheck.schema.torch_api import Families
 from traincheck.schema.words import joined
 
@@ -134,7 +135,8 @@ class RandomStateNotRestored(EventRule, code="TC610", severity="warning"):
             subject=Subject(api=_SETTERS[lost[0]]),
             symptom=Symptom.NOT_RESTORED,
             message=(
-                f"the file loaded at {found.where} holds states of random generators: {keys}; "
+                f"the file loaded at {short(found.where)} holds states of random generators: "
+                f"{keys}; "
                 f"training continues with its model and optimizer; {now}"
             ),
             expected=calls,

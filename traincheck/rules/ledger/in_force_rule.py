@@ -11,6 +11,7 @@ from traincheck.rules.base.rule import BuiltInRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Subject, Violation
+from traincheck.schema.places import short
 from traincheck.schema.torch_api import Families
 
 
@@ -31,7 +32,7 @@ class InForceRule(BuiltInRule):
 
 def line(where: str | None) -> str:
     """`` (train.py:12)``, or nothing."""
-    return f" ({where.rpartition('/')[2]})" if where else ""
+    return f" ({short(where)})" if where else ""
 
 
 def subject(course: Course) -> Subject:

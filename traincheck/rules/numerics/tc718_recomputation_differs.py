@@ -10,6 +10,7 @@ from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.observations.base import needs_of
 from traincheck.schema.observations.reading import observed
 from traincheck.schema.observations.recomputation import DifferingSegment, Recomputation
+from traincheck.schema.places import short
 
 _STEPS = 2  # steps in which a segment differs
 _API = "torch.utils.checkpoint.checkpoint"
@@ -83,7 +84,7 @@ class RecomputationDiffers(EventRule, code="TC718"):
         ]
 
     def _differs(self, event: Event, segment: DifferingSegment) -> Violation:
-        line = (segment.where or "").rpartition("/")[2]
+        line = short(segment.where)
         place = f" ({line})" if line else ""
         what = (
             f"{segment.share:.0%} of the elements that {segment.function}{place} recomputes differ"

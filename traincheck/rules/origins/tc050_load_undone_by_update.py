@@ -12,6 +12,7 @@ from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.observations.base import needs_of
 from traincheck.schema.observations.origins import FollowedValue, LoadFollowed
 from traincheck.schema.observations.reading import observed
+from traincheck.schema.places import short
 from traincheck.schema.words import joined
 
 _NEAR = 0.5  # of the way that the load went: how near to the values before it
@@ -82,7 +83,7 @@ class LoadUndoneByUpdate(EventRule, code="TC050", severity="error"):
         back = _total(value.back for value in undone.values())
         moved = _total(value.moved for value in undone.values())
         later = _total(value.later for value in undone.values())
-        line = f" at {found.where}" if found.where else ""
+        line = f" at {short(found.where)}" if found.where else ""
         violation = self.violation(
             event,
             subject=Subject(module=found.model),

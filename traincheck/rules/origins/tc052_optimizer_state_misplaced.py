@@ -13,6 +13,7 @@ from traincheck.schema.observations.base import needs_of
 from traincheck.schema.observations.origins import OptimizerValues
 from traincheck.schema.observations.reading import observed
 from traincheck.schema.parameter_names import is_unowned
+from traincheck.schema.places import short
 
 _SAME = 0.02  # relative distance: a load may round to another dtype
 _OTHER = 0.3
@@ -101,7 +102,7 @@ class OptimizerStateMisplaced(EventRule, code="TC052", severity="error"):
         self._reported.add(key)
         pairs = [f"{name} has that of {source}" for name, source in sorted(wrong.items())]
         told = "; ".join(pairs[:_MOST_NAMES]) + ("; ..." if len(pairs) > _MOST_NAMES else "")
-        line = f" at {found.where}" if found.where else ""
+        line = f" at {short(found.where)}" if found.where else ""
         return [
             self.violation(
                 event,

@@ -9,6 +9,7 @@ from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.observations.base import needs_of
 from traincheck.schema.observations.origins import PartNotLoaded
 from traincheck.schema.observations.reading import observed
+from traincheck.schema.places import short
 from traincheck.schema.torch_api import Families
 from traincheck.schema.words import joined
 
@@ -82,7 +83,7 @@ class MissingPartFrozen(EventRule, code="TC059"):
         return found
 
     def _violation(self, event: Event, part: PartNotLoaded, names: list[str]) -> Violation:
-        line = f" at {part.where}" if part.where else ""
+        line = f" at {short(part.where)}" if part.where else ""
         told = joined(names, _MOST_NAMES)
         return self.violation(
             event,

@@ -10,6 +10,7 @@ from traincheck.rules.base.rule import BuiltInRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Violation
+from traincheck.schema.places import short
 from traincheck.schema.probes.event import ProbeEvent
 from traincheck.schema.probes.names import Status
 
@@ -66,5 +67,5 @@ class ProbeRule(BuiltInRule):
 
 def line_of(event: ProbeEvent) -> str:
     """`` (model.py:31)``, or nothing."""
-    line = event.place.replace("\\", "/").rpartition("/")[2]
+    line = short(event.place)
     return f" ({line})" if line else ""

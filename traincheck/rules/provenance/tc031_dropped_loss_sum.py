@@ -12,6 +12,7 @@ from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.observations.base import needs_of
 from traincheck.schema.observations.loss_terms import LossSum, LossSums, LossTerms
 from traincheck.schema.observations.reading import observed
+from traincheck.schema.places import short
 from traincheck.schema.torch_api import Families
 from traincheck.schema.words import joined
 
@@ -94,7 +95,7 @@ class DroppedLossSum(EventRule, code="TC031"):
         return [replace(self._reported.pop(line), withdrawn=True) for line in over]
 
     def _violation(self, event: Event, found: LossSum) -> Violation:
-        line = found.where.rpartition("/")[2]
+        line = short(found.where)
         dropped, trained = joined(sorted(set(found.dropped))), joined(sorted(set(found.trained)))
         violation = self.violation(
             event,

@@ -9,6 +9,7 @@ from traincheck.rules.base.step_rule import StepRule, proof
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.places import short
 from traincheck.schema.torch_api import Families
 
 _CONFIRMED = 2
@@ -85,7 +86,7 @@ class SchedulerSteppedByBatchAndEpoch(StepRule, code="TC213"):
         often = next(call for where, call in places.items() if where in schedule.alone)
         rare = next(call for where, call in places.items() if where not in schedule.alone)
         name = often.api.split(".")[-2]
-        lines = " and ".join(str(call.where).rpartition("/")[2] for call in (often, rare))
+        lines = " and ".join(short(call.where) for call in (often, rare))
         return [
             proof(
                 (self.code, Symptom.SCHEDULE),

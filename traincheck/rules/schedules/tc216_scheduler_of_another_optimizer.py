@@ -11,6 +11,7 @@ from traincheck.rules.base.step_rule import StepRule, proof
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.places import short
 from traincheck.schema.torch_api import Families
 
 _CONFIRMED = 2
@@ -173,7 +174,7 @@ class SchedulerOfAnotherOptimizer(StepRule, code="TC216"):
         )
         if not active.made.where:
             return found
-        place = active.made.where.rpartition("/")[2]
+        place = short(active.made.where)
         cause = f"The optimizer was rebuilt after the scheduler ({place}): {found.observed}."
         return replace(found, likely_cause=cause)
 

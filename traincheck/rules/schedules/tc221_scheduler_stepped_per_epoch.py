@@ -12,6 +12,7 @@ from traincheck.rules.base.step_rule import StepRule, proof
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.places import short
 from traincheck.schema.torch_api import LAST_MILESTONE, SCHEDULE_LENGTHS, TRAINING_STEPS, Families
 from traincheck.schema.values import number
 
@@ -162,7 +163,7 @@ class SchedulerSteppedPerEpoch(StepRule, code="TC221", aliases=("schedule-in-ano
     def _violation(self, plan: _Plan, how: str, label: str) -> Violation:
         assert plan.call is not None
         assert self._last is not None  # both are known once the scheduler has stepped
-        places = [str(call.where).rpartition("/")[2] for call in (plan.made, plan.call)]
+        places = [short(call.where) for call in (plan.made, plan.call)]
         name = plan.cls.rpartition(".")[2]
         lines = f"built at {places[0]}, stepped at {places[1]}"
         return proof(

@@ -13,6 +13,7 @@ from traincheck.rules.step_window.accumulated_gradients import Pile, Piling
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.places import short
 from traincheck.schema.torch_api import Families
 
 _APPLIED = (
@@ -218,6 +219,6 @@ def _cause(other: CallEvent | None, cleared: CallEvent | None) -> str:
     call = cleared or other
     if call is None:
         return ""
-    place = f" ({call.where.rpartition('/')[2]})" if call.where else ""
+    place = f" ({short(call.where)})" if call.where else ""
     what = "is not called in every iteration" if cleared else "clears other gradients"
     return f"zero_grad(){place} {what}: {_APPLIED}"
