@@ -102,7 +102,7 @@ class ProgramCommand(click.Command):
         except click.NoSuchOption as error:
             raise UsageError(
                 f"{ctx.command_path} has no option {error.option_name}",
-                fix=_option_fix(error, args, ctx.command_path),
+                fix=_option_fix(error, args, ctx.command_path, options, takes_script=takes_script),
             ) from error
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
@@ -225,7 +225,14 @@ def check_command_line(directory: Path, options: Mapping[str, Any]) -> str:
     return shlex.join(words)
 
 
-def _option_fix(error: click.NoSuchOption, args: Sequence[str], ours: str) -> str:
+def _option_fix(
+    error: click.NoSuchOption,
+    args: Sequence[str],
+    ours: str,
+    options: Mapping[str, click.Option],
+    *,
+    takes_script: bool,
+) -> str:
     """The option that was probably meant: one of ours misspelt, or one of the program."""
     name = error.option_name
     nearest = difflib.get_close_matches(name, error.possibilities or (), n=1, cutoff=0.75)
@@ -241,7 +248,11 @@ def _option_fix(error: click.NoSuchOption, args: Sequence[str], ours: str) -> st
     if script is None:
         return f"put arguments of the program after its script; {ours} --help lists the options"
     begin = script - (rest[script - 1] in ("-p", "-s", "--script", "--shell"))
-    moved = [*before, *rest[begin : script + 1], *rest[:begin], *rest[script + 1 :]]
+    # Up to the next option of ours, the words are those of the program.
+    kept = next((n for n in range(1, begin) if rest[n].partition("=")[0] in options), begin)
+    named = rest[begin : script + 1]
+    named = named if takes_script or begin < script else ["-p", *named]
+    moved = [*before, *rest[kept:begin], *named, *rest[:kept], *rest[script + 1 :]]
     return f"put arguments of the program after its script: {shlex.join([*ours.split(), *moved])}"
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from traincheck.errors import UsageError, nearest
+from traincheck.errors import UsageError, suggested
 
 from . import _completion
 
@@ -51,7 +51,8 @@ def rules(stray: tuple[str, ...], explain: str | None, form: str) -> None:
     from traincheck.rules.registry import all_rules
 
     if stray:
-        fix = f"traincheck rules --explain {stray[0]}"
+        code = " ".join(stray).removeprefix("explain").strip() or "CODE"
+        fix = f"traincheck rules --explain {code}"
         raise UsageError(f"unexpected argument {stray[0]!r}", fix=fix)
     known = all_rules()
     chosen = known if explain is None else [_find(known, explain)]
@@ -150,9 +151,7 @@ def _find(known: Sequence[Rule], code: str) -> Rule:
         raise UsageError(
             f"{len(begun)} rules begin with {code}", fix=f"choose one of {', '.join(begun)}"
         )
-    likely = nearest(code.upper(), by_code) if code.upper().startswith("TC") else ""
-    likely = likely or nearest(code.lower(), by_name)
+    likely = suggested(code.upper(), by_code) or suggested(code.lower(), by_name)
     raise UsageError(
-        f"no rule has the code {code!r}",
-        fix=f"did you mean {likely}? List all with: traincheck rules",
+        f"no rule has the code {code!r}", fix=f"{likely}List all with: traincheck rules"
     )

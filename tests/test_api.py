@@ -8,7 +8,7 @@ import pytest
 
 from tests.builders import MLP, TraceBuilder, healthy_run
 from traincheck.api import check
-from traincheck.errors import TraceFormatError, UsageError, nearest
+from traincheck.errors import TraceFormatError, UsageError, nearest, suggested
 from traincheck.schema.claims import Hypothesis, Invariant
 from traincheck.schema.findings import Verdict
 from traincheck.schema.invariant_file import write_invariants
@@ -68,7 +68,27 @@ def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "expected"), [("TC101", "TC101"), ("TC11", "TC101"), ("contain", "contains")]
+    ("name", "expected"),
+    [
+        ("TC101", "TC101"),
+        ("TC11", "TC118"),
+        ("TC1O1", "TC101"),
+        ("TCl01", "TC101"),
+        ("TC1l8", "TC118"),
+        ("contain", "contains"),
+        ("ordre", "order"),
+        ("con", "contains"),
+    ],
 )
 def test_nearest(name: str, expected: str) -> None:
-    assert nearest(name, ["TC101", "TC201", "contains", "order"]) == expected
+    assert nearest(name, ["TC101", "TC118", "TC201", "contains", "order"]) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "like"),
+    [("wanbd", "wandb"), ("slack", ""), ("e-mail", ""), ("web", "webhook")],
+)
+def test_only_a_name_that_is_like_it_is_suggested(name: str, like: str) -> None:
+    said = f"did you mean {like}? " if like else ""
+    assert suggested(name, ["wandb", "mlflow", "tensorboard", "webhook"]) == said
+    assert suggested(name, []) == ""

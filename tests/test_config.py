@@ -78,6 +78,28 @@ def test_what_is_wrong_is_named_with_a_fix(config, text, what, fix) -> None:
     assert re.search(fix, str(caught.value.fix))
 
 
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("\n# x\nselct = []", 3),
+        ("[collect]\nevery = 3\n[colect]\nevery = 3", 3),
+        ("[monitor]\n[collect]\n\nevery = 'x'", 4),
+        ("[[suppress]]\ncode='A'\nreason='r'\n[[suppress]]\nreason='r'\ncode = 7", 6),
+        ("[tool.traincheck.collect]\nevery = 3\nevry = 4", 3),
+        ("collect = 4", 1),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_line(config, text: str, line: int) -> None:
+    path = config(text)
+    with pytest.raises(UsageError, match=f"{re.escape(str(path))}:{line}:"):
+        read_collect(path)
+
+
+def test_a_table_of_pyproject_is_understood_in_any_file(config) -> None:
+    assert load_config(config('[tool.traincheck]\nselect = ["TC1"]')).select == ("TC1",)
+    assert load_config(config('select = ["TC1"]')).select == ("TC1",)
+
+
 def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "binary.toml"
     path.write_bytes(b"\xff\xfe")
@@ -164,7 +186,7 @@ def test_any_value_is_taken_or_named(config, key: str, value: str) -> None:
         load_config(path)
     except UsageError as error:
         refused = error
-    assert refused.message.startswith(f"{path}: ")
+    assert refused.message.startswith(f"{path}:")
     assert any(name in refused.message for name in key.split("."))
     assert refused.fix
 

@@ -5,6 +5,7 @@ Tables are decoded into the types below, which hold the defaults.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -160,7 +161,8 @@ def load_config(path: Path | None = None, start: Path | None = None) -> Config:
     if path is None:
         return Config()
     document = _read_toml(path)
-    if path.name == _PYPROJECT:
+    tool = document.get("tool")
+    if path.name == _PYPROJECT or (isinstance(tool, dict) and "traincheck" in tool):
         for name in ("tool", "traincheck"):
             document = document.get(name, {})
             if not isinstance(document, dict):
@@ -170,7 +172,8 @@ def load_config(path: Path | None = None, start: Path | None = None) -> Config:
     try:
         found = msgspec.convert(document, _File)
     except msgspec.ValidationError as error:
-        raise _usage_error(path, complaint_of(document, error)) from error
+        complaint = complaint_of(document, error)
+        raise _at_line(path, complaint, _usage_error(path, complaint)) from error
     suppress = (Suppression(**asdict(entry), where=str(path)) for entry in found.suppress)
     return Config(**{**asdict(found), "suppress": tuple(suppress)}, path=path)
 
@@ -209,6 +212,8 @@ def _read_toml(path: Path) -> dict[str, Any]:
         ) from error
 
 
+_HEADER = re.compile(r"\s*\[+\s*([^\]]+?)\s*\]")
+_KEY = re.compile(r"""\s*["']?([\w-]+)["']?\s*=""")
 # How msgspec names types, and what to write in TOML.
 _FORMS = {
     "str": "a string",
@@ -246,6 +251,34 @@ def _usage_error(path: Path, found: Complaint) -> UsageError:
     within = f" in {place}" if place else ""
     written = f"make it {_FORMS[found.expected[0]]}" if found.expected else _SEVERITY
     return UsageError(f"{path}: {key}{within} is {found.value!r}", fix=written)
+
+
+def _at_line(path: Path, found: Complaint, error: UsageError) -> UsageError:
+    """The same, with the line where the key or table is written, if it is found."""
+    number = line_of(_text(path), found.steps, found.unknown or found.at.rpartition(".")[2])
+    if number is None:
+        return error
+    return UsageError(f"{path}:{number}{error.message.removeprefix(str(path))}", fix=error.fix)
+
+
+def line_of(text: str, steps: Sequence[str | int], key: str) -> int | None:
+    """The line of a TOML file that writes a key, in the table that it belongs to."""
+    table = str(steps[0]) if steps else ""
+    index = next((int(step) for step in steps if isinstance(step, int)), 0)
+    header, seen, found = "", -1, None
+    for number, line in enumerate(text.split("\n"), 1):
+        head = _HEADER.match(line)
+        if head:
+            header = head[1].removeprefix("tool.traincheck").lstrip(".")
+            is_table = header.partition(".")[0] == table and table
+            seen += bool(is_table)
+            if header == key or (is_table and seen == index):
+                found = number
+        elif (written := _KEY.match(line)) and written[1] in (key, table):
+            is_here = header.partition(".")[0] in ("", table) and seen in (-1, index)
+            if is_here or not table:
+                return number
+    return found
 
 
 def _place(steps: Sequence[str | int]) -> str:

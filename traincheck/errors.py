@@ -5,8 +5,11 @@ This module does not print or exit.
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+
+_ALIKE = 0.5  # edits for each character, at most, of a name that is suggested
+_LOOK_ALIKE = 0.3
+_TWINS = [set(pair) for pair in ("O0", "o0", "I1", "l1", "lI", "S5", "B8", "Z2", "G6", "-_")]
 
 
 class TraincheckError(Exception):
@@ -68,11 +71,36 @@ class BaselineError(TraincheckError):
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """The known name that is most similar to ``name``; a common prefix counts most."""
+    """The known name with the fewest edits; of those, the one with the longest common prefix."""
 
-    def likeness(other: str) -> tuple[int, float, str]:
+    def likeness(other: str) -> tuple[float, int, str]:
         pairs = enumerate(zip(name, other))
-        beginning = next((i for i, (a, b) in pairs if a != b), min(len(name), len(other)))
-        return (beginning, difflib.SequenceMatcher(None, name, other).ratio(), other)
+        begun = next((n for n, (a, b) in pairs if a != b), min(len(name), len(other)))
+        return _edits(name, other), -begun, other
 
-    return max(known, key=likeness)
+    return min(known, key=likeness)
+
+
+def suggested(name: str, known: Collection[str]) -> str:
+    """``did you mean wandb? ``, or nothing if no known name is like ``name``."""
+    like = nearest(name, known) if known else ""
+    is_like = bool(like) and _edits(name, like) <= len(name) * _ALIKE
+    return f"did you mean {like}? " if is_like else ""
+
+
+def _edits(name: str, other: str) -> float:
+    """Edit distance: swapped neighbours are one edit; look-alikes and a missing end are less."""
+    row = [float(n) for n in range(len(other) + 1)]
+    before: list[float] = []
+    for i, a in enumerate(name):
+        last, row = row, [i + 1.0]
+        for j, b in enumerate(other):
+            is_same = a == b
+            swap = _LOOK_ALIKE if {a, b} in _TWINS else float(not is_same)
+            best = min(last[j] + swap, last[j + 1] + 1, row[j] + 1)
+            if i and j and (a, b) == (other[j - 1], name[i - 1]):
+                best = min(best, before[j - 1] + 1)
+            row.append(best)
+        before = last
+    rest = len(other) - len(name)
+    return rest * _LOOK_ALIKE / 2 if rest > 0 and other.startswith(name) else row[-1]

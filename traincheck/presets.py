@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from traincheck.errors import UsageError, nearest
+from traincheck.errors import UsageError, suggested
 
 # Installed, the folder is in the package; in a checkout it is next to it.
 _PLACES = (Path(__file__).parent, Path(__file__).parents[1])
@@ -25,7 +25,7 @@ def preset_path(name: str) -> Path:
     if name in known:
         return _folder() / f"{name}.json"
     listed = ", ".join(known) or "none: this installation lacks configs/invariants"
-    like = f"did you mean {nearest(name, known)}? " if known else ""
+    like = suggested(name, known)
     raise UsageError(f"there is no preset {name!r}", fix=f"{like}presets: {listed}")
 
 

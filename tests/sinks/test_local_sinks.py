@@ -272,3 +272,20 @@ def test_a_configuration_of_logging(messages, tmp_path: Path, plain_logging: Non
     sink.finding(messages.finding)
     sink.close()
     assert (tmp_path / "x").read_text().startswith("ERROR {'id': ")
+
+
+@pytest.mark.parametrize(
+    ("line", "said", "unsaid"),
+    [
+        ("sh -c 'echo no room >&2; exit 3'", "sh ended with status 3: no room", "shell"),
+        ("cat > /no/such/file", "no shell is used, so > is an argument: sh -c '...'", "\n"),
+        ("sh -c 'exit 1' a b", "sh ended with status 1", ": "),
+    ],
+)
+def test_a_command_that_fails_is_explained(
+    messages: Messages, line: str, said: str, unsaid: str
+) -> None:
+    with pytest.raises(ChildProcessError) as caught:
+        Command(line).finding(messages.finding)
+    assert said in str(caught.value)
+    assert unsaid not in str(caught.value)

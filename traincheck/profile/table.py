@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from traincheck.errors import UsageError, nearest
+from traincheck.errors import UsageError, suggested
 from traincheck.profile.layers import OUTSIDE, Layer, Origin, StepRecord
 from traincheck.profile.numbers import milliseconds, percent, shape, short, size
 from traincheck.profile.reading import Profile
@@ -111,8 +111,7 @@ class TableOptions:
             if name not in COLUMNS:
                 raise UsageError(
                     f"there is no column {name!r}",
-                    fix=f"did you mean {nearest(name, list(COLUMNS))}? "
-                    f"There are {', '.join(COLUMNS)}",
+                    fix=f"{suggested(name, list(COLUMNS))}There are {', '.join(COLUMNS)}",
                 )
 
 

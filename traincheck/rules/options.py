@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from traincheck.errors import UsageError, nearest
+from traincheck.errors import UsageError, nearest, suggested
 from traincheck.schema.protocols import Rule
 from traincheck.schema.values import is_number
 
@@ -77,7 +77,7 @@ def configured(rules: Iterable[Rule], settings: Settings) -> tuple[Rule, ...]:
         if code not in by_code:
             raise UsageError(
                 f"[rules.{code}]: no rule has this code",
-                fix=f"did you mean {nearest(code, by_code)}? traincheck rules lists them",
+                fix=f"{suggested(code, by_code)}traincheck rules lists them",
             )
         by_code[code] = _with(by_code[code], values)
     return tuple(by_code.values())

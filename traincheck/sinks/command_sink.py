@@ -7,13 +7,18 @@ import os
 import shlex
 import signal
 import subprocess
+import tempfile
 from contextlib import suppress
-from typing import ClassVar
+from typing import IO, ClassVar
 
 from traincheck.errors import UsageError
+from traincheck.schema.printable import printable
 from traincheck.sinks.base import Message, Sink
 
 _TIMEOUT_S = 60.0
+_MOST_READ = 100_000  # bytes of stderr
+_MOST_SAID = 300  # characters of stderr
+_OF_SHELLS = (">", ">>", "<", "|", "||", "&&", ";", "&", "2>", "2>&1")
 _LONGEST = 1_000  # characters of a variable of the environment
 
 
@@ -41,11 +46,18 @@ class Command(Sink):
         Raises:
             OSError: it cannot be run, fails, or takes too long.
         """
+        with tempfile.TemporaryFile() as told:  # not a pipe, which a process left behind holds open
+            status = self._run(message, told)
+            if status:
+                told.seek(0)
+                raise ChildProcessError(self._failure(status, told.read(_MOST_READ)))
+
+    def _run(self, message: Message, told: IO[bytes]) -> int:
         process = subprocess.Popen(
             self._words,
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
+            stderr=told,
             env={**os.environ, **_variables(message)},
             start_new_session=True,
         )
@@ -57,8 +69,15 @@ class Command(Sink):
             process.wait()
             taken = f"{self._words[0]} took more than {self._seconds:g} s"
             raise TimeoutError(taken) from error
-        if process.returncode:
-            raise ChildProcessError(f"{self._words[0]} ended with status {process.returncode}")
+        return process.returncode
+
+    def _failure(self, status: int, said: bytes) -> str:
+        """The status, the last line of stderr, and that no shell read the line."""
+        lines = said.decode(errors="replace").strip().split("\n")
+        why = f": {printable(lines[-1])[:_MOST_SAID]}" if lines[-1] else ""
+        odd = [word for word in self._words if word in _OF_SHELLS]
+        hint = f"; no shell is used, so {odd[0]} is an argument: sh -c '...'" if odd else ""
+        return f"{self._words[0]} ended with status {status}{why}{hint}"
 
 
 def words_of(line: str) -> list[str]:

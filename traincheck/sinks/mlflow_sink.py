@@ -32,6 +32,8 @@ class MLflow(Sink):
         os.environ.pop("MLFLOW_RUN_ID", None)  # that of the training, which also ends it
         mlflow = imported("mlflow", "MLflow", "mlflow-skinny")
         self._metric = imported("mlflow.entities", "MLflow", "mlflow-skinny").Metric
+        if uri.startswith(("file:", "/", ".")):  # a folder was asked for; MLflow 3 refuses it
+            os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
         if uri:
             mlflow.set_tracking_uri(uri)
         if experiment:

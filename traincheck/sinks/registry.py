@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.metadata import EntryPoint, entry_points
 
-from traincheck.errors import UsageError, nearest
+from traincheck.errors import UsageError, suggested
 from traincheck.sinks.base import Sink
 
 ENTRY_POINTS = "traincheck.sinks"
@@ -54,7 +54,7 @@ def find_sink(name: str) -> EntryPoint:
         known = [known for known in sinks if known != COMMAND]
         raise UsageError(
             f"there is no sink {name!r}",
-            fix=f"did you mean {nearest(name, known)}? There are {', '.join(known)}",
+            fix=f"{suggested(name, known)}There are {', '.join(known)}",
         )
     return sinks[name]
 

@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 import xxhash
 
-from traincheck.errors import MissingDependencyError, UsageError, nearest
+from traincheck.errors import MissingDependencyError, UsageError, suggested
 from traincheck.schema.checksums import (
     BATCH,
     BUFFER,
@@ -149,7 +149,7 @@ def check_names(given: Iterable[str], known: Collection[str], what: str) -> None
         if name not in known:
             raise UsageError(
                 f"no {what} is called {name!r}",
-                fix=f"did you mean {nearest(name, known)}? There are {', '.join(known)}",
+                fix=f"{suggested(name, known)}There are {', '.join(known)}",
             )
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from traincheck.errors import UsageError, nearest
+from traincheck.errors import UsageError, suggested
 from traincheck.schema.events import EVENT_TYPES, Event
 from traincheck.schema.layout import LARGEST_WHOLE
 
@@ -123,7 +123,10 @@ def chosen(
     if roles and kind != "state":
         raise UsageError(f"events of kind {kind!r} have no role", fix="leave out role=")
     for text in set(roles).difference(ROLES):
-        raise UsageError(f"no role is called {text!r}", fix=f"did you mean {nearest(text, ROLES)}?")
+        raise UsageError(
+            f"no role is called {text!r}",
+            fix=f"{suggested(text, ROLES)}There are {', '.join(ROLES)}",
+        )
     return RowChoice(
         kind=kind,
         steps=_range(steps),

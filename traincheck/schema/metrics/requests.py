@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from traincheck.errors import UsageError, nearest
+from traincheck.errors import UsageError, suggested
 from traincheck.schema.metrics.sums import STATISTICS, statistic
 
 # Kinds of tensors: first part of the names of metrics, short name, what they are.
@@ -59,7 +59,7 @@ class MetricRequest:
         if self.on not in SUBJECTS:
             raise UsageError(
                 f"there are no metrics of {self.on!r}",
-                fix=f"did you mean {nearest(self.on, SUBJECTS)}? "
+                fix=f"{suggested(self.on, SUBJECTS)}"
                 f"There are {', '.join(f'{short} ({name})' for short, name in _SHORT.items())}",
             )
         for name in self.statistics:
@@ -185,5 +185,5 @@ def _check_attention(name: str) -> None:
     if name not in ATTENTION:
         raise UsageError(
             f"attention has no metric {name!r}",
-            fix=f"did you mean {nearest(name, ATTENTION)}? There are {', '.join(ATTENTION)}",
+            fix=f"{suggested(name, ATTENTION)}There are {', '.join(ATTENTION)}",
         )

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from traincheck.errors import UsageError, nearest
+from traincheck.errors import UsageError, suggested
 
 # The order of the numbers of a tensor in a trace.
 COLUMNS = (
@@ -257,7 +257,7 @@ def statistic(name: str) -> Statistic:
     if found is None:
         raise UsageError(
             f"no statistic is called {name!r}",
-            fix=f"did you mean {nearest(name, STATISTICS)}? There are {', '.join(STATISTICS)}",
+            fix=f"{suggested(name, STATISTICS)}There are {', '.join(STATISTICS)}",
         )
     return found
 
