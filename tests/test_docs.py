@@ -6,18 +6,22 @@ import importlib.util
 import os
 import re
 import subprocess
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 
+import click
 import pytest
 
 from tests import warm
 from tests.together import together
+from traincheck.cli.main import main
 from traincheck.rules.registry import RULES
 from traincheck.schema import events
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
+TAUGHT = "codes"  # the command that docs/adding-a-command.md adds
 FORBIDDEN_WORDS = ("anomaly", "anomalies")
 TRAIN = """
 import argparse, os, torch
@@ -89,6 +93,57 @@ def test_every_field_of_every_event_is_explained(generator: ModuleType) -> None:
     for event_type in events.EVENT_TYPES:
         own = set(event_type.__struct_fields__[len(generator.HEADER) - 1 :])
         assert own <= set(generator.described(event_type.__doc__)), event_type.__name__
+
+
+def commands_in(text: str) -> Iterator[list[str]]:
+    """The words of each command line of ours in a page: in blocks and in inline code."""
+    blocks = re.findall(r"^```[^\n]*\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    prose = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    lines = [line for block in blocks for line in block.replace("\\\n", " ").split("\n")]
+    for line in (*lines, *re.findall(r"`([^`]+)`", prose)):
+        found = re.match(r"\s*(?:\$ )?traincheck[ -]([a-z].*)", line)
+        if found:
+            yield re.split(r"[|;#&>]|  ", found[1])[0].split()
+
+
+def not_ours(words: Sequence[str]) -> str:
+    """The first word of a command line that is no command or option of traincheck."""
+    command: click.Command = main
+    while isinstance(command, click.Group) and words:
+        name, *words = words
+        if name.startswith("-"):
+            return ""
+        if name not in command.commands:
+            return "" if name == TAUGHT else name
+        command = command.commands[name]
+    known = {"-h", "--help", *(name for each in command.params for name in each.opts)}
+    for word in (word.rstrip(".,") for word in words):
+        if word == "--" or word.endswith(".py"):
+            return ""  # options of the program follow
+        if word.startswith("-") and word.partition("=")[0] not in known:
+            return word
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("line", "wrong"),
+    [
+        ("traincheck run --halt train.py --made-up", ""),
+        ("traincheck run --made-up train.py", "--made-up"),
+        ("traincheck facts traces", "facts"),
+        ("traincheck-check -t traces --made-up", "--made-up"),
+        ("traincheck invariants lists", "lists"),
+    ],
+)
+def test_a_command_that_does_not_exist_is_found(line: str, wrong: str) -> None:
+    for text in (f"see `{line}`.", f"```sh\n{line}\n```\n"):
+        assert [not_ours(words) for words in commands_in(text)] == [wrong]
+
+
+@together("page", names(pages()))
+def test_every_command_in_the_pages_exists(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    assert {wrong for words in commands_in(text) if (wrong := not_ours(words))} == set()
 
 
 def test_every_command_has_help(generator: ModuleType) -> None:

@@ -6,8 +6,8 @@ import subprocess
 import threading
 from pathlib import Path
 
-_POLL_S = 0.1
-_LAST_RANKS_S = 1.0  # until the other ranks have come as far
+_POLL_S = 0.02
+_LAST_RANKS_S = 1.0  # until the other ranks, if there are any, have come as far
 
 
 class StopAt:
@@ -37,11 +37,13 @@ class StopAt:
         self._ended.set()
 
     def _wait(self, process: subprocess.Popen[bytes]) -> None:
+        from traincheck.collect.launch.run_manifest import find_processes
         from traincheck.collect.launch.stop_program import ProgramStopper
 
         while not (self._directory / self._name).exists():
             if self._ended.wait(_POLL_S):
                 return
-        if not self._ended.wait(_LAST_RANKS_S):
+        is_alone = len(find_processes(self._directory)) <= 1
+        if is_alone or not self._ended.wait(_LAST_RANKS_S):
             self.has_stopped = True
             ProgramStopper(process, self._directory)()
