@@ -12,6 +12,7 @@ from rich.text import Text
 from traincheck.report.lines import COLOURS, page, paragraph
 from traincheck.report.text_report import one_line
 from traincheck.schema.findings import Verdict
+from traincheck.schema.places import short, where
 from traincheck.schema.printable import printable
 from traincheck.schema.words import counted
 
@@ -47,7 +48,8 @@ def write_finding(finding: Finding, *, is_written: bool = True) -> bool:
     if finding.severity == "info":
         return False
     more = f": {finding.observed}" if finding.provisional else ""  # it asks for a look at once
-    line = Text(printable(f"{one_line(finding)}{more}"))
+    at = short(where(finding.evidence))
+    line = Text(printable(f"{one_line(finding)}{f' ({at})' if at else ''}{more}"))
     line.highlight_words([f"{finding.code} {finding.severity}"], COLOURS[finding.severity])
     write_message(line, is_written=is_written)
     return True

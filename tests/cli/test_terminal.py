@@ -133,6 +133,17 @@ def test_a_terminal_without_a_width_gets_a_line_break(terminal: Terminal, monkey
     assert line_start(terminal) == "\n"
 
 
+def test_a_line_carries_the_place(terminal: Terminal) -> None:
+    events = TraceBuilder().call("torch.optim.Optimizer.step", where="/me/train.py:40").build()
+    assert write_finding(replace(finding(), evidence=tuple(events)))
+    assert "(train.py:40)" in terminal.getvalue()
+
+
+def test_a_line_without_a_place_has_no_brackets(terminal: Terminal) -> None:
+    assert write_finding(replace(finding(), evidence=()))
+    assert "(" not in terminal.getvalue()
+
+
 def test_advice_can_wait(terminal: Terminal) -> None:
     assert not write_finding(replace(finding(), severity="info"))
     assert terminal.getvalue() == ""

@@ -38,7 +38,7 @@ from traincheck.schema.observations.model_structure import ModelStructure
 from traincheck.schema.observations.reading import observed
 from traincheck.schema.parameter_names import is_unowned
 from traincheck.schema.places import short
-from traincheck.schema.torch_api import MODAL, SOFTMAXES, Families
+from traincheck.schema.torch_api import INITIALIZERS, MODAL, SOFTMAXES, Families
 
 _OBSERVATIONS: tuple[type[Observation], ...] = (
     AuxiliaryTraining,
@@ -88,6 +88,7 @@ class TrainingState(Fact):
         self.modal = ModalModules()
         self.auxiliary = AuxiliaryModels()
         self.passes = Passes()
+        self.born: dict[int, CallEvent] = {}  # identity -> its first initialization
         self._ids: dict[str, int] = {}
         self._gradients = Gradients(self.holders, self.parameters)
         self._has_stepped = False  # any optimizer
@@ -151,6 +152,10 @@ class TrainingState(Fact):
             self._page.forwards.wait(event)
         elif family in SOFTMAXES and event.grad_enabled:
             self._page.softmaxes.append(event)
+        elif family in INITIALIZERS:
+            identity = event.result.get("identity") if isinstance(event.result, dict) else None
+            if isinstance(identity, int):
+                self.born.setdefault(identity, event)
 
     def _enter_mark(self, event: MarkEvent) -> None:
         found = observed(event, *_OBSERVATIONS)

@@ -156,3 +156,12 @@ class Families:
 LANDMARKS = frozenset(
     value for name, value in vars(Families).items() if name.isupper() and value != Families.MODULE
 )
+
+# The functions by which layers of torch fill their parameters when they are created
+INITIALIZERS = frozenset(
+    f"torch.nn.init.{name}_"
+    for name in (
+        "kaiming_uniform", "uniform", "normal", "ones", "zeros", "constant", "xavier_uniform",
+        "xavier_normal",
+    )
+)  # fmt: skip

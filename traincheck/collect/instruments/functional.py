@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -23,6 +24,7 @@ from traincheck.collect.stats.tensor_stats import FED, MASKED, SCORED, TensorSta
 from traincheck.collect.templates import RESULT_IN_MODULE, WITH_IDENTITY
 from traincheck.collect.tensors.reading import is_training
 from traincheck.collect.tensors.summarize import encode
+from traincheck.collect.trace_writer.call_site import place
 from traincheck.collect.trace_writer.emitter import Emitter
 from traincheck.collect.tracking.tracker import Tracker
 from traincheck.handlers import give_back
@@ -270,11 +272,12 @@ def _placed(tracker: Tracker, em: Emitter, result: Any) -> bytes:
 
 
 def _identified(tracker: Tracker, em: Emitter, result: Any) -> bytes:
-    """The initialized parameter, with the identity that its changes will have."""
+    """The initialized parameter, with the identity that its changes will have, and the line."""
     plain = encode(result)
     if not isinstance(result, torch.nn.Parameter) or not plain.endswith(b"}"):
         return plain
-    return WITH_IDENTITY % (plain[:-1], tracker.identities.of(result))
+    known = WITH_IDENTITY % (plain[:-1], tracker.identities.of(result))
+    return known + b',"where":' + place(sys._getframe(1))
 
 
 def _in(table: dict[Any, Any], value: Any) -> bool:

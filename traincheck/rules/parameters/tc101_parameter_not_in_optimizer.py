@@ -10,10 +10,12 @@ from traincheck.facts.optimizers import Holder
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, StepFacts
 from traincheck.rules.base.step_rule import StepRule
 from traincheck.rules.base.streak import Streak, extend
+from traincheck.rules.parameters.replaced_parts import Replaced
 from traincheck.rules.parameters.wrong_model_optimizer import Misheld
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.torch_api import INITIALIZERS
 from traincheck.schema.words import joined
 
 _THAWED = 20  # steps with a gradient since a parameter was unfrozen, none by its optimizer
@@ -70,14 +72,14 @@ class ParameterNotInOptimizer(StepRule, code="TC101", severity="error"):
     """
 
     title = "No optimizer holds {variables}"
-    likely_cause = (
-        "The optimizer{where} was not built from the parameters being trained: {observed}."
-    )
+    likely_cause = "The optimizer{where} was not built from all parameters that are trained."
     fix = (
         "Build the optimizer when the model is final, from all parameters that are to be "
-        "trained (here also {variables}), or set requires_grad=False for them."
+        "trained. Set requires_grad=False for those that are not."
     )
     needs = DISCOVERY | GRADIENTS | Needs(states=frozenset({"parameter@step"}))
+    # Initializations give the line that replaced a layer; the rule works without them.
+    observes = StepRule.observes | Needs(calls=INITIALIZERS)
 
     def __init__(self) -> None:
         super().__init__()
@@ -125,10 +127,15 @@ class ParameterNotInOptimizer(StepRule, code="TC101", severity="error"):
         observed = "; ".join(self._describe(holder) for holder in blamed)
         since = self._misheld.since(blamed)
         step = facts.event.step if since is None else since
-        return [
-            (identity, self._violation(identity, facts, blamed, observed, step))
-            for identity in sorted(orphans, key=self.ledger.name)
-        ]
+        title, found = Replaced(self.ledger).title(orphans, blamed), []
+        for identity in sorted(orphans, key=self.ledger.name):
+            violation = self._violation(identity, facts, blamed, observed, step)
+            if title and not violation.likely_cause:
+                violation = replace(
+                    violation, title=title, likely_cause="The optimizer{where} holds the old one."
+                )
+            found.append((identity, violation))
+        return found
 
     def _note_thawed(self, facts: StepFacts) -> None:
         for identity in facts.flipped:
