@@ -94,7 +94,7 @@ def _lines(finding: Finding, document: Mapping[str, Any]) -> Iterator[str]:
     yield finding_line(finding)
     place = document["where"]
     for name, text in (
-        ("cause", finding.likely_cause),
+        ("likely cause", finding.likely_cause),
         ("fix", finding.fix),
         ("where", f"{place['file']}:{place['line']}" if place else ""),
     ):

@@ -37,8 +37,8 @@ SYMPTOM_MESSAGES: Mapping[Symptom, SymptomMessage] = {
     _S.MISSING_STEP: SymptomMessage(
         title="Gradients are computed but no optimizer step applies them",
         likely_cause=(
-            "backward() runs, but optimizer.step() is missing from the loop or is never reached, "
-            "{since}."
+            "backward() runs, but optimizer.step() may be missing from the loop or is never "
+            "reached, {since}."
         ),
         fix="Call optimizer.step() after loss.backward() in every iteration.",
         source=Families.BACKWARD,
@@ -46,7 +46,7 @@ SYMPTOM_MESSAGES: Mapping[Symptom, SymptomMessage] = {
     _S.MISSING_ZERO_GRAD: SymptomMessage(
         title="Gradients are not cleared between optimizer steps",
         likely_cause=(
-            "optimizer.zero_grad() is missing from the loop, so that step {step} also applies "
+            "optimizer.zero_grad() may be missing from the loop: step {step} also applies "
             "the gradients of the step before."
         ),
         fix="Call optimizer.zero_grad() once per optimizer step, before loss.backward().",
@@ -55,8 +55,8 @@ SYMPTOM_MESSAGES: Mapping[Symptom, SymptomMessage] = {
     _S.NO_BACKWARD: SymptomMessage(
         title="backward() is never called in these steps",
         likely_cause=(
-            "Nothing computes gradients {since}: loss.backward() is missing, lacks its "
-            "parentheses, or a condition around it is not true."
+            "Nothing computes gradients {since}: loss.backward() may be missing, lack its "
+            "parentheses, or stand behind a condition that is not true."
         ),
         fix="Call loss.backward(), with parentheses, before optimizer.step().",
         source=Families.OPTIMIZER_STEP,
@@ -64,8 +64,8 @@ SYMPTOM_MESSAGES: Mapping[Symptom, SymptomMessage] = {
     _S.STEP_WITHOUT_GRADIENT: SymptomMessage(
         title="The optimizer steps when it has no gradient to apply",
         likely_cause=(
-            "optimizer.step(){where} comes before loss.backward(), or zero_grad() comes between "
-            "the two."
+            "optimizer.step(){where} may come before loss.backward(), or zero_grad() "
+            "between the two."
         ),
         fix="Order the loop as zero_grad(), forward, backward(), step().",
         source=Families.OPTIMIZER_STEP,
@@ -73,8 +73,8 @@ SYMPTOM_MESSAGES: Mapping[Symptom, SymptomMessage] = {
     _S.NOT_IN_OPTIMIZER: SymptomMessage(
         title="No optimizer holds {variables}",
         likely_cause=(
-            "The optimizer{where} was built from other parameters: only a part of the model, or "
-            "a model or layer that was replaced afterwards."
+            "The optimizer{where} may have been built from other parameters: only a part of "
+            "the model, or a model or layer that was replaced afterwards."
         ),
         fix=(
             "Build the optimizer after the model is final, from all parameters that are to be "
@@ -85,8 +85,8 @@ SYMPTOM_MESSAGES: Mapping[Symptom, SymptomMessage] = {
     _S.HOLDS_OTHERS: SymptomMessage(
         title="An optimizer updates parameters that no model has",
         likely_cause=(
-            "The optimizer{where} was built from the parameters of a copy, or of a model that was "
-            "replaced: {variables} belong to no model that runs."
+            "The optimizer{where} may have been built from the parameters of a copy, or of "
+            "a model that was replaced: {variables} belong to no model that runs."
         ),
         fix="Build the optimizer from the parameters of the very model that is trained.",
         source="optimizer",
@@ -94,8 +94,8 @@ SYMPTOM_MESSAGES: Mapping[Symptom, SymptomMessage] = {
     _S.EVAL_MODE: SymptomMessage(
         title="{subject} is in the wrong mode {since}",
         likely_cause=(
-            "model.eval() was called, for evaluation perhaps, and no model.train() follows "
-            "before training goes on."
+            "model.eval() may have been called for an evaluation, and no model.train() "
+            "follows before training goes on."
         ),
         fix=(
             "Call model.train() at the start of every training epoch, and model.eval() only "
@@ -113,8 +113,9 @@ SYMPTOM_MESSAGES: Mapping[Symptom, SymptomMessage] = {
     _S.NO_GRADIENT: SymptomMessage(
         title="No gradient reaches {variables}",
         likely_cause=(
-            "The graph is cut between the loss and {variables}: a detach(), .data, no_grad() "
-            "block or non-differentiable operation, or the module or its result is not used."
+            "The graph may be cut between the loss and {variables}: a detach(), .data, "
+            "no_grad() block or non-differentiable operation, or the module or its result "
+            "is not used."
         ),
         fix=(
             "Remove what cuts the graph on the way to {variables}, let the loss use what they "
@@ -124,9 +125,9 @@ SYMPTOM_MESSAGES: Mapping[Symptom, SymptomMessage] = {
     _S.DETACHED: SymptomMessage(
         title="No gradient flows back through what {subject} returns",
         likely_cause=(
-            "A result of {subject}{where} was detached, made of numbers, computed where gradients "
-            "are off, or derived without create_graph=True; or all that it is computed from is "
-            "frozen (requires_grad=False)."
+            "A result of {subject}{where} may have been detached, made of numbers, computed "
+            "where gradients are off, or derived without create_graph=True; or all that it "
+            "is computed from is frozen (requires_grad=False)."
         ),
         fix=(
             "Remove detach(), .data, item(), torch.tensor() and no_grad() on the way to what "
@@ -146,7 +147,8 @@ SYMPTOM_MESSAGES: Mapping[Symptom, SymptomMessage] = {
     _S.UNFROZEN: SymptomMessage(
         title="{variables} {is|are} trained although {it is|they are} to stay as {it is|they are}",
         likely_cause=(
-            "Nothing sets requires_grad to False for {variables}, or it is set for another part."
+            "Nothing sets requires_grad to False for {variables}, or it may be set for "
+            "another part."
         ),
         fix=(
             "Freeze {it|them} before the optimizer is built, and give the optimizer what is "
@@ -157,8 +159,9 @@ SYMPTOM_MESSAGES: Mapping[Symptom, SymptomMessage] = {
     _S.STRUCTURE: SymptomMessage(
         title="{subject} has other parameters or buffers than it should",
         likely_cause=(
-            "A part of {subject} is missing, was added, stands in several places, or is kept where "
-            "neither state_dict() nor named_parameters() sees it: {observed}."
+            "A part of {subject} may be missing, have been added, stand in several places, "
+            "or be kept where neither state_dict() nor named_parameters() sees it: "
+            "{observed}."
         ),
         fix=(
             "Assign what is to be trained as an nn.Module or nn.Parameter, one for each place "
@@ -168,8 +171,8 @@ SYMPTOM_MESSAGES: Mapping[Symptom, SymptomMessage] = {
     _S.NOT_UPDATED: SymptomMessage(
         title="The optimizer step leaves {variables} as {it was|they were}",
         likely_cause=(
-            "{variables} {is|are} not held by the optimizer that steps, {gets|get} no gradient, or "
-            "{its|their} update is lost (learning rate, precision)."
+            "{variables} may not be held by the optimizer that steps, get no gradient, or "
+            "their update is lost (learning rate, precision)."
         ),
         fix=(
             "Check that the optimizer was built from these very objects ({variables}), that they "
@@ -202,8 +205,9 @@ SYMPTOM_MESSAGES: Mapping[Symptom, SymptomMessage] = {
     _S.SCHEDULE: SymptomMessage(
         title="The learning rate does not follow the training",
         likely_cause=(
-            "The scheduler{where} is stepped more or less often than it expects to be; or, where "
-            "the loop sets the rate, it no longer writes it to optimizer.param_groups."
+            "The scheduler{where} may be stepped more or less often than it expects to be; "
+            "or, where the loop sets the rate, it no longer writes it to "
+            "optimizer.param_groups."
         ),
         fix=(
             "Step the scheduler once for each unit that its schedule counts; write rates that are "
@@ -219,9 +223,9 @@ SYMPTOM_MESSAGES: Mapping[Symptom, SymptomMessage] = {
     _S.OVERWRITTEN: SymptomMessage(
         title="Something other than its optimizer writes to {variables}",
         likely_cause=(
-            "The loop writes to {variables} between two steps: an average that is copied the wrong "
-            "way round, or whose model is the trained one itself (no copy.deepcopy); a copy of an "
-            "earlier state; a write in place."
+            "The loop may write to {variables} between two steps: an average that is copied "
+            "the wrong way round, or whose model is the trained one itself (no "
+            "copy.deepcopy); a copy of an earlier state; a write in place."
         ),
         fix=(
             "Check source and target of each copy_() and load_state_dict() between two steps: "
@@ -232,8 +236,8 @@ SYMPTOM_MESSAGES: Mapping[Symptom, SymptomMessage] = {
     _S.OUT_OF_STEP: SymptomMessage(
         title="Ranks do not do the same in step {step}",
         likely_cause=(
-            "A condition that depends on the rank or its data lets one rank skip what the others "
-            "do: {observed}."
+            "A condition that depends on the rank or its data may let one rank skip what "
+            "the others do: {observed}."
         ),
         fix="Let all ranks decide alike: agree on the condition by a collective first.",
     ),
@@ -263,16 +267,16 @@ SYMPTOM_MESSAGES: Mapping[Symptom, SymptomMessage] = {
     _S.STATE_UNCHANGED: SymptomMessage(
         title="{variables} {does|do} not change where {it|they} should",
         likely_cause=(
-            "What updates {variables} is not reached: the module is in evaluation mode, is not "
-            "used, or gets no gradient."
+            "What updates {variables} may not be reached: the module is in evaluation mode, "
+            "is not used, or gets no gradient."
         ),
         fix="Check the mode of the module of {variables}, and that it takes part in forward.",
     ),
     _S.MISSING_CALL: SymptomMessage(
         title="{subject} is not called where it should be",
         likely_cause=(
-            "The call to {subject} is missing from the loop, or a condition around it is never "
-            "true."
+            "The call to {subject} may be missing from the loop, or a condition around it "
+            "is never true."
         ),
         fix="Restore the call to {subject} at this place of the loop.",
     ),
@@ -290,7 +294,7 @@ SYMPTOM_MESSAGES: Mapping[Symptom, SymptomMessage] = {
     ),
     _S.EXTRA_CALL: SymptomMessage(
         title="{subject} is called more often than it should be",
-        likely_cause="{subject} is called again, or its loop does not end where it did.",
+        likely_cause=("{subject} may be called again, or its loop does not end where it did."),
         fix="Call {subject} as often as the reference does, or learn from a run of this version.",
     ),
     _S.LOSS_INPUT: SymptomMessage(
@@ -300,27 +304,29 @@ SYMPTOM_MESSAGES: Mapping[Symptom, SymptomMessage] = {
     ),
     _S.REPEATED_DATA: SymptomMessage(
         title="{variables} {gives|give} the same again",
-        likely_cause="What should differ between workers, ranks or epochs starts from one seed.",
+        likely_cause=(
+            "What should differ between workers, ranks or epochs may start from one seed."
+        ),
         fix="Seed each worker, rank and epoch differently.",
         source="batch",
     ),
     _S.UNMASKED: SymptomMessage(
         title="{subject} attends to what it should not see",
         likely_cause=(
-            "The mask of attention does not reach {subject}{where}. Expected: {expected}. Here: "
-            "{observed}."
+            "The mask of attention may not reach {subject}{where}. Expected: {expected}. "
+            "Here: {observed}."
         ),
         fix="Pass the mask, or is_causal=True, on to the call of attention{where}.",
     ),
     _S.BATCH_CONTENT: SymptomMessage(
         title="Tokens, mask and labels of {variables} do not fit together",
-        likely_cause="What collates samples to a batch pads, masks or labels them otherwise.",
+        likely_cause=("What collates samples to a batch may pad, mask or label them otherwise."),
         fix="Compare a batch with one of the reference: tokens, attention mask and labels.",
         source="batch",
     ),
     _S.PRECISION: SymptomMessage(
         title="The dtype of {variables} is not what it should be",
-        likely_cause="A cast, or an autocast region, does not do what was meant.",
+        likely_cause=("A cast, or an autocast region, may not do what was meant."),
         fix=(
             "Find the .to(), .half(), .float() or autocast that sets the dtype of {variables}, and "
             "remove it, or learn from a run with this dtype."
@@ -340,8 +346,8 @@ SYMPTOM_MESSAGES: Mapping[Symptom, SymptomMessage] = {
     _S.GRADIENT_SIZE: SymptomMessage(
         title="Gradients of {subject} are too large or too small to learn from",
         likely_cause=(
-            "The learning rate, the scale of the data or the depth does not fit; or a mask lets "
-            "nothing of {subject} through."
+            "The learning rate, the scale of the data or the depth may not fit; or a mask "
+            "lets nothing of {subject} through."
         ),
         fix=(
             "Normalize the data, and check that masks have the right polarity. Then lower the "
@@ -351,7 +357,7 @@ SYMPTOM_MESSAGES: Mapping[Symptom, SymptomMessage] = {
     ),
     _S.DEAD_UNITS: SymptomMessage(
         title="Most units of {subject} pass nothing on",
-        likely_cause="Inputs of {subject} lie on the flat side of its activation.",
+        likely_cause=("Inputs of {subject} may lie on the flat side of its activation."),
         fix="Lower the learning rate and check the initialization of the layer before.",
     ),
     _S.NOT_LEARNING: SymptomMessage(

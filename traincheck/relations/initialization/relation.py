@@ -89,7 +89,7 @@ class Initialization(RelationBase):
             severity="warning",
             title=text,
             headline="{variables} {is|are} initialized in another way than in the reference",
-            likely_cause="The initialization was changed, or does not reach {variables}.",
+            likely_cause="The initialization may have been changed, or not reach {variables}.",
             fix="Compare the initialization of {variables} with the reference.",
         )
 

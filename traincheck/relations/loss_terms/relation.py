@@ -37,10 +37,10 @@ _EACH = (
 _DIGITS = 3
 _JOINT = " + "
 _CAUSES = {
-    TERM: "The term is no longer added to the loss, its weight is 0, or it has no gradient.",
-    TERMS: "A term was added to the loss, or a loss function was replaced.",
-    WEIGHT: "The weight of a term was changed, or a term is reduced in another way (sum or mean).",
-    LABELS: "The mask of the loss is missing, inverted or shifted.",
+    TERM: "The term may no longer be added to the loss, have a weight of 0, or have no gradient.",
+    TERMS: "A term may have been added to the loss, or a loss function replaced.",
+    WEIGHT: "The weight of a term may have changed, or how it is reduced (sum or mean).",
+    LABELS: "The mask of the loss may be missing, inverted or shifted.",
 }
 _FIXES = {
     TERM: "Add the term to the tensor that backward() is called on.",

@@ -40,7 +40,7 @@ class MaskAttendsToPadding(BatchLeafRule, code="TC912", severity="info"):
     """
 
     title = "The attention mask of a batch includes padding"
-    likely_cause = "The mask was made before padding, or consists of ones."
+    likely_cause = "The mask may have been made before padding, or consist of ones."
     fix = "Build the mask as (input_ids != pad_token_id), or use the mask of the tokenizer."
     needs = BATCHES
 

@@ -39,7 +39,7 @@ class MostlyPadding(BatchLeafRule, code="TC913", severity="info"):
     """
 
     title = "Batches consist mostly of padding"
-    likely_cause = "Samples are padded to a fixed length."
+    likely_cause = "Samples may be padded to a fixed length."
     fix = "Pad to the longest sample of a batch, or group samples by length."
     needs = BATCHES
 

@@ -40,7 +40,7 @@ class UnknownTokens(BatchLeafRule, code="TC916", severity="info"):
     """
 
     title = "Many tokens of a batch are unknown"
-    likely_cause = "The text was tokenized with the wrong vocabulary."
+    likely_cause = "The text may have been tokenized with the wrong vocabulary."
     fix = "Use the tokenizer that belongs to the model, and inspect the text of unknown tokens."
     needs = BATCHES
 

@@ -53,7 +53,7 @@ class UnscaledImage(BatchLeafRule, code="TC918", severity="info"):
     """
 
     title = "Images in a batch are not scaled"
-    likely_cause = "The conversion to float did not divide by 255."
+    likely_cause = "The conversion to float may not have divided by 255."
     fix = "Divide by 255 and normalize, unless the model does so itself."
     needs = BATCHES | Needs(calls=frozenset({Families.MODULE}), stats=frozenset({"input"}))
 

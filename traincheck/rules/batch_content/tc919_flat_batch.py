@@ -39,7 +39,7 @@ class FlatBatch(BatchLeafRule, code="TC919"):
     """
 
     title = "Images in a batch have only one value"
-    likely_cause = "A transform, a decoder or a cast destroys the images."
+    likely_cause = "A transform, a decoder or a cast may destroy the images."
     fix = "Print minimum and maximum of a sample after each transform."
     needs = BATCHES
 

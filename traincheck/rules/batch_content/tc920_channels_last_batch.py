@@ -44,7 +44,7 @@ class ChannelsLastBatch(BatchLeafRule, code="TC920", severity="info"):
     """
 
     title = "Images in a batch have their channels last"
-    likely_cause = "NumPy and PIL return (height, width, channels)."
+    likely_cause = "The images may come from NumPy or PIL, which have (height, width, channels)."
     fix = "Permute to (batch, channels, height, width), unless the model does so itself."
     needs = BATCHES
 

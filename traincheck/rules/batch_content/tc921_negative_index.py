@@ -39,8 +39,8 @@ class NegativeIndex(BatchLeafRule, code="TC921", severity="info"):
 
     title = "Integers in a batch are negative"
     likely_cause = (
-        "The values have an offset, overflow a small integer type, or contain a code for missing "
-        "values."
+        "The values may have an offset, overflow a small integer type, or contain a code for "
+        "missing values."
     )
     fix = "Map the values to 0..n-1, or to -100 where they should be ignored."
     needs = BATCHES

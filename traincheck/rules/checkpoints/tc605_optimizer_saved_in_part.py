@@ -40,7 +40,9 @@ class OptimizerSavedInPart(EventRule, code="TC605"):
 
     title = "The saved state of the optimizer omits parameters"
     title_of_several = "A saved state has fewer parameters than any optimizer"
-    likely_cause = "The saved state{where} was built from a list that is not the optimizer's."
+    likely_cause = (
+        "The saved state{where} may have been built from a list that is not the optimizer's."
+    )
     fix = "Save optimizer.state_dict() unchanged."
     fix_of_several = "Save the state_dict() of each optimizer unchanged."
     needs = Needs(kinds=frozenset({"checkpoint", "optimizer", "step"}))

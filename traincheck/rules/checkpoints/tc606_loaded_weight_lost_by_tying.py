@@ -37,7 +37,7 @@ class LoadedWeightLostByTying(EventRule, code="TC606", aliases=("loaded-weight-g
     """
 
     title = "The loaded {variables} {was|were} replaced by another weight"
-    likely_cause = "Weights are tied after load_state_dict(), which gave them different values."
+    likely_cause = "Weights may be tied after load_state_dict(), which gave them different values."
     fix = "Leave the weights untied, as in the checkpoint."
     needs = Needs(
         calls=frozenset({Families.OPTIMIZER_STEP}),

@@ -46,8 +46,8 @@ class DataOrderDiffersAfterResume(
 
     title = "A resumed epoch skips batches of another order"
     likely_cause = (
-        "The generator of the sampler is not restored, so the order of the epoch was drawn "
-        "again before its first batches were skipped."
+        "The generator of the sampler may not be restored, so that the order of the epoch was "
+        "drawn again before its first batches were skipped."
     )
     fix = (
         "Restore the sampler's generator to its state at the start of the epoch, or seed it with "

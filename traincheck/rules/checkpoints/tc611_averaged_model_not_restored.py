@@ -54,7 +54,9 @@ class AveragedModelNotRestored(EventRule, code="TC611", aliases=("average-forgot
     """
 
     title = "{subject} loses its average when training is resumed"
-    likely_cause = "The number of its updates is not saved: it restarts at 0 after the load."
+    likely_cause = (
+        "The number of its updates restarts at 0 after the load, e.g. as it is not saved."
+    )
     fix = "Save the number of updates with the average, as one of its buffers."
     needs = needs_of(LoadedAverage) | Needs(kinds=frozenset({"checkpoint", "step"}))
 

@@ -40,7 +40,7 @@ class AdamWithDecay(BuiltInRule, code="TC906", severity="info"):
     """
 
     title = "Adam uses coupled weight decay"
-    likely_cause = "The decay was written for AdamW or SGD."
+    likely_cause = "The decay may have been written for AdamW or SGD."
     fix = "Use torch.optim.AdamW, and tune the decay again."
     needs = Needs(kinds=frozenset({"optimizer"}))
 

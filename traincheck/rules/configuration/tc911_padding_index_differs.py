@@ -34,7 +34,9 @@ class PaddingIndexDiffers(ModelRule, code="TC911"):
     """
 
     title = "Embedding and configuration have different padding ids"
-    likely_cause = "The tokenizer or the configuration changed after the embedding was written."
+    likely_cause = (
+        "The tokenizer or the configuration may have changed after the embedding was written."
+    )
     fix = (
         "Build the embedding with padding_idx=config.pad_token_id, and retrain the row that got "
         "no gradient."

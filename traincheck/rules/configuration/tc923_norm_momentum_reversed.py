@@ -51,8 +51,8 @@ class NormMomentumReversed(EventRule, code="TC923"):
 
     title = "Running statistics of batch norms are those of the last batch"
     likely_cause = (
-        "The momentum follows the convention of TensorFlow. In torch it is the weight of the "
-        "new batch."
+        "The momentum may follow the convention of TensorFlow. In torch it is the weight of "
+        "the new batch."
     )
     fix = (
         "Use 1 - momentum, e.g. 0.01 instead of 0.99 from TensorFlow or a paper. For a model of a "

@@ -19,7 +19,7 @@ _OPEN = 64  # batches that wait for the other ranks
 _Place = tuple[str, int, int]  # loader, epoch, index; or model, step, call in it
 _Given = BatchEvent | CallEvent
 _DRAWN_CAUSE = (
-    "No loader shards the data: every rank draws the batches of {variables} itself with the "
+    "No loader shards the data: every rank may draw the batches of {variables} itself with the "
     "same seed. From step {step} on, all ranks have the same batches."
 )
 _DRAWN_FIX = "Seed the generator that draws the batches differently on each rank, e.g. seed + rank."
@@ -57,8 +57,8 @@ class SameBatchOnEveryRank(BuiltInRule, code="TC502", severity="error"):
 
     title = "All ranks train on the same batches of {variables}"
     likely_cause = (
-        "{variables} {has|have} no DistributedSampler. From step {step} on, every rank "
-        "draws the same samples in the same order."
+        "{variables} {has|have} no sampler that divides the data among ranks. From step "
+        "{step} on, every rank draws the same samples in the same order."
     )
     fix = "Build the training loader with sampler=DistributedSampler(dataset)."
     scope = "run"

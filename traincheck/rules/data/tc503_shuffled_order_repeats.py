@@ -49,8 +49,8 @@ class ShuffledOrderRepeats(BuiltInRule, code="TC503"):
 
     title = "Epochs of {variables} repeat the same shuffled order"
     likely_cause = (
-        "The generator with which {variables} shuffles is seeded with the same number before "
-        "each epoch: by a seed call inside the epoch loop, or by a new generator."
+        "The generator with which {variables} shuffles may be seeded with the same number "
+        "before each epoch: by a seed call inside the epoch loop, or by a new generator."
     )
     fix = "Seed once before the first epoch, or with a number that depends on the epoch."
     needs = BATCHES | Needs(kinds=frozenset({"optimizer"}))

@@ -41,8 +41,8 @@ class EpochsRepeatRandomDraws(BuiltInRule, code="TC505", aliases=("epochs-draw-t
 
     title = "Random augmentation by {variables} repeats from epoch to epoch"
     likely_cause = (
-        "{observed}. The workers of {variables} are seeded with numbers that do not depend on "
-        "the epoch."
+        "{observed}. The workers of {variables} may be seeded with numbers that do not depend "
+        "on the epoch."
     )
     fix = "Seed workers from torch.initial_seed(), and do not reset the global seed in each epoch."
     scope = "run"

@@ -49,8 +49,8 @@ class LabelsInOrder(BuiltInRule, code="TC506"):
 
     title = "Training data of {variables} is sorted by class"
     likely_cause = (
-        "{variables} {does|do} not shuffle (shuffle=False), and {its|their} dataset is stored "
-        "class by class."
+        "{variables} {does|do} not shuffle (shuffle=False), and {its|their} dataset may be "
+        "stored class by class."
     )
     fix = "Build the training loader with shuffle=True."
     needs = BATCHES | Needs(stats=frozenset({"batch"}))

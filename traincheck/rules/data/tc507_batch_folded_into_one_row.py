@@ -39,7 +39,7 @@ class BatchFoldedIntoOneRow(BuiltInRule, code="TC507"):
 
     title = "Collation folds all samples of {variables} into one row"
     likely_cause = (
-        "collate_fn of {variables} nests the samples of a batch one level too deep: {observed}."
+        "collate_fn of {variables} may nest the samples of a batch one level too deep: {observed}."
     )
     fix = "Let collate_fn return one row per sample for each tensor."
     needs = BATCHES

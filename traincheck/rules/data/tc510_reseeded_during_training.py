@@ -40,7 +40,7 @@ class ReseededDuringTraining(EventRule, code="TC510", aliases=("seeded-again",))
     """
 
     title = "Training seeds torch again with the same number"
-    likely_cause = "torch.manual_seed() with a constant is called inside the loop: {observed}."
+    likely_cause = "torch.manual_seed() with a constant may be called inside the loop: {observed}."
     fix = "Seed once before the loop, or use a seed that depends on the epoch or step."
     needs = Needs(
         calls=frozenset({Families.OPTIMIZER_STEP}), kinds=frozenset({"optimizer", "rng", "step"})

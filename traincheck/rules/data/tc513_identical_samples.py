@@ -49,8 +49,7 @@ class IdenticalSamples(EventRule, code="TC513", aliases=("samples-alike",)):
 
     title = "All samples in a batch of {variables} are the same"
     likely_cause = (
-        "__getitem__ of the dataset does not return the sample of its index: it returns one "
-        "shared buffer, or reads at a fixed position."
+        "__getitem__ of the dataset may return one shared buffer, or read at a fixed position."
     )
     fix = "Return a copy of the sample that belongs to the index."
     needs = Needs(kinds=frozenset({"batch"}), stats=frozenset({"batch"}))

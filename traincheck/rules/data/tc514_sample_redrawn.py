@@ -51,7 +51,9 @@ class SampleRedrawn(BuiltInRule, code="TC514", severity="info", aliases=("drawn-
     """
 
     title = "Within an epoch of {variables} some samples come several times, and others never"
-    likely_cause = "The sampler draws with replacement, or its list of indices contains duplicates."
+    likely_cause = (
+        "The sampler may draw with replacement, or its list of indices contains duplicates."
+    )
     fix = "Draw without replacement (shuffle=True), unless this is intended."
     needs = BATCHES
 

@@ -46,7 +46,7 @@ class RanksRepeatRandomDraws(
     """
 
     title = "All data-parallel ranks draw the same random numbers"
-    likely_cause = "All ranks are seeded with the same number."
+    likely_cause = "All ranks may have been seeded with the same number."
     fix = "Build the model with the same seed on all ranks, then seed with seed + rank."
     needs = Needs(calls=frozenset({DDP_INIT}), kinds=frozenset({"batch", "rng", "step"}))
     scope = "run"

@@ -35,8 +35,8 @@ class SamplerWeightsTooFew(EventRule, code="TC516", severity="error", aliases=("
 
     title = "Only the first samples of a dataset are drawn by {variables}"
     likely_cause = (
-        "WeightedRandomSampler received one weight for each class instead of one for each "
-        "sample: {observed}."
+        "WeightedRandomSampler may have received one weight for each class instead of one for "
+        "each sample: {observed}."
     )
     fix = "Pass the weight of each sample's class: WeightedRandomSampler(weights[labels], n)."
     needs = BATCHES

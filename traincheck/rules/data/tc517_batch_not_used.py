@@ -52,8 +52,8 @@ class BatchNotUsed(EventRule, code="TC517", severity="error"):
 
     title = "{subject} receives an old batch in every step"
     likely_cause = (
-        "Instead of the batch of the iteration, the loop uses a variable left over from another "
-        "loop, or a batch that was fetched before."
+        "The loop may use a variable left over from another loop, or a batch that was fetched "
+        "before, instead of the batch of the iteration."
     )
     fix = "Pass the batch that the loader just returned to the model and the loss."
     needs = Needs(

@@ -50,7 +50,7 @@ class ReseededPerSample(BuiltInRule, code="TC518", aliases=("seeded-for-each-sam
     """
 
     title = "A generator is seeded for each sample with the same number"
-    likely_cause = "A constant seed is set in __getitem__ or collate_fn: {observed}."
+    likely_cause = "A constant seed may be set in __getitem__ or collate_fn: {observed}."
     fix = "Seed once before training, or with a number that depends on epoch and index."
     needs = WORKERS | Needs(kinds=frozenset({"rng"}))
     scope = "run"  # workers are separate processes

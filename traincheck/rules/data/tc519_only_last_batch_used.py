@@ -47,7 +47,7 @@ class OnlyLastBatchUsed(EventRule, code="TC519", severity="error"):
 
     title = "Only the last batch of each pass over {variables} is trained on"
     likely_cause = (
-        "The training code is after the loop over {variables}, not inside it: {observed}."
+        "The training code may stand after the loop over {variables}, not inside it: {observed}."
     )
     fix = "Indent forward, backward and step so that they are inside the loop over the loader."
     needs = Needs(

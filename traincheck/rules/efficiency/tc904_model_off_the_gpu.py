@@ -35,7 +35,7 @@ class ModelOffTheGpu(ModelRule, code="TC904", severity="info"):
     """
 
     title = "A model is not on the GPU"
-    likely_cause = "The model, or a part that was added later, was not moved."
+    likely_cause = "The model, or a part that was added later, may not have been moved."
     fix = (
         "Call model.to(device) before the optimizer is built, and register tensors as buffers so "
         "that they move with the model."

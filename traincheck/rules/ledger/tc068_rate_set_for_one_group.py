@@ -50,7 +50,7 @@ class RateSetForOneGroup(InForceRule, code="TC068"):
     """
 
     title = "A new learning rate reaches only one group of the optimizer"
-    likely_cause = "The rate is set for one index, or behind a loop over the groups."
+    likely_cause = "The rate may be set for one index, or behind a loop over the groups."
     fix = 'Set it for all groups: for group in optimizer.param_groups: group["lr"] = lr.'
 
     def finish(self) -> Sequence[Violation]:

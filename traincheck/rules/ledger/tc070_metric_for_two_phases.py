@@ -45,7 +45,7 @@ class MetricForTwoPhases(EventRule, code="TC070"):
 
     title = "A metric is computed over training and evaluation samples"
     likely_cause = (
-        "One metric object is updated in both phases, or it is not reset before the evaluation."
+        "One metric object may be updated in both phases, or not be reset before the evaluation."
     )
     fix = "Create one metric object for each phase, or call metric.reset() before the evaluation."
     needs = needs_of(MetricUse)

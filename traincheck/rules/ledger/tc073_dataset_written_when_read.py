@@ -43,7 +43,10 @@ class DatasetWrittenWhenRead(EventRule, code="TC073"):
     """
 
     title = "Reading a sample changes the dataset"
-    likely_cause = "__getitem__ writes to the stored data in place: an index or a view is no copy."
+    likely_cause = (
+        "__getitem__ or a transform may write to the stored data in place: an index or a view "
+        "is no copy."
+    )
     fix = "Copy the item first: self.data[index].clone(), or .copy() for an array."
     needs = needs_of(DatasetReads)
 

@@ -42,8 +42,8 @@ class RateDecayedToNothing(InForceRule, code="TC074"):
 
     title = "The program reduces the learning rate to almost zero while training goes on"
     likely_cause = (
-        "A factor of the first rate is applied to the present one again and again, or a decay for "
-        "epochs is applied in each update."
+        "A factor of the first rate may be applied to the present one again and again, or a "
+        "decay for epochs in each update."
     )
     fix = 'Compute the rate from the first one: group["lr"] = base * factor(step).'
 

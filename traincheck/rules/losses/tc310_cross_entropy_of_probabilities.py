@@ -38,8 +38,8 @@ class CrossEntropyOfProbabilities(BuiltInRule, code="TC310", severity="error"):
 
     title = "cross_entropy is given probabilities, not logits"
     likely_cause = (
-        "softmax was applied to the input of cross_entropy, which applies it again: from step "
-        "{step} on, each row sums to one."
+        "Softmax may have been applied to the input of cross_entropy, which applies it again: "
+        "from step {step} on, each row sums to one."
     )
     fix = "Pass the raw outputs of the last layer to cross_entropy. Remove the softmax."
     needs = loss_needs(CROSS_ENTROPY)

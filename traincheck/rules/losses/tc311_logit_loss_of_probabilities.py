@@ -55,8 +55,8 @@ class LogitLossOfProbabilities(BuiltInRule, code="TC311", severity="error"):
 
     title = "binary_cross_entropy_with_logits is given probabilities"
     likely_cause = (
-        "A sigmoid was applied before binary_cross_entropy_with_logits, which applies it "
-        "again: all inputs lie in [0, 1]."
+        "A sigmoid may have been applied before binary_cross_entropy_with_logits, which "
+        "applies it again: all inputs lie in [0, 1]."
     )
     fix = "Pass the raw outputs of the last layer to the loss. Remove the sigmoid in front of it."
     needs = loss_needs(BCE_LOGITS) | Needs(calls=_SQUASH, stats=sampled("activation"))

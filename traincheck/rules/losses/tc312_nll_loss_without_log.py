@@ -63,7 +63,7 @@ class NllLossWithoutLog(BuiltInRule, code="TC312", severity="error"):
     """
 
     title = "The input of a loss over log-probabilities is not a log-probability"
-    likely_cause = "log_softmax is missing before the loss: {observed}."
+    likely_cause = "log_softmax may be missing before the loss: {observed}."
     fix = (
         "Apply log_softmax over the classes before the loss, or replace nll_loss by cross_entropy."
     )

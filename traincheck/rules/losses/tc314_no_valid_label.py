@@ -43,8 +43,8 @@ class NoValidLabel(BuiltInRule, code="TC314", severity="error"):
 
     title = "{subject} is given a batch without a valid label"
     likely_cause = (
-        "All labels of the batch at step {step} are ignore_index: masked as prompt or padding, or "
-        "truncated away. The mean over no label is NaN."
+        "All labels of the batch at step {step} are ignore_index, e.g. as they are masked as "
+        "prompt or padding, or truncated away. The mean over no label is NaN."
     )
     fix = "Drop samples without labels from the data, or skip such batches."
     needs = loss_needs(CROSS_ENTROPY, NLL) | Needs(calls=frozenset({Families.BACKWARD}))

@@ -41,8 +41,8 @@ class EndTokenNotLearned(BuiltInRule, code="TC319", severity="error"):
 
     title = "The end token is excluded from the labels of {variables}"
     likely_cause = (
-        "Padding and end of text are the same token (pad_token = eos_token), and the collator "
-        "sets the labels of all padding tokens to -100: {observed}."
+        "Padding and end of text may be the same token (pad_token = eos_token), so that the "
+        "labels of both become -100: {observed}."
     )
     fix = "Use another padding token, or make labels from the attention mask."
     needs = BATCHES

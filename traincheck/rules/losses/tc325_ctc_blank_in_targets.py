@@ -45,7 +45,7 @@ class CtcBlankInTargets(
 
     title = "{subject} is given its blank as a label"
     likely_cause = (
-        "target_lengths counts padding, or the class numbers start at the index of the blank."
+        "target_lengths may count padding, or the class numbers start at the index of the blank."
     )
     fix = "Pass the lengths before padding. Reserve one index for the blank."
     needs = loss_needs(CTC)

@@ -50,7 +50,7 @@ class SoftmaxOverOneElement(StepRule, code="TC333", aliases=("softmax-over-one",
     """
 
     title = "A softmax is taken over one element, so it is always 1"
-    likely_cause = "{observed}: the dim is the wrong one, or there is one output."
+    likely_cause = "{observed}: the dim may be the wrong one, or there is one output."
     fix = "Take the softmax over the dim of positions or classes. For one output use sigmoid."
     needs: Needs = DISCOVERY | GRADIENTS | Needs(calls=SOFTMAXES)
 

@@ -55,7 +55,7 @@ class ZeroLabelInMarginLoss(EventRule, code="TC334", aliases=("labels-of-zero",)
 
     title = "{subject} is given targets of 0 and 1 in place of -1 and 1"
     likely_cause = (
-        "{observed}: the targets belong to another loss, or are bools converted to numbers."
+        "{observed}: the targets may belong to another loss, or be bools converted to numbers."
     )
     fix = "Pass 2 * target - 1 as target."
     needs = loss_needs(*_OF_ZERO)

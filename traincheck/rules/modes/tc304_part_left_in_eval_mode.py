@@ -42,7 +42,9 @@ class PartLeftInEvalMode(StepRule, code="TC304"):
     """
 
     title = "{subject} stays in evaluation mode while it is trained"
-    likely_cause = "eval() was called on this part, and then train() only on another part."
+    likely_cause = (
+        "eval() may have been called on this part, and then train() only on another part."
+    )
     fix = "Call train() on the whole model after evaluation."
     needs = DISCOVERY | GRADIENTS | MODES
 

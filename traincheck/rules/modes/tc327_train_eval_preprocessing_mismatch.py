@@ -62,7 +62,7 @@ class TrainEvalPreprocessingMismatch(
     """
 
     title = "{subject} is evaluated on inputs that are scaled differently than in training"
-    likely_cause = "One of two transforms lacks a step: {observed}, {expected}."
+    likely_cause = "One of two transforms may lack a step: {observed}, {expected}."
     fix = "Use the same normalization for training and for evaluation."
     needs = needs_of(ModelInputs)
 

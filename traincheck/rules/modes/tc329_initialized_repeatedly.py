@@ -46,7 +46,7 @@ class InitializedRepeatedly(
 
     title = "The initialization of {variables} is repeated"
     likely_cause = (
-        "The initialization walks the parameters of every ancestor of {variables}: {observed}."
+        "The initialization may walk the parameters of every ancestor of {variables}: {observed}."
     )
     fix = "Walk named_parameters(recurse=False), or initialize by the type of the module."
     needs = Needs(

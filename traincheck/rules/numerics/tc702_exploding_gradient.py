@@ -60,8 +60,8 @@ class ExplodingGradient(StepRule, code="TC702"):
 
     title = "Gradients explode at step {step}"
     likely_cause = (
-        "{observed}. The learning rate is too high, the inputs are not normalized, or a batch "
-        "contains extreme values."
+        "{observed}. The learning rate may be too high, the inputs may not be normalized, or "
+        "a batch may contain extreme values."
     )
     fix = "Lower the learning rate or warm it up, clip gradients, and normalize the inputs."
     needs: Needs = NORMS

@@ -67,8 +67,8 @@ class VanishingGradient(StepRule, code="TC703"):
 
     title = "The gradient vanishes before it reaches {variables}"
     likely_cause = (
-        "{observed}. Saturating activations, or an initialization that shrinks the signal, in "
-        "many consecutive layers."
+        "{observed}. Possible causes are saturating activations, or an initialization that "
+        "shrinks the signal, in many consecutive layers."
     )
     fix = (
         "Use ReLU-like activations, normalization or residual connections, and an "

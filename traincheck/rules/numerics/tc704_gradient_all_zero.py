@@ -51,8 +51,8 @@ class GradientAllZero(StepRule, code="TC704"):
 
     title = "All gradients are zero while the loss is not"
     likely_cause = (
-        "{observed}. An operation between the parameters and the loss is flat: rounding, argmax, "
-        "a comparison, clamping, or units that are all dead."
+        "{observed}. An operation between the parameters and the loss may be flat: rounding, "
+        "argmax, a comparison, clamping, or units that are all dead."
     )
     fix = "Replace the flat operation, or clamp less; check the activations of the last layers."
     needs: Needs = DISCOVERY | GRADIENTS

@@ -56,8 +56,9 @@ class DeadUnits(ActivationRule, code="TC705"):
 
     title = "Most units of {subject} are dead"
     likely_cause = (
-        "{observed}. A step with too high a learning rate, an initialization with large "
-        "weights or negative biases, or inputs that are not normalized made them zero."
+        "{observed}. Possible causes are a step with too high a learning rate, an "
+        "initialization with large weights or negative biases, and inputs that are not "
+        "normalized."
     )
     fix = (
         "Lower the learning rate, use the default initialization, and normalize the inputs. "

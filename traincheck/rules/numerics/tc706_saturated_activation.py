@@ -50,8 +50,8 @@ class SaturatedActivation(ActivationRule, code="TC706"):
 
     title = "The activation {subject} is saturated"
     likely_cause = (
-        "{observed}. Its inputs are far too large: inputs that are not normalized, or an "
-        "initialization with large weights."
+        "{observed}. Its inputs are far too large, e.g. as they are not normalized, or the "
+        "initial weights are large."
     )
     fix = "Normalize the inputs and use an initialization that preserves the scale, or a ReLU."
     needs: Needs = ACTIVATIONS

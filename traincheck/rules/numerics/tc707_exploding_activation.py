@@ -44,7 +44,7 @@ class ExplodingActivation(ActivationRule, code="TC707"):
     """
 
     title = "The outputs of {subject} explode"
-    likely_cause = "{observed}. The learning rate is too high for this model."
+    likely_cause = "{observed}. The learning rate may be too high for this model."
     fix = "Lower the learning rate or warm it up, and normalize inputs and layers."
     needs: Needs = ACTIVATIONS
 

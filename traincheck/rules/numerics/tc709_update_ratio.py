@@ -49,7 +49,7 @@ class UpdateRatio(StepRule, code="TC709"):
     """
 
     title = "Optimizer steps are as large as the weights they change: {variables}"
-    likely_cause = "{observed}. The learning rate is far too high{where}."
+    likely_cause = "{observed}. The learning rate{where} may be far too high."
     fix = "Lower the learning rate by a factor of ten, or warm it up."
     needs = DISCOVERY | Needs(
         calls=frozenset({Families.OPTIMIZER_STEP}),

@@ -47,7 +47,7 @@ class LossNotDecreasing(StepRule, code="TC710", severity="info"):
 
     title = "The loss has not decreased since step {step}"
     likely_cause = (
-        "{observed}: labels do not belong to their samples, the learning rate is too "
+        "{observed}: labels may not belong to their samples, the learning rate may be too "
         "high or too low, or the gradient does not reach the parameters."
     )
     fix = "Try to overfit a single batch; check the labels and the learning rate."

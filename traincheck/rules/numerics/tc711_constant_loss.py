@@ -43,8 +43,8 @@ class ConstantLoss(StepRule, code="TC711"):
 
     title = "The loss is the same at every step"
     likely_cause = (
-        "{observed}: the output of the model is constant (dead units, clamping), or the loss "
-        "does not depend on it."
+        "{observed}: the output of the model may be constant (dead units, clamping), or the "
+        "loss may not depend on it."
     )
     fix = "Compare the model's outputs for two batches, then the inputs of the loss."
     needs: Needs = DISCOVERY | Needs(

@@ -43,7 +43,7 @@ class DeadFilters(BuiltInRule, code="TC714", severity="info"):
     """
 
     title = "Some filters of {variables} are zero"
-    likely_cause = "{observed}: they were pruned, or never initialized."
+    likely_cause = "{observed}: they may have been pruned, or never initialized."
     fix = "Initialize these filters, or remove them if they were pruned."
     needs = Needs(states=frozenset({"parameter@new"}), stats=frozenset({"parameter"}))
 

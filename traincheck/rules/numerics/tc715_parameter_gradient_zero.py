@@ -46,8 +46,8 @@ class ParameterGradientZero(StepRule, code="TC715", severity="info"):
 
     title = "The gradient of {variables} is zero at every step"
     likely_cause = (
-        "{observed}: the computation after it is inactive, clamped, multiplied by zero, or in a "
-        "branch that is never taken."
+        "{observed}: the computation after it may be inactive, clamped, multiplied by zero, "
+        "or in a branch that is never taken."
     )
     fix = (
         "Print the output of the module of {variables}. Find the mask, clamp, zero factor or "

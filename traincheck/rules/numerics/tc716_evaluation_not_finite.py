@@ -50,8 +50,9 @@ class EvaluationNotFinite(EventRule, code="TC716"):
 
     title = "The loss is NaN or infinite in evaluation"
     likely_cause = (
-        "The inputs of the model or of {subject}{where} in evaluation leave nothing to compute: "
-        "a mask that hides everything, a batch without a valid label, or a count of zero."
+        "The inputs of the model or of {subject}{where} in evaluation may leave nothing to "
+        "compute: a mask that hides everything, a batch without a valid label, or a count of "
+        "zero."
     )
     fix = (
         "Compare the model's inputs in evaluation with those in training: masks, "

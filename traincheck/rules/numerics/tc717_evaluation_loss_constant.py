@@ -62,8 +62,8 @@ class EvaluationLossConstant(EventRule, code="TC717", aliases=("evaluation-loss-
 
     title = "The loss is the same for each batch of the evaluation"
     likely_cause = (
-        "The evaluated batch is not the fetched one: the loop uses a variable of the training "
-        "loop instead."
+        "The evaluated batch may not be the fetched one, e.g. as the loop uses a variable of "
+        "the training loop."
     )
     fix = "Pass the variables of the evaluation loop to the model and the loss."
     needs = loss_needs(*TARGETED) | Needs(

@@ -48,8 +48,8 @@ class WorstStateKept(BuiltInRule, code="TC053"):
 
     title = "The state kept as the best is that of the worst evaluation"
     likely_cause = (
-        "The comparison that selects the best state is reversed, such as `val_loss > best` or "
-        "mode='max' for a loss: {observed}."
+        "The comparison that selects the best state may be reversed, such as `val_loss > "
+        "best` or mode='max' for a loss: {observed}."
     )
     fix = (
         "Keep the state when the loss falls: `if val_loss < best: best = val_loss`, with best = "

@@ -45,8 +45,8 @@ class PaddingRowNotZero(EventRule, code="TC057"):
 
     title = "The padding row of {subject} is not zero, is never trained, and reaches the loss"
     likely_cause = (
-        "The whole weight was initialized after nn.Embedding(padding_idx=...) had set the row to "
-        "zero, e.g. by nn.init.normal_(weight): {observed}."
+        "The whole weight may have been initialized after nn.Embedding(padding_idx=...) had "
+        "set the row to zero, e.g. by nn.init.normal_(weight): {observed}."
     )
     fix = (
         "After the initialization, under torch.no_grad(): "

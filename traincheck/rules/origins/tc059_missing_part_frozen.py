@@ -49,8 +49,8 @@ class MissingPartFrozen(EventRule, code="TC059"):
 
     title = "{subject} was left out by a load, is frozen, and stays random"
     likely_cause = (
-        "The checkpoint has no such keys, e.g. as they have other names, strict=False hides it "
-        "(load_state_dict(){where}), and the part is frozen: {observed}."
+        "The load brings no values for it, e.g. as its keys have other names and strict=False "
+        "hides it (load_state_dict(){where}), and the part is frozen: {observed}."
     )
     fix = (
         "Print load_state_dict(...).missing_keys and rename the keys, or train the part: "

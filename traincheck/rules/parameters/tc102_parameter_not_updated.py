@@ -68,8 +68,8 @@ class ParameterNotUpdated(StepRule, code="TC102", severity="error"):
     title = "The optimizer step does not change {variables}"
     title_of_several = "The step of {optimizer} does not change {variables}"
     likely_cause = (
-        "From step {step} on, optimizer.step(){where} loses the update of {variables}: it is "
-        "rounded away in a low-precision dtype, written to a copy, or never done by this "
+        "From step {step} on, optimizer.step(){where} loses the update of {variables}: it may "
+        "be rounded away in a low-precision dtype, written to a copy, or not be done by this "
         "optimizer."
     )
     fix = (

@@ -15,7 +15,7 @@ from traincheck.schema.torch_api import Families
 _CONFIRMED = 2
 _ENOUGH = 20  # updates in which a model is called and gets no gradient at all
 _LEFT_OUT = (
-    "The output of the model of {variables} is left out of the loss, or enters it as a plain "
+    "The output of the model of {variables} may be left out of the loss, or enter it as a plain "
     "number: by .item(), float(), detach() or .data."
 )
 
@@ -58,8 +58,9 @@ class GradientCutOff(StepRule, code="TC105"):
 
     title = "No gradient reaches {variables}"
     likely_cause = (
-        "The graph is cut between the loss and {variables}: by detach(), a no_grad() block, "
-        ".data, or a re-entrant checkpoint whose inputs do not require grad ({observed})."
+        "The graph is cut between the loss and {variables}, e.g. by detach(), a no_grad() "
+        "block, .data, or a re-entrant checkpoint whose inputs do not require grad "
+        "({observed})."
     )
     fix = (
         "Remove the cut in the graph (for checkpoints: use_reentrant=False), or set "

@@ -42,7 +42,9 @@ class UnusedParameter(StepRule, code="TC106", severity="info"):
     """
 
     title = "No step brings a gradient to {variables}"
-    likely_cause = "The layer is not used in forward, or its result is not part of the loss."
+    likely_cause = (
+        "The layer may not be used in forward, or its result is detached or not part of the loss."
+    )
     fix = "Use the layer, remove it, or set requires_grad=False for its parameters."
     needs = DISCOVERY | GRADIENTS | LEAVES
 

@@ -39,7 +39,9 @@ class AdapterFrozen(StepRule, code="TC108"):
     """
 
     title = "All adapters are frozen while the model is trained"
-    likely_cause = "The adapter was loaded for inference: {variables} do not require grad."
+    likely_cause = (
+        "The adapter may have been loaded for inference: {variables} do not require grad."
+    )
     fix = "Load the adapter with is_trainable=True, or set requires_grad=True for its parameters."
     needs = DISCOVERY | GRADIENTS
 

@@ -15,8 +15,8 @@ from traincheck.schema.words import joined
 
 _CONFIRMED = 2
 _EMPTY = (
-    "The optimizer was built from an empty list, or while no parameter required grad, and "
-    "everything is frozen: {observed}."
+    "Everything is frozen: {observed}. The optimizer may have been built from an empty list, or "
+    "while no parameter required grad."
 )
 _FILL = (
     "Set requires_grad=True for the parameters that are to be trained, then build the optimizer "
@@ -63,8 +63,8 @@ class LossCutOff(StepRule, code="TC112", severity="error"):
 
     title = "backward() reaches no parameter: the loss is cut off from the model"
     likely_cause = (
-        "The loss{where} was wrapped by torch.tensor() or computed from detached results: "
-        "{observed}."
+        "The loss{where} may have been wrapped by torch.tensor() or computed from detached "
+        "results: {observed}."
     )
     fix = (
         "Compute the loss from the model's results without detach(), .data, .item(), NumPy or "

@@ -56,7 +56,8 @@ class LayerNotRegistered(BuiltInRule, code="TC113"):
 
     title = "{subject} calls layers that it does not register"
     likely_cause = (
-        "Layers are kept in a Python list, dict or tuple, or created in forward(): {observed}."
+        "Layers may be kept in a Python list, dict or tuple, or be created in forward(): "
+        "{observed}."
     )
     fix = (
         "Keep layers in nn.ModuleList or nn.ModuleDict, or as attributes, and create them in "

@@ -50,7 +50,7 @@ class AutocastWithoutEffect(BuiltInRule, code="TC801"):
 
     title = "Autocast has no effect in {subject}"
     likely_cause = (
-        "Autocast is on around {subject}, but {observed}: its operations run past "
+        "Autocast is on around {subject}, but {observed}: its operations may run past "
         "autocast, in a region that disables it, or on another device."
     )
     fix = "Check the device type of autocast, and regions inside the model that disable it."

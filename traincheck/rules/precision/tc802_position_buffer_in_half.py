@@ -46,8 +46,8 @@ class PositionBufferInHalf(BuiltInRule, code="TC802"):
 
     title = "{variables} {is|are} in half precision"
     likely_cause = (
-        "The whole model was cast (.to(torch.bfloat16) or .half()), including {variables}: "
-        "positions or frequencies are rounded."
+        "The whole model may have been cast (.to(torch.bfloat16) or .half()), including "
+        "{variables}: positions or frequencies are rounded."
     )
     fix = "Load or cast only the parameters, or recompute {variables} in float32 after the cast."
     needs = Needs(states=frozenset({"buffer@new"}), kinds=frozenset({"step"}))

@@ -36,7 +36,7 @@ class ParametersInHalf(BuiltInRule, code="TC805", severity="info"):
     """
 
     title = "{variables} {is|are} trained in half precision"
-    likely_cause = "The model was cast to {observed} before the optimizer was built."
+    likely_cause = "The model may have been cast to {observed} before the optimizer was built."
     fix = "Keep parameters in float32 and use autocast, or an optimizer with float32 copies."
     needs = DISCOVERY
 

@@ -38,7 +38,7 @@ class OptimizerStateInHalf(EventRule, code="TC807", severity="info"):
     """
 
     title = "The state of the optimizer is in half precision"
-    likely_cause = "The saved state was converted{where}, but the weights were not."
+    likely_cause = "The saved state may have been converted{where}, but the weights were not."
     fix = "Store moments in float32: save and load the optimizer's state without a conversion."
     needs = Needs(states=frozenset({"parameter@new"}), kinds=frozenset({"checkpoint", "step"}))
 

@@ -50,8 +50,8 @@ class GradientNotOfLoss(ProbeRule, code="TC002"):
 
     title = "The gradient is not that of the loss"
     likely_cause = (
-        "A custom backward() is wrong, checkpointing recomputes with other random numbers, or"
-        " what the forward pass read was changed before backward()."
+        "A custom backward() may be wrong, checkpointing may recompute with other random "
+        "numbers, or what the forward pass read may have been changed before backward()."
     )
     fix = (
         "Test each autograd.Function with torch.autograd.gradcheck, and change nothing between "

@@ -42,7 +42,10 @@ class PlaceInBatchMatters(ProbeRule, code="TC003"):
     """
 
     title = "The result for a sample depends on its place in the batch"
-    likely_cause = "Positions are looked up by the batch dimension, not by that of the sequence."
+    likely_cause = (
+        "Something may be looked up by the place in the batch, e.g. positions by the batch "
+        "dimension, not by that of the sequence."
+    )
     fix = (
         "Index positions by the dimension of the sequence: pos[:, : x.shape[1]] for "
         "inputs of shape (batch, sequence, features)."

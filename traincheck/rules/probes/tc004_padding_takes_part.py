@@ -45,7 +45,7 @@ class PaddingTakesPart(ProbeRule, code="TC004"):
 
     title = "Padding takes part in the result of a model that masks it"
     likely_cause = (
-        "The mask does not reach a layer, is broadcast over queries instead of keys, or "
+        "The mask may not reach a layer, or is broadcast over queries instead of keys, or "
         "masked scores are not filled with a large negative number."
     )
     fix = (

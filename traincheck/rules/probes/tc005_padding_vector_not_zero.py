@@ -39,7 +39,8 @@ class PaddingVectorNotZero(ProbeRule, code="TC005"):
 
     title = "The vector of the padding index is not zero, and is never trained"
     likely_cause = (
-        "The embedding was initialized again after its padding vector had been set to zero."
+        "The embedding may have been initialized again after its padding vector had been set "
+        "to zero."
     )
     fix = (
         "After the initialization: with torch.no_grad(): "

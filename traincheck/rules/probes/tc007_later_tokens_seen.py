@@ -39,7 +39,7 @@ class LaterTokensSeen(ProbeRule, code="TC007"):
 
     title = "A model that predicts the next token sees later tokens"
     likely_cause = (
-        "The causal mask is missing, or a convolution, norm or pooling goes over the sequence."
+        "The causal mask may be missing, or a convolution, norm or pooling goes over the sequence."
     )
     fix = (
         "Mask later positions in attention (is_causal=True), pad convolutions on the left, and "

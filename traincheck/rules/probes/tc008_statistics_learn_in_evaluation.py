@@ -39,7 +39,9 @@ class StatisticsLearnInEvaluation(ProbeRule, code="TC008"):
     """
 
     title = "Running statistics go on learning in evaluation"
-    likely_cause = "A module updates its statistics without a test of self.training."
+    likely_cause = (
+        "A module updates its statistics in eval mode, e.g. without a test of self.training."
+    )
     fix = "In the method that updates them: if not self.training: return."
     experiment: ClassVar[str] = Experiments.EVAL_STATE
 

@@ -63,9 +63,9 @@ class ReplicasDiffer(RankRule, code="TC401", severity="error"):
 
     title = "Ranks no longer agree on {variables}"
     likely_cause = (
-        "Gradients or updates of {variables} are not exchanged between ranks from step "
-        "{step} on. The wrapped model was converted or changed, one rank acts alone, "
-        "or a collective is missing or lost data."
+        "Gradients or updates of {variables} are not exchanged between ranks from step {step} "
+        "on. The wrapped model may have been converted or changed, one rank may act alone, or "
+        "a collective is missing or lost data."
     )
     fix = (
         "Do not change parameters or gradients on one rank only. With DistributedDataParallel, "

@@ -43,7 +43,7 @@ class RanksStepUnequally(RankRule, code="TC402", severity="error"):
 
     title = "Ranks do not step equally often"
     likely_cause = (
-        "A condition that depends on the rank or its data makes one rank skip "
+        "A condition that depends on the rank or its data may make one rank skip "
         "optimizer.step() or a batch: {observed}."
     )
     fix = (

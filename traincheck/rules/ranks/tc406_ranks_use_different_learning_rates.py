@@ -37,8 +37,8 @@ class RanksUseDifferentLearningRates(
 
     title = "Ranks update {variables} with different learning rates"
     likely_cause = (
-        "A scheduler is stepped on one rank only, a checkpoint was loaded on one rank only, or "
-        "each rank passes its own metric to the scheduler: {observed}."
+        "A scheduler may be stepped on one rank only, a checkpoint loaded on one rank only, "
+        "or each rank passes its own metric to the scheduler: {observed}."
     )
     fix = (
         "Step the scheduler, and load its state, on all ranks alike. all_reduce the metric "

@@ -35,7 +35,7 @@ class CollectivesOutOfOrder(EnteredCallRule, code="TC410", severity="error"):
 
     title = "Ranks enter different collectives"
     likely_cause = (
-        "A condition or order that depends on the rank determines which collective comes "
+        "A condition or order that depends on the rank may determine which collective comes "
         "next: {observed}."
     )
     fix = "Issue the same collectives in the same order on every rank of the group."

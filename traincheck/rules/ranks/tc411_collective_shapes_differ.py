@@ -34,7 +34,7 @@ class CollectiveShapesDiffer(EnteredCallRule, code="TC411", severity="error"):
     """
 
     title = "Ranks enter {subject} with different shapes"
-    likely_cause = "Each rank computes the size from its own data: {observed}."
+    likely_cause = "Each rank may compute the size from its own data: {observed}."
     fix = "Agree on the size first (all_reduce it with MAX) and pad the tensor to it."
     scope = "run"
     mismatch = Mismatch.SHAPE

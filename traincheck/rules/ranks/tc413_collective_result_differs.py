@@ -42,7 +42,7 @@ class CollectiveResultDiffers(
     """
 
     title = "{subject} does not deliver the data that was sent"
-    likely_cause = "A link between the devices of two ranks loses data: {observed}."
+    likely_cause = "A link between the devices of two ranks may lose data: {observed}."
     fix = "Test the links between devices; with NCCL, try NCCL_P2P_DISABLE=1."
     needs = Needs(
         states=frozenset({"collective@ranks"}), kinds=frozenset({"collective", "mark", "step"})

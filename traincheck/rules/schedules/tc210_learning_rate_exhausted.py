@@ -63,7 +63,7 @@ class LearningRateExhausted(StepRule, code="TC210"):
 
     title = "The learning rate is zero while training goes on"
     title_of_several = "The learning rate of {optimizer} is zero while training goes on"
-    likely_cause = "The schedule{where} ends before training does: {observed}."
+    likely_cause = "The schedule{where} may end before training does: {observed}."
     fix = (
         "Build the schedule for the real number of scheduler steps, or step it once for each "
         "optimizer step."

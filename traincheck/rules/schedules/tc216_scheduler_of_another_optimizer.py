@@ -53,7 +53,7 @@ class SchedulerOfAnotherOptimizer(StepRule, code="TC216"):
     """
 
     title = "A scheduler is stepped, but its optimizer does not train"
-    likely_cause = "The optimizer was rebuilt after the scheduler: {observed}."
+    likely_cause = "The optimizer may have been rebuilt after the scheduler was built: {observed}."
     fix = (
         "Build the optimizer once, before the scheduler. If the optimizer must be rebuilt, "
         "rebuild the scheduler with it."

@@ -54,8 +54,8 @@ class LambdaLrReturnsRate(StepRule, code="TC222", aliases=("rate-multiplied-twic
 
     title = "LambdaLR multiplies the learning rate by itself"
     likely_cause = (
-        "The function passed to LambdaLR{where} returns a rate, not a factor of the initial rate: "
-        "{observed}."
+        "The function passed to LambdaLR{where} may return a rate, not a factor of the "
+        "initial rate: {observed}."
     )
     fix = "Let the function return a factor, 1 for the initial rate, or give the optimizer lr=1.0."
     needs = DISCOVERY | Needs(

@@ -73,7 +73,11 @@ class MissingZeroGrad(StepRule, code="TC201", severity="error"):
 
     title = "Gradients are not cleared between optimizer steps"
     title_of_several = "Gradients are not cleared between the steps of {optimizer}"
-    likely_cause = f"optimizer.zero_grad() is missing: {_APPLIED}"
+    likely_cause = (
+        "optimizer.zero_grad() is missing or does not reach them: optimizer.step(){where} at "
+        "step {step} applies gradients of {variables} that still contain those of the "
+        "previous step."
+    )
     fix = "Call optimizer.zero_grad() once in every iteration, before loss.backward()."
     fix_of_several = (
         "Call zero_grad() of {optimizer} once in every iteration, before the backward() that "

@@ -46,8 +46,8 @@ class ScalerSkipsEveryStep(StepRule, code="TC208", severity="error"):
     title = "GradScaler skips every optimizer step"
     title_of_several = "GradScaler skips every step of {optimizer}"
     likely_cause = (
-        "The scaled gradients are infinite or NaN at every step(){where}: {observed}. The loss "
-        "overflows, or init_scale is far too large."
+        "The scaled gradients are infinite or NaN at every step(){where}: {observed}. The "
+        "loss may overflow, or init_scale may be far too large."
     )
     fix = (
         "Find the cause of the overflow in the loss, or lower init_scale. Step the scheduler only "

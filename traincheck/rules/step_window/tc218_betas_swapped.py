@@ -38,7 +38,7 @@ class BetasSwapped(EventRule, code="TC218"):
     """
 
     title = "The betas of {subject} are in the wrong order"
-    likely_cause = "The two betas{where} were swapped: {observed}."
+    likely_cause = "The two betas{where} may have been swapped: {observed}."
     fix = "Pass the beta for gradients first, then the beta for their squares: betas=(0.9, 0.999)."
     needs = Needs(kinds=frozenset({"optimizer"}))
 
