@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from traincheck.config import Config
 
 _TRACES = "traces"
+_SCOPE = "only experiments were made: traincheck run --probe also checks the other rules"
 _RULES = ("TC00",)
 
 
@@ -114,7 +115,14 @@ def probe(ctx: click.Context, /, **options: Any) -> int:
     trace = f"{directory}; full report: {check_command_line(directory, options)}"
     with ignore_closed_stderr():
         sys.stderr.write(line_start(sys.stderr))
-        summary = RunSummary(report=report, watched=live.watched, trace=trace, is_probed=True)
+        summary = RunSummary(
+            report=report,
+            watched=live.watched,
+            trace=trace,
+            check=check_command_line(directory, options),
+            is_probed=True,
+            scope="" if options["select"] else _SCOPE,
+        )
         write_run_summary(summary, sys.stderr)
     for sink, path in sinks:
         write_report(report, sink, path)

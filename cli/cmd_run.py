@@ -124,6 +124,7 @@ _MAX_TRACE = 100_000_000  # bytes
     help="Show the view of traincheck top while the program runs. Its last lines are in the view, "
     "all of its output follows when the view ends. The program gets no input from the keyboard.",
 )
+@click.option("-v", "--verbose", is_flag=True, help="List the themes of the checks that held.")
 @click.option(
     "--halt", is_flag=True, help="Stop the program at the first finding of severity error."
 )
@@ -194,7 +195,11 @@ def run(ctx: click.Context, /, **options: Any) -> int:
         else:
             trace = _kept(directory, options, live.compact_trace())
         summary = RunSummary(
-            report=report, watched=live.watched, trace=trace, is_probed=options["probe"]
+            report=report,
+            watched=live.watched,
+            trace=trace,
+            check=check_command_line(directory, options),
+            is_probed=options["probe"],
         )
         with ignore_closed_stderr():
             sys.stderr.write(line_start(sys.stderr))

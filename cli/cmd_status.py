@@ -25,7 +25,8 @@ def status(directory: str, *, as_json: bool) -> int:
               end was recorded), or unknown (recorded on another machine)
     step      the latest step that any rank has begun
     checked   the last step that was checked on all ranks
-    findings  how many there are; errors: those of severity error; codes: of which rules
+    findings  how many there are, observations and advice apart; errors: those of severity error
+    codes     of the findings and observations
     idle_s    seconds since the last record
 
     \b

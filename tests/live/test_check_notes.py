@@ -54,7 +54,7 @@ def test_findings_of_the_baseline_are_left_out(tmp_path: Path) -> None:
     checked_by(BROKEN, tmp_path, baseline=baseline)
     found = read_checked(tmp_path)
     assert found is not None
-    assert (found.total, list(found.findings)) == (0, [])
+    assert (found.number("finding"), list(found.findings)) == (0, [])
 
 
 def test_a_folder_that_is_gone_is_not_made_again(tmp_path: Path) -> None:

@@ -87,6 +87,8 @@ def test_the_line_has_all_values(tmp_path: Path) -> None:
         "step": "3",
         "checked": "3",
         "findings": "1",
+        "observations": "0",
+        "advice": "0",
         "errors": "1",
         "codes": "TC201",
         "ranks": "1",
@@ -98,7 +100,10 @@ def test_the_line_has_all_values(tmp_path: Path) -> None:
 def test_what_is_not_known_is_a_dash(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     line = status_line(run_status(tmp_path / "run"))
-    assert "step=- checked=- findings=- errors=- codes=- ranks=0 idle_s=-" in line
+    assert (
+        "step=- checked=- findings=- observations=- advice=- errors=- codes=- ranks=0 idle_s=-"
+        in line
+    )
 
 
 def test_numbers_and_findings_are_those_of_the_report(tmp_path: Path) -> None:
@@ -132,4 +137,4 @@ def test_the_file_of_a_check_is_read_as_it_was_written(tmp_path: Path) -> None:
     checked = Checked(step=4, pid=7, over=True, summary={"held": 3}, counts={"error": 2})
     write_checked(tmp_path, checked)
     assert read_checked(tmp_path) == replace(checked, findings=[])
-    assert checked.total == checked.serious == 2
+    assert checked.number("finding") == checked.serious == 2

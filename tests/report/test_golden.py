@@ -62,7 +62,7 @@ def several() -> Report:
         step=3,
         subject=Subject(variable="Net.fc1.weight"),
     )
-    early = replace(learned, id="ffff", severity="info", step=None, first_step=None)
+    early = replace(learned, id="ffff", severity="info", healthy=None, step=None, first_step=None)
     verdicts = {
         **report.verdicts,
         "inv-7": Verdict.VIOLATED,
@@ -91,7 +91,15 @@ def advised() -> Report:
     """A healthy run with three pieces of advice."""
     first = several().findings[0]
     advice = [
-        replace(first, id=code, check=code, code=code, severity="info", title=f"Advice {code}")
+        replace(
+            first,
+            id=code,
+            check=code,
+            code=code,
+            severity="info",
+            healthy=None,
+            title=f"Advice {code}",
+        )
         for code in ("XX9", "XX1", "XX1")
     ]
     report = report_of(net().steps(5).build())
@@ -283,7 +291,15 @@ FINDING = {
     "likely_cause",
     "fix",
 }
-BESIDE = {"variables", "topic", "where", "excerpt", "also_broke"}  # told beside the contract
+BESIDE = {
+    "tier",
+    "healthy_programs",
+    "variables",
+    "topic",
+    "where",
+    "excerpt",
+    "also_broke",
+}
 CONTRACT = ["schema_version", "summary", "first_violation", "findings"]
 
 
@@ -294,7 +310,7 @@ def test_json_has_the_keys_of_the_contract_first(name: str) -> None:
     extra = {"suppressed"} if report.presentation.suppressed else set()
     assert list(document)[: len(CONTRACT)] == CONTRACT
     beside = {
-        "exit_status", "nothing_checked", "notes", "suspect_checkpoints", "not_observable",
+        "exit_status", "tally", "nothing_checked", "notes", "suspect_checkpoints", "not_observable",
     }  # fmt: skip
     assert set(document) == {*CONTRACT, *beside} | extra
     assert document["exit_status"] == report.exit_status

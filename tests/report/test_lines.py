@@ -59,11 +59,21 @@ def test_lines_go_on_below_where_they_began() -> None:
     ]
 
 
-@pytest.mark.parametrize(("severity", "said"), [("info", "0 violated, 1 advice"), ("error", "1 v")])
-def test_advice_is_not_counted_among_what_broke(severity: str, said: str) -> None:
+@pytest.mark.parametrize(
+    ("severity", "healthy", "said"),
+    [
+        ("info", None, "0 violated, 1 advice"),
+        ("info", (3, 100), "0 violated, 1 advice"),
+        ("info", (2, 100), "0 violated, 1 observed"),
+        ("error", (0, 100), "1 violated, 0 not triggered"),
+    ],
+)
+def test_what_is_mild_is_not_counted_among_what_broke(
+    severity: str, healthy: tuple[int, int] | None, said: str
+) -> None:
     report = several()
-    finding = replace(report.findings[0], severity=severity, explains=())
+    finding = replace(report.findings[0], severity=severity, healthy=healthy, explains=())
     verdicts = {**dict.fromkeys(report.verdicts, Verdict.HELD), finding.check: Verdict.VIOLATED}
     text = written("text", replace(report, verdicts=verdicts, findings=[finding]))
     assert f"held, {said}" in text
-    assert ("advice," in text) is (severity == "info")
+    assert ("show with --show-info" in text) is (said == "0 violated, 1 advice")

@@ -26,9 +26,11 @@ from traincheck.check.wording.sentences import (
     with_all_names,
 )
 from traincheck.check.wording.symptom_messages import SYMPTOM_MESSAGES
+from traincheck.rules.rarity import healthy_programs
 from traincheck.schema.events import Event
 from traincheck.schema.findings import (
     SEVERITIES,
+    TIERS,
     Also,
     CheckInfo,
     Finding,
@@ -104,7 +106,7 @@ class FindingBuilder:
     def findings(self, steps: int = 0) -> list[Finding]:
         """All findings of a run of ``steps`` steps, the suppressed ones included.
 
-        Sorted by first step, number of findings explained, severity and id. Advice comes last.
+        Sorted by tier, rarity, first step, number of findings explained, severity and id.
         """
         counts = [(check_id, count) for (check_id, *_), count in self._counts.items()]
         causes = self._best_effort(
@@ -131,7 +133,12 @@ class FindingBuilder:
             f"the list of what {info.code} explains", lambda: _also(cause, infos), lambda: ()
         )
         return replace(
-            found, severity=_severity(cause, infos), also=also, comparison=rows, compared=compared
+            found,
+            severity=_severity(cause, infos),
+            also=also,
+            comparison=rows,
+            compared=compared,
+            healthy=healthy_programs(info.code),
         )
 
 
@@ -265,9 +272,12 @@ def _title_and_fix(head: Violation, info: CheckInfo) -> tuple[str, str]:
     return info.title_of_several or info.title, info.fix_of_several or info.fix
 
 
-def _sort_key(finding: Finding) -> tuple[bool, int, int, int, str]:
+def _sort_key(finding: Finding) -> tuple[int, int, int, int, int, str]:
+    """Findings, then observations with the rarest first, then advice, however early it is known."""
+    tier = TIERS.index(finding.tier)
     return (
-        finding.severity == SEVERITIES[0],  # advice comes last, however early it is known
+        tier,
+        finding.healthy[0] if tier and finding.healthy else 0,
         -1 if finding.first_step is None else finding.first_step,
         -len(finding.explains),
         -SEVERITIES.index(finding.severity),

@@ -96,4 +96,5 @@ class CheckNotes:
                 for finding in told["findings"][:MOST_FINDINGS]
             ],
             counts=Counter(finding.severity for finding in report.findings),
+            tally=told["tally"],
         )

@@ -34,6 +34,7 @@ class Checked:
         summary: numbers of events, steps and verdicts, as in the JSON report.
         findings: the first ones, as in the JSON report but without evidence.
         counts: severity -> number of all findings.
+        tally: tier -> number of findings; empty in files of older versions.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -43,16 +44,28 @@ class Checked:
     summary: Mapping[str, int] = field(default_factory=dict)
     findings: Sequence[Mapping[str, Any]] = ()
     counts: Mapping[str, int] = field(default_factory=dict)
-
-    @property
-    def total(self) -> int:
-        """Number of all findings, advice included."""
-        return sum(self.counts.values())
+    tally: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def serious(self) -> int:
-        """Number of findings but advice."""
-        return self.total - self.counts.get("info", 0)
+        """Number of findings but observations and advice."""
+        return sum(self.counts.values()) - self.counts.get("info", 0)
+
+    def number(self, tier: str) -> int:
+        """Number of findings of a tier, as every report counts them."""
+        older = {"finding": self.serious, "advice": self.counts.get("info", 0)}
+        return (self.tally or older).get(tier, 0)
+
+    @property
+    def shown(self) -> Sequence[Mapping[str, Any]]:
+        """The findings and observations in the file."""
+        return [one for one in self.findings if tier_of(one) != "advice"]
+
+
+def tier_of(found: Mapping[str, Any]) -> str:
+    """The tier of a finding in the file; older versions did not write it."""
+    older = "advice" if found.get("severity") == "info" else "finding"
+    return str(found.get("tier") or older)
 
 
 def write_checked(directory: Path, checked: Checked) -> None:

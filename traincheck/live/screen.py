@@ -15,13 +15,14 @@ from typing import Any, TypeVar
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
-from traincheck.live.checked import Checked
+from traincheck.live.checked import Checked, tier_of
 from traincheck.live.sparkline import BLOCKS, sparkline
 from traincheck.live.status import RunStatus
 from traincheck.live.timeline import LiveTimeline
 from traincheck.page.timeline import GRADIENT, LOSS, RATE
 from traincheck.report.lines import COLOURS
 from traincheck.schema.printable import printable
+from traincheck.schema.shown import advice_text
 from traincheck.schema.words import counted
 
 _T = TypeVar("_T")
@@ -182,12 +183,13 @@ def _overview(scene: Scene, choice: Choice, width: int, room: int | None) -> lis
 def _short_findings(checked: Checked | None, most: int) -> Iterator[Text]:
     if checked is None:
         return
-    serious = [found for found in checked.findings if found.get("severity") != "info"]
-    for found in serious[:most]:
+    shown = checked.shown
+    for found in shown[:most]:
         yield _headline(found)
-    left = checked.serious - len(serious[:most])
+    left = checked.number("finding") + checked.number("observation") - len(shown[:most])
+    advice = checked.number("advice")
     rest = [f"{left} more"] if left > 0 else []
-    rest += [f"{checked.counts['info']} advice"] if checked.counts.get("info") else []
+    rest += [advice_text(advice)] if advice else []
     if rest:
         yield Text(f"{' and '.join(rest)}: press f", style="dim")
 
@@ -197,7 +199,8 @@ def _headline(found: Mapping[str, Any]) -> Text:
     step = found.get("first_step")
     at = "before the first step" if step is None else f"at step {step:,}"
     rank = f" on rank {found['rank']}" if found.get("rank") else ""
-    line = Text(f"{severity.upper()} {found.get('code')} ", style=COLOURS.get(severity, ""))
+    kind = severity if tier_of(found) == "finding" else tier_of(found)
+    line = Text(f"{kind.upper()} {found.get('code')} ", style=COLOURS.get(severity, ""))
     return line.append(f"{at}{rank}: {printable(str(found.get('title')))}")
 
 
@@ -210,7 +213,7 @@ def _all_findings(checked: Checked | None, width: int) -> Iterator[Text]:
         place = found.get("where") or {}
         texts = {
             "": found.get("message"),
-            "cause: ": found.get("likely_cause"),
+            "likely cause: ": found.get("likely_cause"),
             "line: ": f"{place.get('file')}:{place.get('line')}" if place else "",
             "fix: ": found.get("fix"),
         }
@@ -219,7 +222,7 @@ def _all_findings(checked: Checked | None, width: int) -> Iterator[Text]:
             for line in textwrap.wrap(f"{label}{text}", max(20, width - 4)) if text else ():
                 yield Text(f"    {line}")
         yield Text()
-    left = checked.total - len(checked.findings)
+    left = sum(checked.counts.values()) - len(checked.findings)
     if left > 0:
         yield Text(f"and {counted(left, 'more finding')}: see the report", style="dim")
 

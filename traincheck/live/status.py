@@ -144,12 +144,14 @@ def _decoded(line: bytes, rank: int, stream: str) -> Event | None:
 def status_line(status: RunStatus) -> str:
     """The status in one line of ``name=value``; "-" stands for an unknown value."""
     checked = status.checked
-    codes = sorted({str(found.get("code")) for found in checked.findings}) if checked else []
+    codes = sorted({str(found.get("code")) for found in checked.shown}) if checked else []
     values: dict[str, Any] = {
         "state": status.state,
         "step": status.step,
         "checked": checked.step if checked else None,
-        "findings": checked.total if checked else None,
+        "findings": checked.number("finding") if checked else None,
+        "observations": checked.number("observation") if checked else None,
+        "advice": checked.number("advice") if checked else None,
         "errors": checked.counts.get("error", 0) if checked else None,
         "codes": ",".join(codes) or None,
         "ranks": len(status.ranks),
@@ -174,6 +176,7 @@ def status_json(status: RunStatus) -> dict[str, Any]:
         "is_checking": status.is_checking,
         "summary": dict(checked.summary) if checked else None,
         "counts": dict(checked.counts) if checked else None,
+        "tally": dict(checked.tally) if checked else None,
         "findings": list(checked.findings) if checked else None,
         "run": status.run,
     }

@@ -18,7 +18,7 @@ from traincheck.report._beside import excerpt_json
 from traincheck.report._by_name import located
 from traincheck.report.sentences import lack, notes_of
 from traincheck.schema.codec import placed
-from traincheck.schema.findings import Finding, Report, Verdict
+from traincheck.schema.findings import TIERS, Finding, Report, Verdict
 from traincheck.schema.json_text import dump_json
 from traincheck.schema.layout import SCHEMA_VERSION
 from traincheck.schema.places import where
@@ -37,6 +37,7 @@ def report_json(report: Report) -> dict[str, Any]:
     return {
         **_contract(report, findings),
         "exit_status": report.exit_status,
+        "tally": {tier: report.tally[tier] for tier in TIERS},
         "nothing_checked": _nothing_checked(report),
         "notes": notes_of(report),
         "suspect_checkpoints": [asdict(save) for save in suspects(report)],
@@ -87,6 +88,8 @@ def finding_json(finding: Finding, report: Report) -> dict[str, Any]:
     """One finding of a report as JSON values."""
     return {
         **_fixed(finding),
+        "tier": report.presentation.tier(finding),
+        "healthy_programs": list(finding.healthy) if finding.healthy else None,
         "variables": list(finding.variables),
         "topic": finding.topic.value if finding.topic else None,
         "where": _where(finding, report),

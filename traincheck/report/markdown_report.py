@@ -8,7 +8,7 @@ from typing import TextIO
 
 from traincheck.report._by_name import located
 from traincheck.report.sentences import conclusion, lack, notes_of, why_accepted
-from traincheck.report.text_report import finding_rows, verdict_counts
+from traincheck.report.text_report import finding_rows, kind_of, verdict_counts
 from traincheck.schema.excerpts import Row
 from traincheck.schema.findings import Finding, Report
 from traincheck.schema.printable import all_printable, printable
@@ -47,7 +47,7 @@ def _table(report: Report) -> Iterator[str]:
         place, _ = located(finding, report)
         where = _code(f"{place.path}:{place.line}", in_table=True) if place else ""
         step = "-" if finding.first_step is None else f"{finding.first_step:,}"
-        head = f"**{_text(finding.code)}** {finding.severity}"
+        head = f"**{_text(finding.code)}** {kind_of(finding)}"
         yield f"| {step} | {head} | {_text(finding.title)} | {where} |"
     left = len(report.findings) - _LISTED
     if left > 0:
@@ -56,7 +56,7 @@ def _table(report: Report) -> Iterator[str]:
 
 def _finding(finding: Finding, report: Report, *, is_open: bool) -> Iterator[str]:
     """The details of a finding, which a reader opens. The first one is open."""
-    title = f"{finding.code} {finding.severity}: {finding.title}"
+    title = f"{finding.code} {kind_of(finding)}: {finding.title}"
     yield from ("", f"<details{' open' if is_open else ''}>")
     yield from (f"<summary><b>{printable(title).translate(_ENTITIES)}</b></summary>", "")
     for name, text in finding_rows(finding, report):

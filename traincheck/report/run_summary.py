@@ -18,10 +18,11 @@ from traincheck.check.saved_checkpoints import suspect_note
 from traincheck.report.lines import COLOURS, page, paragraph, table
 from traincheck.report.probe_rows import probe_rows
 from traincheck.report.sentences import doubt, lack, notes_of, suppressions
-from traincheck.report.text_report import write_fix
+from traincheck.report.text_report import folded, kind_of, write_fix
 from traincheck.rules.docs import theme_of
 from traincheck.schema.findings import Finding, Report, Verdict
 from traincheck.schema.printable import all_printable, printable
+from traincheck.schema.shown import tally_text
 from traincheck.schema.words import counted, joined
 
 _FINDINGS = 20  # as many faults at once are not read one by one
@@ -38,13 +39,17 @@ class RunSummary:
 
     Attributes:
         trace: where the events are, as a sentence.
+        check: the command that gives the full report.
         is_probed: whether experiments were asked for.
+        scope: what was checked, if that is not all rules.
     """
 
     report: Report
     watched: RunOverview
     trace: str
+    check: str = ""
     is_probed: bool = False
+    scope: str = ""
 
 
 def write_run_summary(summary: RunSummary, stream: TextIO) -> None:
@@ -52,6 +57,8 @@ def write_run_summary(summary: RunSummary, stream: TextIO) -> None:
     summary, console = all_printable(summary), page(stream)
     with console.capture() as written:
         paragraph(console, Text.assemble(("traincheck: ", "dim"), _headline(summary.report)))
+        if summary.scope:
+            paragraph(console, Text(summary.scope), indent=2)
         _findings(console, summary.report)
         table(console, _rows(summary), indent=2)
     stream.writelines(f"{line.rstrip()}\n" for line in written.get().splitlines())
@@ -59,40 +66,29 @@ def write_run_summary(summary: RunSummary, stream: TextIO) -> None:
 
 
 def _headline(report: Report) -> Text:
-    serious = _serious(report)
-    if serious:
-        colour = COLOURS[serious[0].severity]
-        found = counted(len(serious), "finding")
-        return Text(f"{found} in {counted(report.steps, 'step')}", style=colour)
-    but = doubt(report)
-    if but:
-        return Text(f"no findings, but {but}", style="bold yellow")
-    return Text(f"no findings in {counted(report.steps, 'step')}", style="bold green")
-
-
-def _serious(report: Report) -> list[Finding]:
-    """All findings but advice; advice too if it makes the exit status 1."""
-    return [f for f in report.findings if f.severity != "info" or report.presentation.fails(f)]
+    found, but = tally_text(report.tally, advice=False), doubt(report)
+    if report.tally["finding"]:
+        colour = COLOURS[report.findings[0].severity]
+    elif but:
+        return Text(f"{found}, but {but}", style="bold yellow")
+    else:
+        colour = COLOURS["info"] if report.tally["observation"] else "bold green"
+    return Text(f"{found} in {counted(report.steps, 'step')}", style=colour)
 
 
 def _findings(console: Console, report: Report) -> None:
-    serious = _serious(report)
-    for finding in serious[:_FINDINGS]:
+    shown = [finding for finding in report.findings if report.presentation.shows(finding)]
+    for finding in shown[:_FINDINGS]:
         _finding(console, finding, report)
-    left = len(serious) - _FINDINGS
-    advice = sorted({finding.code for finding in report.findings if finding not in serious})
-    rest = [f"{left} more"] if left > 0 else []
-    rest += [f"advice from {joined(advice, _NAMED)}"] if advice else []
-    if rest:
-        paragraph(
-            console, Text(f"and {'; '.join(rest)}: see the full report", style="dim"), indent=2
-        )
+    left = len(shown) - _FINDINGS
+    if left > 0:
+        paragraph(console, Text(f"and {left} more: see the full report", style="dim"), indent=2)
 
 
 def _finding(console: Console, finding: Finding, report: Report) -> None:
     step = finding.first_step
     at = "before the first step" if step is None else f"at step {step}"
-    head = Text(f"{finding.code} {finding.severity} ", style=COLOURS[finding.severity])
+    head = Text(f"{finding.code} {kind_of(finding)} ", style=COLOURS[finding.severity])
     head.append(f"{at}: {_cut(finding.title, _TITLE)}", style="bold")
     paragraph(console, head, indent=2)
     write_fix(console, finding, report, indent=4)
@@ -110,12 +106,16 @@ def _rows(summary: RunSummary) -> Iterator[tuple[str, str]]:
     if summary.is_probed and not watched.probes:
         yield "not probed", "no model with parameters was called in three steps of training"
     held, idle = report.count(Verdict.HELD), report.count(Verdict.NOT_TRIGGERED)
-    if held:
-        yield "held", _cut(f"{counted(held, 'check')}: {_themes(report, Verdict.HELD)}")
+    if held and not report.is_empty:  # else these are about what precedes training
+        themes = f": {_themes(report, Verdict.HELD)}" if report.presentation.verbose else ""
+        yield "held", f"{counted(held, 'check')}{themes}"
     if idle:
         yield "not triggered", f"{counted(idle, 'check')}: their conditions never occurred"
     if report.suppressed:
         yield "findings", f"{suppressions(report)}: see the full report"
+    advice = [one for one in report.findings if not report.presentation.shows(one)]
+    if advice:
+        yield "advice", f"{folded(advice)}; show: {summary.check} --show-info"
     suspect = suspect_note(report)
     if suspect:
         yield "suspect", suspect

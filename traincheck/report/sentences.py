@@ -7,14 +7,15 @@ from dataclasses import dataclass
 
 from traincheck.check.saved_checkpoints import suspect_note
 from traincheck.schema.findings import Finding, Report, Verdict
+from traincheck.schema.shown import tally_text
 from traincheck.schema.words import counted
 
 
 def conclusion(report: Report) -> str:
     """The result in one line."""
-    found = counted(len(report.findings), "finding") if report.findings else "no findings"
+    found = tally_text(report.tally)
     suppressed = f", {suppressions(report)}" if report.suppressed else ""
-    but = "" if report.findings else doubt(report)
+    but = "" if report.tally["finding"] else doubt(report)
     return f"traincheck: {found}{suppressed}{f', but {but}' if but else f'; {checked(report)}'}"
 
 

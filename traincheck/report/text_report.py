@@ -18,9 +18,10 @@ from traincheck.report._beside import beside
 from traincheck.report._by_name import located
 from traincheck.report.lines import COLOURS, page, paragraph, table
 from traincheck.report.sentences import checked, doubt, lack, notes_of, suppressions, why_accepted
-from traincheck.schema.findings import Finding, Report, Verdict
+from traincheck.schema.findings import TIERS, Finding, Report, Verdict
 from traincheck.schema.places import in_package, where
 from traincheck.schema.printable import all_printable, printable
+from traincheck.schema.shown import advice_text, tally_text
 from traincheck.schema.words import counted, joined
 
 _SHOWN_NAMES = 12
@@ -30,12 +31,14 @@ _REASONS = 4  # why checks could not be decided: up to so many are told one by o
 def write_text(report: Report, stream: TextIO) -> None:
     """Write the report as text; in colour when ``stream`` is a terminal that shows it."""
     report, console = all_printable(report), page(stream)
-    shown = [finding for finding in report.findings if _is_shown(finding, report)]
+    shown = [finding for finding in report.findings if report.presentation.shows(finding)]
     with console.capture() as written:
         if shown:
             first, *others = shown
-            found = f"{counted(len(shown), 'finding')}, the first {_at(first.first_step)}."
-            paragraph(console, Text(found, style="bold"))
+            head, *rest = tally_text(report.tally).split(", ")
+            if report.tally["finding"]:
+                head += f", the first {_at(first.first_step)}"
+            paragraph(console, Text(f"{'; '.join([head, *rest])}.".capitalize(), style="bold"))
             console.print()
             in_full = shown if report.presentation.verbose else [first]
             for finding in in_full:
@@ -53,18 +56,12 @@ def write_text(report: Report, stream: TextIO) -> None:
 def one_line(finding: Finding) -> str:
     """A finding as ``step 3: TC101 error: title``."""
     return printable(
-        f"{_at(finding.first_step)}: {finding.code} {finding.severity}: {finding.title}"
+        f"{_at(finding.first_step)}: {finding.code} {kind_of(finding)}: {finding.title}"
     )
 
 
-def _is_shown(finding: Finding, report: Report) -> bool:
-    """Advice is folded into one line unless an option shows it."""
-    presentation = report.presentation
-    return finding.severity != "info" or presentation.info or presentation.fails(finding)
-
-
 def _in_full(console: Console, finding: Finding, report: Report) -> None:
-    head = Text(finding.severity.upper(), style=COLOURS[finding.severity])
+    head = Text(kind_of(finding).upper(), style=COLOURS[finding.severity])
     head.append(f" {finding.code}: ", style="bold").append(finding.title, style="bold")
     paragraph(console, head)
     console.print()
@@ -129,6 +126,7 @@ def finding_rows(finding: Finding, report: Report) -> Iterator[tuple[str, str]]:
         ("observed", finding.observed),
         ("likely cause", finding.likely_cause),
         ("fix", finding.fix),
+        ("rarity", rarity(finding)),
     ):
         if text:
             yield name, text
@@ -168,7 +166,7 @@ def _others(console: Console, head: str, findings: Sequence[Finding], report: Re
     console.print(Text(head, style="bold"))
     for finding in findings:
         line = Text(f"{_at(finding.first_step)}: ").append(
-            f"{finding.code} {finding.severity}", style=COLOURS[finding.severity]
+            f"{finding.code} {kind_of(finding)}", style=COLOURS[finding.severity]
         )
         accepted = f" ({why_accepted(finding)})" if finding.suppressed else ""
         paragraph(console, line.append(f": {finding.title}{accepted}"), indent=2)
@@ -180,6 +178,8 @@ def _others(console: Console, head: str, findings: Sequence[Finding], report: Re
 def _no_findings(console: Console, report: Report, *, known: bool) -> None:
     """The result without a finding, or why too little was checked. known: of a finding."""
     found = "No findings except suppressed ones" if report.suppressed else "No findings"
+    if report.tally["advice"]:
+        found += f", {advice_text(report.tally['advice'])}"
     but = doubt(report)
     if known:
         text = f"{but[:1].upper()}{but[1:]}."
@@ -199,10 +199,7 @@ def _summary(console: Console, report: Report, advice: Sequence[Finding]) -> Non
     )
     rows = [("run", size), ("checks", counts)]
     if advice:
-        them = "it" if len(advice) == 1 else "them"
-        found = counted(len(advice), "finding")
-        codes = joined(sorted({finding.code for finding in advice}), _SHOWN_NAMES)
-        rows.append(("advice", f"{found} ({codes}); show {them} with --show-info"))
+        rows.append(("advice", f"{folded(advice)}; show with --show-info"))
     if report.suppressed:
         hint = "" if report.presentation.suppressed else "; show them with --show-suppressed"
         rows.append(("findings", f"{suppressions(report)}{hint}"))
@@ -210,18 +207,49 @@ def _summary(console: Console, report: Report, advice: Sequence[Finding]) -> Non
 
 
 def verdict_counts(report: Report) -> dict[str, int]:
-    """The number of checks with each verdict; advice is counted apart from violated."""
-    broken: dict[bool, set[str]] = {True: set(), False: set()}
-    for finding in (*report.findings, *report.suppressed):
-        broken[finding.severity == "info"].update((finding.check, *finding.explains))
-    found = map(report.verdicts.get, broken[True] - broken[False])
-    advice = sum(verdict is Verdict.VIOLATED for verdict in found)
+    """The number of checks with each verdict; those of observations and advice are apart."""
+    tiers: dict[str, str] = {}  # of each broken check: the first of its findings is the gravest
+    for tier in TIERS:
+        for finding in (*report.findings, *report.suppressed):
+            if finding.tier == tier:
+                for check in (finding.check, *finding.explains):
+                    tiers.setdefault(check, tier)
+    milder = Counter(
+        tier
+        for check, tier in tiers.items()
+        if tier != "finding" and report.verdicts.get(check) is Verdict.VIOLATED
+    )
     counts: dict[str, int] = {}
     for verdict in Verdict:
-        counts[verdict.value.replace("_", " ")] = report.count(verdict)
-        if verdict is Verdict.VIOLATED and advice:
-            counts.update(violated=report.count(verdict) - advice, advice=advice)
+        name = verdict.value.replace("_", " ")
+        before = " before training" if report.is_empty and report.count(verdict) else ""
+        counts[f"{name}{before}" if verdict is Verdict.HELD else name] = report.count(verdict)
+        if verdict is Verdict.VIOLATED:
+            counts["violated"] -= milder.total()
+            counts |= {
+                name: milder[tier]
+                for name, tier in (("observed", "observation"), ("advice", "advice"))
+                if milder[tier]
+            }
     return counts
+
+
+def folded(advice: Sequence[Finding]) -> str:
+    """``3 (TC905, TC907)``."""
+    return f"{len(advice):,} ({joined(sorted({finding.code for finding in advice}), _SHOWN_NAMES)})"
+
+
+def kind_of(finding: Finding) -> str:
+    """The severity, or "observation" or "advice"."""
+    return finding.severity if finding.tier == "finding" else finding.tier
+
+
+def rarity(finding: Finding) -> str:
+    """How many healthy programs have this observation, too."""
+    if finding.tier != "observation" or finding.healthy is None:
+        return ""
+    seen, programs = finding.healthy
+    return f"{seen or 'none'} of {programs:,} healthy programs {'has' if seen == 1 else 'have'} it"
 
 
 def _notes(report: Report) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -20,8 +21,15 @@ from traincheck.schema.shown import (
 )
 
 SEVERITIES = ("info", "warning", "error")  # rising
+TIERS = ("finding", "observation", "advice")
+_RARE = 50  # one in so many healthy programs
 FINDINGS = 1  # exit status: findings at or above --fail-on
 NOTHING_CHECKED = 4  # exit status
+
+
+def is_rare(seen: int, programs: int) -> bool:
+    """Whether so few healthy programs have an observation that it is shown without an option."""
+    return seen * _RARE <= programs
 
 
 class Verdict(str, Enum):
@@ -236,6 +244,7 @@ class Finding:
         steps: number of steps in which it was seen, at least.
         suppressed: why it is not reported; None if it is.
         provisional: later events may withdraw it, so no program is stopped for it.
+        healthy: how many of how many healthy programs have it too; None if that is not known.
     """
 
     id: str
@@ -266,6 +275,14 @@ class Finding:
     steps: int = 1
     suppressed: Suppressed | None = None
     provisional: bool = False
+    healthy: tuple[int, int] | None = None
+
+    @property
+    def tier(self) -> str:
+        """Its place in a report: "finding", "observation" (info, and rare), or "advice"."""
+        if self.severity != "info":
+            return "finding"
+        return "advice" if self.healthy is None or not is_rare(*self.healthy) else "observation"
 
     def __repr__(self) -> str:
         return f"<{finding_line(self)}>"
@@ -308,6 +325,14 @@ class Presentation:
     def fails(self, finding: Finding) -> bool:
         """Whether a finding makes the exit status 1."""
         return SEVERITIES.index(finding.severity) >= SEVERITIES.index(self.fail_on)
+
+    def tier(self, finding: Finding) -> str:
+        """`Finding.tier`. Advice that makes the exit status 1 is a finding."""
+        return "finding" if self.fails(finding) else finding.tier
+
+    def shows(self, finding: Finding) -> bool:
+        """Whether it is shown in full. Advice is folded into one line unless asked for."""
+        return self.info or self.tier(finding) != "advice"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -392,6 +417,11 @@ class Report:
 
     def _repr_html_(self) -> str:
         return report_html(self)
+
+    @property
+    def tally(self) -> Counter[str]:
+        """The number of findings of each tier. All counts that are shown are these."""
+        return Counter(map(self.presentation.tier, self.findings))
 
     def count(self, verdict: Verdict) -> int:
         """Number of checks with ``verdict``."""

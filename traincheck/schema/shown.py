@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from typing import Protocol
 
@@ -51,6 +51,8 @@ class ShownReport(Protocol):
     def steps(self) -> int: ...
     @property
     def findings(self) -> Sequence[ShownFinding]: ...
+    @property
+    def tally(self) -> Mapping[str, int]: ...
 
 
 def finding_line(finding: ShownFinding) -> str:
@@ -64,8 +66,20 @@ def report_line(report: ShownReport) -> str:
     """``2 findings in 87 steps``, or that nothing was checked."""
     if report.is_empty:
         return "nothing was checked"
-    found = counted(len(report.findings), "finding") if report.findings else "no findings"
-    return f"{found} in {counted(report.steps, 'step')}"
+    return f"{tally_text(report.tally)} in {counted(report.steps, 'step')}"
+
+
+def tally_text(tally: Mapping[str, int], *, advice: bool = True) -> str:
+    """``2 findings, 1 observation, 3 pieces of advice``; ``no findings`` stands first."""
+    found = counted(tally["finding"], "finding") if tally["finding"] else "no findings"
+    others = [counted(tally["observation"], "observation")] if tally["observation"] else []
+    others += [advice_text(tally["advice"])] if advice and tally["advice"] else []
+    return ", ".join([found, *others])
+
+
+def advice_text(number: int) -> str:
+    """``3 pieces of advice``."""
+    return f"{counted(number, 'piece')} of advice"
 
 
 def finding_html(finding: ShownFinding) -> str:

@@ -38,7 +38,7 @@ def ending(signal: str | None, status: int | None, interrupted: str | None = Non
         interrupted: the signal that the launcher received before, or "--halt".
     """
     if interrupted == "--halt":
-        return Ending(text="was stopped by --halt", fix="correct the error that stopped it")
+        return Ending(text="was stopped by traincheck", fix="correct the error that stopped it")
     if signal:
         return _signalled(signal, f"was ended by {signal}")
     if interrupted:
