@@ -11,7 +11,7 @@ from torch import nn
 
 from traincheck.collect.probes.tree import leaves
 from traincheck.collect.tensors.fingerprint import fingerprint
-from traincheck.collect.tensors.reading import is_a, modules_in, own, undispatched
+from traincheck.collect.tensors.reading import PLAIN_TYPES, is_a, modules_in, own, undispatched
 
 GIVEN = "_traincheck_is_given_a_batch"  # attribute of a copy: its caller says that rows are samples
 _MOST_MODELS, _MOST_CALLS = 16, 32
@@ -74,5 +74,7 @@ def _content(args: Any, kwargs: Any) -> list[Hashable]:
     with undispatched():
         return [
             (tuple(tensor.shape), fingerprint(tensor) if tensor.is_cpu else None)
+            if type(tensor) in PLAIN_TYPES
+            else None
             for tensor in leaves((args, kwargs))
         ]
