@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from tests.checking import fires, quiet
+from tests.golden import mentions
 from tests.rules.probing import classified, probed, results, trained
 from traincheck.schema.findings import Verdict
 
@@ -68,6 +69,32 @@ def test_fires_on_a_mean_over_the_batch(tmp_path: Path) -> None:
     (first, *_) = results(events, "row_mixing")
     assert first.detail["operation"].endswith("mean")
     assert Path(first.place.partition(":")[0]).name == Path(__file__).name
+
+
+class Built(nn.Module):
+    """Layers that are built on the way, in training mode."""
+
+    def __init__(self, *, is_broken: bool) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(8, 16), nn.Linear(16, 3)
+        self.norms = nn.ModuleList(nn.BatchNorm1d(16) for _ in range(2))
+        self.is_broken = is_broken
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.body(x)
+        for norm in self.norms:
+            h = h + torch.tanh((nn.BatchNorm1d(16) if self.is_broken else norm)(h))
+        return self.head(h)
+
+
+def test_names_the_first_place_where_several_mix(tmp_path: Path) -> None:
+    events = trained(tmp_path / "a", Built(is_broken=True), classified)
+    finding = fires("TC001", events)
+    assert mentions(finding, "first in batch_norm() of Built")
+    assert Path(next(results(events, "row_mixing")).place.partition(":")[0]) == Path(__file__)
+    assert quiet("TC001", trained(tmp_path / "b", Built(is_broken=False), classified)) is (
+        Verdict.HELD
+    )
 
 
 def test_quiet_where_the_mean_is_over_the_features(tmp_path: Path) -> None:

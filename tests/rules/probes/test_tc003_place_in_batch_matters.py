@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from tests.checking import fires, quiet
+from tests.golden import mentions
 from tests.rules.probing import Loss, classified, probed, results, trained
 from traincheck.schema.findings import Verdict
 
@@ -46,6 +47,28 @@ def test_fires_on_positions_by_row(tmp_path: Path) -> None:
     assert fires("TC003", events).first_step == 2
     (first, *_) = results(events, "batch_place")
     assert first.place.rpartition("/")[2].startswith(Path(__file__).name)
+
+
+class Sorted(nn.Module):
+    """Sorts rows by their lengths, and puts the results back. is_broken: not the lengths."""
+
+    def __init__(self, *, is_broken: bool) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(8, 16), nn.Linear(16, 3)
+        self.is_broken = is_broken
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        lengths = 1 + (x[:, :, 0] > 0).sum(1)
+        ordered, order = lengths.sort(descending=True)
+        h = torch.tanh(self.body(x[order])).sum(1)[order.argsort()]
+        out: torch.Tensor = self.head(h / (ordered if self.is_broken else lengths)[:, None])
+        return out
+
+
+def test_leaves_the_cause_open(tmp_path: Path) -> None:
+    finding = fires("TC003", trained(tmp_path / "a", Sorted(is_broken=True), loss))
+    assert mentions(finding, "of the largest value, first in", "sorted and are not put back")
+    assert quiet("TC003", trained(tmp_path / "b", Sorted(is_broken=False), loss)) is Verdict.HELD
 
 
 def test_quiet_on_positions_in_the_sequence(tmp_path: Path) -> None:

@@ -36,8 +36,10 @@ class SamplesMixed(ProbeRule, code="TC001"):
         - view() or reshape() where dimensions should be exchanged.
         - Attention over the samples.
 
-        The operation is proven: with its result of the unchanged batch put back, the results of the
-        other samples return.
+        - A BatchNorm that is built in forward(), and so never is in eval mode.
+
+        An operation that mixes samples is proven: with its result of the unchanged batch put back,
+        the results of the other samples return. If none is, the first one that shows it is named.
 
     Stays quiet on:
         - Batch norms, which use running statistics in eval mode.
@@ -57,12 +59,12 @@ class SamplesMixed(ProbeRule, code="TC001"):
 
     title = "The result for one sample depends on the other samples of its batch"
     likely_cause = (
-        "An operation mixes the samples of a batch, such as a mean over all dimensions, or a "
-        "view() that is to exchange dimensions."
+        "An operation mixes the samples of a batch, such as a mean over all dimensions, a view() "
+        "that is to exchange dimensions, or a BatchNorm that is built in forward()."
     )
     fix = (
-        "Name the dimension of each reduction, such as mean(dim=1, keepdim=True), and exchange "
-        "dimensions with transpose(), not with view()."
+        "Read what the named operation does along dimension 0. Name the dimension of each "
+        "reduction, exchange dimensions with transpose(), and build layers in __init__."
     )
     experiment: ClassVar[str] = Experiments.ROW_MIXING
 
@@ -70,8 +72,11 @@ class SamplesMixed(ProbeRule, code="TC001"):
         operation = event.detail.get("operation", "").rpartition(".")[2]
         others = event.numbers.get("samples", 2) - 1
         moved = f"changing one sample moved the {others:.0f} others by {_share(event):.2g} %"
-        if operation:
+        is_proven = not event.detail.get("first")
+        if operation and is_proven:
             moved += f": {operation}() mixes them in {event.where}{line_of(event)}"
+        elif operation:
+            moved += f", first in {operation}() of {event.where}{line_of(event)}"
         found = self.violation(
             event,
             subject=Subject(module=event.where or event.model),
@@ -80,7 +85,7 @@ class SamplesMixed(ProbeRule, code="TC001"):
             expected="the same results for the other samples",
             observed=moved,
         )
-        return replace(found, fix=_FIXES.get(operation, ""))
+        return replace(found, fix=_FIXES.get(operation, "") if is_proven else "")
 
 
 def _share(event: ProbeEvent) -> float:

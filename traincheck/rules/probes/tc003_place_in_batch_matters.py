@@ -25,6 +25,8 @@ class PlaceInBatchMatters(ProbeRule, code="TC003"):
         - A table of positions that is looked up by the row of the batch, not by the place in the
           sequence.
         - A batch in a layer that expects the sequence first.
+        - Edges or another index of one sample that is used for the whole batch.
+        - Rows that are sorted, and put back for one of two tensors only.
 
     Stays quiet on:
         - Random numbers that are drawn in eval mode.
@@ -35,7 +37,8 @@ class PlaceInBatchMatters(ProbeRule, code="TC003"):
         - Differences below 0.1 % of the largest value.
 
     Fix:
-        Index positions by the dimension of the sequence, and name which dimension holds the batch.
+        Index by the dimension of the sequence, give each sample its own offset in an index, and put
+        sorted rows back everywhere.
 
     Source:
         https://docs.pytorch.org/docs/stable/generated/torch.nn.MultiheadAttention.html
@@ -43,12 +46,12 @@ class PlaceInBatchMatters(ProbeRule, code="TC003"):
 
     title = "The result for a sample depends on its place in the batch"
     likely_cause = (
-        "Something may be looked up by the place in the batch, e.g. positions by the batch "
-        "dimension, not by that of the sequence."
+        "An operation uses the number or the order of the rows: a table that is looked up by row, "
+        "an index made for one sample, or rows that were sorted and are not put back everywhere."
     )
     fix = (
-        "Index positions by the dimension of the sequence: pos[:, : x.shape[1]] for "
-        "inputs of shape (batch, sequence, features)."
+        "Read what the named operation does along dimension 0: it must give each row the same "
+        "result in any order of the rows."
     )
     experiment: ClassVar[str] = Experiments.BATCH_PLACE
 

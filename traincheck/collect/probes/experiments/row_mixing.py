@@ -7,6 +7,7 @@ its result of the unchanged batch put back, the results of the other samples ret
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -58,7 +59,11 @@ class RowMixing(Experiment):
             numbers=numbers,
             where=told.get("where", ""),
             place=told.get("place", ""),
-            detail={"operation": told.get("operation", ""), "class": told.get("class", "")},
+            detail={
+                "operation": told.get("operation", ""),
+                "class": told.get("class", ""),
+                "first": "yes" if told.get("is_first") else "",
+            },
         )
 
 
@@ -148,14 +153,20 @@ def _culprit(call: Call, bench: Bench, batch: Batch, given: Any, row: int) -> di
         for index, (one, two) in enumerate(zip(first.operations, second.operations))
         if _spreads(one, two, batch.size)
     ]
+    whole = _changes(base, rows(bench.forward(given), batch.size), row)[0]
     for index in suspects[:_MOST_SUSPECTS]:
         back = {index: first.operations[index].results}
         tape = Tape(call.module, back)
         with tape:
             result = rows(bench.forward(given), batch.size)
         tape.close()
-        if _changes(base, result, row)[0] <= TOLERANCE:
+        left = _changes(base, result, row)[0]
+        if left <= TOLERANCE:
             return _described(call, first.operations[index], batch.size)
+        if left != whole:  # later ones mix them, too
+            found = _described(call, first.operations[index], batch.size)
+            others = [first.operations[i] for i in suspects]
+            return {**found, "is_by_design": _are_meant(others, batch.size), "is_first": True}
     return {}
 
 
@@ -201,11 +212,21 @@ def _exchanges(operation: Operation, size: int) -> bool:
     return name in _BY_INDEX or (name in _PRODUCTS and bool(given) and given[0][0] == (size, size))
 
 
+def _is_meant(operation: Operation, size: int) -> bool:
+    """Whether it relates samples to each other by design."""
+    return operation.name.rpartition(".")[2] in _BY_DESIGN or _exchanges(operation, size)
+
+
+def _are_meant(operations: Sequence[Operation], size: int) -> bool:
+    """Whether one does. A batch norm that takes the batch in eval mode was built on the way."""
+    return any(_is_meant(each, size) and "batch_norm" not in each.name for each in operations)
+
+
 def _described(call: Call, operation: Operation, size: int) -> dict[str, Any]:
-    module, name = operation.module, operation.name.rpartition(".")[2]
+    module = operation.module
     return {
         "operation": operation.name,
-        "is_by_design": name in _BY_DESIGN or _exchanges(operation, size),
+        "is_by_design": _is_meant(operation, size),
         "place": operation.place,
         "where": call.path(module) if module is not None else call.name,
         "class": type(module).__name__ if module is not None else "",
