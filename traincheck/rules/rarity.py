@@ -7,7 +7,7 @@ rarest first.
 
 from __future__ import annotations
 
-PROGRAMS = 79  # healthy programs that were recorded
+PROGRAMS = 104  # healthy programs that were recorded
 _SEEN = {"TC214": 1}  # all others: none
 _TASTE = "TC9"  # advice on matters of taste, which most programs have
 
