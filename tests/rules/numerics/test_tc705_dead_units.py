@@ -52,6 +52,12 @@ def test_fires_on_relatives_by_their_own_measure() -> None:
     assert quiet("TC705", looks(0.8, 0.0, api=LEAKY)) is Verdict.HELD
 
 
+def test_quiet_on_scores_of_nodes_against_nodes() -> None:
+    scores = looks(1.0, 0.0, api="torch.nn.functional.leaky_relu", shape=(60, 60))
+    assert quiet("TC705", scores) is Verdict.HELD
+    assert fires("TC705", looks(1.0, 0.0, api="torch.nn.functional.leaky_relu", shape=(128, 60)))
+
+
 @pytest.mark.parametrize(
     ("dead", "zeros", "shape"),
     [

@@ -13,6 +13,7 @@ _SAMPLES = 32  # with fewer, a record is no evidence
 _SAMPLES_OF_ALL = 128  # over all records
 _RARE = 0.1  # share of active outputs of the other units: below it, these may be just as rare
 _LEAKING = 0.95  # share of units, if the other side has a slope
+_LEAKING_KINDS = frozenset({"leakyrelu", "prelu", "rrelu"})
 _HARD = frozenset({"relu", "relu6", "threshold"})
 
 
@@ -39,6 +40,8 @@ class DeadUnits(ActivationRule, code="TC705"):
         - So few units that chance may turn as many off, e.g. 3 of 4 in the bottleneck of a
           squeeze-and-excitation block.
         - Batches of fewer than 32 samples (positions of images count).
+        - Scores of rows against the same rows, in attention over the nodes of a graph: a softmax of
+          LeakyReLU depends on their differences.
         - Evaluation.
 
     Fix:
@@ -76,6 +79,8 @@ class DeadUnits(ActivationRule, code="TC705"):
         dead = look.stats.get("dead")
         if dead is None or look.samples < _SAMPLES:
             return ()
+        if look.kind in _LEAKING_KINDS and look.units == look.samples:
+            return ()
         if may_be_chance(dead, look.units) or not self._is_bad(look, dead):
             self._streaks.pop(look.place, None)
             return ()
@@ -95,7 +100,8 @@ class DeadUnits(ActivationRule, code="TC705"):
         return dead >= self.share and on >= _RARE
 
     def _violation(self, look: Look, dead: float, streak: Streak) -> Violation:
-        seen = f"{dead:.0%} of the units are zero for all {look.samples} samples of a batch"
+        off = "zero" if look.kind in _HARD else "off"
+        seen = f"{dead:.0%} of the units are {off} for all {look.samples} samples of a batch"
         return Violation(
             check_id=self.code,
             step=streak.first,
@@ -103,7 +109,7 @@ class DeadUnits(ActivationRule, code="TC705"):
             stage="train",
             subject=look.place.subject,
             symptom=Symptom.DEAD_UNITS,
-            message=f"most units of {look.place.label} are zero for every sample",
+            message=f"most units of {look.place.label} are {off} for every sample",
             expected="most units are active for some sample of a batch",
             observed=f"{look.place.label}: {seen}, at {streak.steps} steps",
             evidence=(look.event,),
