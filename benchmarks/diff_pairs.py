@@ -1,4 +1,4 @@
-"""What `traincheck diff` says of two versions of a program that differ in one line.
+"""`traincheck diff` on two versions of a program that differ in one line: its place, its cause.
 
     python -m benchmarks.diff_pairs [--only WORD] [--jobs 2] [--json FILE]
 
