@@ -80,7 +80,7 @@ def test_the_command_is_the_programs(collect, words, command) -> None:
 def test_without_options_everything_is_recorded_with_the_defaults(collect, tmp_path) -> None:
     collect("-p", "train.py")
     found = collect.settings
-    assert found == Settings(directory=found.directory, run_id=found.run_id)
+    assert found == Settings(directory=found.directory, run_id=found.run_id, source=True)
     assert Path(found.directory) == tmp_path / "traces" / found.run_id
     assert found.needs is None
 
