@@ -218,3 +218,10 @@ def test_a_skipped_scaler_step_is_counted_as_such():
 def test_between_iterations(loop, is_between):
     _, _, counter = play(loop, ONE)
     assert counter.is_between is is_between
+
+
+def test_windows_whose_steps_are_not_seen_are_told_apart_by_what_clears():
+    """An optimizer that was made before the recording: only the first two are one."""
+    found, ended, _ = play("zfwfwfw" * 6, ONE)
+    assert found[-1] == 4
+    assert [counters["backward"] for counters in ended] == [6, 3, 3, 3]
