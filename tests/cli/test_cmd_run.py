@@ -259,7 +259,9 @@ def test_the_summary_is_bounded_and_shows_whole_fixes(run, capsys, monkeypatch) 
     def many(summary: RunSummary, stream: object) -> None:
         finding = replace(summary.report.findings[0], fix="Do this. " * 20, title="So it is. " * 40)
         findings = [replace(finding, id=str(n)) for n in range(40)]
-        findings += [replace(finding, severity="info", code="TC901", healthy=None) for _ in range(9)]
+        findings += [
+            replace(finding, severity="info", code="TC901", healthy=None) for _ in range(9)
+        ]
         report = replace(summary.report, findings=findings, notes=["It is so. " * 90] * 20)
         real(replace(summary, report=report), stream)
 

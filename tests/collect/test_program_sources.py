@@ -96,6 +96,16 @@ def test_a_file_that_is_too_large_is_counted(
     assert max(mark.data["left_out"] for mark in run.marks(Sources.text)) > 0
 
 
+def test_the_space_that_is_left_for_the_program_is_not_used(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(program_sources, "reserved", lambda total: total)
+    with recording(tmp_path / "run", source=True) as run:
+        train()
+    assert not told(run)
+    assert not list((tmp_path / "run" / SOURCES).iterdir())
+
+
 def test_a_link_in_the_place_of_a_copy_is_not_followed(project: Path, tmp_path: Path) -> None:
     target = tmp_path / "precious"
     target.write_text("mine")

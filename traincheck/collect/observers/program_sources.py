@@ -6,6 +6,7 @@ are named by their content, so the processes of a run share them.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import sysconfig
@@ -20,6 +21,7 @@ import xxhash
 from traincheck.collect import masking
 from traincheck.collect.observers.base import Hook, Observer, Patcher, leave
 from traincheck.collect.trace_writer.emitter import Emitter
+from traincheck.collect.trace_writer.event_file import LowSpaceError, reserved
 from traincheck.collect.trace_writer.marks import write
 from traincheck.handlers import give_back
 from traincheck.schema.layout import SOURCES
@@ -40,7 +42,7 @@ _LIBRARIES = tuple(
     }
 )
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_open, _close, _write, _mkdir = os.open, os.close, os.write, os.mkdir
+_open, _close, _write, _mkdir, _statvfs = os.open, os.close, os.write, os.mkdir, os.statvfs
 
 
 class ProgramSourceObserver(Observer):
@@ -123,11 +125,19 @@ def _script() -> str:
 
 
 def _put(folder: str, name: str, content: bytes) -> None:
-    """Write a copy, if no process of the run has. Another process may be writing the same."""
+    """Write a copy, if no process of the run has. Another process may be writing the same.
+
+    Raises:
+        OSError: it cannot be written, or the space on the disk is reserved for the program.
+    """
     try:
         _mkdir(folder, 0o700)
     except FileExistsError as error:
         give_back(error)
+    found = _statvfs(folder)
+    total = found.f_blocks * found.f_frsize
+    if total and found.f_bavail * found.f_frsize - reserved(total) < len(content):
+        raise LowSpaceError(errno.ENOSPC, "Little space is left on device")
     try:
         descriptor = _open(f"{folder}/{name}", _FLAGS, 0o600)
     except FileExistsError as error:
