@@ -21,6 +21,7 @@ from typing import Any
 
 import xxhash
 
+from traincheck.handlers import give_back
 from traincheck.schema.hidden import MASK, hidden_text
 
 _MAX_CACHED = 4096  # texts, so that data must not grow the training process
@@ -161,6 +162,7 @@ def source(content: bytes) -> bytes:
             return text.encode()  # fifty times as fast as the tokenizer
         tokens = list(tokenize.generate_tokens(io.StringIO(text).readline))
     except (SyntaxError, tokenize.TokenError) as error:
+        give_back(error)
         raise ValueError(str(error)) from error
     rows = text.split("\n")
     for token, shown in reversed(list(_masked(tokens))):
