@@ -133,11 +133,11 @@ LOOPS = {
         "00000 11111 22222222 3333333",
     ),
     "sharpness aware: climb, then step": (ONE, "bfwzfwsz bfwzfwsz", "00000001 11111112"),
-    # Before the first step, as a step that is missing: the first backward came to nothing.
-    "sharpness aware, no loader": (ONE, "fwzfwsz fwzfwsz", "0011112 2222223"),
+    # Without a loader, as a step that is missing: the first backward came to nothing.
+    "sharpness aware, no loader": (ONE, "fwzfwsz fwzfwsz", "0011112 2233334"),
     "cleared before the end of a window": (ONE, "bfwbfwbzfws bfwbfwbzfws", "0" * 11 + "1" * 11),
     "the same, no loader": (ONE, "fwfwzfws fwfwzfws", "00000000 11111111"),
-    "cleared in a window, no loader": (ONE, "zfwzfws zfwzfws", "0001111 2222222"),
+    "cleared after each pass, no loader": (ONE, "zfwzfws zfwzfws", "0001111 2223333"),
     "lbfgs": (ONE, "b(zfwzfw) b(zfwzfwzfw)", "000000000 111111111111"),
     "lbfgs without loader": (ONE, "(zfwzfw) (zfw) (zfwzfw)", "00000000 11111 22222222"),
     "scaler": (ONE, "bzfwk bzfwk bzfwk", "00000 11111 22222"),

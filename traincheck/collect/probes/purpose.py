@@ -63,8 +63,8 @@ class _Trial:
     def like(self, tensor: torch.Tensor) -> torch.Tensor:
         """Numbers of the size of those of a tensor."""
         size = tensor.detach().double().square().mean().sqrt().clamp_min(1e-3)
-        drawn = torch.randn(tensor.shape, generator=self._noise, dtype=torch.float64)
-        return (drawn * size).to(tensor.dtype)
+        drawn = torch.randn(tensor.shape, generator=self._noise, dtype=torch.float64, device="cpu")
+        return (drawn.to(tensor.device) * size).to(tensor.dtype)
 
     def moved(self, *moves: tuple[int, torch.Tensor]) -> Any:
         """The arguments, some of them moved."""
@@ -97,9 +97,10 @@ class _Trial:
     def weights(self, results: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         if not self._weights:
             self._weights = [
-                torch.randn(r.shape, generator=self._noise, dtype=torch.float64) for r in results
+                torch.randn(r.shape, generator=self._noise, dtype=torch.float64, device="cpu")
+                for r in results
             ]
-        return [w.to(r.dtype) for w, r in zip(self._weights, results)]
+        return [w.to(r.device, r.dtype) for w, r in zip(self._weights, results)]
 
     def slope(
         self, place: int, direction: torch.Tensor, *about: tuple[int, torch.Tensor]

@@ -122,13 +122,13 @@ class StepCounter:
     def _is_in_window(self) -> bool:
         """Whether cleared gradients are those of an accumulation window that has not stepped yet.
 
-        If no optimizer has stepped yet, only the first window may be one that is cleared once:
-        a loop whose steps are not seen clears before each iteration.
+        A single backward pass is none: its step is missing. If no optimizer has stepped yet, only
+        the first window may be one that is cleared once: a loop whose steps are not seen clears
+        before each iteration.
         """
-        if self._ever_stepped:
-            return True
         is_first = not self.step and self.counters["zero_grad"] <= 1
-        return is_first and self.counters["backward"] > 1 and not self._is_spent
+        is_window = self.counters["backward"] > 1 and not self._is_spent
+        return is_window and (self._ever_stepped or is_first)
 
     @property
     def is_awaiting(self) -> bool:
