@@ -43,6 +43,7 @@ _LIBRARIES = tuple(
 )
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _open, _close, _write, _mkdir, _statvfs = os.open, os.close, os.write, os.mkdir, os.statvfs
+_stat, _time = os.stat, time.time
 
 
 class ProgramSourceObserver(Observer):
@@ -56,7 +57,7 @@ class ProgramSourceObserver(Observer):
         self._modules = 0
         self._met: set[str] = set()
         self._left_out = 0
-        self._began = time.time()
+        self._began = _time()
 
     def install(self, patcher: Patcher) -> None:
         if self._session.settings.source:
@@ -85,7 +86,7 @@ class ProgramSourceObserver(Observer):
                 self._left_out += 1
                 continue
             files[path] = copy
-            if os.stat(path).st_mtime > self._began:
+            if _stat(path).st_mtime > self._began:
                 changed.append(path)
         if files or self._left_out > known:
             write(em, Sources(_script(), files, tuple(changed), self._left_out))

@@ -122,13 +122,10 @@ class StepCounter:
     def _is_in_window(self) -> bool:
         """Whether cleared gradients are those of an accumulation window that has not stepped yet.
 
-        A single backward pass is none: its step is missing. If no optimizer has stepped yet, only
-        the first window may be one that is cleared once: a loop whose steps are not seen clears
-        before each iteration.
+        A single backward pass is none: its step is missing. Neither is one before the first step:
+        a loop whose steps are not seen clears before each iteration.
         """
-        is_first = not self.step and self.counters["zero_grad"] <= 1
-        is_window = self.counters["backward"] > 1 and not self._is_spent
-        return is_window and (self._ever_stepped or is_first)
+        return self._ever_stepped and self.counters["backward"] > 1 and not self._is_spent
 
     @property
     def is_awaiting(self) -> bool:
