@@ -93,15 +93,21 @@ def _state(event: Event, moment: str, text: str) -> RngEvent:
     return RngEvent(*event.header, source="torch", fingerprint=fingerprint, moment=moment)
 
 
-def with_code(folder: Path, events: Iterable[Event], code: str) -> list[Event]:
-    """The events of a program with this code, of which the run directory keeps a copy."""
+def with_code(
+    folder: Path, events: Iterable[Event], code: str, *, left_out: int = 0
+) -> list[Event]:
+    """The events of a program with this code, of which the run directory keeps a copy.
+
+    left_out: how many further files have none.
+    """
     content = code.encode()
     name = f"{xxhash.xxh3_64_hexdigest(content)}.py"
     (folder / SOURCES).mkdir(parents=True)
     (folder / SOURCES / name).write_bytes(content)
     script = "/home/me/train.py"
+    told = Sources(script, {script: name}, left_out=left_out)
     first, *rest = events
-    mark = MarkEvent(*first.header, text=Sources.text, data=Sources(script, {script: name}).data())
+    mark = MarkEvent(*first.header, text=Sources.text, data=told.data())
     return numbered([first, mark, *rest])
 
 
@@ -182,8 +188,10 @@ def compare(tmp_path: Path) -> Compare:
         for side, events in (("a", a), ("b", b)):
             facts, code = options.pop(f"manifest_{side}", {}), options.pop(f"code_{side}", None)
             if code is not None:
-                events = with_code(folder / side, events, code)  # noqa: PLW2901
+                left_out = options.get("left_out", 0)
+                events = with_code(folder / side, events, code, left_out=left_out)  # noqa: PLW2901
             paths.append(write(folder / side, events, **facts))
+        options.pop("left_out", None)
         return diff(*paths, **options)
 
     return run

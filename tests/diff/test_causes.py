@@ -581,3 +581,10 @@ def test_each_cause_has_a_pair_or_a_program() -> None:
     """Those that compare the ranks of one run are in test_cases.py, with their twins."""
     ranks = {"ranks-not-reduced", "ranks-drift", "statistics-per-rank"}
     assert {cause.code for cause in CAUSES} - ranks <= PAIRS.keys()
+
+
+def test_code_is_not_the_same_where_files_have_no_copy(compare: Compare) -> None:
+    made = PAIRS["not-deterministic"][0]()
+    found = compare(made.a, made.b, **made.options, left_out=1)
+    assert found.cause is None
+    assert any("the code" in one.unknown for one in found.candidates)

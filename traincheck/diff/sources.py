@@ -92,10 +92,16 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """The source files of one run by path, and the path of its script."""
+    """The source files of one run.
+
+    Attributes:
+        script: path of the script. files: by path.
+        is_whole: whether there is a copy of each file, as it was when the process started.
+    """
 
     script: str = ""
     files: dict[str, Source] = field(default_factory=dict)
+    is_whole: bool = True
 
     def at(self, place: str) -> tuple[Source, int] | None:
         """The file and the line of ``file:line``; None if there is no copy."""
@@ -144,15 +150,18 @@ def program_of(directory: Path, marks: Iterable[MarkEvent]) -> Program:
     """
     script = ""
     files: dict[str, Source] = {}
+    is_whole = True
     for mark in marks:
         if mark.text != Sources.text or not isinstance(mark.data.get("files"), dict):
             continue
         script = script or str(mark.data.get("script") or "")
+        is_whole &= not mark.data.get("left_out") and not mark.data.get("changed")
         for path, name in mark.data["files"].items():
             text = _copy(directory, name) if len(files) < _MOST_FILES else None
+            is_whole &= text is not None
             if text is not None:
                 files[str(path)] = Source(str(path), text)
-    return Program(script, files)
+    return Program(script, files, is_whole)
 
 
 def _copy(directory: Path, name: object) -> str | None:

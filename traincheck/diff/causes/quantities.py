@@ -128,7 +128,11 @@ def elsewhere(evidence: Evidence, value: Any, name: str) -> str:
 
 
 def _code(evidence: Evidence) -> bool | None:
-    return not evidence.changes if evidence.has_sources else None
+    """Equal only if both runs keep copies of all files that ran."""
+    if evidence.changes:
+        return False
+    is_whole = all(side.program.is_whole for side in (evidence.a, evidence.b))
+    return True if evidence.has_sources and is_whole else None
 
 
 def _command(evidence: Evidence) -> bool | None:
@@ -196,10 +200,6 @@ def _phase(*phases: Phase) -> Callable[[Evidence], bool | None]:
         return True if is_known and not any(evidence.unknown[one] for one in phases) else None
 
     return read
-
-
-def _batch(evidence: Evidence) -> bool | None:
-    return _phase(Phase.BATCH)(evidence)
 
 
 def _workers(evidence: Evidence) -> bool | None:
@@ -304,7 +304,7 @@ QUANTITIES: Mapping[str, Callable[[Evidence], bool | None]] = {
     "the arithmetic": _arithmetic,
     "the settings": _settings,
     "the random numbers": _generators,
-    "the batch": _batch,
+    "the batch": _phase(Phase.BATCH),
     "the number of workers": _workers,
     "the generators at loading": _state_at_loading,
     "autocast": _autocast,
@@ -312,7 +312,6 @@ QUANTITIES: Mapping[str, Callable[[Evidence], bool | None]] = {
     "the forward pass": _phase(Phase.FORWARD),
     "the loss": _phase(Phase.LOSS),
     "the gradients": _phase(Phase.GRADIENT),
-    "the optimizer state": _phase(Phase.OPTIMIZER_STATE),
     "all but rounding": _rounding,
     "clearing of gradients": _counted(clears),
     "clipping": _counted(lambda side: len(calls_of(side, *_CLIPS))),
