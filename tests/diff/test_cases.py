@@ -23,12 +23,14 @@ import torch
 from benchmarks.harness import command, run
 from traincheck.collect.launch import run_manifest
 from traincheck.collect.launch.settings import Settings
+from traincheck.collect.observers import program_sources
 from traincheck.collect.session.session import Session
 from traincheck.diff.difference import Difference
 from traincheck.diff.library import diff
 from traincheck.schema.comparison.diff_view import DIFF_NEEDS
 
 CASES = Path(__file__).parent / "cases"
+OWN_FILES = program_sources.own_files
 COLLECT = (sys.executable, "-m", "traincheck", "collect", "--quiet")
 VIEW = ("--view", "diff", "--outputs", "all")
 
@@ -147,6 +149,8 @@ def record_here(script: Path, words: list[str], made: Path, case: Case) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", command[1:])
         patch.setattr(sys, "path", [str(script.parent), *sys.path])
+        # The files of other tests, some of them deleted, are none of this program's.
+        patch.setattr(program_sources, "own_files", lambda: own_files_in(script.parent))
         random.seed(0), np.random.seed(0), torch.manual_seed(0)
         made.mkdir()
         run_manifest.write(made, manifest, is_first=True)
@@ -162,6 +166,11 @@ def record_here(script: Path, words: list[str], made: Path, case: Case) -> Path:
             sys.modules.pop("common", None)
     run_manifest.write(made, run_manifest.ended(manifest, made, 0))
     return made
+
+
+def own_files_in(folder: Path) -> list[str]:
+    """The source files of loaded modules that are in ``folder``."""
+    return [path for path in OWN_FILES() if Path(path).parent == folder.resolve()]
 
 
 def compared(name: str, folder: Path) -> tuple[Difference, Difference]:
