@@ -138,3 +138,14 @@ def test_a_function_that_takes_one_precision_only() -> None:
 
     assert judged(only, lambda g, x: 2 * g * x, X) == Purpose()
     assert judged(only, lambda g, x: g * x, X).is_wrong
+
+
+def test_a_function_that_counts_its_calls_is_not_compared() -> None:
+    calls: list[None] = []
+
+    def grown(x: torch.Tensor) -> torch.Tensor:
+        calls.append(None)
+        return x * len(calls)
+
+    found = judged(grown, lambda g, x: g * len(calls), X)
+    assert found == Purpose("returns something else when it is called again")

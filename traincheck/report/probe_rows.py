@@ -43,7 +43,7 @@ def probe_rows(probes: Sequence[ProbeEvent]) -> Iterator[tuple[str, str]]:
         if name != Experiments.REPLAY:
             yield "probe held", f"{_WORDS.get(name, name)}: {joined(models_of, _NAMED)}"
     for text in dict.fromkeys(e.detail["by_design"] for e in probes if "by_design" in e.detail):
-        yield "left out", f"gradients that are others by design: {text}"
+        yield "left out", f"functions whose gradient is not compared: {text}"
     unknown = [e for e in probes if e.name not in held and e.status == Status.NOT_OBSERVABLE]
     for reason, words in _by_reason(unknown).items():
         yield "not observable", f"{reason} ({joined(words, len(_WORDS))})"
