@@ -135,13 +135,14 @@ LOOPS = {
     "sharpness aware: climb, then step": (ONE, "bfwzfwsz bfwzfwsz", "00000001 11111112"),
     # Without a loader, as a step that is missing: the first backward came to nothing.
     "sharpness aware, no loader": (ONE, "fwzfwsz fwzfwsz", "0011112 2233334"),
-    # Before the first step, as steps that are not seen.
     "cleared before the end of a window": (
         ONE,
         "bfwbfwbzfws bfwbfwbzfws bfwbfwbzfws",
-        "0" * 7 + "1" * 4 + "2" * 11 + "3" * 11,
+        "0" * 11 + "1" * 11 + "2" * 11,
     ),
-    "the same, no loader": (ONE, "fwfwzfws fwfwzfws fwfwzfws", "00001111 22222222 33333333"),
+    "the same, no loader": (ONE, "fwfwzfws fwfwzfws fwfwzfws", "00000000 11111111 22222222"),
+    # The first clearing may be inside a window; from the second on, the step is missing.
+    "missing step of windows": (ONE, "fwfwz fwfwz fwfwz", "00000 00001 11112"),
     "cleared after each pass, no loader": (ONE, "zfwzfws zfwzfws", "0001111 2223333"),
     "lbfgs": (ONE, "b(zfwzfw) b(zfwzfwzfw)", "000000000 111111111111"),
     "lbfgs without loader": (ONE, "(zfwzfw) (zfw) (zfwzfw)", "00000000 11111 22222222"),

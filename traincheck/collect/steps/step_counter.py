@@ -122,10 +122,11 @@ class StepCounter:
     def _is_in_window(self) -> bool:
         """Whether cleared gradients are those of an accumulation window that has not stepped yet.
 
-        A single backward pass is none: its step is missing. Neither is one before the first step:
-        a loop whose steps are not seen clears before each iteration.
+        A single backward pass is none: its step is missing. Neither are several if gradients were
+        cleared before and nothing has stepped: such a loop clears once an iteration.
         """
-        return self._ever_stepped and self.counters["backward"] > 1 and not self._is_spent
+        is_usual = self._ever_stepped or not self._ever_zeroed
+        return is_usual and self.counters["backward"] > 1 and not self._is_spent
 
     @property
     def is_awaiting(self) -> bool:
