@@ -47,35 +47,36 @@ CAUSES = {
     ),
     LARGEST: "Another function changed the input of the loss, or there is no valid label.",
     CLIPPED_NORM: "Clipping found no gradient: it got no parameters, or runs too early.",
-    GENERATED: "The maximum length of a generation is computed from another length.",
+    GENERATED: "The maximum length of a generation may be computed from another length.",
     GRADIENT_NORM: "Gradients are far larger than in every reference run.",
     MOVED: (
-        "The optimizer scales its update wrongly: a bias correction, an average or the learning "
+        "The optimizer may scale its update in another way: a bias correction, an average "
+        "or the learning "
         "rate is wrong."
     ),
     FLAT: (
-        "An operation between the weights and the loss has no slope: rounding, argmax, a "
+        "An operation between the weights and the loss may have no slope: rounding, argmax, a "
         "comparison, or activations that are all at zero."
     ),
     LEAST_SHARE: (
         "The gradient is lost on its way back: units are saturated or dead, or a custom backward "
         "does not pass it on."
     ),
-    DEAD: "Weights or biases keep the units at zero, for example after a huge update.",
+    DEAD: "Weights or biases may keep the units at zero, for example after a huge update.",
     SATURATED: "The input of the activation is far too large: its weights, or the data.",
     CLASSES: "The model has a single output: its softmax is always 1, and the loss 0.",
     END_TOKEN: (
-        "Padding and end of text have the same id, so the end token is ignored with the padding. "
+        "Padding and end of text may have the same id, so that the end token is ignored too. "
         "The model never learns to stop."
     ),
-    PADDING: "The mask was built before the padding, or consists of ones.",
-    HIDDEN: "The mask does not reach the scores: it is not applied, or comes after the softmax.",
+    PADDING: "The mask may have been built before the padding, or consist of ones.",
+    HIDDEN: "The mask may not reach the scores, or may come after the softmax.",
     AHEAD: "Labels are not shifted to the next tokens: the model learns to repeat its input.",
     LEFT_OUT: (
         "Labels of padding, or of text that should not be learned (a prompt), are not ignored."
     ),
     MASK: "True and False are swapped in the mask: it masks tokens instead of padding.",
-    NON_FINITE: "NaN or infinity comes from a division, root or logarithm, or from the data.",
+    NON_FINITE: "NaN or infinity may come from a division, root or logarithm, or from the data.",
 }
 
 

@@ -43,7 +43,7 @@ CAUSES = {
         "Call sampler.set_epoch(epoch) before each epoch; seed once, before the first.",
     ),
     (BATCHES, RANKS): (
-        "{loader} has no DistributedSampler, so every rank draws the same samples.",
+        "{loader} may have no DistributedSampler, so that every rank draws the same samples.",
         "Give the loader a DistributedSampler, or split the data by rank.",
     ),
     (BATCHES, DATASET): (
@@ -51,16 +51,16 @@ CAUSES = {
         "Pass shuffle=True to the DataLoader, unless the dataset is in random order.",
     ),
     (BATCHES, RESUMED): (
-        "The generator of the sampler is not restored. The order of the epoch was drawn again "
+        "The generator of the sampler may not be restored, and the order of the epoch drawn again "
         "before its first batches were skipped.",
         "Restore the sampler's generator as it was when the epoch began, or seed it by epoch.",
     ),
     (BATCHES, ROWS): (
-        "The dataset of {loader} fills one buffer and returns it for every index.",
+        "The dataset of {loader} may fill one buffer and return it for every index.",
         "Return a new tensor, or a copy, from __getitem__.",
     ),
     (BATCHES, PARTS): (
-        "The samplers of the ranks shuffle with different seeds, so their parts overlap.",
+        "The samplers of the ranks may shuffle with different seeds, so that their parts overlap.",
         "Give the sampler of every rank the same seed, and set_epoch the same epoch.",
     ),
     (DRAWS, WORKERS): (
@@ -68,7 +68,7 @@ CAUSES = {
         "Seed each worker by torch.initial_seed(), or create the generator in worker_init_fn.",
     ),
     (DRAWS, EPOCHS): (
-        "Workers of {loader} are seeded with numbers that do not depend on the epoch.",
+        "Workers of {loader} may be seeded with numbers that do not depend on the epoch.",
         "Seed each worker by torch.initial_seed(), which differs from epoch to epoch.",
     ),
     (DRAWS, EVER): (
@@ -77,7 +77,7 @@ CAUSES = {
         "Seed each worker by torch.initial_seed(), which differs by worker and epoch.",
     ),
     (STATES, STEPS): (
-        "The generator is seeded again during training, such as by manual_seed() in the loop.",
+        "The generator may be seeded again during training, such as by manual_seed() in the loop.",
         "Seed once, before training.",
     ),
 }

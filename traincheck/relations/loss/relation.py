@@ -29,11 +29,13 @@ _TEXTS = {
     TOKENS: "The target of a loss over tokens holds the next token at each position",
 }
 _CAUSES = {
-    BACKWARDS: "The loss is not divided by the number of micro-batches, so the gradient is too "
-    "large by that factor.",
-    RANKS: "The loss is divided by a count over all ranks, and DistributedDataParallel divides "
+    BACKWARDS: (
+        "The loss may not be divided by the number of micro-batches, so that the gradient is "
+        "too large by that factor."
+    ),
+    RANKS: "The loss may be divided by a count over all ranks, and DistributedDataParallel divides "
     "the gradient by the number of ranks again.",
-    TOKENS: "The labels are already shifted, and the model shifts them again.",
+    TOKENS: "The labels may already be shifted before the model shifts them.",
 }
 _FIXES = {
     BACKWARDS: "Divide the loss by the number of batches for each optimizer step.",

@@ -54,7 +54,7 @@ METRIC_PHASES = Property(
         _EVALUATION: "metric {of} is computed over samples of evaluation only",
     },
     headline="A metric is now computed over samples of two phases",
-    cause="One metric object is updated in both phases, or it is not reset between them.",
+    cause="One metric object may be updated in both phases, or not be reset between them.",
     fix="Create one metric object for each phase, or call metric.reset() between them.",
 )
 DATASET_READS = Property(
@@ -63,7 +63,9 @@ DATASET_READS = Property(
     reader=partial(EventReader, _reads),
     claims={_SAME: "a sample of dataset {of} has the same values in each epoch"},
     headline="A sample of the dataset now has other values in each epoch",
-    cause="__getitem__ writes to the stored data in place, or draws from an unrecorded generator.",
+    cause=(
+        "__getitem__ may write to the stored data in place, or draw from an unrecorded generator."
+    ),
     fix="Copy the item before changing it: self.data[index].clone().",
     symptom=Symptom.OVERWRITTEN,
 )

@@ -67,7 +67,7 @@ EXPERIMENTS = (
         "the result of {of} for one sample does not depend on the other samples of its batch",
         "changing one sample of the batch moved the others by {change:.2g} of the largest value",
         headline="The result for one sample now depends on the other samples of its batch",
-        cause="A reduction such as mean(), or a reshape, goes over the batch dimension.",
+        cause="A reduction such as mean(), or a reshape, may go over the batch dimension.",
         fix="Name the dimension of each reduction, such as mean(dim=1, keepdim=True).",
     ),
     _property(
@@ -75,7 +75,7 @@ EXPERIMENTS = (
         "the result of {of} for a sample does not depend on its place in the batch",
         "rolling the batch moved results by {change:.2g} of the largest value",
         headline="The result for a sample now depends on its place in the batch",
-        cause="Positions are indexed by the batch dimension.",
+        cause="Positions may be indexed by the batch dimension.",
         fix="Index positions by the dimension of the sequence: pos[:, : x.shape[1]].",
     ),
     _property(
@@ -83,7 +83,7 @@ EXPERIMENTS = (
         "padding takes no part in the results of {of}",
         "other padding moved the results of the rest by {change:.2g} of the largest value",
         headline="Padding now takes part in the result of a model that masks it",
-        cause="The mask of padding has another shape, or the masked scores another value.",
+        cause="The mask of padding may have another shape, or the masked scores another value.",
         fix="Fill masked scores with float('-inf'), and mask keys: mask[:, None, None, :].",
         symptom=Symptom.UNMASKED,
     ),
@@ -92,7 +92,10 @@ EXPERIMENTS = (
         "the vector of the padding index takes no part in the loss of {of}",
         "zeroing the padding vector moves the loss from {loss:.4g} to {without:.4g}",
         headline="The vector of the padding index is not zero any more",
-        cause="The embedding is initialised again after its padding vector was set to zero.",
+        cause=(
+            "The embedding may have been initialized again after its padding vector was set "
+            "to zero."
+        ),
         fix="After the initialization: embedding.weight[embedding.padding_idx].zero_().",
         symptom=Symptom.INITIALIZATION,
     ),
@@ -101,7 +104,7 @@ EXPERIMENTS = (
         "no in-place activation of {of} overwrites a value that is used again",
         "without inplace, the loss differs by {change:.2g} of its value",
         headline="An in-place activation now overwrites a value that is used again",
-        cause="An activation with inplace=True changes a tensor that other layers read.",
+        cause="An activation with inplace=True may change a tensor that other layers read.",
         fix="Use inplace=False for this layer.",
         symptom=Symptom.OVERWRITTEN,
     ),
@@ -111,7 +114,7 @@ EXPERIMENTS = (
         "changing later tokens moved the results of earlier ones by {change:.2g} of the largest "
         "value",
         headline="The model now sees the tokens that it must predict",
-        cause="The causal mask is missing, or a layer goes over the sequence.",
+        cause="The causal mask may be missing, or a layer may go over the sequence.",
         fix="Mask later positions in attention: is_causal=True.",
         symptom=Symptom.UNMASKED,
     ),
@@ -120,7 +123,7 @@ EXPERIMENTS = (
         "running statistics of {of} stay as they are in evaluation",
         "between two evaluation forwards, a buffer changes by {change:.2g} of its largest value",
         headline="Running statistics now go on learning in evaluation",
-        cause="A layer updates its statistics without a test of self.training.",
+        cause="A layer may update its statistics without a test of self.training.",
         fix="In the method that updates them: if not self.training: return.",
         symptom=Symptom.SILENT_WRITE,
     ),
@@ -130,7 +133,8 @@ EXPERIMENTS = (
         "moving along the gradient changes the loss by {ratio:.3g} times what the gradient says",
         headline="The gradient is not that of the loss any more",
         cause=(
-            "A custom backward() is wrong, or recomputation draws other random numbers than the "
+            "A custom backward() may be wrong, or recomputation may draw other random "
+            "numbers than the "
             "forward pass."
         ),
         fix="Test each autograd.Function with torch.autograd.gradcheck.",

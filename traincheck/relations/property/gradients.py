@@ -130,7 +130,7 @@ RECOMPUTED = Property(
     reader=partial(EventReader, _recomputed),
     claims={_SAME: "checkpointed {of} have the same values when they are recomputed"},
     headline="Activation checkpointing now recomputes other values",
-    cause="Random states are not restored, or the model changes between the two passes.",
+    cause="Random states may not be restored, or the model may change between the two passes.",
     fix="Call checkpoint() with preserve_rng_state=True, which is its default.",
 )
 TRAINED_SUMS = Property(
@@ -139,7 +139,7 @@ TRAINED_SUMS = Property(
     reader=partial(EventReader, _sums),
     claims={_WHOLE: "each term of a sum of {of} is behind the root of backward()"},
     headline="A term of the loss gets no gradient any more",
-    cause="The sum is only logged, and backward() is called on one of its terms.",
+    cause="The sum may only be logged, and backward() called on one of its terms.",
     fix="Call backward() on the sum.",
     symptom=Symptom.STEP_WITHOUT_GRADIENT,
 )
@@ -149,7 +149,7 @@ RESCALED_SUMS = Property(
     reader=_Rescaled,
     claims={_PLAIN: "{of} that accumulate over several backward passes are not scaled in between"},
     headline="Gradients are now scaled while they accumulate",
-    cause="The accumulated gradients are divided after each backward pass, not once.",
+    cause="The accumulated gradients may be divided after each backward pass, not once.",
     fix="Divide the loss instead: (loss / n).backward().",
     symptom=Symptom.WRONG_ORDER,
 )
@@ -160,7 +160,7 @@ HANDED_OVER = Property(
     reader=_HandedOver,
     claims={_REPLACED: "the program writes new gradients for {of} before each of its steps"},
     headline="The optimizer steps with old gradients",
-    cause="Gradients of another model are handed over only once.",
+    cause="Gradients of another model may be handed over only once.",
     fix="Copy the gradients before each optimizer.step().",
     symptom=Symptom.STEP_WITHOUT_GRADIENT,
 )

@@ -79,7 +79,7 @@ WRITTEN_SETTING = Property(
     reader=partial(EventReader, _written),
     claims={_IN_FORCE: "each hyper-parameter that is set is one that {of} reads"},
     headline="A hyper-parameter is now set where the optimizer does not read it",
-    cause="The program writes to a copy of the groups.",
+    cause="The program may write to a copy of the groups.",
     fix='Write to the groups in use: for group in optimizer.param_groups: group["lr"] = lr.',
     symptom=Symptom.SCHEDULE,
 )

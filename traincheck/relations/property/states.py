@@ -101,7 +101,7 @@ RESTORED_GENERATOR = Property(
     reader=partial(EventReader, _generators),
     claims={_RESTORED: "the states of {of}'s random generator in a loaded file are restored"},
     headline="The state of a random generator in a loaded file is not restored any more",
-    cause="The program sets the state no more, or seeds the generator after it.",
+    cause="The program may not set the state any more, or may seed the generator after it.",
     fix="Set the state after the load, and after everything that seeds.",
     symptom=Symptom.NOT_RESTORED,
 )
@@ -111,7 +111,7 @@ PADDING_VECTOR = Property(
     reader=partial(EventReader, _rows),
     claims={_ZERO: "the padding vector of {of} is zero"},
     headline="The padding vector of an embedding is not zero any more",
-    cause="The embedding is initialised again after its padding vector was set to zero.",
+    cause="The embedding may have been initialized again after its padding vector was set to zero.",
     fix="After the initialization: embedding.weight[embedding.padding_idx].zero_().",
     symptom=Symptom.INITIALIZATION,
 )
@@ -121,7 +121,9 @@ LOADED_WEIGHTS = Property(
     reader=partial(EventReader, _loads),
     claims={_KEPT: "the first update after a load of {of} starts from the loaded weights"},
     headline="The first update after a load starts from the weights before it",
-    cause="A copy of the weights that was made before the load is written over the loaded ones.",
+    cause=(
+        "A copy of the weights that was made before the load may be written over the loaded ones."
+    ),
     fix="Load the model before the optimizer or average copies its weights.",
     symptom=Symptom.NOT_RESTORED,
 )
@@ -131,7 +133,7 @@ KEPT_STATE = Property(
     reader=_Kept,
     claims={_LOWEST: "the state that is {of} as the best one has the lowest evaluation loss"},
     headline="The state that is kept as the best one is not the best any more",
-    cause="The comparison that decides which state is kept has the wrong direction.",
+    cause="The comparison that decides which state is kept may have the wrong direction.",
     fix="Keep the state if loss < best.",
     symptom=Symptom.NOT_RESTORED,
 )

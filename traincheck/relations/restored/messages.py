@@ -33,17 +33,18 @@ WORDS: Mapping[str, Mapping[str, str]] = {
     },
     COPIES: {
         "headline": "{subject} is loaded with its own tensors: nothing is restored",
-        "likely_cause": "The state was kept without a copy, so it followed every step.",
+        "likely_cause": "The state may have been kept without a copy, so that it followed "
+        "every step.",
         "fix": "Keep copy.deepcopy(model.state_dict()), or save it to a file.",
     },
     COUNTS: {
         "headline": "{subject} restarts from an earlier number",
-        "likely_cause": "The saved number is not loaded, or not used.",
+        "likely_cause": "The saved number may not be loaded, or not be used.",
         "fix": "Set the number from the file before training continues.",
     },
     EVALUATED: {
         "headline": "{subject} is evaluated with its initial weights",
-        "likely_cause": "The evaluated model is not the trained one, or it was reset.",
+        "likely_cause": "The evaluated model may not be the trained one, or it was reset.",
         "fix": "Evaluate the model that the optimizer updates.",
     },
     FILE: {
@@ -59,19 +60,19 @@ WORDS: Mapping[str, Mapping[str, str]] = {
     LOADS: {
         "headline": "Loading {subject} restores another number of values",
         "likely_cause": (
-            "The names in the state do not match the model (strict=False hides that), or it is "
+            "The names in the state may not match the model (strict=False hides that), or it is "
             "the state of another model."
         ),
         "fix": "Check the missing and unexpected keys that load_state_dict returns.",
     },
     PART: {
         "headline": "{subject} is saved with another size: {observed}",
-        "likely_cause": "The part is incomplete, or comes from another object.",
+        "likely_cause": "The part may be incomplete, or come from another object.",
         "fix": "Save the state_dict() of the whole model, or optimizer, as it is.",
     },
     TRAINED: {
         "headline": "{subject} is loaded with its initial weights",
-        "likely_cause": "The state is from before the training: a wrong file or an old copy.",
+        "likely_cause": "The state may be from before the training: a wrong file or an old copy.",
         "fix": "Load a state that was saved after the updates.",
     },
 }

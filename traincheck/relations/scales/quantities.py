@@ -79,8 +79,10 @@ _ALL = (
         varies=True,
         text="the losses passed to backward() before the first update sum to",
         headline="The loss begins at another scale than in the reference runs",
-        cause="The loss is a sum instead of a mean (or the reverse), or is divided by another "
-        "count: of micro-batches, labels or ranks.",
+        cause=(
+            "The loss may be a sum instead of a mean (or the reverse), or be divided by "
+            "another count: of micro-batches, labels or ranks."
+        ),
         fix='Compare reduction= and the divisor of the loss; use reduction="mean", and divide by '
         "the number of micro-batches once.",
         symptom=Symptom.WRONG_VALUE,
@@ -93,8 +95,10 @@ _ALL = (
         varies=True,
         text="the norm of the gradients of the first update is",
         headline="Gradients begin at another scale than in the reference runs",
-        cause="Gradients are not divided by the number of micro-batches or ranks, are divided "
-        "twice, or the loss is reduced in another way.",
+        cause=(
+            "Gradients may not be divided by the number of micro-batches or ranks, or be "
+            "divided twice, or the loss may be reduced in another way."
+        ),
         fix="Divide the loss by the number of micro-batches once, and not the gradients again.",
         symptom=Symptom.WRONG_VALUE,  # as the loss, which explains it
         topic=Topic.MAGNITUDE,
@@ -108,8 +112,10 @@ _ALL = (
         most=1.0,
         text="the last learning rate of {of}, divided by the largest one, is",
         headline="The learning rate ends elsewhere on its schedule than in the reference runs",
-        cause="The schedule is built for another number of steps than there are updates, or "
-        "scheduler.step() is called in another unit.",
+        cause=(
+            "The schedule may be built for another number of steps than there are updates, or "
+            "scheduler.step() called in another unit."
+        ),
         fix="Build the schedule for the number of optimizer steps (batches divided by "
         "accumulation steps), and call scheduler.step() after each.",
         symptom=Symptom.SCHEDULE,
@@ -122,8 +128,10 @@ _ALL = (
         only=1.0,
         text="the length of the schedule of {of}, divided by the number of updates, is",
         headline="The schedule is built for another number of updates than there are",
-        cause="The length of the schedule counts micro-batches or epochs, and scheduler.step() "
-        "is called after each update.",
+        cause=(
+            "The length of the schedule may count micro-batches or epochs, with "
+            "scheduler.step() after each update."
+        ),
         fix="Build the schedule for the number of updates: epochs * len(loader) // "
         "accumulation_steps.",
         symptom=Symptom.SCHEDULE,
