@@ -152,7 +152,7 @@ def _take(call: Call, laboratory: Laboratory, fd: int) -> dict[str, Any] | str:
             found["by_design"] = "; ".join(f"{name} {why}" for name, why in kept_out.items())
             found["functions"] = ", ".join(n for n, p in purposes.items() if p.is_wrong)
         if hooks.place:
-            found["unfit"] = f"a hook of a tensor ({hooks.place}) replaces its gradient by design"
+            found["unfit"] = f"a hook of a tensor ({hooks.place}) replaces its gradient"
         return {**found, **recomputed.facts()}
 
     outcome = laboratory.replay(change, read, kept=(fd,))

@@ -53,7 +53,7 @@ class RowMixing(Experiment):
         if told["change"] <= TOLERANCE:
             return Result(numbers=numbers)
         if told.get("is_by_design"):
-            return unobservable(f"{told['operation']} relates samples to each other by design")
+            return unobservable(f"{told['operation']} relates samples to each other")
         return Result(
             status=Status.MOVED,
             numbers=numbers,
