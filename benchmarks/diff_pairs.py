@@ -107,7 +107,7 @@ PAIRS = (
 )  # fmt: skip
 UNUSED = (
     Pair("nothing", "", ""),
-    Pair("unused seed of Python", "random.seed(0)", "random.seed(5)"),
+    Pair("unused seed of Python", "    random.seed(0)", "    random.seed(5)"),
     Pair("Python not seeded", "    random.seed(0)\n", ""),
     Pair("NumPy not seeded", "    np.random.seed(0)\n", ""),
     Pair("unused draw of NumPy", _ZERO, f"{_ZERO}            np.random.rand()\n"),
