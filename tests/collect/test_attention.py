@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from tests.collect.recording import Recording, needs_sizes, recording
 from traincheck.collect.observers import attention_softmax
 from traincheck.schema.claims import Needs
-from traincheck.schema.observations.attention_softmax import AttentionSoftmax
+from traincheck.schema.observations.losses import AttentionSoftmax
 
 Tensor = torch.Tensor
 Weigh = Callable[[Tensor, Tensor, Tensor], Tensor]

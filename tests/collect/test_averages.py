@@ -10,7 +10,7 @@ from torch import nn
 
 from tests.collect.recording import recording
 from traincheck.schema.claims import Needs
-from traincheck.schema.observations.loaded_averages import LoadedAverage
+from traincheck.schema.observations.loads import LoadedAverage
 
 CHECKPOINT = Needs(kinds=frozenset({"checkpoint"}))
 

@@ -7,7 +7,7 @@ from torch import nn
 
 from tests.collect.recording import recording
 from traincheck.schema.claims import Needs
-from traincheck.schema.observations.external_writes import ExternalWrites
+from traincheck.schema.observations.gradients import ExternalWrites
 
 NEEDS = Needs(states=frozenset({"parameter@between"}), kinds=frozenset({"mark"}))
 

@@ -17,7 +17,7 @@ from tests.collect.recording import Recording, needs_sizes, recording
 from traincheck.collect.observers import loss_broadcast
 from traincheck.collect.observers.loss_broadcast import LossBroadcastObserver
 from traincheck.schema.claims import Needs
-from traincheck.schema.observations.loss_broadcast import LossBroadcast
+from traincheck.schema.observations.losses import LossBroadcast
 
 Tensor = torch.Tensor
 pytestmark = needs_sizes

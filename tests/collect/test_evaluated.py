@@ -10,7 +10,7 @@ from torch import nn
 
 from tests.collect.recording import recording
 from traincheck.schema.claims import Needs
-from traincheck.schema.observations.eval_weights import EvalWeights, EvalWrites
+from traincheck.schema.observations.models import EvalWeights, EvalWrites
 
 NEEDS = Needs(states=frozenset({"parameter@evaluation"}), kinds=frozenset({"mark"}))
 

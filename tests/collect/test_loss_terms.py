@@ -22,8 +22,7 @@ from traincheck.collect.observers.loss_terms import LossTermObserver
 from traincheck.collect.observers.tensor_methods import TensorMethods
 from traincheck.collect.tensors import loss_graph
 from traincheck.schema.claims import Needs, Schedule
-from traincheck.schema.observations.label_positions import LabelPositions
-from traincheck.schema.observations.loss_terms import LossSums, LossTerms
+from traincheck.schema.observations.losses import LabelPositions, LossSums, LossTerms
 
 pytestmark = needs_sizes
 METHODS = ("__add__", "__mul__", "__rsub__", "mean")

@@ -16,7 +16,7 @@ from tests.collect.recording import Recording, recording
 from traincheck.collect import masking
 from traincheck.collect.observers import program_sources
 from traincheck.schema.layout import SOURCES
-from traincheck.schema.observations.sources import Sources
+from traincheck.schema.observations.processes import Sources
 
 MODULE = "def double(x):\n    return 2 * x\n"
 

@@ -12,7 +12,7 @@ from torch.func import functional_call, stack_module_state, vmap
 from tests.collect.recording import recording
 from traincheck.schema.claims import USE_SCHEDULE, Needs
 from traincheck.schema.marks import Marks
-from traincheck.schema.observations.auxiliary_models import (
+from traincheck.schema.observations.models import (
     AuxiliaryEval,
     AuxiliaryInitialNorms,
     AuxiliaryTraining,

@@ -31,7 +31,7 @@ from traincheck.schema.findings import Verdict
 from traincheck.schema.instruments import FEEDS
 from traincheck.schema.marks import MARKS
 from traincheck.schema.observations.base import Observation, needs_of
-from traincheck.schema.observations.model_structure import ModelStructure
+from traincheck.schema.observations.models import ModelStructure
 from traincheck.schema.observations.reading import observed
 from traincheck.schema.observations.registry import MARK_TEXTS, OBSERVATIONS
 from traincheck.schema.protocols import Rule

@@ -22,8 +22,7 @@ from traincheck.schema.events import (
     StepEvent,
 )
 from traincheck.schema.layout import SOURCES
-from traincheck.schema.observations.process_facts import ProcessFacts
-from traincheck.schema.observations.sources import Sources
+from traincheck.schema.observations.processes import ProcessFacts, Sources
 from traincheck.schema.torch_api import Families
 from traincheck.store.manifest import Manifest
 from traincheck.store.writer import TraceWriter

@@ -6,12 +6,12 @@ import pytest
 
 from traincheck.facts.auxiliary_models import AuxiliaryModels, auxiliary_call
 from traincheck.schema.events import MarkEvent
-from traincheck.schema.observations.auxiliary_models import (
+from traincheck.schema.observations.models import (
     AuxiliaryEval,
     AuxiliaryInitialNorms,
     AuxiliaryTraining,
+    ModelStructure,
 )
-from traincheck.schema.observations.model_structure import ModelStructure
 
 
 def look(step: int | None, weights: str, text: str = AuxiliaryTraining.text) -> MarkEvent:

@@ -11,7 +11,7 @@ from tests.golden import Golden, mentions
 from tests.learning import broken, claims, decide, learn, report_of, values_of
 from traincheck.schema.claims import Invariant
 from traincheck.schema.findings import Symptom, Verdict
-from traincheck.schema.observations.external_writes import ExternalWrites
+from traincheck.schema.observations.gradients import ExternalWrites
 from traincheck.schema.torch_api import Families
 from traincheck.schema.values import TensorSummary, tensor_json
 

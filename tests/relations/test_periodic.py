@@ -8,7 +8,7 @@ from tests.builders import MLP, TraceBuilder
 from tests.golden import Golden, mentions
 from tests.learning import broken, claims, decide, learn, report_of, values_of
 from traincheck.schema.findings import Symptom
-from traincheck.schema.observations.auxiliary_models import (
+from traincheck.schema.observations.models import (
     AuxiliaryEval,
     AuxiliaryInitialNorms,
     AuxiliaryTraining,

@@ -21,7 +21,7 @@ from tests.rules.ranks.test_tc085_accumulated_gradients_rescaled import run as a
 from traincheck.relations.property.experiments import EXPERIMENTS
 from traincheck.relations.property.table import PROPERTIES
 from traincheck.schema.events import Event
-from traincheck.schema.observations.origins import FollowedValue
+from traincheck.schema.observations.loads import FollowedValue
 from traincheck.schema.probes.event import ProbeEvent
 
 Events = list[Event]

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from tests.builders import TraceBuilder
 from tests.rules.batches import trained_on
 from traincheck.schema.events import Event
-from traincheck.schema.observations.worker_rng import WorkerRng
+from traincheck.schema.observations.data import WorkerRng
 
 Drawn = dict[str, tuple[str, str]]  # generator -> states before and after the first batch
 

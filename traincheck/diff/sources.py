@@ -1,6 +1,6 @@
 """The user's source files of two runs: the lines that differ, those near a place first.
 
-A trace holds copies of the files that ran: `traincheck.schema.observations.sources`. Comments,
+A trace holds copies of the files that ran: `traincheck.schema.observations.processes`. Comments,
 blank lines and docstrings are no difference. Nothing is executed.
 """
 
@@ -20,7 +20,7 @@ import xxhash
 
 from traincheck.schema.events import MarkEvent
 from traincheck.schema.layout import SOURCES
-from traincheck.schema.observations.sources import Sources
+from traincheck.schema.observations.processes import Sources
 from traincheck.schema.reading import read_regular
 
 _COPY = compiled(r"[0-9a-f]{16}\.py")

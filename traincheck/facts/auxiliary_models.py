@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from traincheck.schema.events import Event
-from traincheck.schema.observations.auxiliary_models import (
+from traincheck.schema.observations.base import needs_of
+from traincheck.schema.observations.models import (
     AuxiliaryCall,
     AuxiliaryEval,
     AuxiliaryInitialNorms,
     AuxiliaryTraining,
 )
-from traincheck.schema.observations.base import needs_of
 from traincheck.schema.observations.reading import observed
 
 _CALLS = (AuxiliaryTraining, AuxiliaryEval, AuxiliaryInitialNorms)

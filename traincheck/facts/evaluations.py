@@ -12,7 +12,7 @@ from traincheck.facts.provider import Fact
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, CheckpointEvent, Event, OptimizerEvent
 from traincheck.schema.observations.base import needs_of
-from traincheck.schema.observations.eval_weights import EvalWeights
+from traincheck.schema.observations.models import EvalWeights
 from traincheck.schema.observations.reading import observed
 from traincheck.schema.torch_api import Families
 from traincheck.schema.trace_terms import EVAL_STAGE

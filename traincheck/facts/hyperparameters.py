@@ -16,7 +16,7 @@ from traincheck.schema.events import (
     StepEvent,
 )
 from traincheck.schema.observations.base import needs_of
-from traincheck.schema.observations.hyperparameters import LoadedHyperparameters, LoadedSetting
+from traincheck.schema.observations.loads import LoadedHyperparameters, LoadedSetting
 from traincheck.schema.observations.reading import observed
 from traincheck.schema.torch_api import Families
 from traincheck.schema.values import number

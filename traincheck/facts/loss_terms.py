@@ -9,8 +9,7 @@ from typing import TypeAlias
 
 from traincheck.facts.steps import is_judged
 from traincheck.schema.events import Event, StepEvent
-from traincheck.schema.observations.label_positions import LabelPositions, Positions
-from traincheck.schema.observations.loss_terms import ConstantTerm, LossTerms
+from traincheck.schema.observations.losses import ConstantTerm, LabelPositions, LossTerms, Positions
 from traincheck.schema.observations.reading import observed
 from traincheck.schema.places import short
 

@@ -8,7 +8,7 @@ from collections.abc import Set as AbstractSet
 from typing import Any
 
 from traincheck.schema.events import CallEvent
-from traincheck.schema.observations.model_structure import ModelStructure
+from traincheck.schema.observations.models import ModelStructure
 from traincheck.schema.torch_api import ATTENTION
 
 BATCH_NORM = "torch.nn.functional.batch_norm"

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from traincheck.facts.modal_modules import BATCH_NORM, ModalModules, is_dropping
 from traincheck.schema.claims import Needs, sampled
 from traincheck.schema.events import CallEvent, CheckpointEvent, Event
-from traincheck.schema.observations.model_structure import ModelStructure
+from traincheck.schema.observations.models import ModelStructure
 from traincheck.schema.observations.reading import observed
 from traincheck.schema.torch_api import MODAL
 

@@ -27,14 +27,13 @@ from traincheck.schema.events import (
     StateEvent,
     StepEvent,
 )
-from traincheck.schema.observations.auxiliary_models import AuxiliaryTraining
 from traincheck.schema.observations.base import Observation
 from traincheck.schema.observations.gradients import (
     ReplacedGradients,
     UnclearedGradients,
     WrittenGradients,
 )
-from traincheck.schema.observations.model_structure import ModelStructure
+from traincheck.schema.observations.models import AuxiliaryTraining, ModelStructure
 from traincheck.schema.observations.reading import observed
 from traincheck.schema.parameter_names import is_unowned
 from traincheck.schema.places import short

@@ -25,7 +25,7 @@ from traincheck.schema.events import (
     WarningEvent,
 )
 from traincheck.schema.marks import Marks
-from traincheck.schema.observations.loaded_averages import LoadedAverage
+from traincheck.schema.observations.loads import LoadedAverage
 from traincheck.schema.torch_api import Families
 from traincheck.schema.values import is_tensor
 

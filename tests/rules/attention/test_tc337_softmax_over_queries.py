@@ -18,7 +18,7 @@ from tests.golden import Golden, mentions
 from tests.rules.loss_runs import F, tensor
 from traincheck.schema.claims import Needs
 from traincheck.schema.findings import Verdict
-from traincheck.schema.observations.attention_softmax import AttentionSoftmax
+from traincheck.schema.observations.losses import AttentionSoftmax
 
 LENGTH, VOCABULARY = 16, 27
 SCORES = [8, 4, LENGTH, LENGTH]

@@ -13,7 +13,7 @@ from tests.checking import fires, net, quiet
 from tests.collect.recording import recording
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
-from traincheck.schema.observations.auxiliary_models import AuxiliaryEval
+from traincheck.schema.observations.models import AuxiliaryEval
 
 AVERAGES = (
     "torch.optim.swa_utils.AveragedModel", "timm.utils.model_ema.ModelEmaV3", "ema_pytorch.EMA",

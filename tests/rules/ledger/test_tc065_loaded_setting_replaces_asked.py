@@ -16,7 +16,7 @@ from tests.golden import mentions
 from tests.rules.ledger.programs import model, recorded, set_rate, train
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
-from traincheck.schema.observations.hyperparameters import LoadedHyperparameters, LoadedSetting
+from traincheck.schema.observations.loads import LoadedHyperparameters, LoadedSetting
 
 
 def loaded(

@@ -13,7 +13,7 @@ from tests.checking import fires, net, quiet
 from tests.golden import mentions
 from tests.rules.ledger.programs import model, recorded, set_rate, train
 from traincheck.schema.findings import Verdict
-from traincheck.schema.observations.hyperparameters import STATE_DICT, IneffectiveWrite
+from traincheck.schema.observations.loads import STATE_DICT, IneffectiveWrite
 
 WRITE = IneffectiveWrite("opt0", STATE_DICT, "lr", "0.1", "0.01", "0.1", "train.py:20")
 BROKEN = net().steps(2).mark(WRITE.text, **WRITE.data()).steps(2).build()

@@ -11,7 +11,7 @@ from tests.checking import fires, net, quiet
 from tests.golden import mentions
 from tests.rules.ledger.programs import model, recorded, train
 from traincheck.schema.findings import Verdict
-from traincheck.schema.observations.hyperparameters import (
+from traincheck.schema.observations.loads import (
     OLD_GROUP,
     IneffectiveWrite,
     LoadedHyperparameters,

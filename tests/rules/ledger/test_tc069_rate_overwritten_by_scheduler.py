@@ -14,7 +14,7 @@ from tests.checking import fires, net, quiet
 from tests.golden import mentions
 from tests.rules.ledger.programs import model, recorded, set_rate, train
 from traincheck.schema.findings import Verdict
-from traincheck.schema.observations.hyperparameters import OverwrittenRates
+from traincheck.schema.observations.loads import OverwrittenRates
 
 WRITE = OverwrittenRates(
     "opt0",

@@ -12,7 +12,7 @@ from tests.golden import mentions
 from tests.rules.ledger.metrics import epochs
 from tests.rules.ledger.programs import recorded
 from traincheck.schema.findings import Verdict
-from traincheck.schema.observations.metric_uses import MetricUse
+from traincheck.schema.observations.data import MetricUse
 
 ACCURACY = "torchmetrics.classification.accuracy.MulticlassAccuracy"
 USE = MetricUse("metric0", ACCURACY, 0, 10, 1, None, "train.py:40", "train.py:44")

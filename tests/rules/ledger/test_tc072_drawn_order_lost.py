@@ -16,7 +16,7 @@ from tests.checking import fires, net, quiet
 from tests.golden import mentions
 from tests.rules.ledger.programs import model, recorded
 from traincheck.schema.findings import Verdict
-from traincheck.schema.observations.data_reads import EpochOrder
+from traincheck.schema.observations.data import EpochOrder
 
 _SIZE = 32
 

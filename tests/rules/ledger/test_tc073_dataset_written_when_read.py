@@ -13,7 +13,7 @@ from tests.checking import fires, net, quiet
 from tests.golden import mentions
 from tests.rules.ledger.programs import model, recorded
 from traincheck.schema.findings import Verdict
-from traincheck.schema.observations.data_reads import DatasetReads
+from traincheck.schema.observations.data import DatasetReads
 
 READS = DatasetReads("__main__.Digits", 1, 128, 7, 64, 32, 32, "images")
 BROKEN = net().steps(2).mark(READS.text, **READS.data()).steps(2).build()

@@ -18,7 +18,7 @@ from tests.golden import Golden, mentions
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
-from traincheck.schema.observations.loss_broadcast import LossBroadcast
+from traincheck.schema.observations.losses import LossBroadcast
 
 tells_sizes = pytest.mark.skipif(
     not hasattr(torch._C._FunctionBase, "_input_metadata"),

@@ -16,7 +16,7 @@ from tests.checking import fires, net, quiet
 from tests.collect.recording import recording
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
-from traincheck.schema.observations.auxiliary_models import AuxiliaryInitialNorms
+from traincheck.schema.observations.models import AuxiliaryInitialNorms
 
 
 def evaluated(*weights: str, first: int = 1) -> list[Event]:

@@ -15,7 +15,7 @@ from tests.collect.recording import recording
 from tests.golden import mentions
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
-from traincheck.schema.observations.auxiliary_models import AuxiliaryEval, AuxiliaryTraining
+from traincheck.schema.observations.models import AuxiliaryEval, AuxiliaryTraining
 
 
 def evaluated(*texts: str) -> list[Event]:

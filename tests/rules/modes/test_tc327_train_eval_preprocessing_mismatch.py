@@ -17,7 +17,7 @@ from tests.golden import mentions
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
-from traincheck.schema.observations.model_inputs import ModelInputs
+from traincheck.schema.observations.models import ModelInputs
 
 Numbers = tuple[float, float, float, float]  # min, max, mean, std
 IMAGE, TABLE = (16, 3, 32, 32), (64, 10)

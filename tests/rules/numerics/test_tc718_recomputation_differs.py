@@ -21,8 +21,8 @@ from traincheck.collect.observers.recomputation import RecomputationObserver
 from traincheck.schema.claims import Needs, Schedule
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
+from traincheck.schema.observations.gradients import DifferingSegment, Recomputation
 from traincheck.schema.observations.reading import observed
-from traincheck.schema.observations.recomputation import DifferingSegment, Recomputation
 
 Tensor = torch.Tensor
 Forward = Callable[["Block", Tensor], Tensor]

@@ -16,7 +16,7 @@ from tests.golden import Golden
 from tests.rules.origins.programs import recorded, small
 from traincheck.schema.events import Event, MarkEvent
 from traincheck.schema.findings import Verdict
-from traincheck.schema.observations.origins import AverageDecay
+from traincheck.schema.observations.loads import AverageDecay
 from traincheck.schema.observations.reading import observed
 
 

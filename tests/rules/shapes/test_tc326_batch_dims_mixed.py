@@ -14,7 +14,7 @@ from tests.collect.recording import recording
 from tests.golden import Golden, mentions
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
-from traincheck.schema.observations.model_structure import ModelStructure
+from traincheck.schema.observations.models import ModelStructure
 
 GRU, ATTENTION = (
     "torch.nn.modules.rnn.GRU.forward",

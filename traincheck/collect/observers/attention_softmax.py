@@ -19,7 +19,7 @@ from traincheck.collect.tensors.autograd_graph import IS_TOLD, Input, Sizes, inp
 from traincheck.collect.trace_writer.emitter import Emitter
 from traincheck.collect.trace_writer.marks import write
 from traincheck.schema.claims import Schedule
-from traincheck.schema.observations.attention_softmax import AttentionSoftmax, AttentionWeights
+from traincheck.schema.observations.losses import AttentionSoftmax, AttentionWeights
 
 if TYPE_CHECKING:
     from traincheck.collect.context import Recorder

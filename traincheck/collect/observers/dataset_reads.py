@@ -25,7 +25,7 @@ from traincheck.collect.tensors.reading import PLAIN_TYPES, modes, own, unseen
 from traincheck.collect.tensors.summarize import dotted
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
 from traincheck.collect.trace_writer.marks import write
-from traincheck.schema.observations.data_reads import DatasetReads
+from traincheck.schema.observations.data import DatasetReads
 
 if TYPE_CHECKING:
     from traincheck.collect.context import Recorder

@@ -13,7 +13,7 @@ from traincheck.collect.observers.worker_rng import states
 from traincheck.collect.tensors.reading import unseen
 from traincheck.collect.trace_writer.emitter import hidden
 from traincheck.collect.trace_writer.marks import write
-from traincheck.schema.observations.data_reads import EpochOrder
+from traincheck.schema.observations.data import EpochOrder
 
 if TYPE_CHECKING:
     from traincheck.collect.context import Recorder

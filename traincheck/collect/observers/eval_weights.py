@@ -15,7 +15,7 @@ from traincheck.collect.tensors.fingerprint import fingerprint, is_at_hand
 from traincheck.collect.tensors.reading import detached, modes
 from traincheck.collect.trace_writer.emitter import Emitter
 from traincheck.collect.trace_writer.marks import write
-from traincheck.schema.observations.eval_weights import EvalWeights, EvalWrites
+from traincheck.schema.observations.models import EvalWeights, EvalWrites
 
 if TYPE_CHECKING:
     from traincheck.collect.context import Recorder

@@ -15,7 +15,7 @@ from traincheck.collect.tensors.fingerprint import fingerprint, is_at_hand
 from traincheck.collect.tensors.reading import groups_of
 from traincheck.collect.trace_writer.emitter import Emitter
 from traincheck.collect.trace_writer.marks import write
-from traincheck.schema.observations.external_writes import ExternalWrites
+from traincheck.schema.observations.gradients import ExternalWrites
 
 if TYPE_CHECKING:
     from traincheck.collect.context import Recorder

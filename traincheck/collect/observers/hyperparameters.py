@@ -24,7 +24,7 @@ from traincheck.collect.trace_writer.marks import write
 from traincheck.collect.tracking.wrapped_optimizers import owner_of
 from traincheck.handlers import give_back
 from traincheck.schema.claims import Schedule
-from traincheck.schema.observations.hyperparameters import (
+from traincheck.schema.observations.loads import (
     ATTRIBUTE,
     DEFAULTS,
     OLD_GROUP,

@@ -14,7 +14,7 @@ from traincheck.collect.tensors.device_fingerprint import host
 from traincheck.collect.tensors.node_hooks import before_node
 from traincheck.collect.tensors.readable import is_countable
 from traincheck.collect.tensors.reading import is_a, items_of, sequence_of, unseen
-from traincheck.schema.observations.label_positions import LabelPositions, Positions
+from traincheck.schema.observations.losses import LabelPositions, Positions
 
 _MOST_NODES = 256
 _MOST_FOUND = 4  # of a root

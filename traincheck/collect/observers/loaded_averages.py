@@ -23,7 +23,7 @@ from traincheck.collect.tensors.reading import (
 )
 from traincheck.collect.trace_writer.emitter import Emitter
 from traincheck.collect.trace_writer.marks import write
-from traincheck.schema.observations.loaded_averages import LoadedAverage
+from traincheck.schema.observations.loads import LoadedAverage
 
 if TYPE_CHECKING:
     from traincheck.collect.context import Recorder

@@ -19,7 +19,7 @@ from traincheck.collect.tensors.autograd_graph import IS_TOLD, Input, inputs, ki
 from traincheck.collect.trace_writer.emitter import Emitter
 from traincheck.collect.trace_writer.marks import write
 from traincheck.schema.claims import Schedule
-from traincheck.schema.observations.loss_broadcast import Broadcast, LossBroadcast, Source
+from traincheck.schema.observations.losses import Broadcast, LossBroadcast, Source
 
 if TYPE_CHECKING:
     from traincheck.collect.context import Recorder

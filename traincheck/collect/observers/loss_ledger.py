@@ -19,7 +19,7 @@ from traincheck.collect.tensors.loss_graph import Key, ScalarGraph, below, eleme
 from traincheck.collect.tensors.node_hooks import before_node
 from traincheck.collect.tensors.reading import unseen
 from traincheck.handlers import give_back
-from traincheck.schema.observations.loss_terms import (
+from traincheck.schema.observations.losses import (
     ConstantTerm,
     LossSum,
     LossSums,

@@ -27,8 +27,7 @@ from traincheck.collect.trace_writer.compile_state import is_traced, state
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
 from traincheck.collect.trace_writer.marks import write
 from traincheck.schema.claims import Schedule
-from traincheck.schema.observations.label_positions import LabelPositions
-from traincheck.schema.observations.loss_terms import LossSums, LossTerms
+from traincheck.schema.observations.losses import LabelPositions, LossSums, LossTerms
 
 if TYPE_CHECKING:
     from traincheck.collect.context import Recorder

@@ -15,7 +15,7 @@ from traincheck.collect.observers.base import Hook, Observer
 from traincheck.collect.steps.use_schedule import UseSchedule
 from traincheck.collect.templates import MARK
 from traincheck.collect.trace_writer.emitter import Emitter
-from traincheck.schema.observations.model_inputs import ModelInputs
+from traincheck.schema.observations.models import ModelInputs
 
 if TYPE_CHECKING:
     from traincheck.collect.context import Recorder

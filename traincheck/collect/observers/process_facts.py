@@ -24,7 +24,7 @@ from traincheck.collect.observers.base import Hook, Observer, Patcher
 from traincheck.collect.trace_writer.emitter import Emitter
 from traincheck.collect.trace_writer.marks import write
 from traincheck.handlers import give_back
-from traincheck.schema.observations.process_facts import ProcessFacts
+from traincheck.schema.observations.processes import ProcessFacts
 
 if TYPE_CHECKING:
     from traincheck.collect.context import Recorder

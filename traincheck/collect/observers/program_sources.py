@@ -25,7 +25,7 @@ from traincheck.collect.trace_writer.event_file import LowSpaceError, reserved
 from traincheck.collect.trace_writer.marks import write
 from traincheck.handlers import give_back
 from traincheck.schema.layout import SOURCES
-from traincheck.schema.observations.sources import Sources
+from traincheck.schema.observations.processes import Sources
 from traincheck.schema.reading import read_regular
 
 MOST_FILES = 200

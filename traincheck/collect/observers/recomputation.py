@@ -25,7 +25,7 @@ from traincheck.collect.trace_writer.compile_state import is_traced
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
 from traincheck.collect.trace_writer.marks import write
 from traincheck.schema.claims import Schedule
-from traincheck.schema.observations.recomputation import DifferingSegment, Recomputation
+from traincheck.schema.observations.gradients import DifferingSegment, Recomputation
 
 if TYPE_CHECKING:
     from traincheck.collect.context import Recorder

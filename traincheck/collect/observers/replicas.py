@@ -23,7 +23,7 @@ from traincheck.collect.tensors.sketch import Sketcher
 from traincheck.collect.trace_writer.emitter import Emitter
 from traincheck.collect.trace_writer.marks import write
 from traincheck.schema.claims import Schedule
-from traincheck.schema.observations.replicas import (
+from traincheck.schema.observations.processes import (
     Layout,
     LocalValues,
     ParameterPlacement,

@@ -23,7 +23,7 @@ from traincheck.collect.tensors.fingerprint import byte_view
 from traincheck.collect.tensors.reading import is_a, own, unseen
 from traincheck.collect.trace_writer.emitter import hidden
 from traincheck.collect.trace_writer.marks import write
-from traincheck.schema.observations.worker_rng import WorkerRng
+from traincheck.schema.observations.data import WorkerRng
 
 _MAX_DEPTH = 3  # of attributes below the dataset: dataset.dataset.transform.rng
 _MAX_ITEMS = 32  # of one object or sequence

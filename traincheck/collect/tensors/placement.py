@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from traincheck.schema.observations.replicas import Layout
+from traincheck.schema.observations.processes import Layout
 
 
 def local_of(tensor: Any) -> torch.Tensor | None:

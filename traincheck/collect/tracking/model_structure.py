@@ -15,7 +15,7 @@ from traincheck.collect.tensors.readable import is_countable
 from traincheck.collect.tensors.reading import as_plain, is_a, is_lazy, own
 from traincheck.collect.tensors.summarize import dotted
 from traincheck.collect.tracking.naming import class_of, is_readable, table, walk
-from traincheck.schema.observations.model_structure import ModelStructure
+from traincheck.schema.observations.models import ModelStructure
 
 # Plain attributes of modules that are settings.
 _SETTINGS = (

@@ -6,7 +6,7 @@ from typing import Any
 
 from traincheck.diff.evidence import Evidence, Side
 from traincheck.schema.events import BatchEvent
-from traincheck.schema.observations.worker_rng import WorkerRng
+from traincheck.schema.observations.data import WorkerRng
 
 _RESTORE = (
     "Save torch.get_rng_state() in the checkpoint and set it before the loop, or give the loader a "

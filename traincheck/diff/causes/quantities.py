@@ -18,7 +18,7 @@ from traincheck.diff.items import Item
 from traincheck.diff.phases import Phase
 from traincheck.diff.records import CallRecord
 from traincheck.schema.events import BatchEvent, CheckpointEvent, CollectiveEvent
-from traincheck.schema.observations.process_facts import ProcessFacts
+from traincheck.schema.observations.processes import ProcessFacts
 from traincheck.schema.torch_api import Families
 
 _CLIPS = (Families.CLIP_NORM, Families.CLIP_VALUE)

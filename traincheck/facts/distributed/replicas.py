@@ -17,14 +17,14 @@ from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, MarkEvent, OptimizerEvent, StepEvent
 from traincheck.schema.marks import Marks
 from traincheck.schema.observations.base import needs_of
-from traincheck.schema.observations.reading import observed
-from traincheck.schema.observations.replicas import (
+from traincheck.schema.observations.processes import (
     Layout,
     LocalValues,
     ParameterPlacement,
     ReductionGroup,
     ReplicaValues,
 )
+from traincheck.schema.observations.reading import observed
 from traincheck.schema.torch_api import DDP_HOOK, Families
 
 REPLICA_VALUES = needs_of(ParameterPlacement, ReplicaValues) | Needs(

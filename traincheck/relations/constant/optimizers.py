@@ -14,7 +14,7 @@ from traincheck.schema.events import (
     StepEvent,
 )
 from traincheck.schema.findings import Subject
-from traincheck.schema.observations.external_writes import ExternalWrites
+from traincheck.schema.observations.gradients import ExternalWrites
 from traincheck.schema.observations.reading import observed
 from traincheck.schema.parameter_names import is_unowned
 from traincheck.schema.torch_api import Families

@@ -41,7 +41,7 @@ from traincheck.relations.phrasing import in_program
 from traincheck.schema.claims import Hypothesis, Needs, sampled, within_modules
 from traincheck.schema.events import CallEvent, Event, StepEvent
 from traincheck.schema.findings import CheckInfo, Example
-from traincheck.schema.observations.external_writes import ExternalWrites
+from traincheck.schema.observations.gradients import ExternalWrites
 from traincheck.schema.torch_api import TARGETED, Families
 
 _UNPADDED = 3  # steps: so many batches may have no padding, or lack parts of another loader

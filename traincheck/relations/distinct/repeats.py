@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from traincheck.facts.resumptions import Resumed, Resumptions
 from traincheck.schema.events import BatchEvent, CallEvent, Event, RngEvent, StepEvent
+from traincheck.schema.observations.data import WorkerRng
 from traincheck.schema.observations.reading import observed
-from traincheck.schema.observations.worker_rng import WorkerRng
 from traincheck.schema.torch_api import Families
 from traincheck.schema.values import tensors_in
 from traincheck.schema.words import counted

@@ -14,8 +14,7 @@ from traincheck.relations.phrasing import in_program
 from traincheck.schema.claims import Hypothesis, Needs
 from traincheck.schema.events import Event
 from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom, Topic
-from traincheck.schema.observations.label_positions import LabelPositions, Positions
-from traincheck.schema.observations.loss_terms import LossTerms
+from traincheck.schema.observations.losses import LabelPositions, LossTerms, Positions
 from traincheck.schema.torch_api import Families
 from traincheck.schema.words import joined, listed
 

@@ -9,8 +9,7 @@ from traincheck.relations.property.base import MANY, EventReader, Property, Read
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Subject, Symptom
 from traincheck.schema.observations.base import needs_of
-from traincheck.schema.observations.data_reads import DatasetReads
-from traincheck.schema.observations.metric_uses import MetricUse
+from traincheck.schema.observations.data import DatasetReads, MetricUse
 from traincheck.schema.observations.reading import observed
 
 _SAME, _CHANGED = "same", "changed"

@@ -11,10 +11,9 @@ from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, StepEvent
 from traincheck.schema.findings import Subject, Symptom
 from traincheck.schema.observations.base import needs_of
-from traincheck.schema.observations.gradients import ReplacedGradients
-from traincheck.schema.observations.loss_terms import LossSums
+from traincheck.schema.observations.gradients import Recomputation, ReplacedGradients
+from traincheck.schema.observations.losses import LossSums
 from traincheck.schema.observations.reading import observed
-from traincheck.schema.observations.recomputation import Recomputation
 from traincheck.schema.torch_api import Families
 from traincheck.schema.words import joined
 

@@ -10,8 +10,7 @@ from traincheck.relations.property.base import MANY, EventReader, Property, Read
 from traincheck.schema.events import CheckpointEvent, Event
 from traincheck.schema.findings import Subject, Symptom
 from traincheck.schema.observations.base import needs_of
-from traincheck.schema.observations.loaded_generators import LoadedGenerators
-from traincheck.schema.observations.origins import EmbeddingRows, LoadFollowed
+from traincheck.schema.observations.loads import EmbeddingRows, LoadedGenerators, LoadFollowed
 from traincheck.schema.observations.reading import observed
 
 _NEAR = 0.5  # of the distance that the load moved

@@ -12,7 +12,7 @@ from traincheck.schema.events import (
     StepEvent,
 )
 from traincheck.schema.observations.base import Observation
-from traincheck.schema.observations.eval_weights import EvalWeights, EvalWrites
+from traincheck.schema.observations.models import EvalWeights, EvalWrites
 from traincheck.schema.observations.reading import observed
 
 _MOST_NAMES = 8  # parameters of one evaluation that count as examples

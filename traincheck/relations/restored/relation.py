@@ -29,7 +29,7 @@ from traincheck.relations.restored.messages import WORDS, negative, parts_of, te
 from traincheck.schema.claims import Hypothesis, Needs
 from traincheck.schema.events import Event
 from traincheck.schema.findings import CheckInfo, Example
-from traincheck.schema.observations.eval_weights import EvalWeights
+from traincheck.schema.observations.models import EvalWeights
 from traincheck.schema.torch_api import Families
 
 _SAID = (ALSO, BACK, COPIES, COUNTS, EVALUATED, FILE, LEFT, LOADS, PART, TRAINED)

@@ -12,7 +12,7 @@ from traincheck.schema.events import (
     OptimizerEvent,
     StateEvent,
 )
-from traincheck.schema.observations.model_structure import ModelStructure
+from traincheck.schema.observations.models import ModelStructure
 from traincheck.schema.observations.reading import observed
 from traincheck.schema.parameter_names import is_unowned
 from traincheck.schema.torch_api import Families

@@ -9,8 +9,8 @@ from traincheck.rules.shared.causality import softmax_dim
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
-from traincheck.schema.observations.attention_softmax import AttentionSoftmax, AttentionWeights
 from traincheck.schema.observations.base import needs_of
+from traincheck.schema.observations.losses import AttentionSoftmax, AttentionWeights
 from traincheck.schema.observations.reading import observed
 from traincheck.schema.torch_api import SOFTMAXES
 from traincheck.schema.values import tensor_summary

@@ -12,7 +12,7 @@ from traincheck.rules.base.rule import BuiltInRule
 from traincheck.schema.events import Event, MarkEvent
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 from traincheck.schema.observations.base import needs_of
-from traincheck.schema.observations.model_structure import ModelStructure
+from traincheck.schema.observations.models import ModelStructure
 from traincheck.schema.observations.reading import observed
 from traincheck.schema.words import joined
 

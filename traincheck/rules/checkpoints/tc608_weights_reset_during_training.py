@@ -15,7 +15,7 @@ from traincheck.schema.events import (
 )
 from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.observations.base import needs_of
-from traincheck.schema.observations.eval_weights import EvalWeights
+from traincheck.schema.observations.models import EvalWeights
 from traincheck.schema.observations.reading import observed
 from traincheck.schema.torch_api import Families
 

@@ -10,7 +10,7 @@ from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, CheckpointEvent, Event, RngEvent, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.observations.base import needs_of
-from traincheck.schema.observations.loaded_generators import LoadedGenerator, LoadedGenerators
+from traincheck.schema.observations.loads import LoadedGenerator, LoadedGenerators
 from traincheck.schema.observations.reading import observed
 from traincheck.schema.places import short
 from traincheck.schema.torch_api import Families

@@ -10,7 +10,7 @@ from traincheck.schema.claims import Needs
 from traincheck.schema.events import CheckpointEvent, Event, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.observations.base import needs_of
-from traincheck.schema.observations.loaded_averages import LoadedAverage
+from traincheck.schema.observations.loads import LoadedAverage
 from traincheck.schema.observations.reading import observed
 
 _UPDATES = 3  # one that copies, and two that do not

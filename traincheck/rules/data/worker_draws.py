@@ -8,8 +8,8 @@ from typing import NamedTuple
 from traincheck.rules.shared.loaders import BATCHES, Loader, TrainingLoaders
 from traincheck.schema.events import BatchEvent, Event, StepEvent
 from traincheck.schema.observations.base import needs_of
+from traincheck.schema.observations.data import WorkerRng
 from traincheck.schema.observations.reading import observed
-from traincheck.schema.observations.worker_rng import WorkerRng
 
 WORKERS = BATCHES | needs_of(WorkerRng)
 _MAX_EPOCHS = 64

@@ -8,7 +8,7 @@ from traincheck.facts.hyperparameters import Course, Load
 from traincheck.rules.ledger.in_force_rule import InForceRule, line, subject
 from traincheck.schema.events import OptimizerEvent
 from traincheck.schema.findings import Symptom, Violation
-from traincheck.schema.observations.hyperparameters import LoadedSetting
+from traincheck.schema.observations.loads import LoadedSetting
 
 _UPDATES = 3  # with the loaded value
 _BASE = "initial_lr"

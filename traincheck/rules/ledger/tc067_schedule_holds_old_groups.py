@@ -8,7 +8,7 @@ from traincheck.rules.ledger.in_force_rule import InForceRule, line, subject
 from traincheck.schema.events import Event, MarkEvent
 from traincheck.schema.findings import Symptom, Violation
 from traincheck.schema.observations.base import needs_of
-from traincheck.schema.observations.hyperparameters import OLD_GROUP, IneffectiveWrite
+from traincheck.schema.observations.loads import OLD_GROUP, IneffectiveWrite
 from traincheck.schema.observations.reading import observed
 
 _UPDATES = 2

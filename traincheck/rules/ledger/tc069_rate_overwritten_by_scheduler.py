@@ -10,7 +10,7 @@ from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event
 from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.observations.base import needs_of
-from traincheck.schema.observations.hyperparameters import OverwrittenRates
+from traincheck.schema.observations.loads import OverwrittenRates
 from traincheck.schema.observations.reading import observed
 from traincheck.schema.torch_api import Families
 

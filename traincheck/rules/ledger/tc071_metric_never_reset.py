@@ -9,7 +9,7 @@ from traincheck.rules.ledger.in_force_rule import line
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.observations.base import needs_of
-from traincheck.schema.observations.metric_uses import MetricUse
+from traincheck.schema.observations.data import MetricUse
 from traincheck.schema.observations.reading import observed
 
 _OF_ALL = ("SumMetric", "MaxMetric", "MinMetric", "Running", "RunningMean", "RunningSum")

@@ -11,7 +11,7 @@ from traincheck.rules.shared.loaders import BATCHES, DATA_LOADER, TrainingLoader
 from traincheck.schema.events import BatchEvent, Event, OptimizerEvent, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.observations.base import needs_of
-from traincheck.schema.observations.data_reads import EpochOrder
+from traincheck.schema.observations.data import EpochOrder
 from traincheck.schema.observations.reading import observed
 
 _MOST = 4096  # compared indices of an epoch

@@ -8,7 +8,7 @@ from traincheck.rules.base.event_rule import EventRule
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.observations.base import needs_of
-from traincheck.schema.observations.data_reads import DatasetReads
+from traincheck.schema.observations.data import DatasetReads
 from traincheck.schema.observations.reading import observed
 
 _LEAST = 2  # samples

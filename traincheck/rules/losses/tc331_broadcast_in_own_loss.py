@@ -12,7 +12,7 @@ from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, CallEvent, Event, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.observations.base import needs_of
-from traincheck.schema.observations.loss_broadcast import LossBroadcast, Source
+from traincheck.schema.observations.losses import LossBroadcast, Source
 from traincheck.schema.observations.reading import observed
 from traincheck.schema.torch_api import Families
 from traincheck.schema.values import tensors_in

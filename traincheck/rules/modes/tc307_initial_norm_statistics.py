@@ -8,7 +8,7 @@ from traincheck.facts.auxiliary_models import AUXILIARY, AuxiliaryModels
 from traincheck.rules.base.event_rule import EventRule
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Subject, Symptom, Violation
-from traincheck.schema.observations.auxiliary_models import AuxiliaryInitialNorms
+from traincheck.schema.observations.models import AuxiliaryInitialNorms
 from traincheck.schema.observations.reading import observed
 
 

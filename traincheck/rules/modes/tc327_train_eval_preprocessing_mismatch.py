@@ -13,7 +13,7 @@ from traincheck.rules.shared.batches import is_image
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Subject, Symptom, Topic, Violation
 from traincheck.schema.observations.base import needs_of
-from traincheck.schema.observations.model_inputs import ModelInputs
+from traincheck.schema.observations.models import ModelInputs
 from traincheck.schema.observations.reading import observed
 from traincheck.schema.values import TensorSummary, tensor_summary
 

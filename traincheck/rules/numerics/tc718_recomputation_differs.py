@@ -8,8 +8,8 @@ from traincheck.rules.base.event_rule import EventRule
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.observations.base import needs_of
+from traincheck.schema.observations.gradients import DifferingSegment, Recomputation
 from traincheck.schema.observations.reading import observed
-from traincheck.schema.observations.recomputation import DifferingSegment, Recomputation
 from traincheck.schema.places import short
 
 _STEPS = 2  # steps in which a segment differs

@@ -10,7 +10,7 @@ from traincheck.schema.claims import MIN_MATCHED_ELEMENTS, Needs
 from traincheck.schema.events import Event, StateEvent, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.observations.base import needs_of
-from traincheck.schema.observations.model_structure import ModelStructure
+from traincheck.schema.observations.models import ModelStructure
 
 _TABLE = 2  # dims of a weight
 _UPDATES = 2  # steps with an update in which they differ

@@ -6,7 +6,7 @@ from traincheck.rules.base.event_rule import EventRule
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.observations.base import needs_of
-from traincheck.schema.observations.origins import AverageDecay
+from traincheck.schema.observations.loads import AverageDecay
 from traincheck.schema.observations.reading import observed
 from traincheck.schema.parameter_names import AVERAGE_CLASS
 

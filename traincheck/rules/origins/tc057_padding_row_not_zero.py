@@ -6,7 +6,7 @@ from traincheck.rules.base.event_rule import EventRule
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.observations.base import needs_of
-from traincheck.schema.observations.origins import EmbeddingRows
+from traincheck.schema.observations.loads import EmbeddingRows
 from traincheck.schema.observations.reading import observed
 
 _LEAST = 0.02  # of the usual norm of a row

@@ -7,7 +7,7 @@ from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event
 from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.observations.base import needs_of
-from traincheck.schema.observations.origins import PartNotLoaded
+from traincheck.schema.observations.loads import PartNotLoaded
 from traincheck.schema.observations.reading import observed
 from traincheck.schema.places import short
 from traincheck.schema.torch_api import Families

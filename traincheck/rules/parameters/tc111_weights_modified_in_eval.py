@@ -6,7 +6,7 @@ from traincheck.rules.base.event_rule import EventRule
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.observations.base import needs_of
-from traincheck.schema.observations.eval_weights import EvalWeights, EvalWrites
+from traincheck.schema.observations.models import EvalWeights, EvalWrites
 from traincheck.schema.observations.reading import observed
 
 

@@ -8,7 +8,7 @@ from traincheck.schema.claims import Needs
 from traincheck.schema.events import CheckpointEvent, Event
 from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.observations.base import needs_of
-from traincheck.schema.observations.external_writes import ExternalWrites
+from traincheck.schema.observations.gradients import ExternalWrites
 from traincheck.schema.observations.reading import observed
 from traincheck.schema.parameter_names import is_unowned
 from traincheck.schema.torch_api import Families

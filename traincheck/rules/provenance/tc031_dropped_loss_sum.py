@@ -10,7 +10,7 @@ from traincheck.rules.base.event_rule import EventRule
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.observations.base import needs_of
-from traincheck.schema.observations.loss_terms import LossSum, LossSums, LossTerms
+from traincheck.schema.observations.losses import LossSum, LossSums, LossTerms
 from traincheck.schema.observations.reading import observed
 from traincheck.schema.places import short
 from traincheck.schema.torch_api import Families

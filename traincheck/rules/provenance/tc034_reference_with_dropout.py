@@ -13,7 +13,7 @@ from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.observations.base import needs_of
-from traincheck.schema.observations.label_positions import LabelPositions
+from traincheck.schema.observations.losses import LabelPositions
 from traincheck.schema.observations.reading import observed
 from traincheck.schema.values import tensors_in
 from traincheck.schema.words import joined

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from traincheck.schema.claims import BATCH_CONTENT, Needs
-from traincheck.schema.observations.process_facts import ProcessFacts
+from traincheck.schema.observations.processes import ProcessFacts
 from traincheck.schema.torch_api import DDP_INIT, Families, losses
 
 DIFF = "diff"

@@ -1,4 +1,4 @@
-"""Gradients that something other than a backward pass left, wrote or replaced."""
+"""Gradients and weights that something else than backward() and an optimizer has written."""
 
 from __future__ import annotations
 
@@ -58,3 +58,59 @@ class ReplacedGradients(Observation):
     instrument: ClassVar[str] = "optimizers"
 
     owner: str
+
+
+@dataclass(frozen=True, slots=True)
+class DifferingSegment:
+    """A checkpointed segment whose second pass gives other values.
+
+    Attributes:
+        function: that was checkpointed.
+        where: ``file:line`` that called ``checkpoint``.
+        reentrant: the mode.
+        preserves_rng: whether random states are restored for the second pass.
+        share: of the compared elements that differ, at most, in (0, 1].
+    """
+
+    function: str
+    where: str | None
+    reentrant: bool
+    preserves_rng: bool
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Recomputation(Observation):
+    """Segments of `torch.utils.checkpoint` were recomputed in a step, and compared.
+
+    Attributes:
+        segments: how many were compared.
+        differing: the first whose values differ, each with its `function`, `where` it is
+            checkpointed, `reentrant`, `preserves_rng`, and the `share` of elements that differ.
+    """
+
+    text: ClassVar[str] = "recomputed"
+    need: ClassVar[str] = "segment@recomputation"
+    instrument: ClassVar[str] = "autograd"
+
+    segments: int
+    differing: tuple[DifferingSegment, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ExternalWrites(Observation):
+    """An optimizer steps, and its parameters are compared with those that its last step left.
+
+    Attributes:
+        owner: id of the optimizer.
+        names: the first of those that differ.
+        parameters: how many differ.
+    """
+
+    text: ClassVar[str] = "parameters between steps"
+    need: ClassVar[str] = "parameter@between"
+    instrument: ClassVar[str] = "optimizers"
+
+    owner: str
+    names: tuple[str, ...]
+    parameters: int = 0

@@ -3,46 +3,49 @@
 from __future__ import annotations
 
 from traincheck.schema.marks import MARKS
-from traincheck.schema.observations.attention_softmax import AttentionSoftmax
-from traincheck.schema.observations.auxiliary_models import (
-    AuxiliaryEval,
-    AuxiliaryInitialNorms,
-    AuxiliaryTraining,
-)
 from traincheck.schema.observations.base import Observation
-from traincheck.schema.observations.data_reads import DatasetReads, EpochOrder
-from traincheck.schema.observations.eval_weights import EvalWeights, EvalWrites
-from traincheck.schema.observations.external_writes import ExternalWrites
+from traincheck.schema.observations.data import DatasetReads, EpochOrder, MetricUse, WorkerRng
 from traincheck.schema.observations.gradients import (
+    ExternalWrites,
+    Recomputation,
     ReplacedGradients,
     UnclearedGradients,
     WrittenGradients,
 )
-from traincheck.schema.observations.hyperparameters import (
-    IneffectiveWrite,
-    LoadedHyperparameters,
-    OverwrittenRates,
-)
-from traincheck.schema.observations.label_positions import LabelPositions
-from traincheck.schema.observations.loaded_averages import LoadedAverage
-from traincheck.schema.observations.loaded_generators import LoadedGenerators
-from traincheck.schema.observations.loss_broadcast import LossBroadcast
-from traincheck.schema.observations.loss_terms import LossSums, LossTerms
-from traincheck.schema.observations.metric_uses import MetricUse
-from traincheck.schema.observations.model_inputs import ModelInputs
-from traincheck.schema.observations.model_structure import ModelStructure
-from traincheck.schema.observations.origins import (
+from traincheck.schema.observations.loads import (
     AverageDecay,
     EmbeddingRows,
+    IneffectiveWrite,
+    LoadedAverage,
+    LoadedGenerators,
+    LoadedHyperparameters,
     LoadFollowed,
     OptimizerValues,
+    OverwrittenRates,
     PartNotLoaded,
 )
-from traincheck.schema.observations.process_facts import ProcessFacts
-from traincheck.schema.observations.recomputation import Recomputation
-from traincheck.schema.observations.replicas import ParameterPlacement, ReplicaValues
-from traincheck.schema.observations.sources import Sources
-from traincheck.schema.observations.worker_rng import WorkerRng
+from traincheck.schema.observations.losses import (
+    AttentionSoftmax,
+    LabelPositions,
+    LossBroadcast,
+    LossSums,
+    LossTerms,
+)
+from traincheck.schema.observations.models import (
+    AuxiliaryEval,
+    AuxiliaryInitialNorms,
+    AuxiliaryTraining,
+    EvalWeights,
+    EvalWrites,
+    ModelInputs,
+    ModelStructure,
+)
+from traincheck.schema.observations.processes import (
+    ParameterPlacement,
+    ProcessFacts,
+    ReplicaValues,
+    Sources,
+)
 
 OBSERVATIONS: tuple[type[Observation], ...] = (
     ModelStructure,

@@ -18,7 +18,7 @@ from traincheck.collect.tensors.reading import is_lazy, tensors_in
 from traincheck.collect.tensors.summarize import dotted
 from traincheck.collect.trace_writer.emitter import Emitter
 from traincheck.collect.trace_writer.marks import write
-from traincheck.schema.observations.origins import AverageDecay
+from traincheck.schema.observations.loads import AverageDecay
 from traincheck.schema.parameter_names import AVERAGE_CLASS
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from traincheck.collect.trace_writer.emitter import Emitter, hidden
 from traincheck.collect.trace_writer.marks import write
 from traincheck.collect.tracking.naming import ByObject
 from traincheck.schema.claims import Schedule
-from traincheck.schema.observations.origins import EmbeddingRows
+from traincheck.schema.observations.loads import EmbeddingRows
 
 if TYPE_CHECKING:
     from traincheck.collect.context import Recorder

@@ -19,7 +19,7 @@ from traincheck.collect.trace_writer.call_site import where
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
 from traincheck.collect.trace_writer.marks import write
 from traincheck.collect.tracking.naming import ByObject
-from traincheck.schema.observations.origins import FollowedValue, LoadFollowed
+from traincheck.schema.observations.loads import FollowedValue, LoadFollowed
 
 if TYPE_CHECKING:
     from traincheck.collect.context import Recorder

@@ -31,7 +31,7 @@ from traincheck.collect.tensors.reading import unseen
 from traincheck.collect.trace_writer.call_site import where
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
 from traincheck.collect.trace_writer.marks import write
-from traincheck.schema.observations.loaded_generators import LoadedGenerator, LoadedGenerators
+from traincheck.schema.observations.loads import LoadedGenerator, LoadedGenerators
 
 if TYPE_CHECKING:
     from traincheck.collect.context import Recorder

@@ -16,7 +16,7 @@ from traincheck.collect.trace_writer.call_site import where
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
 from traincheck.collect.trace_writer.marks import write
 from traincheck.collect.tracking.naming import ByObject
-from traincheck.schema.observations.origins import PartNotLoaded
+from traincheck.schema.observations.loads import PartNotLoaded
 
 if TYPE_CHECKING:
     from traincheck.collect.context import Recorder

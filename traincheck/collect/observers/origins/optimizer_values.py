@@ -17,7 +17,7 @@ from traincheck.collect.trace_writer.emitter import Emitter, hidden
 from traincheck.collect.trace_writer.marks import write
 from traincheck.collect.tracking.naming import ByObject
 from traincheck.collect.tracking.wrapped_optimizers import owner_of
-from traincheck.schema.observations.origins import OptimizerValues
+from traincheck.schema.observations.loads import OptimizerValues
 
 if TYPE_CHECKING:
     from traincheck.collect.context import Recorder

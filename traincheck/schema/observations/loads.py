@@ -1,4 +1,4 @@
-"""Origins of values: loads and their first updates, state of optimizers, rows of embeddings."""
+"""Loads, and the first updates after them: what is restored, replaced or left out."""
 
 from __future__ import annotations
 
@@ -159,3 +159,164 @@ class PartNotLoaded(Observation):
     loaded: int
     names: tuple[str, ...]
     parameters: int
+
+
+STATE_DICT = "state_dict"
+OLD_GROUP = "old group"
+DEFAULTS = "defaults"
+ATTRIBUTE = "attribute"
+OTHER_KEY = "other key"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedSetting:
+    """A hyper-parameter of a group that a load changed.
+
+    Attributes:
+        group: index of the group.
+        name: such as `lr`; `initial_lr` is the rate that a schedule starts from.
+        before: the value right before the load; of `initial_lr` without a scheduler, that of `lr`.
+        loaded: the value right after it.
+        later: the value after the next update.
+        is_default: whether `before` is the default of the class, so that nobody need have asked
+            for it.
+    """
+
+    group: int
+    name: str
+    before: str
+    loaded: str
+    later: str
+    is_default: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedHyperparameters(Observation):
+    """`Optimizer.load_state_dict` returned; written after the next update.
+
+    Attributes:
+        owner: id of the optimizer.
+        settings: the hyper-parameters that it changed; values of Python are texts, as `repr` gives
+            them.
+        where: the line that called it.
+    """
+
+    text: ClassVar[str] = "hyperparameters loaded"
+    instrument: ClassVar[str] = "optimizers"
+
+    owner: str
+    settings: tuple[LoadedSetting, ...]
+    where: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class IneffectiveWrite(Observation):
+    """A hyper-parameter was written to a place that the optimizer does not read.
+
+    Attributes:
+        owner: id of the optimizer.
+        place: `state_dict`, a group of a state that `Optimizer.state_dict` returned and that was
+            neither loaded nor saved; `old group`, a group that `load_state_dict` has replaced;
+            `defaults`, which new groups alone get; `attribute`, one of the optimizer itself; or
+            `other key`, one of its first group that its class does not have.
+        name: of the hyper-parameter, the attribute or the key.
+        before: the value in this place before the write.
+        written: the value there now.
+        in_force: the value in the group that the optimizer uses.
+        where: the line that called `state_dict()` or `load_state_dict()`.
+    """
+
+    text: ClassVar[str] = "hyperparameter written elsewhere"
+    instrument: ClassVar[str] = "optimizers"
+
+    owner: str
+    place: str
+    name: str
+    before: str
+    written: str
+    in_force: str
+    where: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OverwrittenRates(Observation):
+    """A scheduler replaced learning rates that no update has used.
+
+    Attributes:
+        owner: id of the optimizer.
+        scheduler: its class.
+        written: the rates of the groups before its step.
+        used: those of the last update.
+        scheduled: those after its step.
+        where: the line that called its step.
+    """
+
+    text: ClassVar[str] = "rates overwritten"
+    instrument: ClassVar[str] = "schedulers"
+
+    owner: str
+    scheduler: str
+    written: tuple[float, ...]
+    used: tuple[float, ...]
+    scheduled: tuple[float, ...]
+    where: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedAverage(Observation):
+    """A model that no optimizer holds has changed soon after it was loaded.
+
+    Attributes:
+        model: its path.
+        of: the trained model with the same structure.
+        parameters: how many it has.
+        equal: whether it equals the trained model; null if that was written to by hand.
+    """
+
+    text: ClassVar[str] = "loaded model changed"
+    need: ClassVar[str] = "average@loaded"
+    instrument: ClassVar[str] = "checkpoint"
+
+    model: str
+    of: str
+    parameters: int
+    equal: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedGenerator:
+    """One state of a random generator in a loaded object, at the end of the next update.
+
+    Attributes:
+        key: its place in the object, such as `rng.torch`; `[]` for indices and other numbers.
+        generator: `torch`, `python`, `numpy` or `cuda`.
+        restored: whether a generator got this state, and was not seeded since.
+        seeded: whether the global generator was seeded since the load, or since it got this state.
+        drawn: whether the global generator has another state than at the load.
+        owned: whether the program holds further generators of this kind.
+    """
+
+    key: str
+    generator: str
+    restored: bool
+    seeded: bool
+    drawn: bool
+    owned: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedGenerators(Observation):
+    """The first update ends after a load of states of random generators.
+
+    The states of ranks in one list are one state, which is restored if any of them is.
+
+    Attributes:
+        where: line of the load.
+        states: those that the file holds.
+    """
+
+    text: ClassVar[str] = "loaded generators"
+    instrument: ClassVar[str] = "checkpoint"
+
+    where: str | None
+    states: tuple[LoadedGenerator, ...]

@@ -1,12 +1,81 @@
-"""How parameters are placed on ranks, and what the ranks that hold the same values hold."""
+"""A process: its settings, the source files of its program, and its place among the ranks."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from traincheck.schema.observations.base import Observation
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessFacts(Observation):
+    """Settings and versions of the process: when it starts, and again when they have changed.
+
+    Recorded in the view "diff" only. The last record before an event holds for this event.
+
+    Attributes:
+        threads: of one operation of torch (`torch.get_num_threads`).
+        interop_threads: of several operations at once.
+        flags: settings of torch by name: `deterministic`, `deterministic_warn_only`,
+            `cudnn.deterministic`, `cudnn.benchmark`, `cudnn.enabled`, `mkldnn.enabled`,
+            `float32_matmul_precision`, `tf32.matmul`, `tf32.cudnn`, `default_dtype`,
+            `sdp.flash`, `sdp.mem_efficient`, `sdp.math`, `flush_denormal`. Without those that
+            this torch does not have.
+        cpu_capability: the vector instructions that torch uses, such as `AVX512`.
+        machine: of the processor, such as `x86_64`.
+        processors: how many this process may use.
+        gpus: names of the devices that the process uses.
+        hash_seed: PYTHONHASHSEED, or null if it is not set: then sets of texts have another order
+            in each process.
+        versions: of Python, of torch and its libraries, and of the loaded packages, by name.
+        commit: of the git checkout that holds the program; empty if it is in none.
+        environment: variables of the allow-list of the manifest that are set.
+    """
+
+    text: ClassVar[str] = "process facts"
+    need: ClassVar[str] = "process@facts"
+    instrument: ClassVar[str] = "comparison"
+    is_for_checks: ClassVar[bool] = False
+
+    threads: int
+    interop_threads: int = 0
+    flags: Mapping[str, Any] = field(default_factory=dict)
+    cpu_capability: str = ""
+    machine: str = ""
+    processors: int = 0
+    gpus: tuple[str, ...] = ()
+    hash_seed: str | None = None
+    versions: Mapping[str, str] = field(default_factory=dict)
+    commit: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Sources(Observation):
+    """Source files of the program that this process has loaded since the last such record.
+
+    The run directory holds a copy of each: `sources/<copy>`, readable by its owner alone, in which
+    texts that look like secrets are masked. Files of installed packages are left out. Not recorded
+    with `--no-source`.
+
+    Attributes:
+        script: path of the file that runs as `__main__`; empty if there is none.
+        files: name of the copy by path. Copies with one name are the same.
+        changed: paths of files that were written after the process had started, so that the copy
+            may not be what runs.
+        left_out: how many further files have no copy: too many, too large, or not readable.
+    """
+
+    text: ClassVar[str] = "sources"
+    instrument: ClassVar[str] = "transforms"
+    is_for_checks: ClassVar[bool] = False
+
+    script: str = ""
+    files: Mapping[str, str] = field(default_factory=dict)
+    changed: tuple[str, ...] = ()
+    left_out: int = 0
 
 
 @dataclass(frozen=True, slots=True)
