@@ -16,7 +16,7 @@ from tests.builders import BN_BUFFERS, MLP_BN, TraceBuilder
 from tests.golden import Golden
 from tests.learning import decide, learn, report_of
 from traincheck.relations import registry
-from traincheck.relations.order.relation import Order
+from traincheck.relations.order import Order
 from traincheck.relations.registry import BUILT_IN, RELATIONS
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import StateEvent

@@ -13,7 +13,7 @@ from tests.builders import ADAM, LINEAR, MLP, OTHER_SCRIPT, SGD, TraceBuilder
 from tests.collect.recording import recording
 from tests.golden import Golden, mentions
 from tests.learning import broken, claims, decide, learn, report_of, values_of
-from traincheck.relations.count.keys import DETACH
+from traincheck.relations.count.proposer import DETACH
 from traincheck.schema.events import CollectiveEvent, Event
 from traincheck.schema.findings import Symptom, Verdict
 from traincheck.schema.torch_api import COMPILED, Families

@@ -17,7 +17,7 @@ from traincheck.infer.engine import infer
 from traincheck.infer.parallel import Run
 from traincheck.relations import registry
 from traincheck.relations.base import ProposerBase, RelationBase
-from traincheck.relations.plugins import PluginProposer, PluginRelation
+from traincheck.relations.registry import PluginProposer, PluginRelation
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import Event, StepEvent
 from traincheck.schema.findings import Verdict

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from traincheck.relations.topics import topic_of
+from traincheck.relations.phrasing import topic_of
 from traincheck.schema.findings import Topic
 
 

@@ -12,7 +12,7 @@ from traincheck.facts.distributed.awaited import FIRST, LATER, LATER_AT_END
 from traincheck.facts.manual_updates import UPDATED
 from traincheck.facts.step_changes import Additions, StepChanges
 from traincheck.facts.variables import Variables
-from traincheck.relations.example_cache import Examples
+from traincheck.relations.iterations import Examples
 from traincheck.schema.claims import Needs, sampled
 from traincheck.schema.events import CallEvent, Event, StateEvent, StepEvent
 from traincheck.schema.findings import Example

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from traincheck.facts.programs import file_of
+from traincheck.schema.findings import Topic
 from traincheck.schema.torch_api import Families
 from traincheck.schema.words import joined, listed
 
@@ -123,3 +124,18 @@ def selector_text(params: Mapping[str, Any]) -> str:
         return f"{what} of {params['model']}" if "model" in params else what
     kind = "" if role == "parameter" else f"{role} "
     return f"{kind}{leaf} of a {params['module_class'].rpartition('.')[2]}"
+
+
+# Parts of names of arguments, flags and batch parts. The first match wins.
+_PARTS = (
+    ("requires_grad", Topic.REQUIRES_GRAD),
+    ("training", Topic.MODE),
+    ("mask", Topic.MASK),
+    ("causal", Topic.MASK),
+)
+
+
+def topic_of(names: Iterable[str]) -> Topic | None:
+    """The topic of arguments with these names; None for names of no topic."""
+    known = list(names)
+    return next((topic for part, topic in _PARTS if any(part in name for name in known)), None)

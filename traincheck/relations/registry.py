@@ -6,27 +6,52 @@ import logging
 from importlib.metadata import entry_points
 from typing import Any, cast
 
-from traincheck.relations.base import RelationBase
+from traincheck.relations.base import ProposerBase, RelationBase
 from traincheck.relations.bounded.relation import Bounded
-from traincheck.relations.consistent.relation import Consistent
+from traincheck.relations.consistent import Consistent
 from traincheck.relations.constant.relation import Constant
 from traincheck.relations.contains.relation import Contains
 from traincheck.relations.count.relation import Count
-from traincheck.relations.distinct.relation import Distinct
-from traincheck.relations.initialization.relation import Initialization
+from traincheck.relations.distinct import Distinct
+from traincheck.relations.initialization import Initialization
 from traincheck.relations.input_output.relation import InputOutput
-from traincheck.relations.loss.relation import Loss
-from traincheck.relations.loss_terms.relation import TermsOfLoss
+from traincheck.relations.loss import Loss
+from traincheck.relations.loss_terms import TermsOfLoss
 from traincheck.relations.membership.relation import Membership
-from traincheck.relations.order.relation import Order
+from traincheck.relations.order import Order
 from traincheck.relations.periodic.relation import Periodic
-from traincheck.relations.plugins import PluginRelation
 from traincheck.relations.property.relation import PropertyHolds
 from traincheck.relations.restored.relation import Restored
 from traincheck.relations.scales.relation import Scales
-from traincheck.relations.schedule.relation import Schedule
-from traincheck.relations.sharing.relation import Sharing
+from traincheck.relations.schedule import Schedule
+from traincheck.relations.sharing import Sharing
 from traincheck.schema.protocols import Relation
+
+
+class PluginRelation(RelationBase):
+    """A relation of another package, with defaults for the members that it lacks."""
+
+    def __init__(self, relation: Any) -> None:
+        _adopt(self, relation)
+        self._relation = relation
+
+    def proposer(self) -> PluginProposer:
+        return PluginProposer(self._relation.proposer())
+
+
+class PluginProposer(ProposerBase):
+    """A proposer of another package, with defaults for the members that it lacks."""
+
+    def __init__(self, proposer: Any) -> None:
+        _adopt(self, proposer)
+
+
+def _adopt(adapter: Any, plugin: Any) -> None:
+    """Give an adapter the public members of ``plugin``, but for those that it defines itself."""
+    for name in dir(plugin):
+        if not name.startswith("_") and name not in vars(type(adapter)):
+            setattr(adapter, name, getattr(plugin, name))
+
 
 _logger = logging.getLogger(__name__)
 

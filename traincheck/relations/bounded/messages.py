@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from traincheck.facts.losses import BCE_LOGITS, CROSS_ENTROPY, OVER_CLASSES
 from traincheck.relations.phrasing import display_name
 from traincheck.relations.readings.reading import (
     AHEAD,
@@ -32,7 +34,10 @@ from traincheck.relations.readings.reading import (
     SCALED_LOSS,
     SMALLEST,
     UNPADDED,
+    ReadingKey,
+    ScalarReading,
 )
+from traincheck.schema.claims import Hypothesis
 from traincheck.schema.findings import Symptom, Topic
 from traincheck.schema.words import counted
 
@@ -249,3 +254,215 @@ def cause_of(params: Mapping[str, Any]) -> str:
     if params.get("name") == SCALED_LOSS:
         return "The scale of GradScaler, or the loss, is so large that every step is skipped."
     return CAUSES[params["quantity"]]
+
+
+Limits = dict[str, Any]  # low, high; open: neither is reached; sums: functions that add up terms
+_MIN_SAMPLED = 4  # readings that only sampled steps have, and each of many elements
+_MIN_READINGS = 7
+_MIN_SHARES = 4  # of many units each
+_SAME = 2e-6  # relative: a smaller difference is rounding
+_NEAR = 1e-2  # relative: a smaller difference satisfies an exact claim
+_WIDER = 1.25  # than the readings, where a number varies with the data
+_MUCH_WIDER = 30.0
+_CLOSE = 2.0  # than the readings, where a sampled view may find a little more
+_MOST_SPREAD = 2.5  # of a number that is bounded from both sides
+_FEW = 3  # distinct values of the number of batches of an update
+_MIN_MANY = 12  # readings, before a norm is bounded
+_FEWEST = 2  # classes
+_MOST_SEEN, _MOST = 0.5, 0.9  # share of units that is seen, and that is allowed
+_CLEAR_SHARE = 1e-4  # of the gradients: smaller shares may be mere noise
+_VANISHED = 1e-3  # of the least share that was seen
+_CLEAR = 0.3  # of the largest magnitude: then a sign is not coincidence
+_MIN_SERIES = 3
+# How far the first update moves weights, in learning rates, and the later ones, if an optimizer
+# divides gradients by their size.
+_RATE, _RATES = (0.98, 1.06), (0.75, 1.15)
+_AT_MOST = {
+    "torch.nn.functional.nll_loss": 0.0,
+    "torch.nn.functional.kl_div": 0.0,
+    "torch.nn.functional.binary_cross_entropy": 1.0,
+}  # arguments of a logarithm, or results of one
+_OF_PROBABILITIES = frozenset({"torch.nn.functional.binary_cross_entropy"})
+_OF_LOGITS = frozenset({CROSS_ENTROPY, BCE_LOGITS})
+
+
+class ReadingHistory:
+    """The readings of a run, by key."""
+
+    def __init__(self) -> None:
+        self._values: dict[ReadingKey, list[float]] = defaultdict(list)
+        self._ends: dict[ReadingKey, list[float]] = defaultdict(list)  # of series
+        self._is_plain = True
+        self._sums: frozenset[str] = frozenset()
+        self._is_echo = False
+
+    def add(self, reading: ScalarReading) -> None:
+        """Enter a reading."""
+        self._values[reading.key].append(reading.value)
+        self._is_plain &= reading.is_plain
+        self._sums |= reading.sums
+        ends = self._ends[reading.key]
+        if reading.begins or not ends:
+            ends.append(reading.value)
+        ends[-1] = reading.value
+
+    def claims(self, program: str | None, *, is_echo: bool = False) -> Iterator[Hypothesis]:
+        """The limits of each key with enough readings; of each key for an echo."""
+        self._is_echo = is_echo
+        for key, values in sorted(self._values.items()) if program is not None else ():
+            is_enough = len(values) >= _ENOUGH.get(key.quantity, _MIN_READINGS)
+            limits = self._of(key, values) if is_echo or is_enough else None
+            if is_echo and not is_enough:
+                limits = self._tight(key, values) or limits
+            if limits is not None:
+                params = {"program": program, "quantity": key.quantity, **limits}
+                params |= {n: text for n, text in (("api", key.api), ("name", key.name)) if text}
+                yield Hypothesis(relation="bounded", params=params)
+
+    def observed_terms(self) -> Iterator[str]:
+        """Terms for the readings of the run."""
+        return map(word, self._values)
+
+    def _tight(self, key: ReadingKey, values: Sequence[float]) -> Limits | None:
+        """Limits that few readings support: closer than proposed ones, so that they imply those."""
+        low, high = min(values), max(values)
+        if key.quantity == GRADIENT_NORM:
+            return {"high": _up(_CLOSE * high)} if high > 0 else None
+        if key.quantity == LEAST_SHARE:
+            return {"low": -_up(-low / _CLOSE)}
+        if key.quantity == SMALLEST and key.name == "input" and key.api in _OF_LOGITS and high < 0:
+            return {"high": 0.0, "open": True}
+        return None
+
+    def _of(self, key: ReadingKey, values: Sequence[float]) -> Limits | None:
+        low, high = min(values), max(values)
+        if key.quantity == LOSS_SCALE:
+            limits = self._scale(key, values)
+            return {**limits, "sums": sorted(self._sums)} if limits and self._sums else limits
+        if key.quantity == GENERATED:
+            ends = self._ends[key]
+            is_enough = self._is_echo or len(ends) >= _MIN_SERIES
+            is_limit = is_enough and 2 * ends.count(high) >= len(ends)
+            return {"high": high} if is_limit else None
+        if key.quantity == GRADIENT_NORM:
+            return {"high": float(f"{_MUCH_WIDER * high:.3g}")} if high > 0 else None
+        if key.quantity == MOVED:
+            is_even = _RATE[0] <= values[0] <= _RATE[1] and _RATES[0] <= low <= high <= _RATES[1]
+            return {"high": math.ceil(_WIDER * high * 10) / 10} if is_even else None
+        if key.quantity in _PLAIN:
+            return _plain(key.quantity, low, high)
+        return _sign(key, low, high, self._values)
+
+    def _is_undivided(self) -> bool:
+        """Whether backward gets undivided sums, or multiples of them."""
+        values = self._values.get(ReadingKey(LOSS_SCALE, name=OF_TERMS))
+        if not values or not self._sums:
+            return False
+        low, high = min(values), max(values)
+        return low >= 1 - _SAME and high - low <= _SAME * high
+
+    def _scale(self, key: ReadingKey, values: Sequence[float]) -> Limits | None:
+        if self._is_undivided() != (key.name == OF_TERMS):
+            return None  # the number of terms of a sum is a setting; a mean has no other form
+        low, high = min(values), max(values)
+        if abs(high - low) <= _SAME * abs(high):
+            value = float(f"{high:.6g}")
+            return {"low": value, "high": value}
+        # Counts of terms or of batches vary in few values; the share of a penalty drifts.
+        is_counted = self._sums or len({f"{value:.4g}" for value in values}) <= _FEW
+        if low > 0 and self._is_plain and is_counted and high < _MOST_SPREAD * low:
+            # On a coarse grid, so that ranks and runs agree.
+            return {
+                "low": math.floor(low / _WIDER * 10) / 10,
+                "high": math.ceil(high * _WIDER * 2) / 2,
+            }
+        return None
+
+
+_ENOUGH = {
+    AHEAD: _MIN_SAMPLED,
+    HIDDEN: _MIN_SAMPLED,
+    LEFT_OUT: _MIN_SAMPLED,
+    GRADIENT_NORM: _MIN_MANY,
+    DEAD: _MIN_SHARES,
+    SATURATED: _MIN_SHARES,
+}
+
+
+def word(key: ReadingKey) -> str:
+    """The term for readings of a key."""
+    return f"bounded {' '.join(key)}"
+
+
+def is_satisfied(params: Mapping[str, Any], value: float) -> bool:
+    """Whether a number is within the limits of a claim."""
+    low, high = params.get("low"), params.get("high")
+    if low is not None and low == high:
+        return bool(abs(value - low) <= _NEAR * abs(low))
+    if params.get("open"):
+        return (low is None or value > low) and (high is None or value < high)
+    return (low is None or value >= low) and (high is None or value <= high)
+
+
+def _up(value: float) -> float:
+    """No less than ``value``, in three digits."""
+    digits = 2 - math.floor(math.log10(abs(value))) if value else 0
+    return math.ceil(value * 10.0**digits) / 10.0**digits
+
+
+_PLAIN = frozenset(
+    {
+        NON_FINITE,
+        END_TOKEN,
+        AHEAD,
+        HIDDEN,
+        LEFT_OUT,
+        MASK,
+        PADDING,
+        CLIPPED_NORM,
+        FLAT,
+        CLASSES,
+        LEAST_SHARE,
+        DEAD,
+        SATURATED,
+    }
+)
+
+
+def _plain(quantity: str, low: float, high: float) -> Limits | None:
+    """Limits that follow from the extremes alone."""
+    if quantity in (MASK, HIDDEN, LEFT_OUT):
+        return {"low": 1.0} if low >= 1 else None
+    if quantity == AHEAD:
+        return {"low": low, "high": high} if low == high else None
+    if quantity in (NON_FINITE, END_TOKEN, PADDING):
+        return {"high": 0.0} if high <= 0 else None
+    if quantity == CLASSES:
+        return {"low": _FEWEST} if low >= _FEWEST else None
+    if quantity == LEAST_SHARE:
+        return {"low": float(f"{_VANISHED * low:.1g}")} if low >= _CLEAR_SHARE else None
+    if quantity in (DEAD, SATURATED):
+        return {"high": _MOST} if high <= _MOST_SEEN else None
+    return {"low": 0.0, "open": True} if low > 0 else None
+
+
+def _sign(
+    key: ReadingKey, low: float, high: float, values: Mapping[ReadingKey, Sequence[float]]
+) -> Limits | None:
+    """The side of zero, or of one, on which the extremes are; None if that may be chance."""
+    other = ReadingKey(LARGEST if key.quantity == SMALLEST else SMALLEST, key.api, key.name)
+    if key.name == "target":  # labels, some of which are ignored, but not all
+        lowest = min(values.get(other, (0.0,)))
+        is_ignoring = key.quantity == LARGEST and key.api in OVER_CLASSES and lowest < 0
+        return {"low": 0.0} if is_ignoring and low >= 0 else None
+    if key.quantity == LARGEST:
+        limit = _AT_MOST.get(key.api)
+        return None if limit is None or high > limit else {"high": limit}
+    if key.api in _OF_LOGITS:
+        across = list(zip(values[key], values.get(other, values[key])))
+        clear = all(-mine >= _CLEAR * max(abs(mine), abs(its)) for mine, its in across)
+        # With a single class the bias decides the sign, unless both signs occur.
+        if key.api == BCE_LOGITS:
+            clear = clear and all(its > 0 for _, its in across)
+        return {"high": 0.0, "open": True} if clear else None
+    return {"low": 0.0} if key.api in _OF_PROBABILITIES and low >= 0 else None

@@ -7,42 +7,96 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from traincheck.facts.losses import LOSSES
 from traincheck.facts.programs import ProgramName
 from traincheck.relations.base import SATISFIED, ProposerBase, RelationBase, counterexample
-from traincheck.relations.bounded.limits import ReadingHistory, is_satisfied, word
 from traincheck.relations.bounded.messages import (
     FIXES,
     HEADLINES,
     SYMPTOMS,
     TOPICS,
+    ReadingHistory,
     cause_of,
     clause_of,
+    is_satisfied,
     observed_text,
+    word,
 )
-from traincheck.relations.bounded.needs import needs_of
-from traincheck.relations.example_cache import Examples
-from traincheck.relations.iterations import ShortUpdates
+from traincheck.relations.iterations import Examples, ShortUpdates
 from traincheck.relations.phrasing import in_program
 from traincheck.relations.readings.reading import (
+    AHEAD,
     DEAD,
     END_TOKEN,
     FLAT,
     GENERATED,
+    GRADIENT,
+    GRADIENT_NORM,
+    HIDDEN,
+    LARGEST,
     LEAST_SHARE,
+    LEFT_OUT,
+    LOSS,
     LOSS_SCALE,
+    MASK,
+    MOVED,
     NON_FINITE,
+    OF_TERMS,
     PADDING,
     QUANTITIES,
     SATURATED,
     SCALED_LOSS,
+    SMALLEST,
     ReadingKey,
     ScalarReading,
 )
 from traincheck.relations.readings.scalar_readings import ScalarReadings
-from traincheck.schema.claims import Hypothesis, Needs
+from traincheck.schema.claims import Hypothesis, Needs, sampled, within_modules
 from traincheck.schema.events import Event, StateEvent, StepEvent
 from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
 from traincheck.schema.torch_api import Families
+
+
+def needs_of(params: Mapping[str, Any]) -> Needs:
+    """Of a claim with these parameters."""
+    quantity, api = params["quantity"], params.get("api", "")
+    kinds = frozenset({"mark", "step"})
+    if quantity == LOSS_SCALE:
+        calls = frozenset({*LOSSES, Families.BACKWARD, Families.SCALE, Families.OPTIMIZER_STEP})
+        # The number of terms must be known where a sum is divided; a mean needs no numbers.
+        sums = () if params.get("name") == OF_TERMS else params.get("sums", ())
+        return Needs(calls=calls, kinds=kinds | {"batch"}, stats=sampled(*sums))
+    if quantity in (DEAD, SATURATED):
+        calls = within_modules(api) | {Families.MODULE}
+        return Needs(calls=calls, kinds=kinds, stats=sampled("activation"))
+    if quantity in (HIDDEN, LARGEST, LEFT_OUT, SMALLEST):
+        batches = frozenset({"batch"} if quantity == LEFT_OUT else ())
+        return Needs(calls=frozenset({api}), kinds=kinds | batches, stats=sampled(api))
+    name = params.get("name")
+    if quantity == NON_FINITE and name in (LOSS, SCALED_LOSS):
+        return Needs(calls=frozenset({Families.BACKWARD, Families.SCALE}), kinds=kinds)
+    if quantity in (END_TOKEN, PADDING):
+        return Needs(kinds=kinds | {"batch"}, stats=sampled("batch"))
+    if quantity in (AHEAD, MASK):
+        calls = frozenset({api, Families.MODULE} if quantity == AHEAD else {api})
+        return Needs(calls=calls, kinds=kinds | {"batch"}, stats=sampled(api, "batch"))
+    if quantity == NON_FINITE and name != GRADIENT:
+        return Needs(kinds=kinds | {"batch"}, stats=sampled("batch"))
+    if quantity == MOVED:
+        return Needs(
+            states=sampled("parameter@step"),
+            kinds=kinds | {"checkpoint", "optimizer"},
+            stats=sampled("parameter") | {"update"},
+        )
+    if quantity in (GRADIENT_NORM, NON_FINITE, LEAST_SHARE, FLAT):
+        return Needs(
+            calls=frozenset({Families.SCALE, Families.BACKWARD}),
+            states=sampled("gradient@backward", "gradient@zero_grad"),
+            kinds=kinds,
+            stats=sampled("gradient"),
+        )
+    return Needs(calls=frozenset({api}), kinds=kinds)
+
 
 _COUNTED = 1.4  # factor from which on another number of terms was summed
 _PATIENCE = {

@@ -9,34 +9,31 @@ from typing import Any
 
 from traincheck.facts.programs import ProgramName
 from traincheck.relations.base import SATISFIED, RelationBase
-from traincheck.relations.constant.arguments import ATTENTIONS, is_masked
-from traincheck.relations.constant.messages import (
-    OWN_WORDS,
-    alike,
-    name_of,
-    negative,
-    text_of,
-    wanted_of,
-    word_of,
-)
-from traincheck.relations.constant.proposer import ConstantProposer
-from traincheck.relations.constant.setting import (
+from traincheck.relations.constant.arguments import (
     ARGUMENTS,
+    ATTENTIONS,
     BATCH,
     BETWEEN,
     EQUAL,
     HYPER,
     KEPT,
     KINDS,
+    OWN_WORDS,
     SAMPLES,
     TENSORS,
     USED,
     Key,
     Setting,
+    alike,
+    is_masked,
+    name_of,
+    negative,
+    text_of,
+    wanted_of,
+    word_of,
 )
-from traincheck.relations.constant.settings import Settings
-from traincheck.relations.example_cache import Examples
-from traincheck.relations.iterations import ShortUpdates
+from traincheck.relations.constant.proposer import ConstantProposer, Settings
+from traincheck.relations.iterations import Examples, ShortUpdates
 from traincheck.relations.phrasing import in_program
 from traincheck.schema.claims import Hypothesis, Needs, sampled, within_modules
 from traincheck.schema.events import CallEvent, Event, StepEvent

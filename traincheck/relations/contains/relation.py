@@ -11,14 +11,11 @@ from traincheck.facts.steps import is_judged
 from traincheck.facts.variables import Variables
 from traincheck.relations.base import ProposerBase, RelationBase
 from traincheck.relations.contains import call_claims, change_claims
-from traincheck.relations.contains.call_decider import CallDecider
-from traincheck.relations.contains.call_proposer import CallProposer
+from traincheck.relations.contains.call_decider import CallDecider, CallProposer, LandmarkDecider
 from traincheck.relations.contains.change_claims import ChangeProposer
-from traincheck.relations.contains.change_decider import ChangeDecider
-from traincheck.relations.contains.landmark_decider import LandmarkDecider
+from traincheck.relations.contains.change_decider import ChangeDecider, ModeDecider
 from traincheck.relations.contains.messages import text_of
-from traincheck.relations.contains.mode_decider import ModeDecider
-from traincheck.relations.example_cache import ExampleCache, Examples
+from traincheck.relations.iterations import ExampleCache, Examples
 from traincheck.relations.phrasing import STEP
 from traincheck.schema.claims import Hypothesis, Needs
 from traincheck.schema.events import CallEvent, Event, OptimizerEvent, StateEvent, StepEvent

@@ -7,10 +7,16 @@ from dataclasses import replace
 from typing import Any
 
 from traincheck.relations.base import RelationBase
-from traincheck.relations.count.decider import CountDecider
-from traincheck.relations.count.keys import COLLECTIVE, DETACH, ESSENTIAL, FRAME
-from traincheck.relations.count.messages import CUT, often_of, subject_of
-from traincheck.relations.count.proposer import LATER, CountProposer, word
+from traincheck.relations.count.decider import CUT, CountDecider, often_of, subject_of
+from traincheck.relations.count.proposer import (
+    COLLECTIVE,
+    DETACH,
+    ESSENTIAL,
+    FRAME,
+    LATER,
+    CountProposer,
+    word,
+)
 from traincheck.relations.phrasing import in_program
 from traincheck.schema.claims import Hypothesis, Needs, within_modules
 from traincheck.schema.findings import CheckInfo

@@ -2,27 +2,163 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
-from traincheck.relations.base import RelationBase
+from traincheck.facts.programs import ProgramName
+from traincheck.facts.step_changes import StepChanges
+from traincheck.facts.steps import is_judged
+from traincheck.facts.variables import Variable, Variables
+from traincheck.relations.base import ProposerBase, RelationBase
 from traincheck.relations.membership.decider import MembershipDecider
-from traincheck.relations.membership.messages import text_of
-from traincheck.relations.membership.places import (
+from traincheck.relations.membership.messages import (
     DTYPE,
+    FREE,
+    FROZEN,
     HELD,
+    MOST_STRUCTURE,
     ONCE,
     REACHED,
+    ROLES,
     SPARSE,
     STILL,
     TRAINABLE,
     UNMOVED,
     Lookups,
+    is_float,
+    is_of_model,
+    structure,
+    text_of,
 )
-from traincheck.relations.membership.proposer import MembershipProposer
+from traincheck.relations.subtrees import fold
 from traincheck.schema.claims import Hypothesis, Needs, sampled
+from traincheck.schema.events import CallEvent, Event, OptimizerEvent, StateEvent, StepEvent
 from traincheck.schema.findings import CheckInfo
 from traincheck.schema.torch_api import Families
+
+
+class MembershipProposer(ProposerBase):
+    """Reads the variables when each training step ends, and proposes what never changed."""
+
+    def __init__(self) -> None:
+        self._program = ProgramName()
+        self._variables = Variables()
+        self._changes = StepChanges()
+        self._version = -1
+        self._has_gap = False  # steps were not recorded, in which variables may have come
+        self._lookups = Lookups()
+        self._dense: set[str] = set()
+        self._grads: dict[str, bool] = {}
+        self._held: dict[str, bool] = {}
+        self._moved: set[str] = set()
+        self._structures: dict[tuple[str, str], list[str] | None] = {}
+        # Models whose trained or held variables change later
+        self._varying: dict[str, set[str]] = {"grads": set(), "held": set(), "dtypes": set()}
+        self._dtypes: dict[str, dict[str, str]] = {role: {} for role in ROLES}
+
+    def observe(self, event: Event) -> None:
+        if isinstance(event, StateEvent):
+            self._variables.observe(event)
+            self._changes.observe(event)
+            if event.role in ROLES and event.summary is not None:
+                self._keep_dtype(event, event.summary.dtype)
+        elif isinstance(event, OptimizerEvent):
+            self._variables.hold(event)
+        elif isinstance(event, CallEvent):
+            self._lookups.observe(event)
+            if event.api in Lookups.MODULES:
+                self._dense |= {name for name, is_so in self._lookups.sparse.items() if not is_so}
+        elif isinstance(event, StepEvent):
+            self._has_gap |= event.is_gap
+            if is_judged(event) and not self._has_gap:
+                self._scan()
+            self._changes.turn(event)
+        else:
+            self._program.observe(event)
+
+    def _keep_dtype(self, event: StateEvent, dtype: str) -> None:
+        """Note the dtype of a variable: a model that is cast later has two."""
+        known = self._dtypes[event.role]
+        if is_float(dtype) and known.setdefault(event.name, dtype) != dtype:
+            self._varying["dtypes"].add(event.name.partition(".")[0])
+
+    def _scan(self) -> None:
+        self._moved |= self._changes.changed["parameter"]
+        if self._version == self._variables.version:
+            return
+        self._version = self._variables.version
+        for variable in self._variables.by_role["parameter"].values():
+            now = self._variables.is_held(variable)
+            self._note("grads", self._grads, variable, variable.requires_grad)
+            self._note("held", self._held, variable, now)
+        for role in ROLES:
+            for model in {v.model for v in self._variables.by_role[role].values()}:
+                found = structure(self._variables, model, role)
+                known = self._structures.setdefault((model, role), found)
+                if known != found or len(found) > MOST_STRUCTURE:
+                    self._structures[model, role] = None
+
+    def _note(self, what: str, known: dict[str, bool], variable: Variable, now: bool) -> None:
+        if known.setdefault(variable.name, now) != now:
+            self._varying[what].add(variable.model)
+
+    def hypotheses(self) -> Iterator[Hypothesis]:
+        yield _claim({"is": REACHED})
+        yield _claim({"is": UNMOVED})
+        if self._program.name is None:
+            return
+        base = {"program": self._program.name}
+        for what, pattern in self._places():
+            yield _claim({**base, "is": what, "under": pattern})
+        for role in ROLES:
+            for pattern, dtype in self._kept_dtypes(role):
+                params = {"is": DTYPE, "under": pattern, "role": role, "dtype": dtype}
+                yield _claim({**base, **params})
+        for (model, role), found in sorted(self._structures.items()):
+            if found and is_of_model(model) and "#" not in model:
+                yield _claim({**base, "model": model, "role": role, "has": found})
+
+    def _places(self) -> Iterator[tuple[str, str]]:
+        """Properties and the places that have them, of models that are trained."""
+        trained = {name.partition(".")[0] for name, held in self._held.items() if held}
+        names = [n for n in self._held if n.partition(".")[0] in trained and is_of_model(n)]
+        looked_up = self._lookups.sparse
+        yield from _folded({n: None if n in self._dense else SPARSE for n in looked_up})
+        for model in sorted(trained):
+            yield ONCE, model
+            mine = [name for name in names if name.partition(".")[0] == model]
+            if model not in self._varying["grads"]:
+                yield from _folded(
+                    {name: TRAINABLE if self._grads[name] else FROZEN for name in mine}
+                )
+                yield from _folded({name: STILL if self._is_still(name) else None for name in mine})
+            if model not in self._varying["held"]:
+                yield from _folded({name: HELD if self._held[name] else FREE for name in mine})
+
+    def _kept_dtypes(self, role: str) -> Iterator[tuple[str, str]]:
+        """Places of models that are trained, and their dtype."""
+        trained = {name.partition(".")[0] for name, held in self._held.items() if held}
+        for model in sorted(trained - self._varying["dtypes"]):
+            mine = {n: d for n, d in self._dtypes[role].items() if n.partition(".")[0] == model}
+            for pattern, dtype in fold(mine) if is_of_model(model) else ():
+                yield pattern, str(dtype)
+
+    def _is_still(self, name: str) -> bool:
+        """Whether nothing has changed it, and there is a reason for it."""
+        return name not in self._moved and not (self._grads[name] and self._held[name])
+
+
+def _folded(labels: Mapping[str, Hashable]) -> Iterator[tuple[str, str]]:
+    if labels and Counter(labels.values())[None] != len(labels):
+        for pattern, label in fold({n: str(label) for n, label in labels.items()}):
+            if label != "None":
+                yield str(label), pattern
+
+
+def _claim(params: dict[str, Any]) -> Hypothesis:
+    return Hypothesis(relation="membership", params=params)
 
 
 class Membership(RelationBase):

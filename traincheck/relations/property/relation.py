@@ -8,13 +8,47 @@ from typing import Any
 
 from traincheck.facts.programs import ProgramName
 from traincheck.relations.base import SATISFIED, ProposerBase, RelationBase, counterexample
-from traincheck.relations.example_cache import Examples
+from traincheck.relations.iterations import Examples
 from traincheck.relations.phrasing import in_program
-from traincheck.relations.property.base import Reader, Reading
-from traincheck.relations.property.table import PROPERTIES
+from traincheck.relations.property.base import Property, Reader, Reading
+from traincheck.relations.property.experiments import EXPERIMENTS
+from traincheck.relations.property.gradients import (
+    HANDED_OVER,
+    RECOMPUTED,
+    RESCALED_SUMS,
+    TRAINED_SUMS,
+)
+from traincheck.relations.property.states import (
+    DATASET_READS,
+    KEPT_STATE,
+    LOADED_SETTING,
+    LOADED_WEIGHTS,
+    METRIC_PHASES,
+    PADDING_VECTOR,
+    RESTORED_GENERATOR,
+    WRITTEN_SETTING,
+)
 from traincheck.schema.claims import Hypothesis, Needs
 from traincheck.schema.events import Event
 from traincheck.schema.findings import CheckInfo, Example
+
+_ALL = (
+    *EXPERIMENTS,
+    TRAINED_SUMS,
+    RESCALED_SUMS,
+    HANDED_OVER,
+    RECOMPUTED,
+    LOADED_WEIGHTS,
+    KEPT_STATE,
+    RESTORED_GENERATOR,
+    PADDING_VECTOR,
+    LOADED_SETTING,
+    WRITTEN_SETTING,
+    METRIC_PHASES,
+    DATASET_READS,
+)
+PROPERTIES: Mapping[str, Property] = {each.name: each for each in _ALL}
+
 
 _Key = tuple[str, str]  # property and subject
 

@@ -7,11 +7,20 @@ from functools import partial
 
 from traincheck.facts.evaluations import EVALUATIONS, Evaluation, KeptStates
 from traincheck.relations.property.base import MANY, EventReader, Property, Reading
-from traincheck.schema.events import CheckpointEvent, Event
+from traincheck.schema.claims import Needs
+from traincheck.schema.events import CallEvent, CheckpointEvent, Event
 from traincheck.schema.findings import Subject, Symptom
 from traincheck.schema.observations.base import needs_of
-from traincheck.schema.observations.loads import EmbeddingRows, LoadedGenerators, LoadFollowed
+from traincheck.schema.observations.data import DatasetReads, MetricUse
+from traincheck.schema.observations.loads import (
+    EmbeddingRows,
+    IneffectiveWrite,
+    LoadedGenerators,
+    LoadedHyperparameters,
+    LoadFollowed,
+)
 from traincheck.schema.observations.reading import observed
+from traincheck.schema.torch_api import Families
 
 _NEAR = 0.5  # of the distance that the load moved
 _FEWEST = 3  # evaluations that show an order
@@ -135,4 +144,133 @@ KEPT_STATE = Property(
     cause="The comparison that decides which state is kept may have the wrong direction.",
     fix="Keep the state if loss < best.",
     symptom=Symptom.NOT_RESTORED,
+)
+
+
+_ASKED, _LOADED, _NEITHER = "asked", "loaded", "other"
+_IN_FORCE, _ELSEWHERE = "in force", "elsewhere"
+_NAMES = {"lr": "learning rate", "initial_lr": "initial learning rate"}
+
+
+def _loaded(event: Event) -> Iterable[Reading]:
+    found = observed(event, LoadedHyperparameters)
+    if found is None:
+        return
+    for each in found.settings:
+        name = _NAMES.get(each.name, each.name)
+        value = _NEITHER
+        if each.later in (each.before, each.loaded):
+            value = _ASKED if each.later == each.before else _LOADED
+        seen = (
+            f"the program set the {name} to {each.before}, the load to {each.loaded}, and the next "
+            f"update uses {each.later}"
+        )
+        yield Reading(
+            of=f"{name} of group {each.group} of {found.owner}",
+            value=value,
+            seen=seen,
+            at=Subject(api=Families.OPTIMIZER_STEP, variable=found.owner),
+            event=event,
+            weight=MANY,
+        )
+
+
+def _written(event: Event) -> Iterable[Reading]:
+    if isinstance(event, CallEvent) and (event.family or event.api) == Families.OPTIMIZER_STEP:
+        owner = str(event.owner)
+        at = Subject(api=Families.OPTIMIZER_STEP, variable=owner)
+        yield Reading(of=owner, value=_IN_FORCE, seen="", at=at, event=event)
+    found = observed(event, IneffectiveWrite)
+    if found is not None:
+        name = _NAMES.get(found.name, found.name)
+        yield Reading(
+            of=found.owner,
+            value=_ELSEWHERE,
+            seen=f"the {name} is set to {found.written} in a place that {found.owner} does not "
+            f"read ({found.place}), and stays {found.in_force}",
+            at=Subject(api=Families.OPTIMIZER_STEP, variable=found.owner),
+            event=event,
+        )
+
+
+LOADED_SETTING = Property(
+    name="loaded_setting",
+    needs=needs_of(LoadedHyperparameters),
+    reader=partial(EventReader, _loaded),
+    claims={
+        _ASKED: "after a load, the {of} is the one that the program set before it",
+        _LOADED: "after a load, the {of} is the loaded one",
+    },
+    headline="After a load, another hyper-parameter is in force than in the reference runs",
+    cause="Optimizer.load_state_dict() also restores hyper-parameters.",
+    fix='Set it again after the load: for group in optimizer.param_groups: group["lr"] = lr.',
+    symptom=Symptom.SCHEDULE,
+)
+WRITTEN_SETTING = Property(
+    name="written_setting",
+    needs=needs_of(IneffectiveWrite) | Needs(calls=frozenset({Families.OPTIMIZER_STEP})),
+    reader=partial(EventReader, _written),
+    claims={_IN_FORCE: "each hyper-parameter that is set is one that {of} reads"},
+    headline="A hyper-parameter is now set where the optimizer does not read it",
+    cause="The program may write to a copy of the groups.",
+    fix='Write to the groups in use: for group in optimizer.param_groups: group["lr"] = lr.',
+    symptom=Symptom.SCHEDULE,
+)
+
+
+_SAME, _CHANGED = "same", "changed"
+_TRAINING, _EVALUATION, _BOTH = "training", "evaluation", "both"
+
+
+def _phases(event: Event) -> Iterable[Reading]:
+    found = observed(event, MetricUse)
+    if found is None or not found.training + found.evaluation:
+        return
+    value = _BOTH if found.training and found.evaluation else _TRAINING
+    value = value if found.training else _EVALUATION
+    name = f"{found.metric} ({found.cls.rpartition('.')[2]})"
+    seen = (
+        f"the metric was computed over {found.training} updates in training and "
+        f"{found.evaluation} in evaluation"
+    )
+    at = Subject(api=found.cls)
+    yield Reading(of=name, value=value, seen=seen, at=at, event=event, weight=MANY)
+
+
+def _reads(event: Event) -> Iterable[Reading]:
+    found = observed(event, DatasetReads)
+    if found is None or not found.compared:
+        return
+    name = found.cls.rpartition(".")[2]
+    value = _CHANGED if found.differing else _SAME
+    seen = f"{found.differing} of {found.compared} samples differ from an earlier epoch"
+    if found.written:
+        seen += f"; reading a sample writes to {found.attribute or 'the dataset'}"
+    at = Subject(api=found.cls)
+    yield Reading(of=name, value=value, seen=seen, at=at, event=event, weight=MANY)
+
+
+METRIC_PHASES = Property(
+    name="metric_phases",
+    needs=needs_of(MetricUse),
+    reader=partial(EventReader, _phases),
+    claims={
+        _TRAINING: "metric {of} is computed over samples of training only",
+        _EVALUATION: "metric {of} is computed over samples of evaluation only",
+    },
+    headline="A metric is now computed over samples of two phases",
+    cause="One metric object may be updated in both phases, or not be reset between them.",
+    fix="Create one metric object for each phase, or call metric.reset() between them.",
+)
+DATASET_READS = Property(
+    name="dataset_reads",
+    needs=needs_of(DatasetReads),
+    reader=partial(EventReader, _reads),
+    claims={_SAME: "a sample of dataset {of} has the same values in each epoch"},
+    headline="A sample of the dataset now has other values in each epoch",
+    cause=(
+        "__getitem__ may write to the stored data in place, or draw from an unrecorded generator."
+    ),
+    fix="Copy the item before changing it: self.data[index].clone().",
+    symptom=Symptom.OVERWRITTEN,
 )

@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections import defaultdict, deque
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from traincheck.facts.losses import LOSSES
-from traincheck.relations.readings.first_updates import FirstUpdates
-from traincheck.relations.readings.gradient_sizes import GradientSizes, UnitActivity
-from traincheck.relations.readings.loss_inputs import (
-    IgnoredLabels,
-    class_counts,
-    extremes,
-    label_shift,
-    statistic,
-)
-from traincheck.relations.readings.loss_scale import LossScale
-from traincheck.relations.readings.padding import Padding
+from traincheck.facts.losses import BCE_LOGITS, CROSS_ENTROPY, LOSSES, OVER_CLASSES
+from traincheck.facts.resumptions import brings_back
+from traincheck.facts.small_samples import FEWEST_UNITS, has_few, units_of
+from traincheck.facts.steps import is_judged
 from traincheck.relations.readings.reading import (
+    AHEAD,
+    CLASSES,
     CLIPPED_NORM,
+    DEAD,
+    FLAT,
     GENERATED,
+    GRADIENT,
+    GRADIENT_NORM,
     HIDDEN,
+    IN_A_ROW,
+    LARGEST,
+    LEAST_SHARE,
+    LEFT_OUT,
     LOSS,
+    MOVED,
     NON_FINITE,
+    SATURATED,
     SCALED_LOSS,
+    SMALLEST,
+    UNPADDED,
+    LossScale,
+    Padding,
     ReadingKey,
     ScalarReading,
 )
@@ -38,8 +48,326 @@ from traincheck.schema.events import (
     StepEvent,
 )
 from traincheck.schema.marks import Marks
-from traincheck.schema.torch_api import ATTENTION, SOFTMAXES, Families
-from traincheck.schema.values import number
+from traincheck.schema.torch_api import ATTENTION, IGNORED_LABEL, SOFTMAXES, Families
+from traincheck.schema.values import Value, number, tensor_summary
+
+_LEAST_LIKELY = 0.25  # some probability of any reasonable batch is above it
+_ROUNDED = 0.02  # how far the sum of probabilities may be from one, in half precision
+_LEAST_MEAN = 0.35  # of initial sigmoid outputs, which are about one half
+_MIN_ELEMENTS = 16  # fewer may all have one sign by chance
+
+
+def extremes(event: CallEvent) -> Iterator[ScalarReading]:
+    """Smallest and largest element of the arguments of a loss in training."""
+    for name in ("input", "target"):
+        tensor = event.args.get(name)
+        stats = tensor.get("stats") if isinstance(tensor, Mapping) else None
+        if (
+            tensor is None
+            or not stats
+            or math.prod(tensor["shape"]) < _MIN_ELEMENTS * (name == "input")
+        ):
+            continue
+        low, high = number(stats.get("min")), number(stats.get("max"))
+        if low is None or high is None or _are_scores(event.api, name, tensor):
+            continue
+        if name == "input" and low == high:  # a head that begins at zero gives one number for all
+            continue
+        yield ScalarReading(ReadingKey(SMALLEST, event.api, name), low, event)
+        yield ScalarReading(ReadingKey(LARGEST, event.api, name), high, event)
+
+
+def _are_scores(api: str, name: str, tensor: Mapping[str, Value]) -> bool:
+    """Whether these are not probabilities though none is below zero, as of few classes at first."""
+    shape, stats = tensor["shape"], tensor["stats"]
+    low, high = stats["min"], stats["max"]
+    if api == BCE_LOGITS:
+        return bool(low >= 0 and not _LEAST_LIKELY <= high <= 1)
+    if api != CROSS_ENTROPY or name != "input" or low <= 0:  # zero itself is where ReLU cuts off
+        return False
+    classes = shape[min(1, len(shape) - 1)]
+    if not 1 / classes <= high <= 1:
+        return True
+    least, most = number(stats.get("row_sum_min")), number(stats.get("row_sum_max"))
+    if least is None or most is None or 1 - _ROUNDED < least <= most < 1 + _ROUNDED:
+        return False
+    return most < _LEAST_MEAN * int(classes)
+
+
+def class_counts(event: CallEvent) -> Iterator[ScalarReading]:
+    """The number of classes of cross_entropy."""
+    given, target = event.args.get("input"), event.args.get("target")
+    if event.api == CROSS_ENTROPY and isinstance(given, Mapping) and isinstance(target, Mapping):
+        shape = given.get("shape") or ()
+        if shape and target.get("dtype") == "int64":
+            yield ScalarReading(
+                ReadingKey(CLASSES, event.api), shape[min(1, len(shape) - 1)], event
+            )
+
+
+def label_shift(event: CallEvent) -> Iterator[ScalarReading]:
+    """Whether a target is one token ahead of the input of the model; *loss* covers two."""
+    target = event.args.get("target") if event.api in OVER_CLASSES else None
+    value = statistic(target, "shifted")
+    if value in (0, 1):
+        yield ScalarReading(ReadingKey(AHEAD, event.api), value, event)
+
+
+def statistic(tensor: Value, name: str) -> float | None:
+    """A statistic of a tensor, if it was recorded."""
+    stats = tensor.get("stats") if isinstance(tensor, Mapping) else None
+    return number(stats.get(name)) if stats else None
+
+
+class IgnoredLabels:
+    """Whether a loss ignores some labels in a few calls in a row.
+
+    Calls on batches without padding have readings of their own: their prompts may be ignored. A
+    loop may fetch a batch ahead, so both of the last two batches must have padding, or none.
+    """
+
+    def __init__(self) -> None:
+        self._calls: dict[ReadingKey, list[tuple[float, float, bool]]] = defaultdict(list)
+        self._padding: deque[Value] = deque(maxlen=2)
+
+    def batch(self, event: BatchEvent) -> None:
+        """Enter a batch, with its share of padding if that is known."""
+        if event.stage == "train":
+            self._padding.append(event.tokens.get("padding"))
+
+    def loss(self, event: CallEvent) -> Sequence[ScalarReading]:
+        """A loss was called. A single row has no padding."""
+        target = event.args.get("target") if event.api in OVER_CLASSES else None
+        low, high = statistic(target, "min"), statistic(target, "max")
+        if target is None or low is None or high is None or target["shape"][:1] == [1]:
+            return ()
+        ignored = event.args.get("ignore_index", IGNORED_LABEL)
+        is_left_out = ignored in (low, high)
+        is_known = bool(self._padding) and None not in self._padding
+        is_padded = {bool(share) for share in self._padding} if is_known else set()
+        if not is_left_out and (len(is_padded) > 1 or (not is_known and ignored != IGNORED_LABEL)):
+            return ()  # an index that was chosen would leave out what has it: there is no padding
+        key = ReadingKey(LEFT_OUT, event.api, UNPADDED if is_padded == {False} else "")
+        calls = self._calls[key]
+        calls.append((low, high, is_left_out))
+        if len(calls) < IN_A_ROW:
+            return ()
+        del self._calls[key]
+        lows, highs, left_out = zip(*calls)
+        if not (is_known or any(left_out)) and len(set(lows)) > 1 and len(set(highs)) > 1:
+            return ()  # padding would have one label, that of the least or the last token
+        return (ScalarReading(key, float(any(left_out)), event),)
+
+
+_MIN_WEIGHTS = 2  # fewer have no shares
+_SHARES = (("dead", DEAD), ("saturated", SATURATED))
+
+
+@dataclass(slots=True)
+class GradientSizes:
+    """Norms of the gradients of an update; nothing if they are scaled."""
+
+    _known: dict[str, StateEvent] = field(default_factory=dict)
+    _norms: dict[str, float] = field(default_factory=dict)  # largest in this step, or the last
+    _fresh: set[str] = field(default_factory=set)
+    _gone: set[str] = field(default_factory=set)  # cleared, at one end of the step or the other
+    _is_scaled: bool = False
+    _is_flat: bool = False  # the loss is zero, as a margin loss may be
+    _is_lost: bool = False  # the loss is not a number, so gradients are not either
+    _non_finite: StateEvent | None = None  # the first such gradient in this step
+    _is_known: bool = False  # gradients have statistics
+    _is_partial: bool = False  # some have none, as in most steps of a selective view
+
+    def state(self, event: StateEvent) -> None:
+        """A gradient came, changed or went."""
+        stats = event.summary.stats if event.summary is not None else None
+        norm = number(stats.get("norm")) if stats else None
+        if stats and "nonfinite" in stats:
+            self._is_known = True
+            if stats["nonfinite"] and self._non_finite is None:
+                self._non_finite = event
+        if norm is None:
+            self._gone.add(event.name)
+            self._is_partial |= event.summary is not None and not stats
+            return
+        self._gone.discard(event.name)
+        # A gradient may be cleared before or after: backward computed the largest of a step.
+        if event.name not in self._fresh or norm > self._norms[event.name]:
+            self._norms[event.name] = norm
+            self._known[event.name] = event
+        self._fresh.add(event.name)
+
+    def loss(self, event: CallEvent) -> None:
+        """Backward was called."""
+        given = event.args.get("tensors")
+        self._is_flat |= number(given) == 0
+        self._is_lost |= isinstance(given, dict) and isinstance(given.get("value"), str)
+
+    def scaled(self) -> None:
+        """A gradient scaler has scaled the loss."""
+        self._is_scaled = True
+
+    def step(self, event: StepEvent) -> Sequence[ScalarReading]:
+        """The update is over."""
+        for name in self._gone - self._fresh:
+            self._norms.pop(name, None)
+        found = self._readings(event) if is_judged(event) and not self._is_scaled else []
+        self._non_finite, self._is_known, self._is_flat = None, False, False
+        self._is_lost = self._is_partial = False
+        for name in self._gone:
+            self._norms.pop(name, None)
+        self._fresh.clear()
+        self._gone.clear()
+        return found
+
+    def _readings(self, event: StepEvent) -> list[ScalarReading]:
+        found = []
+        if self._is_known:
+            wrong = self._non_finite
+            at: Event = event if wrong is None else wrong
+            found.append(
+                ScalarReading(ReadingKey(NON_FINITE, name=GRADIENT), float(wrong is not None), at)
+            )
+        if not self._norms or self._is_lost or self._is_partial or _is_search(event):
+            return found
+        norm = math.hypot(*self._norms.values())
+        largest = self._known[max(self._norms, key=lambda name: self._norms[name])]
+        at = largest if largest.step == event.step else event
+        found.append(ScalarReading(ReadingKey(GRADIENT_NORM), norm, at))
+        if norm or not self._is_flat:
+            found.append(ScalarReading(ReadingKey(FLAT), norm, event))
+        weights = [name for name in self._norms if self._is_weight(name)]
+        if norm and len(weights) >= _MIN_WEIGHTS:
+            name = min(weights, key=lambda name: self._norms[name])
+            found.append(
+                ScalarReading(ReadingKey(LEAST_SHARE), self._norms[name] / norm, self._known[name])
+            )
+        return found
+
+    def _is_weight(self, name: str) -> bool:
+        """Whether it is a weight: the gradient of a bias may be mere noise."""
+        summary = self._known[name].summary
+        return summary is not None and len(summary.shape) > 1 and not has_few(summary.shape)
+
+
+def _is_search(event: StepEvent) -> bool:
+    """Whether one update tried several points: a line search may reject distant ones."""
+    counters = event.counters
+    updates = counters.get("optimizer_step", 0)
+    return min(counters.get("backward", 0), counters.get("zero_grad", 0)) > updates > 0
+
+
+@dataclass(slots=True)
+class UnitActivity:
+    """Shares of units that are dead for a whole batch, and of saturated elements."""
+
+    _waiting: list[tuple[str, ReadingKey, float, CallEvent]] = field(default_factory=list)
+
+    def call(self, event: CallEvent) -> None:
+        """A function or module returned a tensor with statistics, in training."""
+        result = event.result
+        stats = result.get("stats") if isinstance(result, dict) else None
+        if not stats or not event.grad_enabled or event.exception is not None:
+            return
+        summary = tensor_summary(result)
+        units = 0 if summary is None else units_of(summary.shape)
+        for stat, quantity in _SHARES:
+            if stat in stats and units >= FEWEST_UNITS:
+                key = ReadingKey(quantity, event.api, event.module or "")
+                self._waiting.append((quantity, key, float(stats[stat]), event))
+
+    def root(self, event: CallEvent) -> Sequence[ScalarReading]:
+        """The model that called them all has ended; a function is named with it."""
+        waiting, self._waiting = self._waiting, []
+        if not event.training or not event.grad_enabled:
+            return ()
+        root = event.module or event.api
+        worst: dict[ReadingKey, ScalarReading] = {}
+        for quantity, key, value, call in waiting:
+            place = key if key.name else ReadingKey(quantity, key.api, root)
+            if place not in worst or value > worst[place].value:
+                worst[place] = ScalarReading(place, value, call)
+        return tuple(worst.values())
+
+    def step(self) -> None:
+        """No model's call reaches over the end of a step."""
+        self._waiting.clear()
+
+
+_OF_FLOAT32 = 2.5e-5  # of the mean size of elements: rounding loses a part of smaller updates
+
+_Group = tuple[str, int]  # an optimizer and the index of a group
+
+
+@dataclass(slots=True)
+class FirstUpdates:
+    """Follows one process. There are no readings of optimizers that continue from a file.
+
+    Each class of optimizer has separate readings: one divides by the size of gradients, another
+    does not.
+    """
+
+    _groups: dict[str, set[_Group]] = field(default_factory=dict)  # by name of the parameter
+    _classes: dict[str, str] = field(default_factory=dict)  # of optimizers
+    _moved: dict[str, tuple[float, StateEvent]] = field(default_factory=dict)
+    _is_resumed: bool = False
+
+    def optimizer(self, event: OptimizerEvent) -> None:
+        """An optimizer was created, or its groups changed."""
+        self._classes[event.id] = event.cls
+        for groups in self._groups.values():
+            groups.difference_update([group for group in groups if group[0] == event.id])
+        for index, group in enumerate(event.groups):
+            for name in group.params:
+                self._groups.setdefault(name, set()).add((event.id, index))
+
+    def checkpoint(self, event: CheckpointEvent) -> None:
+        """Something was saved or loaded."""
+        self._is_resumed |= event.owner is not None and brings_back(event)
+
+    def state(self, event: StateEvent) -> None:
+        """A parameter changed."""
+        stats = event.summary.stats if event.summary is not None else None
+        moved = number(stats.get("moved")) if stats else None
+        if moved is not None and event.change == "content":
+            known = self._moved.get(event.name)
+            if known is None or known[0] < moved:
+                self._moved[event.name] = (moved, event)
+
+    def step(self, event: StepEvent) -> Sequence[ScalarReading]:
+        """The farthest that an element was moved, by class of optimizer."""
+        moves, self._moved = self._moved, {}
+        if not moves or self._is_resumed or not is_judged(event):
+            return ()
+        farthest: dict[str, tuple[float, StateEvent]] = {}
+        for name, (moved, look) in moves.items():
+            cls, rate = self._rate(name, event)
+            if rate is not None and rate > _OF_FLOAT32 * _mean_size(look):
+                ratio = moved / rate
+                if cls not in farthest or ratio > farthest[cls][0]:
+                    farthest[cls] = (ratio, look)
+        return [
+            ScalarReading(ReadingKey(MOVED, name=cls), *found) for cls, found in farthest.items()
+        ]
+
+    def _rate(self, name: str, event: StepEvent) -> tuple[str, float | None]:
+        """Class and rate of the one group that holds the parameter."""
+        groups = self._groups.get(name, set())
+        if len(groups) != 1:
+            return "", None
+        ((optimizer, index),) = groups
+        rates = event.lr.get(optimizer, ())
+        return self._classes[optimizer], number(rates[index]) if index < len(rates) else None
+
+
+def _mean_size(look: StateEvent) -> float:
+    """The root of the mean square of its elements; infinite where it is not known."""
+    summary = look.summary
+    norm = number((summary.stats or {}).get("norm")) if summary is not None else None
+    if summary is None or norm is None:
+        return math.inf
+    return norm / math.sqrt(max(1, math.prod(summary.shape)))
+
 
 _TOKENS_NDIM = 2
 _SECOND = 2

@@ -3,26 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from traincheck.facts.resumptions import brings_back
-from traincheck.relations.restored.evaluations import Evaluations
-from traincheck.relations.restored.fact import (
-    ALSO,
-    BACK,
-    COPIES,
-    COUNTS,
-    FILE,
-    LOADS,
-    MODEL,
-    OPTIMIZER,
-    PART,
-    SCHEDULER,
-    TRAINED,
-    CheckpointFact,
-)
-from traincheck.relations.restored.saved_state import SavableState, model_of
 from traincheck.schema.events import (
     CallEvent,
     CheckpointEvent,
@@ -32,7 +17,209 @@ from traincheck.schema.events import (
     StateEvent,
     StepEvent,
 )
+from traincheck.schema.observations.base import Observation
+from traincheck.schema.observations.models import EvalWeights, EvalWrites, ModelStructure
+from traincheck.schema.observations.reading import observed
+from traincheck.schema.parameter_names import is_unowned
 from traincheck.schema.torch_api import Families
+
+MODEL, OPTIMIZER, SCHEDULER, SCALER, RNG = "model", "optimizer", "scheduler", "scaler", "rng"
+LOADS, COPIES, ALSO, FILE, PART = "loads", "copies", "also", "file", "part"
+TRAINED, COUNTS, BACK = "trained", "counts", "back"
+EVALUATED, LEFT = "evaluated", "left"
+Key = tuple[str, str]  # the property, and what has it
+
+
+class CheckpointFact(NamedTuple):
+    """One observation.
+
+    Attributes:
+        weight: how many examples it gives.
+        name: what it is about, for messages.
+        counts: by kind; of a file, the objects that can be saved; of a part, its values.
+    """
+
+    key: Key
+    value: Any
+    weight: int
+    name: str
+    event: Event
+    evidence: tuple[Event, ...]
+    counts: Mapping[str, int] = {}
+
+
+def missing(claimed: Mapping[str, str], fact: CheckpointFact) -> list[str]:
+    """Parts that a file lacks, though the program has such objects.
+
+    A part under another name is not missing, nor are generator states that are combined.
+    """
+    found, names = fact.value, []
+    for kind in sorted(set(claimed.values())):
+        mine = {name for name, other in claimed.items() if other == kind}
+        now = {name for name, other in found.items() if other == kind}
+        is_short = len(now) < min(len(mine), fact.counts.get(kind, len(mine)))
+        if is_short and not (kind == RNG and now - mine):
+            names += sorted(mine - now)
+    return names
+
+
+# Buffers that every module saves
+_ALWAYS_SAVED = ("running_mean", "running_var", "num_batches_tracked")
+
+
+@dataclass(slots=True)
+class SavableState:
+    """Follows optimizers, schedulers, scalers and models of one process."""
+
+    _held: dict[str, OptimizerEvent] = field(default_factory=dict)  # optimizers by id
+    _stepped: set[str | None] = field(
+        default_factory=set
+    )  # optimizers that stepped since the last was created
+    _scheduled: set[str | None] = field(default_factory=set)  # optimizers with a scheduler
+    # Schedulers that step, by optimizer and class; parts of a composed one do not
+    _schedulers: set[tuple[str | None, str]] = field(default_factory=set)
+    _has_scaler: bool = False
+    _models: set[str] = field(default_factory=set)
+    _variables: dict[str, dict[str, str]] = field(default_factory=dict)  # roles, by model and name
+
+    def observe(self, event: Event) -> None:
+        if isinstance(event, OptimizerEvent):
+            self._held[event.id] = event
+            if event.change == "created":  # those of an earlier fold or stage may be done
+                self._stepped.clear()
+        elif (model := observed(event, ModelStructure)) is not None:
+            self._models.add(model.name)
+        elif isinstance(event, CallEvent):
+            self._call(event)
+        elif isinstance(event, StateEvent) and event.role in ("parameter", "buffer"):
+            if event.change == "gone":
+                self._variables.get(model_of(event.name), {}).pop(event.name, None)
+            elif event.change == "new" and not is_unowned(event.name):
+                self._variables.setdefault(model_of(event.name), {})[event.name] = event.role
+
+    def _call(self, event: CallEvent) -> None:
+        family = event.family or event.api
+        if family == Families.OPTIMIZER_STEP:
+            self._stepped.add(event.owner)
+        elif family == Families.SCHEDULER_CREATED:
+            self._scheduled.add(event.owner)
+        elif family == Families.SCHEDULER_STEP:
+            self._schedulers.add((event.owner, event.api))
+        elif family == Families.SCALER_STEP:
+            self._has_scaler |= event.args.get("enabled") is not False
+
+    def numbers(self, size: int) -> dict[str, int]:
+        """The number of objects to save, by kind. size: saved values of all models.
+
+        There is no number of models if fewer values are saved than trained: a part may be missing.
+        """
+        stepped = self._stepped
+        schedulers = sum(owner in stepped for owner, _ in self._schedulers)
+        found = {
+            OPTIMIZER: len(stepped),
+            SCHEDULER: max(schedulers, min(1, len(self._scheduled & stepped))),
+            SCALER: int(self._has_scaler),
+        }
+        events = [event for owner, event in self._held.items() if owner in stepped]
+        trained = {identity for e in events for group in e.groups for identity in group.ids}
+        if size >= len(trained):
+            models = set().union(*map(_models_of, events))
+            classes = {model.partition("#")[0] for model in models}
+            copies = {model for model in self._models if model.partition("#")[0] in classes}
+            found[MODEL] = len(models | copies)  # a copy is an average, or a target network
+        return found
+
+    def has(self, kind: str, count: int) -> bool | None:
+        """Whether a model, or optimizer, has so many values; None if that is not known."""
+        if kind == OPTIMIZER:
+            held = {sum(len(group.params) for group in e.groups) for e in self._held.values()}
+            return count in held if held else None
+        sizes = [_sizes(roles) for roles in self._variables.values()]
+        if any(low <= count <= high for low, high in sizes):
+            return True
+        # More than all: a state may hold a module that is shared or unused
+        return None if count > max((high for _, high in sizes), default=0) else False
+
+    def models_of_others(self, owner: str | None) -> set[str]:
+        """Models that other optimizers hold, and not this one."""
+        if owner not in self._held:
+            return set()
+        others = (event for other, event in self._held.items() if other != owner)
+        return set().union(*map(_models_of, others)) - _models_of(self._held[owner])
+
+
+def _models_of(event: OptimizerEvent) -> set[str]:
+    return {model_of(name) for group in event.groups for name in group.params}
+
+
+def model_of(name: str) -> str:
+    """The model that a variable belongs to."""
+    return name.partition(".")[0]
+
+
+def _sizes(roles: Mapping[str, str]) -> tuple[int, int]:
+    """The fewest and the most values in the state of a model: some buffers may be left out."""
+    saved = [n for n, role in roles.items() if role == "parameter" or n.endswith(_ALWAYS_SAVED)]
+    return len(saved), len(roles)
+
+
+_MOST_NAMES = 8  # parameters of one evaluation that count as examples
+
+_EVALUATIONS: tuple[type[Observation], ...] = (EvalWeights, EvalWrites)
+
+
+@dataclass(slots=True)
+class Evaluations:
+    """Follows the evaluations of one process."""
+
+    # Of this step, by model: the mark, and its number of values
+    _seen: dict[str, tuple[MarkEvent, int]] = field(default_factory=dict)
+    _first: set[str] = field(
+        default_factory=set
+    )  # models that were evaluated with their initial weights
+
+    def observe(
+        self,
+        event: MarkEvent | OptimizerEvent | StepEvent,
+        began: Mapping[str, str],
+        fresh: Set[str],
+    ) -> Iterator[CheckpointFact]:
+        """Enter an event. began: initial fingerprints; fresh: parameters without an update."""
+        if isinstance(event, StepEvent):
+            yield from self._left()
+        elif isinstance(event, OptimizerEvent):
+            if event.change == "created":  # a fold or trial may start with the same weights
+                self._first.clear()
+        else:
+            yield from self._mark(event, began, fresh)
+
+    def _mark(
+        self, event: MarkEvent, began: Mapping[str, str], fresh: Set[str]
+    ) -> Iterator[CheckpointFact]:
+        found = observed(event, *_EVALUATIONS)
+        if isinstance(found, EvalWeights):
+            model, values = found.model, found.values
+            self._seen[model] = event, len(values)
+            known = (values.keys() & began.keys()) - fresh
+            has_moved = any(values[name] != began[name] for name in known)
+            was_first = model in self._first
+            self._first.discard(model)
+            if known and not has_moved:
+                self._first.add(model)
+            if known and (has_moved or was_first):  # a first update may have a rate of zero
+                weight = min(_MOST_NAMES, len(known))
+                yield CheckpointFact((EVALUATED, model), has_moved, weight, model, event, (event,))
+        elif isinstance(found, EvalWrites) and found.names:
+            self._seen.pop(found.model, None)
+            yield CheckpointFact((LEFT, found.model), False, 1, found.names[0], event, (event,))
+
+    def _left(self) -> Iterator[CheckpointFact]:
+        """The step of these evaluations has ended: nothing was written."""
+        for model, (event, count) in self._seen.items():
+            weight = min(_MOST_NAMES, count)
+            yield CheckpointFact((LEFT, model), True, weight, model, event, (event,))
+        self._seen.clear()
+
 
 _MOST_COUNTED = 64  # values of one load or save that count as examples
 # A restored value counts twice: its name and its shape must both match the model.

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from traincheck.schema.claims import Needs, sampled
-from traincheck.schema.findings import Symptom, Topic
+from traincheck.schema.events import Event
+from traincheck.schema.findings import Subject, Symptom, Topic
 from traincheck.schema.torch_api import Families
 
 LOSS, GRADIENT, RATE, LENGTH = "first loss", "first gradient", "last rate", "schedule length"
@@ -139,3 +140,26 @@ _ALL = (
     ),
 )
 QUANTITIES: Mapping[str, Quantity] = {each.name: each for each in _ALL}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunReading:
+    """One quantity of a run.
+
+    Attributes:
+        what: its name in the table.
+        under: what it depends on; only runs with the same are compared.
+        values: the value, and others of the same run, whose spread widens the band.
+        seen: what was observed, as a clause.
+        at: what a finding points to.
+        event: that shows it.
+        of: its owner, such as an optimizer; empty for the run.
+    """
+
+    what: str
+    under: str
+    values: tuple[float, ...]
+    seen: str
+    at: Subject
+    event: Event
+    of: str = ""

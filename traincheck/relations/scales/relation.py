@@ -8,12 +8,10 @@ from typing import Any
 
 from traincheck.facts.programs import ProgramName
 from traincheck.relations.base import SATISFIED, ProposerBase, RelationBase, counterexample
-from traincheck.relations.example_cache import Examples
+from traincheck.relations.iterations import Examples
 from traincheck.relations.phrasing import in_program
-from traincheck.relations.scales.quantities import HIGH, LOW, QUANTITIES
-from traincheck.relations.scales.reading import RunReading
-from traincheck.relations.scales.schedules import Schedules
-from traincheck.relations.scales.sizes import FirstSizes
+from traincheck.relations.scales.quantities import HIGH, LOW, QUANTITIES, RunReading
+from traincheck.relations.scales.schedules import FirstSizes, Schedules
 from traincheck.schema.claims import Hypothesis, Needs
 from traincheck.schema.events import Event
 from traincheck.schema.findings import CheckInfo, Example

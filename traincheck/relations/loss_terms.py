@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from traincheck.facts.loss_terms import StepTerms, is_near, ratios, trained_names
 from traincheck.facts.programs import ProgramName
 from traincheck.relations.base import SATISFIED, ProposerBase, RelationBase, counterexample
-from traincheck.relations.example_cache import Examples
+from traincheck.relations.iterations import Examples
 from traincheck.relations.phrasing import in_program
 from traincheck.schema.claims import Hypothesis, Needs
 from traincheck.schema.events import Event
