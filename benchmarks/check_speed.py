@@ -24,7 +24,7 @@ from typing import Any
 from benchmarks import harness, make_trace
 from traincheck.check.engine import Engine, watch
 from traincheck.relations.registry import RELATIONS
-from traincheck.rules.registry import RULES
+from traincheck.rules.table import RULES
 from traincheck.schema.claims import Invariant
 from traincheck.schema.invariant_file import read_invariants
 from traincheck.schema.protocols import Rule

@@ -26,7 +26,7 @@ from benchmarks.torch_audit_cases.all_cases import CASES
 from benchmarks.torch_audit_cases.case import HEALTHY, HOST, SABOTAGED, STOPS, Case
 from benchmarks.torch_audit_checks import OLDER, RELEASE, THRESHOLDS
 from traincheck.rules.options import options_of
-from traincheck.rules.registry import RULES
+from traincheck.rules.table import RULES
 
 PAGE = harness.ROOT / "docs" / "torch-audit.md"
 COMMAND = "python -m benchmarks.torch_audit_parity --other ../audit/bin/python --write"

@@ -26,7 +26,7 @@ def folders(ctx: click.Context, param: click.Parameter, incomplete: str) -> Item
 def codes(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
     """Codes of rules with their titles, and names of relations; of several, the last one."""
     from traincheck.relations.registry import RELATIONS
-    from traincheck.rules.registry import RULES
+    from traincheck.rules.table import RULES
 
     before, comma, last = incomplete.rpartition(",")
     known = {rule.info.code: rule.info.title for rule in RULES} | dict.fromkeys(RELATIONS, "")

@@ -23,7 +23,7 @@ import click
 
 from traincheck.relations.registry import BUILT_IN
 from traincheck.rules.docs import RuleDocs, docs_of, options_text
-from traincheck.rules.registry import RULES
+from traincheck.rules.table import RULES
 from traincheck.schema import events, values
 from traincheck.schema.invariant_file import SCHEMA_FILE
 from traincheck.schema.invariant_form import json_schema

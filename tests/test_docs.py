@@ -16,7 +16,7 @@ import pytest
 from tests import warm
 from tests.together import together
 from traincheck.cli.main import main
-from traincheck.rules.registry import RULES
+from traincheck.rules.table import RULES
 from traincheck.schema import events
 
 ROOT = Path(__file__).parents[1]

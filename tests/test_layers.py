@@ -65,7 +65,7 @@ FUNCTION_LINES = 100
 COLLECT_METHODS = 12  # public, of a class
 COLLECT_FUNCTION_LINES_P90 = 25
 LEVEL_MODULES = 30
-SHORT_FILES = {"rules": 300}
+RULE_LINES = 300
 RELATION_LINES = 1_400  # of all its modules
 HOT_PATH_LINES = 300
 HOT_PATH = ("collect/trace_writer/emitter.py", "collect/tensors/summarize.py")
@@ -294,7 +294,7 @@ def line_limit(path: Path) -> int:
     inside = relative(path).removeprefix("traincheck/")
     if inside in HOT_PATH:
         return HOT_PATH_LINES
-    return SHORT_FILES.get(layer(dotted(path)) or "", MODULE_LINES)
+    return RULE_LINES if re.match(r"tc\d+_", path.name) else MODULE_LINES
 
 
 def test_no_module_is_too_long() -> None:

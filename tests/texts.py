@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from tests.checking import report_of
 from tests.rules.broken import BROKEN
-from traincheck.rules.registry import RULES
+from traincheck.rules.table import RULES
 from traincheck.schema.findings import Finding
 
 

@@ -12,7 +12,7 @@ from traincheck.check.finding_builder import FindingBuilder
 from traincheck.check.grouping.causes import RANK
 from traincheck.check.grouping.invariant_effects import INVARIANT_EFFECTS
 from traincheck.relations.registry import RELATIONS
-from traincheck.rules.registry import RULES
+from traincheck.rules.table import RULES
 from traincheck.schema.events import Event
 from traincheck.schema.findings import CheckInfo, Finding, Symptom, Topic, Violation
 

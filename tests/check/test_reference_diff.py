@@ -16,7 +16,7 @@ from traincheck.check.engine import Engine
 from traincheck.check.grouping.root_causes import RootCause, ViolationCount
 from traincheck.check.verdicts import TraceView
 from traincheck.relations.registry import RELATIONS
-from traincheck.rules.registry import RULES
+from traincheck.rules.table import RULES
 from traincheck.schema.claims import Hypothesis, Invariant, Needs, without_sampling
 from traincheck.schema.events import CallEvent, Event
 from traincheck.schema.excerpts import Excerpt, Line, Row

@@ -23,7 +23,7 @@ from traincheck.check.grouping import causes
 from traincheck.check.grouping import invariant_effects as differences
 from traincheck.check.grouping import root_causes as folding
 from traincheck.relations.registry import RELATIONS
-from traincheck.rules.registry import RULES
+from traincheck.rules.table import RULES
 from traincheck.schema.claims import Invariant
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Finding, Topic, Violation

@@ -18,7 +18,7 @@ from traincheck.check.verdicts import (
 )
 from traincheck.presets import preset_names, preset_path
 from traincheck.relations.registry import RELATIONS
-from traincheck.rules.registry import RULES
+from traincheck.rules.table import RULES
 from traincheck.schema.claims import Needs, sampled, without_sampling
 from traincheck.schema.events import MarkEvent
 from traincheck.schema.findings import Verdict

@@ -11,7 +11,7 @@ from traincheck.cli import main as entry
 from traincheck.collect.launch import launcher as launching
 from traincheck.collect.launch.launcher import Outcome
 from traincheck.collect.launch.settings import Settings, from_env
-from traincheck.rules.registry import RULES
+from traincheck.rules.table import RULES
 from traincheck.schema.claims import Hypothesis, Invariant, Needs
 from traincheck.schema.comparison.diff_view import DIFF_NEEDS
 from traincheck.schema.invariant_file import write_invariants

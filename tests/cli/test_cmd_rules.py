@@ -12,7 +12,7 @@ from tests.rules.test_options import Loud
 from traincheck.cli import main as entry
 from traincheck.rules import registry
 from traincheck.rules.docs import THEMES, docs_of
-from traincheck.rules.registry import RULES
+from traincheck.rules.table import RULES
 
 
 @pytest.fixture

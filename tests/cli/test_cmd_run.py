@@ -27,7 +27,7 @@ from traincheck.collect.launch.settings import Settings
 from traincheck.collect.launch.stop_program import ProgramStopper
 from traincheck.report import run_summary
 from traincheck.report.run_summary import RunSummary
-from traincheck.rules.registry import RULES
+from traincheck.rules.table import RULES
 from traincheck.schema.claims import Hypothesis, Invariant
 from traincheck.schema.events import CheckpointEvent, Event
 from traincheck.schema.findings import Report

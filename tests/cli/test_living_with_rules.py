@@ -15,7 +15,7 @@ from tests.rules.test_options import Loud
 from traincheck.cli import main as entry
 from traincheck.report.registry import SINKS
 from traincheck.rules import registry
-from traincheck.rules.registry import RULES
+from traincheck.rules.table import RULES
 from traincheck.store.manifest import Manifest
 from traincheck.store.writer import TraceWriter
 

@@ -83,7 +83,7 @@ def test_what_nobody_has_cleared_is_told(tmp_path, request, monkeypatch, device,
 
 
 def selective():
-    from traincheck.rules.registry import RULES
+    from traincheck.rules.table import RULES
     from traincheck.schema.claims import Needs
 
     code = {rule.info.code: rule for rule in RULES}

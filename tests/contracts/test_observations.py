@@ -24,7 +24,7 @@ from traincheck.check.engine import Engine
 from traincheck.collect.instruments.registry import INSTRUMENTS
 from traincheck.collect.observers.base import Hook
 from traincheck.collect.observers.registry import OBSERVERS
-from traincheck.rules.registry import RULES
+from traincheck.rules.table import RULES
 from traincheck.schema.codec import decode, encode
 from traincheck.schema.events import MarkEvent
 from traincheck.schema.findings import Verdict

@@ -14,7 +14,7 @@ from tests.builders import ADAM, BN_BUFFERS, MLP, MLP_BN, SGD, TraceBuilder
 from tests.checking import report_of
 from tests.rules.broken import BROKEN
 from tests.together import together
-from traincheck.rules.registry import RULES
+from traincheck.rules.table import RULES
 from traincheck.schema.codec import decode, encode
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict

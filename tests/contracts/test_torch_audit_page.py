@@ -10,7 +10,7 @@ import pytest
 from benchmarks.torch_audit_cases.all_cases import CASES
 from benchmarks.torch_audit_checks import OLDER, RELEASE, THRESHOLDS
 from benchmarks.torch_audit_parity import GPU, judge, page, threshold_rows
-from traincheck.rules.registry import RULES
+from traincheck.rules.table import RULES
 
 PAGE = Path(__file__).parents[2] / "docs" / "torch-audit.md"
 CODES = {rule.info.code for rule in RULES}

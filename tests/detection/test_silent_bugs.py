@@ -23,7 +23,7 @@ from benchmarks.silent_bugs.case import (
 )
 from benchmarks.silent_bugs.recordings import Recordings
 from tests.together import together
-from traincheck.rules.registry import RULES
+from traincheck.rules.table import RULES
 
 CASES = {case.id: case for case in load_cases()}
 CODES = {rule.info.code for rule in RULES}

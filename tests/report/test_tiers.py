@@ -16,7 +16,7 @@ from traincheck.live.checked import Checked, tier_of
 from traincheck.page.sections import verdict
 from traincheck.report.run_summary import RunSummary, write_run_summary
 from traincheck.rules.rarity import healthy_programs
-from traincheck.rules.registry import RULES
+from traincheck.rules.table import RULES
 from traincheck.schema.findings import Finding, Presentation, Report, is_rare
 
 KINDS = {

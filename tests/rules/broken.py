@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from tests.builders import MLP_BN, TraceBuilder
 from tests.checking import net
-from traincheck.rules.registry import RULES
+from traincheck.rules.table import RULES
 from traincheck.schema.events import Event
 
 _HERE: dict[str, Callable[[], list[Event]]] = {

@@ -19,7 +19,8 @@ from traincheck.errors import UsageError
 from traincheck.rules import registry
 from traincheck.rules.docs import docs_of
 from traincheck.rules.options import options_of
-from traincheck.rules.registry import RULES, all_rules
+from traincheck.rules.registry import all_rules
+from traincheck.rules.table import RULES
 from traincheck.schema.events import Event
 from traincheck.schema.findings import SEVERITIES, Finding
 from traincheck.schema.protocols import Rule

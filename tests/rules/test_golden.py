@@ -10,7 +10,7 @@ import pytest
 from tests import golden
 from tests.checking import fires
 from tests.rules.broken import BROKEN
-from traincheck.rules.registry import RULES
+from traincheck.rules.table import RULES
 
 FOLDER = Path(__file__).parent / "golden"
 

@@ -8,7 +8,7 @@ from tests.checking import BY_CODE, report_of
 from tests.rules.broken import BROKEN
 from traincheck.errors import UsageError
 from traincheck.rules.options import configured, options_of
-from traincheck.rules.registry import RULES
+from traincheck.rules.table import RULES
 from traincheck.schema.findings import CheckInfo
 
 

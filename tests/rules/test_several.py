@@ -11,7 +11,7 @@ from tests.builders import MLP, TraceBuilder
 from tests.checking import fires
 from tests.golden import Golden, mentions
 from tests.together import together
-from traincheck.rules.registry import RULES
+from traincheck.rules.table import RULES
 from traincheck.schema.events import Event
 from traincheck.schema.torch_api import Families
 

@@ -13,7 +13,7 @@ from tests.texts import findings
 from tests.together import together
 from traincheck.check.finding_builder import FindingBuilder
 from traincheck.check.wording.symptom_messages import SYMPTOM_MESSAGES
-from traincheck.rules.registry import RULES
+from traincheck.rules.table import RULES
 from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
 
 FOUND = {finding.code: finding for finding in findings()}

@@ -5,54 +5,10 @@ from __future__ import annotations
 from importlib.metadata import EntryPoint, entry_points
 
 from traincheck.errors import UsageError
-from traincheck.rules.attention import table as attention
-from traincheck.rules.batch_content import table as batch_content
-from traincheck.rules.checkpoints import table as checkpoints
-from traincheck.rules.configuration import table as configuration
-from traincheck.rules.data import table as data
-from traincheck.rules.efficiency import table as efficiency
-from traincheck.rules.ledger import table as ledger
-from traincheck.rules.losses import table as losses
-from traincheck.rules.modes import table as modes
-from traincheck.rules.numerics import table as numerics
-from traincheck.rules.origins import table as origins
-from traincheck.rules.parameters import table as parameters
-from traincheck.rules.precision import table as precision
-from traincheck.rules.probes import table as probes
-from traincheck.rules.provenance import table as provenance
-from traincheck.rules.ranks import table as ranks
-from traincheck.rules.schedules import table as schedules
-from traincheck.rules.shapes import table as shapes
-from traincheck.rules.step_window import table as step_window
-from traincheck.rules.torch_warnings import table as torch_warnings
+from traincheck.rules.table import RULES
 from traincheck.schema.protocols import Rule
 
 ENTRY_POINTS = "traincheck.rules"
-_THEMES = (
-    attention,
-    batch_content,
-    checkpoints,
-    configuration,
-    data,
-    efficiency,
-    ledger,
-    losses,
-    modes,
-    numerics,
-    origins,
-    parameters,
-    precision,
-    probes,
-    provenance,
-    ranks,
-    schedules,
-    shapes,
-    step_window,
-    torch_warnings,
-)
-RULES: tuple[Rule, ...] = tuple(
-    sorted((rule for theme in _THEMES for rule in theme.RULES), key=lambda rule: rule.info.code)
-)
 
 
 def all_rules() -> tuple[Rule, ...]:

@@ -1,9 +1,10 @@
-"""The base class of the built-in rules."""
+"""The base class of rules, rules that judge single events, and faults that must repeat."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
 from traincheck.schema.claims import Needs
@@ -105,3 +106,36 @@ class BuiltInRule(ABC):
             observed=observed,
             evidence=(event,) if evidence is None else evidence,
         )
+
+
+class EventRule(BuiltInRule):
+    """Judges each event on its own, with little or no state."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls.observe = cls.judge  # type: ignore[method-assign]  # saves a call for each event
+
+    def observe(self, event: Event) -> Sequence[Violation]:
+        return self.judge(event)
+
+    @abstractmethod
+    def judge(self, event: Event) -> Sequence[Violation]:
+        """Return the violations that an event proves."""
+
+
+_Key = TypeVar("_Key")
+
+
+@dataclass(slots=True)
+class Streak:
+    """count: number of consecutive steps. first: the first of them."""
+
+    first: int | None
+    count: int = 0
+
+
+def extend(streaks: dict[_Key, Streak], key: _Key, step: int | None) -> Streak:
+    """Add a step to the streak of a key, which starts if there is none."""
+    streak = streaks.setdefault(key, Streak(step))
+    streak.count += 1
+    return streak

@@ -1,4 +1,4 @@
-"""Rules that judge complete steps of one process, and their violations."""
+"""Rules that judge complete steps, of one process or of all ranks."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar
 
+from traincheck.facts.distributed.ranks import RankSteps, RunStep
 from traincheck.facts.provider import Fact, Facts
 from traincheck.facts.step_facts import StepFacts
 from traincheck.facts.training_state import TrainingState
@@ -62,3 +63,22 @@ def proof(
         evidence=tuple(evidence) or (facts.event,),
         optimizer="".join(what[2:]),
     )
+
+
+class RankRule(BuiltInRule):
+    """Judges complete steps of all ranks."""
+
+    uses: ClassVar[Sequence[type[Fact]]] = (RankSteps,)
+    observes: ClassVar[Needs] = Needs(kinds=frozenset({"step"}))
+
+    def bind(self, facts: Facts) -> None:
+        self._steps = facts.of(RankSteps)
+
+    def observe(self, event: Event) -> Sequence[Violation]:
+        if not isinstance(event, StepEvent):
+            return ()
+        return [found for step in self._steps.ready for found in self.judge(step)]
+
+    @abstractmethod
+    def judge(self, step: RunStep) -> Sequence[Violation]:
+        """Return the violations that a step of all ranks proves."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import NamedTuple
 
-from traincheck.rules.base.event_rule import EventRule
+from traincheck.rules.base.rule import EventRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CheckpointEvent, Event
 from traincheck.schema.findings import Subject, Symptom, Violation

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from traincheck.rules.base.event_rule import EventRule
+from traincheck.rules.base.rule import EventRule
 from traincheck.rules.checkpoints.resume import RESUME, Resume
 from traincheck.schema.events import CallEvent, CheckpointEvent, Event, OptimizerEvent, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from traincheck.rules.base.event_rule import EventRule
+from traincheck.rules.base.rule import EventRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, CheckpointEvent, Event, OptimizerEvent
 from traincheck.schema.findings import Subject, Symptom, Violation

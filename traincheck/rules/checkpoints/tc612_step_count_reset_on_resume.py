@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from itertools import pairwise
 
-from traincheck.rules.base.event_rule import EventRule
+from traincheck.rules.base.rule import EventRule
 from traincheck.rules.checkpoints.resume import RESUME, Resume
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, CallEvent, CheckpointEvent, Event

@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 
 from traincheck.facts.auxiliary_models import AUXILIARY, AuxiliaryModels, auxiliary_call
-from traincheck.rules.base.event_rule import EventRule
+from traincheck.rules.base.rule import EventRule
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.parameter_names import AVERAGE_CLASS

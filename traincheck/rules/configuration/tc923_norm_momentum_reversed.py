@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from traincheck.rules.base.event_rule import EventRule
 from traincheck.rules.base.model_rule import about, model_of
+from traincheck.rules.base.rule import EventRule
 from traincheck.schema.claims import Needs, within_modules
 from traincheck.schema.events import CallEvent, Event, StepEvent
 from traincheck.schema.findings import Violation

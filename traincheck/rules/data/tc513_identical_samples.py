@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from traincheck.facts.losses import number
-from traincheck.rules.base.event_rule import EventRule
+from traincheck.rules.base.rule import EventRule
 from traincheck.rules.shared.loaders import DATA_LOADER
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, Event

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from traincheck.rules.base.event_rule import EventRule
+from traincheck.rules.base.rule import EventRule
 from traincheck.rules.shared.loaders import DATA_LOADER, identified
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, CallEvent, Event, StepEvent

@@ -7,7 +7,7 @@ from math import prod
 from typing import Any
 
 from traincheck.facts.losses import OVER_CLASSES, are_next_tokens, as_loss, given, number
-from traincheck.rules.base.event_rule import EventRule
+from traincheck.rules.base.rule import EventRule
 from traincheck.rules.shared.losses import loss_violation
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, CallEvent, Event, StepEvent

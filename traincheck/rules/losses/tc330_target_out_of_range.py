@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from traincheck.facts.losses import BCE, BCE_LOGITS, as_loss, given, loss_needs, number
-from traincheck.rules.base.event_rule import EventRule
+from traincheck.rules.base.rule import EventRule
 from traincheck.rules.shared.losses import loss_violation
 from traincheck.schema.events import CallEvent, Event
 from traincheck.schema.findings import Violation

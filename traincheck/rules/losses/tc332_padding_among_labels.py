@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import prod
 
 from traincheck.facts.losses import CROSS_ENTROPY, as_loss, given, loss_needs
-from traincheck.rules.base.event_rule import EventRule
+from traincheck.rules.base.rule import EventRule
 from traincheck.rules.shared.losses import loss_violation
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, CallEvent, Event, StepEvent

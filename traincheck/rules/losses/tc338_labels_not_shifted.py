@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import inf, log
 
 from traincheck.facts.losses import OVER_CLASSES, given, number
-from traincheck.rules.base.event_rule import EventRule
+from traincheck.rules.base.rule import EventRule
 from traincheck.rules.shared.causality import CALLS, Readers, TrainingStep, is_causal, is_open
 from traincheck.rules.shared.losses import loss_violation
 from traincheck.schema.claims import Needs

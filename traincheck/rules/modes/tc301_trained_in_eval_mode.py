@@ -7,8 +7,8 @@ from dataclasses import replace
 from traincheck.facts.forwards import Forward
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, MODES, StepFacts
 from traincheck.rules.base.model_rule import MODELS
+from traincheck.rules.base.rule import Streak, extend
 from traincheck.rules.base.step_rule import StepRule, proof
-from traincheck.rules.base.streak import Streak, extend
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import Subject, Symptom, Violation

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from traincheck.facts.forwards import Forward
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, MODES, StepFacts
+from traincheck.rules.base.rule import Streak, extend
 from traincheck.rules.base.step_rule import StepRule, proof
-from traincheck.rules.base.streak import Streak, extend
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from traincheck.facts.losses import number
-from traincheck.rules.base.event_rule import EventRule
+from traincheck.rules.base.rule import EventRule
 from traincheck.rules.shared.batches import is_image
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Subject, Symptom, Topic, Violation

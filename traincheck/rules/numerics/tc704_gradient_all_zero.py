@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from traincheck.facts.optimizers import Holder
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, StepFacts
+from traincheck.rules.base.rule import Streak, extend
 from traincheck.rules.base.step_rule import StepRule, proof
-from traincheck.rules.base.streak import Streak, extend
 from traincheck.rules.shared.numbers import losses
 from traincheck.schema.claims import Needs
 from traincheck.schema.findings import Subject, Symptom, Violation

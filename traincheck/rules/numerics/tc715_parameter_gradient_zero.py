@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, Parameter, StepFacts
+from traincheck.rules.base.rule import Streak, extend
 from traincheck.rules.base.step_rule import StepRule, proof
-from traincheck.rules.base.streak import Streak, extend
 from traincheck.rules.shared.numbers import MATRIX
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import StateEvent

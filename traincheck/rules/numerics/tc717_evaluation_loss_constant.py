@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from traincheck.facts.losses import given, loss_needs, number
-from traincheck.rules.base.event_rule import EventRule
+from traincheck.rules.base.rule import EventRule
 from traincheck.rules.shared.numbers import value_of
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, CallEvent, Event, StepEvent

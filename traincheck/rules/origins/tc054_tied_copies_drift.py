@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from traincheck.rules.base.event_rule import EventRule
 from traincheck.rules.base.model_rule import EMBEDDING, LINEAR, model_of
+from traincheck.rules.base.rule import EventRule
 from traincheck.schema.claims import MIN_MATCHED_ELEMENTS, Needs
 from traincheck.schema.events import Event, StateEvent, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation

@@ -8,8 +8,8 @@ from dataclasses import replace
 from traincheck.facts.manual_updates import ByHand
 from traincheck.facts.optimizers import Holder
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, StepFacts
+from traincheck.rules.base.rule import Streak, extend
 from traincheck.rules.base.step_rule import StepRule
-from traincheck.rules.base.streak import Streak, extend
 from traincheck.rules.parameters.replaced_parts import Replaced
 from traincheck.rules.parameters.wrong_model_optimizer import Misheld
 from traincheck.schema.claims import Needs

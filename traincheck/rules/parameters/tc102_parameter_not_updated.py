@@ -9,8 +9,8 @@ from traincheck.facts.distributed.awaited import STUCK
 from traincheck.facts.fading import FadedGradients
 from traincheck.facts.optimizers import Holder
 from traincheck.facts.step_facts import Moment, StepFacts
+from traincheck.rules.base.rule import Streak, extend
 from traincheck.rules.base.step_rule import StepRule
-from traincheck.rules.base.streak import Streak, extend
 from traincheck.rules.shared.numbers import NORMS
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import StepEvent

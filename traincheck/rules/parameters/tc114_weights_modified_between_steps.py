@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from traincheck.facts.resumptions import brings_back
-from traincheck.rules.base.event_rule import EventRule
+from traincheck.rules.base.rule import EventRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CheckpointEvent, Event
 from traincheck.schema.findings import Subject, Symptom, Violation

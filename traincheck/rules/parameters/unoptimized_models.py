@@ -8,8 +8,8 @@ from typing import ClassVar
 
 from traincheck.facts.optimizers import Holder
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, StepFacts
+from traincheck.rules.base.rule import Streak
 from traincheck.rules.base.step_rule import StepRule, proof
-from traincheck.rules.base.streak import Streak
 from traincheck.rules.parameters.master_weights import are_masters
 from traincheck.schema.claims import Needs
 from traincheck.schema.findings import Subject, Symptom, Violation

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from traincheck.facts.optimizers import Holder
 from traincheck.facts.step_facts import Parameter, StepFacts
 from traincheck.facts.training_state import TrainingState
-from traincheck.rules.base.streak import Streak, extend
+from traincheck.rules.base.rule import Streak, extend
 from traincheck.schema.torch_api import Families
 
 _CERTAIN = 8  # steps

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from traincheck.rules.base.event_rule import EventRule
+from traincheck.rules.base.rule import EventRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CheckpointEvent, Event, StateEvent
 from traincheck.schema.findings import Subject, Symptom, Violation

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from traincheck.facts.loss_terms import ConstantSteps, Label, LossProvenance, shown
-from traincheck.rules.base.event_rule import EventRule
+from traincheck.rules.base.rule import EventRule
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.observations.base import needs_of

@@ -11,7 +11,7 @@ from typing import ClassVar, NamedTuple
 
 from traincheck.facts.distributed.rank_steps import REPLICAS, SYNC, RankStep, Wrap
 from traincheck.facts.distributed.ranks import RunStep
-from traincheck.rules.base.rank_rule import RankRule
+from traincheck.rules.base.step_rule import RankRule
 from traincheck.schema.events import CallEvent, Event, StateEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.torch_api import DDP_FORWARD, Families

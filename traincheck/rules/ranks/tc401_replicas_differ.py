@@ -8,7 +8,7 @@ from collections.abc import Set as AbstractSet
 
 from traincheck.facts.distributed.rank_steps import REPLICAS
 from traincheck.facts.distributed.ranks import RunStep
-from traincheck.rules.base.rank_rule import RankRule
+from traincheck.rules.base.step_rule import RankRule
 from traincheck.rules.ranks.replicas import cause_of
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event, StateEvent

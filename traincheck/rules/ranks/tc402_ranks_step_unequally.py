@@ -6,7 +6,7 @@ from collections import Counter
 
 from traincheck.facts.distributed.rank_steps import REPLICAS, SYNC
 from traincheck.facts.distributed.ranks import RunStep
-from traincheck.rules.base.rank_rule import RankRule
+from traincheck.rules.base.step_rule import RankRule
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.words import counted

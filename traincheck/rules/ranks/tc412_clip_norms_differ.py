@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from traincheck.facts.distributed.rank_steps import FSDP_FORWARD
 from traincheck.facts.distributed.ranks import RunStep
-from traincheck.rules.base.rank_rule import RankRule
+from traincheck.rules.base.step_rule import RankRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import Subject, Symptom, Violation

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from traincheck.facts.distributed.rank_steps import REPLICAS
 from traincheck.facts.distributed.ranks import RunStep
-from traincheck.rules.base.rank_rule import RankRule
-from traincheck.rules.base.streak import Streak, extend
+from traincheck.rules.base.rule import Streak, extend
+from traincheck.rules.base.step_rule import RankRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CollectiveEvent
 from traincheck.schema.findings import Subject, Symptom, Violation

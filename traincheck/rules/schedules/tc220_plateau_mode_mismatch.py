@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from traincheck.facts.resumptions import brings_back
-from traincheck.rules.base.event_rule import EventRule
+from traincheck.rules.base.rule import EventRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, CheckpointEvent, Event, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from traincheck.rules.base.event_rule import EventRule
 from traincheck.rules.base.model_rule import MODELS, model_of
+from traincheck.rules.base.rule import EventRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation

@@ -8,7 +8,7 @@ from itertools import permutations
 from math import prod
 
 from traincheck.facts.losses import CROSS_ENTROPY, NLL, as_loss, given
-from traincheck.rules.base.event_rule import EventRule
+from traincheck.rules.base.rule import EventRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, CallEvent, Event, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation

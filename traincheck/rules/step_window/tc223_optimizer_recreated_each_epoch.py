@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from traincheck.facts.loader_epochs import Passes
 from traincheck.facts.resumptions import brings_back
-from traincheck.rules.base.event_rule import EventRule
+from traincheck.rules.base.rule import EventRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import (
     BatchEvent,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
+from traincheck.rules.base.rule import Streak, extend
 from traincheck.rules.base.step_rule import StepRule, proof
-from traincheck.rules.base.streak import Streak, extend
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import Subject, Symptom, Violation

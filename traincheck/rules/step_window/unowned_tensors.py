@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from traincheck.facts.step_facts import Moment, StepFacts
+from traincheck.rules.base.rule import Streak, extend
 from traincheck.rules.base.step_rule import proof
-from traincheck.rules.base.streak import Streak, extend
 from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.torch_api import Families
 

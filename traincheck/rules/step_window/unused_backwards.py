@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from traincheck.facts.step_facts import Moment, StepFacts
-from traincheck.rules.base.streak import Streak, extend
+from traincheck.rules.base.rule import Streak, extend
 from traincheck.schema.torch_api import Families
 
 _STEPS = frozenset({Families.OPTIMIZER_STEP, Families.SCALER_STEP})
