@@ -19,7 +19,7 @@ from ._broken_pipe import ignore_closed_stderr, line_start
 
 if TYPE_CHECKING:
     from traincheck.collect.launch.settings import Settings
-    from traincheck.collect.launch.stop_program import ProgramStopper
+    from traincheck.collect.launch.signals import ProgramStopper
     from traincheck.diff.difference import Difference
 
 COULD_NOT_RUN = 125  # `git bisect run` skips a commit with this status
@@ -87,7 +87,7 @@ class _Watcher:
 
     def start(self, process: subprocess.Popen[bytes]) -> None:
         """The program runs."""
-        from traincheck.collect.launch.stop_program import ProgramStopper
+        from traincheck.collect.launch.signals import ProgramStopper
 
         self._stop = ProgramStopper(process, self._folder)
         self._thread.start()

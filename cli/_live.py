@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 from traincheck.api import conclude, so_far
 from traincheck.check.live_engine import LiveEngine
 from traincheck.check.run_overview import RunOverview
-from traincheck.collect.launch.stop_program import ProgramStopper
+from traincheck.collect.launch.signals import ProgramStopper
 from traincheck.errors import OutputError
-from traincheck.live.check_notes import CheckNotes
+from traincheck.live.checked import CheckNotes
 from traincheck.store.tail import SILENT_S, TailReader
 from traincheck.store.thin import record_gap
 

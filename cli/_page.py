@@ -13,7 +13,7 @@ from . import _completion
 
 if TYPE_CHECKING:
     from traincheck.diff.difference import Difference
-    from traincheck.profile.reading import Profile
+    from traincheck.profile.numbers import Profile
     from traincheck.schema.findings import Report
 
 html_option = click.option(

@@ -13,8 +13,7 @@ from traincheck.report.lines import COLOURS, page, paragraph
 from traincheck.report.text_report import one_line
 from traincheck.schema.findings import Verdict
 from traincheck.schema.places import short, where
-from traincheck.schema.printable import printable
-from traincheck.schema.words import counted
+from traincheck.schema.words import counted, printable
 
 from ._broken_pipe import ignore_closed_stderr, line_start
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from traincheck.check.engine import Engine
     from traincheck.check.suppression.baseline import Baseline
     from traincheck.config import Config
-    from traincheck.live.check_notes import CheckNotes
+    from traincheck.live.checked import CheckNotes
     from traincheck.schema.events import Event, StepEvent
     from traincheck.schema.findings import Finding, Report
     from traincheck.sinks.notifier import Notifier
@@ -256,7 +256,7 @@ def _check(
         return made
 
     if options["follow"]:
-        from traincheck.live.check_notes import CheckNotes
+        from traincheck.live.checked import CheckNotes
         from traincheck.store.tail import TailReader
 
         with _interrupted() as interrupted:

@@ -191,8 +191,11 @@ def collect(ctx: click.Context, /, **options: Any) -> int:
     again = check_command_line(directory, {**options, "invariants": config.invariants})
     if options["check"] or options["halt"]:
         from traincheck.api import make_engine
-        from traincheck.check.suppression.source_calls import program_in
-        from traincheck.check.suppression.source_files import SourceFiles, trusted_folders
+        from traincheck.check.suppression.source_files import (
+            SourceFiles,
+            program_in,
+            trusted_folders,
+        )
 
         program = program_in(command)
         engine = make_engine(

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from traincheck.errors import UsageError, nearest
-from traincheck.schema.printable import printable
-from traincheck.schema.words import counted
+from traincheck.schema.words import counted, printable
 
 from . import _completion
 from ._outputs import force_option, require_writable
@@ -154,7 +153,7 @@ def diff(before: str, after: str, form: str) -> int:
     \b
     Exit status: 0 equal; 1 different; 2 bad input or usage.
     """  # noqa: D301  # click reads the escape
-    from traincheck.infer.compare import compare
+    from traincheck.infer.select import compare
 
     found = compare(_read(before), _read(after))
     if form == "json":

@@ -7,7 +7,7 @@ import sys
 import click
 
 from traincheck.errors import UsageError
-from traincheck.schema.printable import printable
+from traincheck.schema.words import printable
 
 from . import _completion
 

@@ -26,7 +26,7 @@ from traincheck.schema.metrics.requests import (
     parse_requests,
     request,
 )
-from traincheck.schema.printable import printable
+from traincheck.schema.words import printable
 
 from . import _completion
 from ._broken_pipe import ignore_closed_stderr, line_start

@@ -25,7 +25,7 @@ from ._program_args import PROGRAM, Program, ProgramCommand, is_command
 from .details.stop_at import StopAt
 
 if TYPE_CHECKING:
-    from traincheck.profile.reading import Profile
+    from traincheck.profile.numbers import Profile
     from traincheck.profile.table import TableOptions
 
 _DEFAULT_STEP, _DEFAULT_STEPS = 10, 3
@@ -238,7 +238,7 @@ def _why_none(directory: Path, options: dict[str, Any]) -> str:
 
 
 def _profiles(directory: Path) -> dict[int, Profile]:
-    from traincheck.profile.reading import profiles_of
+    from traincheck.profile.numbers import profiles_of
     from traincheck.store.reader import TraceReader
 
     return profiles_of(TraceReader(directory, may_be_empty=True).events())
@@ -252,7 +252,7 @@ def _of_rank(found: dict[int, Profile], rank: int | None) -> Profile:
 
 
 def _read(directory: Path, options: dict[str, Any]) -> Profile:
-    from traincheck.profile.reading import read_profile
+    from traincheck.profile.numbers import read_profile
 
     return read_profile(directory, rank=options["rank"])
 

@@ -260,8 +260,7 @@ def _baseline(path: str | None) -> Baseline | None:
 
 def _engine(options: dict[str, Any], config: Config, command: Sequence[str]) -> Engine:
     from traincheck.api import make_engine
-    from traincheck.check.suppression.source_calls import program_in
-    from traincheck.check.suppression.source_files import SourceFiles, trusted_folders
+    from traincheck.check.suppression.source_files import SourceFiles, program_in, trusted_folders
 
     program = program_in(command)
     engine = make_engine(

@@ -46,7 +46,7 @@ def status(directory: str, *, as_json: bool) -> int:
     import orjson
 
     from traincheck.live.status import run_status, status_json, status_line
-    from traincheck.schema.printable import printable, printable_json
+    from traincheck.schema.words import printable, printable_json
 
     from .cmd_check import one_run
 

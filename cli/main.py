@@ -20,7 +20,7 @@ from typing import Any
 import click
 
 from traincheck.errors import TraincheckError, UsageError
-from traincheck.schema.printable import printable_lines
+from traincheck.schema.words import printable_lines
 from traincheck.version import VERSION
 
 from ._broken_pipe import discard_stream, ignore_closed_stderr

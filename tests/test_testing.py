@@ -10,7 +10,7 @@ import pytest
 from tests.diff.run_pairs import new_value, numbered, state, training, write
 from traincheck.diff.library import diff
 from traincheck.errors import TraceFormatError
-from traincheck.report.difference.text import write_text
+from traincheck.report.difference.forms import write_text
 from traincheck.testing import assert_runs_same
 
 

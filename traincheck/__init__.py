@@ -71,7 +71,7 @@ _LATE = {
     "monitor_scaled_dot_product_attention": "traincheck.integrations.monitor_attention",
     "open": "traincheck.store.tables",
     "probe": "traincheck.integrations.probing",
-    "read_metrics": "traincheck.integrations.metric_files",
+    "read_metrics": "traincheck.integrations.monitor_results",
     "watch": "traincheck.integrations.watching",
 }
 _CALLED = ("diff", "profile")  # packages that are also functions

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from traincheck.check.engine import Engine, watch
 from traincheck.check.suppression.policy import SuppressionPolicy
-from traincheck.check.suppression.source_calls import program_in
-from traincheck.check.suppression.source_files import SourceFiles, trusted_folders
+from traincheck.check.suppression.source_files import SourceFiles, program_in, trusted_folders
 from traincheck.check.wording.endings import ending
 from traincheck.config import Config
 from traincheck.errors import UsageError, nearest

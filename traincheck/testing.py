@@ -8,7 +8,7 @@ from typing import Any
 
 from traincheck.diff.difference import Difference
 from traincheck.diff.library import diff
-from traincheck.report.difference.text import write_text
+from traincheck.report.difference.forms import write_text
 
 
 def assert_runs_same(

@@ -19,7 +19,7 @@ from benchmarks.fuzz.cases import Case, cases
 from benchmarks.fuzz.corpus import make_corpus
 from traincheck.cli import main as entry
 from traincheck.errors import TraincheckError
-from traincheck.schema.printable import printable_lines
+from traincheck.schema.words import printable_lines
 
 ALLOWED = frozenset({0, 1, 2, 4})
 MOST_S = 60

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from traincheck.errors import OutputError, UsageError
-from traincheck.store.checksum_files import save_text
 from traincheck.store.checksum_layout import (
     CHECKSUMS,
     STATISTICS,
     check_names,
+    read_reports,
+    save_text,
     to_json,
     to_layout,
     to_yaml,
 )
-from traincheck.store.checksum_reports import read_reports
 
 if TYPE_CHECKING:
     from traincheck.store.reader import TraceReader

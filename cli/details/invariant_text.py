@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from traincheck.errors import UsageError
-from traincheck.schema.printable import printable, printable_json, printable_lines
-from traincheck.schema.words import counted
+from traincheck.schema.words import counted, printable, printable_json, printable_lines
 
 if TYPE_CHECKING:
     from traincheck.infer.dropped import Dropped

@@ -38,7 +38,7 @@ class StopAt:
 
     def _wait(self, process: subprocess.Popen[bytes]) -> None:
         from traincheck.collect.launch.run_manifest import find_processes
-        from traincheck.collect.launch.stop_program import ProgramStopper
+        from traincheck.collect.launch.signals import ProgramStopper
 
         while not (self._directory / self._name).exists():
             if self._ended.wait(_POLL_S):

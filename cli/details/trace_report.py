@@ -12,8 +12,7 @@ import orjson
 
 from traincheck.schema.codec import encode, placed
 from traincheck.schema.json_text import dump_json
-from traincheck.schema.printable import printable, printable_json
-from traincheck.schema.words import counted
+from traincheck.schema.words import counted, printable, printable_json
 from traincheck.store.summary import ApiUse, Summary, summarize
 
 if TYPE_CHECKING:

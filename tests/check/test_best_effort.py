@@ -14,9 +14,8 @@ from traincheck.check.engine import Engine
 from traincheck.check.finding_builder import Suppress
 from traincheck.check.suppression.comments import comments_of
 from traincheck.check.suppression.policy import SuppressionPolicy
-from traincheck.check.suppression.source_calls import lines_calling
-from traincheck.check.suppression.source_files import SourceFiles
-from traincheck.report import _by_name
+from traincheck.check.suppression.source_files import SourceFiles, lines_calling
+from traincheck.report import _places
 from traincheck.rules.registry import all_rules
 from traincheck.schema.findings import Report
 
@@ -73,8 +72,8 @@ def test_a_finding_has_no_line_when_the_search_for_it_fails(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     report = checked()
-    monkeypatch.setattr(_by_name, "place_of", fails)
-    assert _by_name.located(report.findings[0], report) == (None, "")
+    monkeypatch.setattr(_places, "place_of", fails)
+    assert _places.located(report.findings[0], report) == (None, "")
 
 
 @pytest.mark.parametrize(

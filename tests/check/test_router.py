@@ -8,8 +8,8 @@ from tests.builders import MLP, TraceBuilder
 from traincheck.check.monitors.router import Router, roles_of
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, StateEvent, StepEvent
+from traincheck.schema.marks import LIFECYCLE_CHANGES
 from traincheck.schema.torch_api import Families
-from traincheck.schema.trace_terms import LIFECYCLE_CHANGES
 
 HEAD = (0, 0, 0, "train", 0, "p1-t0")
 

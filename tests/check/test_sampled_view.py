@@ -10,7 +10,7 @@ import pytest
 
 from tests.builders import healthy_run
 from tests.learning import learn, report_of
-from traincheck.check.monitors.sampled_view import in_sampled_view
+from traincheck.check.monitors.invariant_monitor import in_sampled_view
 from traincheck.check.verdicts import TraceView
 from traincheck.infer.replay_views import in_selective_view
 from traincheck.schema.claims import (
@@ -25,7 +25,7 @@ from traincheck.schema.claims import (
 from traincheck.schema.events import CallEvent, Event, MarkEvent, StateEvent, StepEvent
 from traincheck.schema.findings import Report
 from traincheck.schema.invariant_file import needs_json
-from traincheck.schema.trace_terms import LIFECYCLE_CHANGES
+from traincheck.schema.marks import LIFECYCLE_CHANGES
 
 LINEAR = "torch.nn.modules.linear.Linear.forward"
 SCHEDULE = SAMPLED_STEPS

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from traincheck.cli import main as entry
-from traincheck.collect.profile.saved import IS_READABLE
+from traincheck.collect.profile.memory import IS_READABLE
 
 PROGRAM = """\
 import sys, torch

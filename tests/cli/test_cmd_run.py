@@ -24,7 +24,7 @@ from traincheck.cli import main as entry
 from traincheck.collect.launch import launcher as launching
 from traincheck.collect.launch.launcher import Outcome
 from traincheck.collect.launch.settings import Settings
-from traincheck.collect.launch.stop_program import ProgramStopper
+from traincheck.collect.launch.signals import ProgramStopper
 from traincheck.report import run_summary
 from traincheck.report.run_summary import RunSummary
 from traincheck.rules.table import RULES

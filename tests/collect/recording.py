@@ -11,7 +11,7 @@ import pytest
 
 from traincheck.collect.launch.settings import Settings
 from traincheck.collect.session.session import Session
-from traincheck.collect.tensors.autograd_graph import IS_TOLD
+from traincheck.collect.tensors.loss_graph import IS_TOLD
 from traincheck.schema.codec import decode
 from traincheck.schema.events import Event
 from traincheck.schema.layout import EVENT_GLOB, parse_event_file_name

@@ -22,9 +22,9 @@ from traincheck.collect.tensors.fingerprint import fingerprint
 from traincheck.schema.comparison.diff_view import DIFF_NEEDS
 from traincheck.schema.comparison.generator_states import fingerprint as of_state
 from traincheck.schema.comparison.sketch import decode, distance, norm, total
+from traincheck.schema.marks import MOMENTS, PHASES
 from traincheck.schema.observations.processes import ProcessFacts
 from traincheck.schema.observations.reading import observed
-from traincheck.schema.trace_terms import MOMENTS, PHASES
 from traincheck.schema.values import tensor_summary
 
 VIEW: dict[str, Any] = {"view": "diff", "needs": DIFF_NEEDS, "whole": True}

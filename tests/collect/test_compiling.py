@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from traincheck.collect.trace_writer import compile_state
+from traincheck.collect.trace_writer import recording_state
 
 
 def test_a_program_that_runs_is_neither():
-    assert not compile_state.is_traced()
-    assert compile_state.state._is_compiling_flag is False
+    assert not recording_state.is_traced()
+    assert recording_state.state._is_compiling_flag is False
 
 
 def test_the_flag_is_up_while_torch_exports():
@@ -18,7 +18,7 @@ def test_the_flag_is_up_while_torch_exports():
 
     class Model(torch.nn.Module):
         def forward(self, x):
-            seen.append(compile_state.is_traced() or compile_state.state._is_compiling_flag)
+            seen.append(recording_state.is_traced() or recording_state.state._is_compiling_flag)
             return x + 1
 
     torch.export.export(Model(), (torch.ones(2),), strict=False)
@@ -29,4 +29,4 @@ def test_the_flag_is_up_while_torch_exports():
 @pytest.mark.parametrize("answer", [True, False])
 def test_without_the_flag_torch_is_asked(monkeypatch, answer):
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: answer)
-    assert compile_state._Asked()._is_compiling_flag is answer
+    assert recording_state._Asked()._is_compiling_flag is answer

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from tests.collect.recording import Recording, recording
-from traincheck.collect.observers.eval_folding import COMPLETE_FORWARDS, EVERY_NTH
+from traincheck.collect.observers.eval_weights import COMPLETE_FORWARDS, EVERY_NTH
 from traincheck.infer.replay_views import with_gaps
 from traincheck.schema.events import StepEvent
 from traincheck.schema.marks import Marks

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from traincheck.collect.launch.git_commit import commit_of
+from traincheck.collect.launch.script import commit_of
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 

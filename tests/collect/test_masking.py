@@ -12,7 +12,7 @@ import torch
 from tests.collect.recording import recording
 from traincheck.collect import masking
 from traincheck.collect.instruments._wrap import CallTemplates
-from traincheck.schema.hidden import MASK, text_length
+from traincheck.schema.marks import MASK, text_length
 
 SECRETS = [
     "password", "passwd", "db_password", "token", "hf_token", "HF_TOKEN", "access_token", "secret",

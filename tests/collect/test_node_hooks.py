@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torch.utils.hooks import RemovableHandle
 
 from tests.collect.recording import needs_sizes, recording
-from traincheck.collect.tensors.node_hooks import before_node
+from traincheck.collect.tensors.loss_graph import before_node
 
 
 @pytest.mark.parametrize("output", [0, 1, 2])

@@ -35,7 +35,7 @@ from traincheck.collect.probes.fork import Child, Outcome, forked
 from traincheck.collect.probes.functions import Functions
 from traincheck.collect.probes.laboratory import Budget
 from traincheck.collect.probes.plan import Plan
-from traincheck.report.probe_rows import probe_rows
+from traincheck.report.run_summary import probe_rows
 from traincheck.schema.claims import Needs
 from traincheck.schema.probes.event import ProbeEvent
 

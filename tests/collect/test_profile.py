@@ -13,8 +13,8 @@ from tests.collect.recording import recording
 from tests.profile.networks import NETWORKS
 from tests.profile.profiling import NEEDS, train
 from traincheck.collect.launch.settings import Settings, from_env
+from traincheck.collect.profile.clock import FORWARD, OVERHEAD, Timeline
 from traincheck.collect.profile.operations import insert, remove
-from traincheck.collect.profile.timeline import FORWARD, OVERHEAD, Timeline
 from traincheck.collect.steps.sampling import Window
 
 

@@ -12,7 +12,7 @@ from torch import nn
 from torch.optim import lr_scheduler
 
 from tests.collect.recording import recording
-from traincheck.collect.tracking.wrapped_optimizers import innermost, owner_of
+from traincheck.collect.tracking.optimizer_groups import innermost, owner_of
 
 OPTIMIZERS = {
     "SGD": lambda p: torch.optim.SGD(p, lr=0.1),

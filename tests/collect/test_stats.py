@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.flop_counter import FlopCounterMode
 
 from tests.collect.recording import recording
-from traincheck.collect.stats import activations, argument_stats, call_results
+from traincheck.collect.stats import activations, argument_stats, calls
 from traincheck.collect.tensors.norms import norms_of
 from traincheck.schema.claims import ACTIVATION_FUNCTIONS, Needs, Schedule, sampled
 from traincheck.schema.torch_api import Families
@@ -114,11 +114,11 @@ def test_a_look_that_takes_no_numbers_repeats_none(tmp_path):
 def test_a_step_that_never_ends_is_not_looked_at_for_ever(tmp_path):
     x = torch.ones(3, requires_grad=True)
     with recording(tmp_path / "run") as run:
-        for _ in range(call_results._MAX_ACTIVATIONS + 50):
+        for _ in range(calls._MAX_ACTIVATIONS + 50):
             F.relu(x * 1)
     told = [call for call in run.calls(RELU) if "stats" in call.result]
-    assert len(run.calls(RELU)) == call_results._MAX_ACTIVATIONS + 50
-    assert len(told) == call_results._MAX_ACTIVATIONS
+    assert len(run.calls(RELU)) == calls._MAX_ACTIVATIONS + 50
+    assert len(told) == calls._MAX_ACTIVATIONS
 
 
 def test_only_what_is_asked_for(tmp_path):

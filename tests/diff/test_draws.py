@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from traincheck.diff.draws import distance
+from traincheck.diff.generators import distance
 from traincheck.schema.comparison.generator_states import pack
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from traincheck.infer.examples import ExampleCounts
 from traincheck.infer.preconditions import LearnedPrecondition
-from traincheck.infer.subsume import Accepted, implied_by
+from traincheck.infer.select import Accepted, implied_by
 from traincheck.relations.contains.relation import Contains
 from traincheck.schema.claims import Condition, Hypothesis, Precondition, key_of
 

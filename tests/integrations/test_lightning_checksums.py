@@ -30,8 +30,7 @@ from traincheck.integrations.step_schedules import (
     Never,
     Schedule,
 )
-from traincheck.store.checksum_layout import CHECKSUMS, STATISTICS, to_layout
-from traincheck.store.checksum_reports import read_reports
+from traincheck.store.checksum_layout import CHECKSUMS, STATISTICS, read_reports, to_layout
 from traincheck.store.reader import TraceReader
 
 lightning = pytest.importorskip("lightning")

@@ -10,7 +10,7 @@ from typing import Any
 from tests.builders import MLP, TraceBuilder
 from traincheck.api import make_engine
 from traincheck.check.engine import Engine
-from traincheck.live.check_notes import CheckNotes
+from traincheck.live.checked import CheckNotes
 from traincheck.live.screen import Scene
 from traincheck.live.status import RunStatus
 from traincheck.live.timeline import NEWS, LiveTimeline

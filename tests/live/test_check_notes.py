@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.builders import healthy_run
 from tests.live.runs import BROKEN, checked_by
 from traincheck.check.suppression.baseline import read_baseline, write_baseline
-from traincheck.live import check_notes
+from traincheck.live import checked
 from traincheck.live.checked import read_checked
 from traincheck.schema.events import StepEvent
 
@@ -69,7 +69,7 @@ def test_a_failing_disk_ends_it(tmp_path: Path, monkeypatch) -> None:
         tries.append(given)
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(check_notes, "write_checked", refuse)
+    monkeypatch.setattr(checked, "write_checked", refuse)
     now = iter(range(100))
     engine, _ = checked_by(BROKEN, tmp_path, clock=lambda: next(now))
     assert len(tries) == 1

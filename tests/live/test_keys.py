@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from traincheck.live.keyboard import HANGUP, keys
-from traincheck.live.keys import is_quit, obey
+from traincheck.live.keyboard import HANGUP, is_quit, keys, obey
 from traincheck.live.screen import FINDINGS, HELP, MODEL_ORDER, OVERVIEW, Choice
 
 COLUMNS = ["gradient norm", "parameter norm"]

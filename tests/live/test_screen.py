@@ -13,8 +13,8 @@ from rich.cells import cell_len
 from tests.live.runs import BROKEN, checked_by, norms_at, scene
 from traincheck.live.checked import Checked
 from traincheck.live.screen import FINDINGS, HELP, MODEL_ORDER, Choice, Scene, number, screen
-from traincheck.live.sparkline import ASCII, BLOCKS, NOT_FINITE, sparkline
 from traincheck.live.status import RunStatus
+from traincheck.live.timeline import ASCII, BLOCKS, NOT_FINITE, sparkline
 from traincheck.schema.events import Event
 
 SIZES = [(80, 24), (200, 50), (20, 8), (300, 12)]

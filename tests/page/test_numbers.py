@@ -16,8 +16,7 @@ from tests.builders import LINEAR, MLP, TraceBuilder
 from tests.page.making import codes
 from traincheck.page.axis import Axis
 from traincheck.page.data import Sides, numbers_of
-from traincheck.page.encode import ABSENT, BROKEN, ZERO, cells, folded
-from traincheck.page.grid import Grid, apart
+from traincheck.page.encode import ABSENT, BROKEN, ZERO, Grid, apart, cells, folded
 from traincheck.page.timeline import LOSS, Timeline
 from traincheck.schema.events import CallEvent
 from traincheck.schema.torch_api import Families

@@ -20,7 +20,7 @@ from traincheck.page.render import json_text
 from traincheck.page.timeline import Timeline
 from traincheck.report.json_report import report_json
 from traincheck.schema.events import CheckpointEvent, MarkEvent
-from traincheck.schema.printable import printable
+from traincheck.schema.words import printable
 from traincheck.store.manifest import Manifest
 from traincheck.store.reader import TraceReader
 

@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from tests.collect.recording import Recording, recording
-from traincheck.collect.profile.saved import IS_READABLE
+from traincheck.collect.profile.memory import IS_READABLE
 from traincheck.collect.session.attach import WatchedObjects, attach
-from traincheck.collect.tensors.autograd_graph import IS_TOLD
+from traincheck.collect.tensors.loss_graph import IS_TOLD
 from traincheck.profile.layers import Layer
-from traincheck.profile.reading import Profile, profiles_of
+from traincheck.profile.numbers import Profile, profiles_of
 from traincheck.schema.claims import Needs
 
 NEEDS = Needs(kinds=frozenset({"profile"}))

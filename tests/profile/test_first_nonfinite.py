@@ -17,7 +17,7 @@ from tests.profile.networks import floats, of_logits
 from tests.profile.profiling import profile_of, profiling
 from traincheck.collect.profile import recorder
 from traincheck.profile.layers import Origin
-from traincheck.profile.reading import Profile
+from traincheck.profile.numbers import Profile
 
 
 class Middle(nn.Module):

@@ -17,7 +17,7 @@ from traincheck.infer.engine import infer
 from traincheck.infer.files import save
 from traincheck.infer.parallel import Run
 from traincheck.infer.select import Limits
-from traincheck.schema.printable import (
+from traincheck.schema.words import (
     all_printable,
     printable,
     printable_json,

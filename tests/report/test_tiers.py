@@ -11,8 +11,7 @@ import pytest
 
 from tests.report.test_golden import several, written
 from traincheck.check.run_overview import RunOverview
-from traincheck.live.check_notes import CheckNotes
-from traincheck.live.checked import Checked, tier_of
+from traincheck.live.checked import Checked, CheckNotes, tier_of
 from traincheck.page.sections import verdict
 from traincheck.report.run_summary import RunSummary, write_run_summary
 from traincheck.rules.rarity import healthy_programs

@@ -22,7 +22,7 @@ from traincheck.schema.events import (
     StateEvent,
     StepEvent,
 )
-from traincheck.schema.trace_terms import STAGES
+from traincheck.schema.marks import STAGES
 from traincheck.schema.values import TensorSummary, tensor_json, tensor_summary
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)

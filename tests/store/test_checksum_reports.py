@@ -18,11 +18,11 @@ from traincheck.store.checksum_layout import (
     CHECKSUMS,
     STATISTICS,
     ChecksumReport,
+    read_reports,
     to_json,
     to_layout,
     to_yaml,
 )
-from traincheck.store.checksum_reports import read_reports
 from traincheck.store.columnar import export_parquet, read_parquet
 from traincheck.store.reader import TraceReader
 from traincheck.store.writer import TraceWriter

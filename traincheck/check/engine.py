@@ -29,9 +29,8 @@ from traincheck.schema.events import (
     StepEvent,
 )
 from traincheck.schema.findings import CheckInfo, Report, Violation
-from traincheck.schema.marks import Marks
+from traincheck.schema.marks import LIFECYCLE_CHANGES, Marks
 from traincheck.schema.protocols import EventSource, Relation, Rule
-from traincheck.schema.trace_terms import LIFECYCLE_CHANGES
 from traincheck.schema.words import joined
 
 _logger = logging.getLogger(__name__)

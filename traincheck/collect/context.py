@@ -12,7 +12,7 @@ from traincheck.collect.stats.tensor_stats import TensorStats
 from traincheck.collect.steps.sampling import EveryNth
 from traincheck.collect.steps.step_counter import StepCounter
 from traincheck.collect.trace_writer.emitter import Emitter, Writer
-from traincheck.collect.trace_writer.process_end import ProcessEnd
+from traincheck.collect.trace_writer.marks import ProcessEnd
 from traincheck.collect.trace_writer.thread_state import ThreadState
 from traincheck.collect.tracking.live_objects import LiveObjects
 from traincheck.collect.tracking.tracker import Tracker

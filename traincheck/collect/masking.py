@@ -22,7 +22,7 @@ from typing import Any
 import xxhash
 
 from traincheck.handlers import give_back
-from traincheck.schema.hidden import MASK, hidden_text
+from traincheck.schema.marks import MASK, hidden_text
 
 _MAX_CACHED = 4096  # texts, so that data must not grow the training process
 _LONGEST_CACHED = 256

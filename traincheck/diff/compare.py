@@ -23,10 +23,10 @@ from traincheck.diff.calls import (
     outline,
     phase_of,
 )
+from traincheck.diff.environment import compare_settings
 from traincheck.diff.items import Item
 from traincheck.diff.names import Names
 from traincheck.diff.phases import Phase
-from traincheck.diff.settings import compare_settings
 from traincheck.diff.state import PHASE_OF, RunState, Variable
 from traincheck.diff.steps import StepView
 from traincheck.diff.values import (

@@ -11,11 +11,11 @@ from traincheck.facts.losses import LOSSES
 from traincheck.facts.provider import Fact
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, CheckpointEvent, Event, OptimizerEvent
+from traincheck.schema.marks import EVAL_STAGE
 from traincheck.schema.observations.base import needs_of
 from traincheck.schema.observations.models import EvalWeights
 from traincheck.schema.observations.reading import observed
 from traincheck.schema.torch_api import Families
-from traincheck.schema.trace_terms import EVAL_STAGE
 from traincheck.schema.values import tensor_summary
 
 _MOST = 4096  # evaluations

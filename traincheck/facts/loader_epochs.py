@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from traincheck.schema.events import BatchEvent
-from traincheck.schema.trace_terms import EVAL_STAGE
+from traincheck.schema.marks import EVAL_STAGE
 
 # It draws all indices from 0 to the last one in random order: omitted ones can be recognized
 _SHUFFLED = "torch.utils.data.sampler.RandomSampler"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from traincheck.facts.step_changes import StepChanges
 from traincheck.facts.variables import Variable, Variables
 from traincheck.schema.events import CallEvent, StepEvent
-from traincheck.schema.parameter_names import paired_weights
+from traincheck.schema.marks import EVAL_STAGE
 from traincheck.schema.torch_api import Families
-from traincheck.schema.trace_terms import EVAL_STAGE
+from traincheck.schema.words import paired_weights
 
 
 class StepActivity:

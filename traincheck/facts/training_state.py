@@ -15,7 +15,7 @@ from traincheck.facts.modal_modules import ModalModules
 from traincheck.facts.optimizers import Holders
 from traincheck.facts.provider import Fact
 from traincheck.facts.resumptions import brings_back
-from traincheck.facts.step_entries import StepEntries
+from traincheck.facts.step_changes import StepEntries
 from traincheck.facts.step_facts import Parameter, StepFacts
 from traincheck.schema.events import (
     BatchEvent,
@@ -35,9 +35,9 @@ from traincheck.schema.observations.gradients import (
 )
 from traincheck.schema.observations.models import AuxiliaryTraining, ModelStructure
 from traincheck.schema.observations.reading import observed
-from traincheck.schema.parameter_names import is_unowned
 from traincheck.schema.places import short
 from traincheck.schema.torch_api import INITIALIZERS, MODAL, SOFTMAXES, Families
+from traincheck.schema.words import is_unowned
 
 _OBSERVATIONS: tuple[type[Observation], ...] = (
     AuxiliaryTraining,

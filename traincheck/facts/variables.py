@@ -11,8 +11,8 @@ from typing import Any
 from traincheck.facts.optimizers import Holders
 from traincheck.schema.claims import Context
 from traincheck.schema.events import OptimizerEvent, StateEvent
-from traincheck.schema.parameter_names import is_unowned
-from traincheck.schema.trace_terms import LIFECYCLE_CHANGES
+from traincheck.schema.marks import LIFECYCLE_CHANGES
+from traincheck.schema.words import is_unowned
 
 _SPENT = 0.01  # of the highest rate: below it, a schedule ends, and float32 rounds updates to zero
 _TINY = 1e-7  # at the start of a warm-up or a range test: float32 has seven digits

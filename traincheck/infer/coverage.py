@@ -23,10 +23,9 @@ from traincheck.schema.events import (
     StateEvent,
     StepEvent,
 )
-from traincheck.schema.marks import Marks
+from traincheck.schema.marks import LIFECYCLE_CHANGES, Marks
 from traincheck.schema.protocols import Relation
 from traincheck.schema.torch_api import Families
-from traincheck.schema.trace_terms import LIFECYCLE_CHANGES
 
 # Calls that count as another call in claims.
 _STAND_FOR = {

@@ -8,16 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from traincheck.check.monitors.invariant_monitor import in_sampled_view
 from traincheck.check.monitors.router import Router
-from traincheck.check.monitors.sampled_view import in_sampled_view
 from traincheck.schema.claims import SAMPLED_STEPS, Context, Hypothesis, Needs, Scalar
 from traincheck.schema.events import CallEvent, Event, MarkEvent, StateEvent, StepEvent
 from traincheck.schema.findings import Example
 from traincheck.schema.invariant_file import needs_json
-from traincheck.schema.marks import Marks
+from traincheck.schema.marks import LIFECYCLE_CHANGES, Marks
 from traincheck.schema.protocols import Decider, Relation
 from traincheck.schema.torch_api import Families
-from traincheck.schema.trace_terms import LIFECYCLE_CHANGES
 
 SELECTIVE, SAMPLED = "the selective view", "the sampled view"
 CALLS_SAMPLED = "the selective view, in which calls within models and looks are taken in some steps"

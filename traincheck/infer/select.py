@@ -1,22 +1,95 @@
-"""Select the invariants among the claims of the runs, and give a reason for the others."""
+"""The invariants among the claims of the runs: which are selected, implied, or in another set."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from traincheck.infer.confidence import DEFAULT_CONFIDENCE, confidence, min_examples
 from traincheck.infer.dropped import Dropped
 from traincheck.infer.examples import ExampleCounts
-from traincheck.infer.preconditions import LearnedPrecondition, preconditions_by_scope
+from traincheck.infer.preconditions import WIDE_SCOPES, LearnedPrecondition, preconditions_by_scope
+from traincheck.infer.propose import subject_of
 from traincheck.infer.replay_views import CALLS_SAMPLED, SAMPLED, SELECTIVE
 from traincheck.infer.sentences import sentence
 from traincheck.infer.statistics import MergedClaim
-from traincheck.infer.subsume import Accepted, implied_by
-from traincheck.schema.claims import PROGRAM, Hypothesis, Invariant, Precondition, Support, key_of
+from traincheck.schema.claims import (
+    PROGRAM,
+    Hypothesis,
+    Invariant,
+    Precondition,
+    Scalar,
+    Support,
+    key_of,
+)
 from traincheck.schema.invariant_file import invariant_id
 from traincheck.schema.protocols import Relation
 from traincheck.schema.words import joined
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """An accepted hypothesis with its evidence. key: gives hypotheses a stable order."""
+
+    key: str
+    claim: Hypothesis
+    learned: LearnedPrecondition
+    examples: ExampleCounts
+    confidence: float
+
+
+def implied_by(accepted: Sequence[Accepted], relations: Mapping[str, Relation]) -> dict[str, str]:
+    """Key of each implied hypothesis -> key of one that implies it.
+
+    A hypothesis is implied if a stronger one applies in every context in which it was seen.
+    """
+    found: dict[str, str] = {}
+    covered: dict[str, set[int]] = defaultdict(set)
+    alike: dict[tuple[str, ...], list[Accepted]] = defaultdict(list)
+    # Claims with few parameters imply most others, so most searches end at the first.
+    for one in sorted(accepted, key=lambda one: len(one.claim.params)):
+        alike[subject_of(one.claim)].append(one)
+    for one in accepted:
+        inside = _applies(one)
+        for other in alike[subject_of(one.claim)]:
+            if other is one or not _implies(other, one, relations):
+                continue
+            if _implies(one, other, relations) and one.key < other.key:
+                continue  # equal claims: the first stays
+            holds = other.learned.precondition.holds
+            covered[one.key] |= {i for i, context in enumerate(inside) if holds(context)}
+            if len(covered[one.key]) == len(inside):
+                found[one.key] = other.key
+                break
+    return found
+
+
+def _applies(one: Accepted) -> list[dict[str, Scalar]]:
+    """The contexts in which it was seen to apply.
+
+    A feature is left out if its condition does not ask for it and only one value was seen: it would
+    apply with another value, too.
+    """
+    seen: dict[str, set[Scalar]] = {}
+    for features, (positive, _) in one.examples.counts.items():
+        for name, value in features if positive else ():
+            seen.setdefault(name, set()).add(value)
+    limits = {name for name in WIDE_SCOPES if len(seen.get(name, ())) == 1} | {PROGRAM}
+    found: dict[str, dict[str, Scalar]] = {}
+    for features, (positive, _) in one.examples.counts.items():
+        context = dict(features)
+        for clause in one.learned.precondition.clauses or ((),):
+            if positive and all(condition.holds(context) for condition in clause):
+                asked = {condition.feature for condition in clause}
+                kept = {k: v for k, v in context.items() if k in asked or k not in limits}
+                found[repr(sorted(kept.items(), key=repr))] = kept
+    return [found[key] for key in sorted(found)]
+
+
+def _implies(one: Accepted, other: Accepted, relations: Mapping[str, Relation]) -> bool:
+    return relations[one.claim.relation].implies(one.claim, other.claim)
+
 
 # Why a hypothesis was dropped: all reasons.
 NEVER_HELD = "it never held"
@@ -182,3 +255,34 @@ def _broken(one: MergedClaim, precondition: Precondition) -> str:
         if any(precondition.holds(dict(features)) for features in contexts):
             return f"broken in {view}"
     return ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """The difference. changed: the same claims with other preconditions, before and after."""
+
+    added: Sequence[Invariant]
+    removed: Sequence[Invariant]
+    changed: Sequence[tuple[Sequence[Invariant], Sequence[Invariant]]]
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.added or self.removed or self.changed)
+
+
+def compare(before: Iterable[Invariant], after: Iterable[Invariant]) -> Difference:
+    """Compare two sets. The number of examples is ignored."""
+    old, new = _by_claim(before), _by_claim(after)
+    both = [(old[key], new[key]) for key in sorted(old.keys() & new.keys())]
+    return Difference(
+        added=[one for key in sorted(new.keys() - old.keys()) for one in new[key]],
+        removed=[one for key in sorted(old.keys() - new.keys()) for one in old[key]],
+        changed=[(a, b) for a, b in both if {i.id for i in a} != {i.id for i in b}],
+    )
+
+
+def _by_claim(invariants: Iterable[Invariant]) -> Mapping[str, list[Invariant]]:
+    found: dict[str, list[Invariant]] = {}
+    for invariant in invariants:
+        found.setdefault(key_of(invariant.hypothesis), []).append(invariant)
+    return found

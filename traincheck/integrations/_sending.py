@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
+
+from traincheck.errors import MissingDependencyError
 
 if TYPE_CHECKING:
     from traincheck.config import Config
@@ -41,3 +45,22 @@ def make_notifier(
         run,
         partial(_logger.warning, "traincheck: %s"),
     )
+
+
+def load(*names: str, extra: str) -> ModuleType:
+    """The first of these modules that is installed.
+
+    Args:
+        *names: of modules, the preferred one first.
+        extra: the package to install.
+
+    Raises:
+        MissingDependencyError: none is installed.
+    """
+    for name in names:
+        try:
+            return importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+                raise  # it is installed, and lacks one of its dependencies
+    raise MissingDependencyError(f"{names[0]} is not installed", fix=f"pip install {extra}")

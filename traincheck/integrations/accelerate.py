@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from traincheck.errors import UsageError
-from traincheck.integrations._missing import load
+from traincheck.integrations._sending import load
 from traincheck.integrations.watching import Options, Watch
 
 _Accelerator: Any = load("accelerate", extra="accelerate").Accelerator

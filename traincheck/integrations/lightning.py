@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from traincheck.integrations._logged import LoggedCounts
-from traincheck.integrations._missing import load
+from traincheck.integrations._sending import load
 from traincheck.integrations.watching import Options, Watch
 
 _lightning: Any = load("lightning.pytorch", "pytorch_lightning", extra="lightning")

@@ -19,7 +19,7 @@ from traincheck.collect.tensors.step_checksums import StepChecksums
 from traincheck.collect.tracking.update_hook import UpdateHook
 from traincheck.errors import OutputError
 from traincheck.handlers import give_back
-from traincheck.integrations._missing import load
+from traincheck.integrations._sending import load
 from traincheck.integrations.step_schedules import Never, Schedule
 from traincheck.schema.checksums import (
     BATCH,
@@ -33,12 +33,12 @@ from traincheck.schema.checksums import (
 )
 from traincheck.schema.events import ChecksumEvent
 from traincheck.schema.values import tensor_summary
-from traincheck.store.checksum_files import save_text
 from traincheck.store.checksum_layout import (
     CHECKSUMS,
     STATISTICS,
     ChecksumReport,
     check_names,
+    save_text,
     to_layout,
     to_yaml,
 )

@@ -111,7 +111,7 @@ class Monitor(MonitorMetrics):
             raise ValueError("Module has already been set!")
         from traincheck.collect.monitor.measure import Measure
         from traincheck.collect.monitor.model_monitor import ModelMonitor
-        from traincheck.collect.monitor.plan import Plan
+        from traincheck.collect.monitor.records import Plan
 
         self.module = module
         if self._requests:

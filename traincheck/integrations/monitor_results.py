@@ -1,4 +1,4 @@
-"""The numbers that a monitor has taken: kept, logged, saved; and its failures."""
+"""The numbers that a monitor has taken: kept, logged, saved, and read again; and its failures."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from traincheck.handlers import give_back
 from traincheck.metrics import formats
+from traincheck.metrics.formats import load
 from traincheck.metrics.series import Metrics
+from traincheck.metrics.trace import read_run
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -208,3 +210,17 @@ class _History:
     def of(self, step: int | None) -> dict[str, float]:
         found = self._steps.get(-1 if step is None else step)
         return {} if found is None else dict(zip(*found))
+
+
+def read_metrics(path: str | Path) -> Metrics:
+    """The metrics of a recorded run, or of a file with the ending .csv, .json, .parquet or .h5.
+
+    Args:
+        path: a run directory, or a file.
+
+    Raises:
+        TraceFormatError: it cannot be read, or is something else.
+        UsageError: there are no metrics, or no format is known for its name.
+        MissingDependencyError: a package for this format is not installed.
+    """
+    return read_run(path) if Path(path).is_dir() else load(path)

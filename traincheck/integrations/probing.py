@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from traincheck.collect.active_session import CURRENT
-from traincheck.collect.probes.trial import Loss, Model, copied, kept_random_states, train
+from traincheck.collect.probes.laboratory import Loss, Model, copied, kept_random_states, train
 from traincheck.errors import UsageError
 from traincheck.integrations.watching import watch
-from traincheck.report.probe_rows import probe_rows
+from traincheck.report.run_summary import probe_rows
 from traincheck.schema.findings import Findings, Report
 from traincheck.schema.probes.event import ProbeEvent
 from traincheck.schema.shown import report_html

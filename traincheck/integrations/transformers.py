@@ -11,7 +11,7 @@ from typing import Any
 
 from traincheck.collect.active_session import CURRENT
 from traincheck.integrations._logged import LoggedCounts
-from traincheck.integrations._missing import load
+from traincheck.integrations._sending import load
 from traincheck.integrations.watching import Options, Watch
 
 _transformers: Any = load("transformers", extra="transformers")

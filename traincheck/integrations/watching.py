@@ -25,11 +25,10 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from traincheck.api import conclude, make_engine, so_far
 from traincheck.check.live_engine import LiveEngine
-from traincheck.check.suppression.source_calls import program_in
-from traincheck.check.suppression.source_files import SourceFiles, trusted_folders
+from traincheck.check.suppression.source_files import SourceFiles, program_in, trusted_folders
 from traincheck.collect.active_session import CURRENT
 from traincheck.collect.launch.settings import Settings
-from traincheck.collect.launch.systems import refuse_other_systems
+from traincheck.collect.launch.signals import refuse_other_systems
 from traincheck.collect.steps.sampling import OnDemand
 from traincheck.config import load_config
 from traincheck.errors import (

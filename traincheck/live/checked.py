@@ -1,4 +1,4 @@
-"""The findings of a live check, as a file in the run directory.
+"""The findings of a live check, as a file in the run directory that is written as they come.
 
 `traincheck run` and `traincheck check --follow` write it. The status and the terminal view read it,
 so that no run is judged twice.
@@ -6,18 +6,28 @@ so that no run is judged twice.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import orjson
 
+from traincheck.report.json_report import report_json
 from traincheck.schema.files import put_bytes
 from traincheck.schema.json_text import dump_json, parse_json
 from traincheck.schema.layout import CHECKED, SCHEMA_VERSION
 from traincheck.schema.reading import read_regular
+
+if TYPE_CHECKING:
+    from traincheck.check.engine import Engine
+    from traincheck.check.suppression.baseline import Baseline
+    from traincheck.schema.events import StepEvent
+    from traincheck.schema.findings import Report
 
 MOST_FINDINGS = 50  # in the file; all are counted
 
@@ -84,3 +94,85 @@ def read_checked(directory: Path) -> Checked | None:
         return msgspec.convert(parse_json(read_regular(directory / CHECKED)), Checked)
     except (OSError, ValueError):  # a file from elsewhere is no reason to fail
         return None
+
+
+_EVERY_S = 0.5
+_DETAILS = ("evidence", "excerpt", "also_broke")  # they are in the report; here they take room
+
+
+class CheckNotes:
+    """Keeps the file up to date. A folder that cannot be written to ends it: the check goes on.
+
+    Args:
+        engine: of the check, which takes in the events in the thread that calls this.
+        directory: of the run.
+        baseline: findings that are not reported.
+        clock: monotonic seconds; replaced in tests.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        directory: Path,
+        *,
+        baseline: Baseline | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._engine = engine
+        self._directory = directory
+        self._baseline = baseline
+        self._clock = clock
+        self._steps: dict[int, int] = {}
+        self._is_new = True
+        self._written_s = -_EVERY_S
+        self._is_off = False
+
+    def end_step(self, event: StepEvent) -> None:
+        """A step of one rank was checked."""
+        if event.step is not None:
+            self._steps[event.rank] = event.step
+        self._is_new = True
+        self.tick()
+
+    def tick(self) -> None:
+        """Write, if there is news and the last time was long enough ago."""
+        if self._is_new and self._clock() >= self._written_s + _EVERY_S:
+            self._write(self._engine.so_far())
+
+    def finish(self, report: Report) -> None:
+        """Write the conclusion.
+
+        Args:
+            report: of the whole run, the baseline applied.
+        """
+        self._write(report, over=True)
+
+    def _write(self, report: Report, *, over: bool = False) -> None:
+        self._is_new, self._written_s = False, self._clock()
+        if self._is_off or not self._directory.is_dir():
+            return
+        if self._baseline is not None and not over:
+            report = self._baseline.apply(report)
+        try:
+            write_checked(self._directory, self._state(report, over=over))
+        except OSError:
+            self._is_off = True
+
+    def state(self) -> Checked:
+        """The findings so far. Nothing is written."""
+        return self._state(self._engine.so_far(), over=False)
+
+    def _state(self, report: Report, *, over: bool) -> Checked:
+        told = report_json(report)
+        return Checked(
+            step=min(self._steps.values(), default=None),
+            pid=os.getpid(),
+            over=over,
+            summary=told["summary"],
+            findings=[
+                {name: value for name, value in finding.items() if name not in _DETAILS}
+                for finding in told["findings"][:MOST_FINDINGS]
+            ],
+            counts=Counter(finding.severity for finding in report.findings),
+            tally=told["tally"],
+        )

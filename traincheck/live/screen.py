@@ -16,14 +16,12 @@ from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from traincheck.live.checked import Checked, tier_of
-from traincheck.live.sparkline import BLOCKS, sparkline
 from traincheck.live.status import RunStatus
-from traincheck.live.timeline import LiveTimeline
+from traincheck.live.timeline import BLOCKS, LiveTimeline, sparkline
 from traincheck.page.timeline import GRADIENT, LOSS, RATE
 from traincheck.report.lines import COLOURS
-from traincheck.schema.printable import printable
 from traincheck.schema.shown import advice_text
-from traincheck.schema.words import counted
+from traincheck.schema.words import counted, printable
 
 _T = TypeVar("_T")
 OVERVIEW, FINDINGS, HELP = "overview", "findings", "help"

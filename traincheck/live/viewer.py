@@ -20,15 +20,12 @@ from rich.live import Live
 
 from traincheck.api import program_of
 from traincheck.errors import TraceFormatError
-from traincheck.live.check_notes import CheckNotes
-from traincheck.live.checked import Checked
-from traincheck.live.keyboard import Keyboard
-from traincheck.live.keys import is_quit, obey
+from traincheck.live.checked import Checked, CheckNotes
+from traincheck.live.keyboard import Keyboard, is_quit, obey
 from traincheck.live.light import LIGHT, LightState
 from traincheck.live.screen import Choice, Scene, screen
-from traincheck.live.sparkline import ASCII, BLOCKS
 from traincheck.live.status import RunStatus, run_status
-from traincheck.live.timeline import NEWS, LiveTimeline
+from traincheck.live.timeline import ASCII, BLOCKS, NEWS, LiveTimeline
 from traincheck.metrics.trace import view_of
 from traincheck.store.lines import WHOLE
 from traincheck.store.tail import TailReader

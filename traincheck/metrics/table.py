@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
-from traincheck.schema.printable import printable
+from traincheck.schema.words import printable
 
 from .series import Metrics
 

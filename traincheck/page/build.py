@@ -15,7 +15,7 @@ from traincheck.page.data import Sides, numbers_of
 from traincheck.page.inspector import Inspector
 from traincheck.page.render import render
 from traincheck.page.timeline import Timeline
-from traincheck.profile.reading import Profile, profiles_of
+from traincheck.profile.numbers import Profile, profiles_of
 from traincheck.report.difference.lines import labels
 from traincheck.report.json_report import report_json
 from traincheck.schema.events import Event, StateEvent, StepEvent

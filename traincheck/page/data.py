@@ -9,11 +9,10 @@ from statistics import median_low
 from typing import Any
 
 from traincheck.page.axis import Row
-from traincheck.page.encode import cells, curve, folded
-from traincheck.page.grid import Grid, Numbers, apart
+from traincheck.page.encode import Grid, Numbers, apart, cells, curve, folded
 from traincheck.page.timeline import GRADIENT, Timeline
 from traincheck.schema.findings import Finding
-from traincheck.schema.printable import printable
+from traincheck.schema.words import printable
 
 _MOST_CELLS = 640_000  # of all maps: 0.85 MB of text
 _MOST_OF_MAP = 220_000

@@ -11,8 +11,8 @@ from typing import Any
 import jinja2
 import orjson
 
-from traincheck.schema.printable import printable
 from traincheck.schema.reading import read_regular
+from traincheck.schema.words import printable
 
 _STATIC = Path(__file__).with_name("static")
 _SCRIPTS = ("uplot.js", "page.js")

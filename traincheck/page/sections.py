@@ -16,7 +16,7 @@ from traincheck.schema.findings import Report
 
 if TYPE_CHECKING:
     from traincheck.diff.difference import Difference
-    from traincheck.profile.reading import Profile
+    from traincheck.profile.numbers import Profile
     from traincheck.store.manifest import Manifest
 
 _LEVELS = ("error", "warning", "info")

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traincheck.page.axis import Axis, Row
-from traincheck.page.grid import Grid
+from traincheck.page.encode import Grid
 from traincheck.schema.events import (
     CallEvent,
     CheckpointEvent,

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from traincheck.collect.active_session import CURRENT
 from traincheck.collect.launch.settings import Settings
-from traincheck.collect.launch.systems import refuse_other_systems
+from traincheck.collect.launch.signals import refuse_other_systems
 from traincheck.errors import OutputError, UsageError
 from traincheck.profile.layers import Origin, Peak, StepRecord
-from traincheck.profile.reading import Profile, step_of
+from traincheck.profile.numbers import Profile, step_of
 from traincheck.profile.table import DEFAULT, TableOptions, table
 from traincheck.profile.tree import document, tree_of
 from traincheck.schema.claims import Needs

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from traincheck.errors import UsageError, suggested
 from traincheck.profile.layers import OUTSIDE, Layer, Origin, StepRecord
-from traincheck.profile.numbers import milliseconds, percent, shape, short, size
-from traincheck.profile.reading import Profile
+from traincheck.profile.numbers import Profile, milliseconds, percent, shape, short, size
 from traincheck.schema.words import counted
 
 _GAP = "  "

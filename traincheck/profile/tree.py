@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from traincheck.profile.layers import Layer, Origin, Parameter, StepRecord
-from traincheck.profile.reading import Profile
+from traincheck.profile.numbers import Profile
 
 VERSION = 1
 _MB = 1_000_000

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection
 
-from traincheck.facts.distributed.awaited import FIRST, LATER, LATER_AT_END
-from traincheck.facts.manual_updates import UPDATED
+from traincheck.facts.distributed.rank_steps import FIRST, LATER, LATER_AT_END
+from traincheck.facts.optimizers import UPDATED
 from traincheck.facts.step_changes import Additions, StepChanges
 from traincheck.facts.variables import Variables
 from traincheck.relations.iterations import Examples

@@ -7,17 +7,16 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from traincheck.facts.landmarks import scheduler_class
 from traincheck.facts.programs import ProgramName
-from traincheck.facts.steps import is_judged, is_skipped
+from traincheck.facts.steps import is_judged, is_skipped, scheduler_class
 from traincheck.relations.base import SATISFIED, ProposerBase, RelationBase, counterexample
 from traincheck.relations.iterations import Examples
 from traincheck.relations.phrasing import in_program
 from traincheck.schema.claims import Hypothesis, Needs
 from traincheck.schema.events import BatchEvent, CallEvent, Event, OptimizerEvent, StepEvent
 from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
+from traincheck.schema.marks import EVAL_STAGE
 from traincheck.schema.torch_api import Families
-from traincheck.schema.trace_terms import EVAL_STAGE
 
 CONSTANT, FALLS, WARM_UP = "constant", "falls", "warm-up"
 LINEAR, EXPONENTIAL, COSINE, MOVES = "linear", "exponential", "cosine", "moves"

@@ -16,8 +16,8 @@ from traincheck.relations.phrasing import in_program, names_text
 from traincheck.schema.claims import Hypothesis, Needs
 from traincheck.schema.events import CallEvent, Event, OptimizerEvent, StateEvent, StepEvent
 from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
-from traincheck.schema.parameter_names import is_unowned
 from traincheck.schema.torch_api import Families
+from traincheck.schema.words import is_unowned
 
 APART, OWN = "apart", "own"
 _MOST_GROUPS = 24  # of names that share, in one program

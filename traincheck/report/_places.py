@@ -1,4 +1,4 @@
-"""Where in the source a finding points, for the forms of a report that show source."""
+"""Where in the source a finding points: as the trace tells it, or found by name in the source."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import platform
 from dataclasses import dataclass
 from pathlib import Path
 
-from traincheck.check.suppression.source_files import SourceFiles, split_place
+from traincheck.check.suppression.source_files import SourceFiles, lines_calling, split_place
 from traincheck.schema.findings import Finding, Report
 from traincheck.schema.places import where
 
@@ -68,3 +68,33 @@ def from_here(path: str, root: str) -> str:
         return found.resolve().relative_to(here).as_posix() if found.is_file() else path
     except (OSError, ValueError):  # no working directory, or elsewhere
         return path if Path(path).is_absolute() else found.as_posix()
+
+
+# Only where the name is called on one line of the script that was run, and nowhere else in it.
+def located(finding: Finding, report: Report) -> tuple[Place | None, str]:
+    """The line to look at, as the trace tells it, else by its name; and the code there.
+
+    Never raises: a finding is reported also where its line cannot be found.
+    """
+    try:
+        return _located(finding, report)
+    except Exception:
+        return None, ""
+
+
+def _located(finding: Finding, report: Report) -> tuple[Place | None, str]:
+    place = place_of(finding, report)
+    if place is not None:
+        return place, code_of(finding, report)
+    place = place_by_name(finding, report)
+    return place, code_at(report.program, place.line, report) if place else ""
+
+
+def place_by_name(finding: Finding, report: Report) -> Place | None:
+    """The only line that calls what a finding is about; None when there is none, or several."""
+    if not finding.subject.api or not report.program:
+        return None
+    lines = lines_calling(finding.subject.api, unchanged(report.program, report))
+    if len(lines) != 1:
+        return None
+    return Place(path=from_here(report.program, report.root), line=lines.pop())

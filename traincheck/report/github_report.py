@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TextIO
 
-from traincheck.report._by_name import located
+from traincheck.report._places import located
 from traincheck.report.sentences import conclusion, lack
 from traincheck.schema.findings import NOTHING_CHECKED, Finding, Report
-from traincheck.schema.printable import all_printable, printable
+from traincheck.schema.words import all_printable, printable
 
 _COMMANDS = {"error": "error", "warning": "warning", "info": "notice"}
 _IN_MESSAGE = {"%": "%25", "\r": "%0D", "\n": "%0A"}

@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from typing import TextIO
 from xml.etree import ElementTree as ET
 
-from traincheck.report._by_name import located
+from traincheck.report._places import located
 from traincheck.report.sentences import lack
 from traincheck.rules.docs import docs_of
 from traincheck.rules.registry import all_rules
 from traincheck.schema.findings import NOTHING_CHECKED, CheckInfo, Finding, Report, Verdict
-from traincheck.schema.printable import all_printable, printable_lines
+from traincheck.schema.words import all_printable, printable_lines
 
 _NO_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _UNDECIDED = (Verdict.NOT_TRIGGERED, Verdict.NOT_OBSERVABLE)

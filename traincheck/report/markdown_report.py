@@ -6,13 +6,12 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TextIO
 
-from traincheck.report._by_name import located
+from traincheck.report._places import located
 from traincheck.report.sentences import conclusion, lack, notes_of, why_accepted
 from traincheck.report.text_report import finding_rows, kind_of, verdict_counts
 from traincheck.schema.excerpts import Row
 from traincheck.schema.findings import Finding, Report
-from traincheck.schema.printable import all_printable, printable
-from traincheck.schema.words import counted
+from traincheck.schema.words import all_printable, counted, printable
 
 _LISTED = 100  # findings in the table; GitHub takes a megabyte of summary
 _IN_FULL = 20

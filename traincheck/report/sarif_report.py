@@ -13,13 +13,13 @@ from urllib.parse import quote
 
 import orjson
 
-from traincheck.report._by_name import located
+from traincheck.report._places import located
 from traincheck.report.sentences import lack, notes_of
 from traincheck.rules.docs import RuleDocs, docs_of
 from traincheck.rules.registry import all_rules
 from traincheck.schema.findings import NOTHING_CHECKED, CheckInfo, Finding, Report, Verdict
 from traincheck.schema.json_text import dump_json
-from traincheck.schema.printable import printable_json
+from traincheck.schema.words import printable_json
 from traincheck.version import VERSION
 
 SCHEMA = (

@@ -15,14 +15,13 @@ from rich.text import Text
 
 from traincheck.check.verdicts import reasons
 from traincheck.report._beside import beside
-from traincheck.report._by_name import located
+from traincheck.report._places import located
 from traincheck.report.lines import COLOURS, page, paragraph, table
 from traincheck.report.sentences import checked, doubt, lack, notes_of, suppressions, why_accepted
 from traincheck.schema.findings import TIERS, Finding, Report, Verdict
 from traincheck.schema.places import in_package, where
-from traincheck.schema.printable import all_printable, printable
 from traincheck.schema.shown import advice_text, tally_text
-from traincheck.schema.words import counted, joined
+from traincheck.schema.words import all_printable, counted, joined, printable
 
 _SHOWN_NAMES = 12
 _REASONS = 4  # why checks could not be decided: up to so many are told one by one

@@ -9,8 +9,8 @@ from typing import Any
 import orjson
 
 from traincheck.schema.excerpts import Excerpt
+from traincheck.schema.marks import EVAL_STAGE
 from traincheck.schema.torch_api import Families
-from traincheck.schema.trace_terms import EVAL_STAGE
 
 Scalar = None | bool | int | float | str
 Context = Mapping[str, Scalar]  # feature name -> value, for one example

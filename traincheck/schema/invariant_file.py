@@ -25,8 +25,7 @@ from traincheck.schema.claims import (
     key_of,
 )
 from traincheck.schema.complaints import Complaint, complaint_of
-from traincheck.schema.excerpt_json import excerpt_id, excerpts_json
-from traincheck.schema.excerpts import Excerpt
+from traincheck.schema.excerpts import Excerpt, excerpt_id, excerpts_json
 from traincheck.schema.files import write_json
 from traincheck.schema.invariant_form import FileForm, InvariantForm, NeedsForm
 from traincheck.schema.json_text import parse_json

@@ -8,8 +8,7 @@ from typing import Protocol
 
 from traincheck.schema.events import Event
 from traincheck.schema.places import where
-from traincheck.schema.printable import printable, printable_lines
-from traincheck.schema.words import counted, joined
+from traincheck.schema.words import counted, joined, printable, printable_lines
 
 _COLOURS = {"error": "#c62828", "warning": "#b26a00", "info": "#1565c0"}
 _SHOWN_NAMES = 12

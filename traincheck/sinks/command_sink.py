@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import IO, ClassVar
 
 from traincheck.errors import UsageError
-from traincheck.schema.printable import printable
+from traincheck.schema.words import printable
 from traincheck.sinks.base import Message, Sink
 
 _TIMEOUT_S = 60.0

@@ -11,8 +11,8 @@ from traincheck.report.json_report import finding_json, report_json
 from traincheck.report.registry import load_sink
 from traincheck.report.sentences import conclusion, lack
 from traincheck.schema.findings import SEVERITIES, Finding, Report
-from traincheck.schema.printable import printable
 from traincheck.schema.shown import finding_line
+from traincheck.schema.words import printable
 from traincheck.version import VERSION
 
 _SHOWN = 10  # findings in the text of a report

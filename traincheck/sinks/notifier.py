@@ -22,7 +22,7 @@ from typing import Any
 from traincheck.handlers import give_back
 from traincheck.schema.findings import SEVERITIES, Finding, Report
 from traincheck.schema.json_text import dump_json
-from traincheck.schema.printable import printable
+from traincheck.schema.words import printable
 from traincheck.sinks.messages import (
     RunName,
     finding_message,

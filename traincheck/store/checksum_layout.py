@@ -1,4 +1,4 @@
-"""The checksums of one step and rank as nested values in the layout of fkat's reports; as YAML.
+"""Checksums of a run as reports, one for each step and rank, in the layout of fkat; as YAML.
 
 Keys and symbols are those of fkat 0.1.2, so that its users can compare reports as before. Contents
 differ where that layout is ambiguous; see docs/checksums.md and ADR 0029.
@@ -6,15 +6,18 @@ differ where that layout is ambiguous; see docs/checksums.md and ADR 0029.
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import orjson
 import xxhash
 
-from traincheck.errors import MissingDependencyError, UsageError, suggested
+from traincheck.errors import MissingDependencyError, OutputError, UsageError, suggested
 from traincheck.schema.checksums import (
     BATCH,
     BUFFER,
@@ -25,9 +28,10 @@ from traincheck.schema.checksums import (
     SETTINGS,
     STATE,
 )
-from traincheck.schema.events import ChecksumEvent
+from traincheck.schema.events import ChecksumEvent, StepEvent
 from traincheck.schema.json_text import dump_json
 from traincheck.schema.values import TensorSummary
+from traincheck.store.reader import TraceReader
 from traincheck.version import VERSION
 
 # Names of statistics -> numbers and their symbols; in the order of a report
@@ -360,3 +364,60 @@ def _lists(value: Any) -> Any:
     if all(isinstance(key, int) for key in made):
         return [made.get(place) for place in range(max(made) + 1)]
     return made
+
+
+def save_text(path: Path, text: str) -> None:
+    """Write a file, so that a reader never finds a part of it. Makes its folder.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
+    partial = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
+        raise OutputError(
+            f"cannot write {path}: {error.strerror}",
+            fix="name a writable folder, on a disk with free space",
+        ) from error
+
+
+def read_reports(
+    reader: TraceReader, steps: range | None = None, rank: int | None = None
+) -> Iterator[ChecksumReport]:
+    """The reports of a run, by step and then by rank.
+
+    Args:
+        reader: of the run.
+        steps: only those of these steps; None for all.
+        rank: only those of this rank; None for all.
+
+    Raises:
+        TraceFormatError: the run cannot be read.
+    """
+    open_ones: dict[tuple[int, str], list[ChecksumEvent]] = {}
+    for event in reader.events():
+        if rank is not None and event.rank != rank:
+            continue
+        process = event.rank, event.stream.partition("-")[0]
+        if isinstance(event, ChecksumEvent):
+            open_ones.setdefault(process, []).append(event)
+        elif isinstance(event, StepEvent) and process in open_ones:
+            found = open_ones.pop(process)
+            yield from _report(found, steps, is_torn=not event.recorded)
+    for found in open_ones.values():  # the run was killed, or is going on
+        yield from _report(found, steps, is_torn=True)
+
+
+def _report(
+    events: list[ChecksumEvent], steps: range | None, *, is_torn: bool
+) -> Iterator[ChecksumReport]:
+    step, rank = events[-1].step, events[-1].rank
+    if step is None or (steps is not None and step not in steps):
+        return
+    notes = ("the record of this step is not complete",) if is_torn else ()
+    yield ChecksumReport(step=step, rank=rank, events=tuple(events), notes=notes)

@@ -10,11 +10,39 @@ from dataclasses import dataclass, replace
 
 import orjson
 
-from traincheck.check.monitors.sampled_view import SampledDecider
 from traincheck.schema.claims import Context, Hypothesis, Invariant, Precondition, Schedule
-from traincheck.schema.events import Event
+from traincheck.schema.events import CallEvent, Event, StepEvent
 from traincheck.schema.findings import Example, Violation
-from traincheck.schema.protocols import Relation
+from traincheck.schema.marks import EVAL_STAGE
+from traincheck.schema.protocols import Decider, Relation
+
+
+# Claims about them are decided in the steps that were recorded in full, and on calls in
+# evaluation. In all other steps absence proves nothing, as in steps that sampling skips.
+def in_sampled_view(event: Event, schedule: Schedule) -> Event | None:
+    """``event`` as checks of sampled calls or scans get it; None where they do not."""
+    if schedule.includes(event.step):
+        return event
+    if isinstance(event, CallEvent):
+        # A call with grad enabled belongs to the training loop, whatever the stage.
+        return event if event.stage == EVAL_STAGE and not event.grad_enabled else None
+    return event.skipped if isinstance(event, StepEvent) and event.recorded else event
+
+
+class SampledDecider:
+    """A decider of claims about sampled calls or scans."""
+
+    def __init__(self, decider: Decider, schedule: Schedule) -> None:
+        self._decider = decider
+        self._schedule = schedule
+
+    def observe(self, event: Event) -> Iterable[tuple[int, Example]]:
+        seen = in_sampled_view(event, self._schedule)
+        return () if seen is None else self._decider.observe(seen)
+
+    def finish(self) -> Iterable[tuple[int, Example]]:
+        return self._decider.finish()
+
 
 _MAX_ANSWERS = 256  # remembered
 _MAX_CONTEXTS = 1 << 14  # remembered, of all claims

@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import KINDS, Event
-from traincheck.schema.trace_terms import LIFECYCLE_CHANGES, ROLES
+from traincheck.schema.marks import LIFECYCLE_CHANGES, ROLES
 
 T = TypeVar("T")
 

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from traincheck.check.suppression.comments import Comment, SourceComments
-from traincheck.check.suppression.source_calls import lines_calling
-from traincheck.check.suppression.source_files import SourceFiles
+from traincheck.check.suppression.source_files import SourceFiles, lines_calling
 from traincheck.schema.findings import CheckInfo, Subject, Suppressed, Violation
 
 _Key = tuple[str, Subject, tuple[str, ...]]

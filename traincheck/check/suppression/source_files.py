@@ -1,4 +1,4 @@
-"""Read source files of the program of a run, which places in its trace name.
+"""Source files of the program of a run, which places in its trace name, and the calls in them.
 
 A trace may come from anywhere, so it does not decide alone which file is opened. A file is read if
 it is a regular Python file below a trusted folder: the checkout of the current folder, of the
@@ -7,6 +7,7 @@ trace, or of a script that the user named. Nothing is executed.
 
 from __future__ import annotations
 
+import ast
 import io
 import os
 import tokenize
@@ -15,6 +16,7 @@ from pathlib import Path
 
 from traincheck.schema.places import program_line
 from traincheck.schema.reading import read_regular
+from traincheck.schema.torch_api import LOSSES
 
 MAX_BYTES = 2_000_000
 _MAX_DIGITS = 9
@@ -125,3 +127,29 @@ def _decoded(content: bytes) -> str:
     except SyntaxError:
         encoding = "utf-8"
     return io.TextIOWrapper(io.BytesIO(content), encoding=encoding, errors="replace").read()
+
+
+# It is used for calls whose source line is not in the trace.
+def program_in(command: Iterable[str]) -> str:
+    """The script among the words of a command; empty where there is none."""
+    return next((word for word in command if word.endswith(".py")), "")
+
+
+def lines_calling(api: str, source: str | None) -> set[int]:
+    """Lines of ``source`` that call an API; none if the source is missing or cannot be parsed."""
+    if "." not in api or not source:
+        return set()
+    name = api.rpartition(".")[2]
+    loss = LOSSES.get(name)
+    names = {name} if loss is None else {name, loss.module}  # programs use either
+    try:
+        tree = ast.parse(source)
+    except UNPARSABLE:
+        return set()
+    calls = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
+    return {
+        func.end_lineno or func.lineno
+        for func in calls
+        if (isinstance(func, ast.Name) and func.id in names)
+        or (isinstance(func, ast.Attribute) and func.attr in names)
+    }

@@ -16,14 +16,14 @@ from traincheck.collect.masking import is_secret
 from traincheck.collect.templates import CALL_IN_SPAN, CALL_OUTSIDE, WITH_EXCEPTION
 from traincheck.collect.tensors.reading import has_mode, unseen
 from traincheck.collect.tensors.summarize import dumps, encode, escaped, summarize_named
-from traincheck.collect.trace_writer.compile_state import is_traced, state
 from traincheck.collect.trace_writer.emitter import Emitter, context, hidden
+from traincheck.collect.trace_writer.recording_state import is_traced, state
 from traincheck.handlers import give_back
-from traincheck.schema.hidden import MASK
+from traincheck.schema.marks import MASK
 
 if TYPE_CHECKING:
     from traincheck.collect.context import Recorder
-    from traincheck.collect.stats.call_results import ResultStats
+    from traincheck.collect.stats.calls import ResultStats
 
 _dumps = orjson.dumps
 

@@ -13,7 +13,7 @@ from traincheck.collect.instruments.base import Instrument
 from traincheck.collect.tensors.summarize import summarize
 from traincheck.collect.trace_writer.call_site import where
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
-from traincheck.collect.tracking.wrapped_optimizers import owner_of
+from traincheck.collect.tracking.optimizer_groups import owner_of
 from traincheck.schema.torch_api import Families
 
 # From torch 2.4; older ones are for one kind of device

@@ -22,8 +22,8 @@ from traincheck.collect.observers.stale_gradients import StaleGradientObserver
 from traincheck.collect.templates import BACKWARD
 from traincheck.collect.tensors.summarize import encode
 from traincheck.collect.trace_writer.call_site import place, where
-from traincheck.collect.trace_writer.compile_state import is_traced, state
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
+from traincheck.collect.trace_writer.recording_state import is_traced, state
 from traincheck.schema.marks import Marks
 from traincheck.schema.torch_api import GRAD, Families
 

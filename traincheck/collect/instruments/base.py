@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from traincheck.collect.observers.base import Hook, Observer
 from traincheck.collect.observers.registry import OBSERVERS
 from traincheck.collect.replacements import MISSING, Replacement
-from traincheck.collect.trace_writer.compile_state import is_traced
 from traincheck.collect.trace_writer.emitter import hidden
+from traincheck.collect.trace_writer.recording_state import is_traced
 from traincheck.schema.claims import without_sampling
 from traincheck.schema.instruments import FEEDS, Feed
 

@@ -26,7 +26,7 @@ from traincheck.collect.trace_writer.call_site import where
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
 from traincheck.collect.tracking import state_reload
 from traincheck.collect.tracking.naming import class_of
-from traincheck.collect.tracking.wrapped_optimizers import owner_of
+from traincheck.collect.tracking.optimizer_groups import owner_of
 from traincheck.schema.layout import LARGEST_WHOLE
 
 _MAX_KEYS = 20

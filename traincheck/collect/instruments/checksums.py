@@ -18,8 +18,8 @@ from traincheck.collect.instruments.data import leaves_of, quoted_path
 from traincheck.collect.tensors.reading import tensors_in, unseen
 from traincheck.collect.tensors.step_checksums import StepChecksums
 from traincheck.collect.tensors.summarize import dumps
-from traincheck.collect.trace_writer.compile_state import is_traced
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
+from traincheck.collect.trace_writer.recording_state import is_traced
 from traincheck.collect.tracking.update_hook import UpdateHook
 from traincheck.schema.checksums import parse_schedule
 

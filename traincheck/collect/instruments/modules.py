@@ -16,17 +16,16 @@ from torch import is_grad_enabled
 from traincheck.collect.instruments._wrap import guarded
 from traincheck.collect.instruments.base import Instrument
 from traincheck.collect.observers.auxiliary_models import AuxiliaryModelObserver
-from traincheck.collect.observers.eval_folding import EvalFolding
-from traincheck.collect.observers.eval_weights import EvalWeightObserver
+from traincheck.collect.observers.eval_weights import EvalFolding, EvalWeightObserver
 from traincheck.collect.observers.model_inputs import ModelInputObserver
+from traincheck.collect.stats.calls import with_fingerprint
 from traincheck.collect.stats.next_token_labels import ONCE
-from traincheck.collect.stats.stats_text import with_fingerprint
 from traincheck.collect.templates import EXCEPTION, MODULE_CALL, MODULE_CALL_OF_ONE, WITH_PLACE
 from traincheck.collect.tensors.reading import has_plain_mode, is_training, own, unseen
 from traincheck.collect.tensors.summarize import dotted, encode, encode_named, escaped
 from traincheck.collect.trace_writer.call_site import place
-from traincheck.collect.trace_writer.compile_state import is_traced, state
 from traincheck.collect.trace_writer.emitter import Emitter, context, hidden
+from traincheck.collect.trace_writer.recording_state import is_traced, state
 from traincheck.collect.tracking.naming import ByObject, unwrap
 from traincheck.collect.tracking.tracked_model import TrackedModel
 from traincheck.schema.torch_api import Families

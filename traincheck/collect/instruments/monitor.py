@@ -22,13 +22,12 @@ from traincheck.collect.instruments.base import Instrument
 from traincheck.collect.monitor.attention import Attention, measured
 from traincheck.collect.monitor.comparison import Comparison, Comparisons
 from traincheck.collect.monitor.measure import Measure
-from traincheck.collect.monitor.plan import Plan
 from traincheck.collect.monitor.plugins import Plugins
-from traincheck.collect.monitor.records import NameTable
+from traincheck.collect.monitor.records import NameTable, Plan
 from traincheck.collect.tensors.reading import groups_of, unseen
 from traincheck.collect.tensors.sums import is_hidden
-from traincheck.collect.trace_writer.compile_state import is_traced, state
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
+from traincheck.collect.trace_writer.recording_state import is_traced, state
 from traincheck.collect.tracking.naming import ByObject, unwrap
 from traincheck.collect.tracking.update_hook import UpdateHook
 from traincheck.handlers import give_back

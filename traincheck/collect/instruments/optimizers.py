@@ -28,14 +28,13 @@ from traincheck.collect.templates import OPTIMIZER_STEP, ZERO_GRAD
 from traincheck.collect.tensors.reading import gradient_of, groups_of, is_a, own, unseen
 from traincheck.collect.tensors.summarize import dotted, encode
 from traincheck.collect.trace_writer.call_site import outside, place, where
-from traincheck.collect.trace_writer.compile_state import is_traced
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
 from traincheck.collect.trace_writer.marks import write
+from traincheck.collect.trace_writer.recording_state import is_traced
 from traincheck.collect.tracking.idle_models import NO_ROOTS
 from traincheck.collect.tracking.live_objects import rates_of
-from traincheck.collect.tracking.optimizer_groups import OptimizerGroups
+from traincheck.collect.tracking.optimizer_groups import OptimizerGroups, owner_of
 from traincheck.collect.tracking.update_hook import UpdateHook
-from traincheck.collect.tracking.wrapped_optimizers import owner_of
 from traincheck.schema.observations.gradients import ReplacedGradients
 from traincheck.schema.torch_api import Families
 

@@ -14,8 +14,8 @@ import torch
 from traincheck.collect.instruments.base import Instrument
 from traincheck.collect.probes.engine import ProbeEngine
 from traincheck.collect.tensors.reading import is_training
-from traincheck.collect.trace_writer.compile_state import is_traced, state
 from traincheck.collect.trace_writer.emitter import hidden
+from traincheck.collect.trace_writer.recording_state import is_traced, state
 
 # Within backward: forwards there are those that checkpointing repeats.
 _graph_task: Callable[[], int] = getattr(torch._C, "_current_graph_task_id", lambda: -1)

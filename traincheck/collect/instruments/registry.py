@@ -21,8 +21,7 @@ from traincheck.collect.instruments.packages import Packages
 from traincheck.collect.instruments.probes import Probes
 from traincheck.collect.instruments.python_warnings import PythonWarnings
 from traincheck.collect.instruments.reshapes import Reshapes
-from traincheck.collect.instruments.rng import Rng
-from traincheck.collect.instruments.rng_state import RandomState
+from traincheck.collect.instruments.rng import RandomState, Rng
 from traincheck.collect.instruments.schedulers import Schedulers
 
 INSTRUMENTS: tuple[type[Instrument], ...] = (

@@ -14,8 +14,8 @@ from traincheck.collect.instruments.base import Instrument
 from traincheck.collect.tensors.reading import has_mode, unseen
 from traincheck.collect.tensors.summarize import dumps, summarize
 from traincheck.collect.trace_writer.call_site import where
-from traincheck.collect.trace_writer.compile_state import is_traced, state
 from traincheck.collect.trace_writer.emitter import Emitter, context, hidden
+from traincheck.collect.trace_writer.recording_state import is_traced, state
 from traincheck.schema.shapes import is_for_exchange
 from traincheck.schema.torch_api import RESHAPES
 

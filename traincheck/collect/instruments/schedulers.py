@@ -17,7 +17,7 @@ from traincheck.collect.tensors.reading import own
 from traincheck.collect.tensors.summarize import dotted, number, summarize, summarize_named
 from traincheck.collect.trace_writer.call_site import where
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
-from traincheck.collect.tracking.wrapped_optimizers import owner_of
+from traincheck.collect.tracking.optimizer_groups import owner_of
 from traincheck.schema.torch_api import LAST_MILESTONE, SCHEDULE_LENGTHS, TRAINING_STEPS, Families
 
 _PLAIN = frozenset({int, float})

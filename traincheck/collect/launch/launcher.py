@@ -19,8 +19,7 @@ from typing import Any, TypeAlias
 
 from traincheck.collect.launch import run_manifest
 from traincheck.collect.launch.settings import Settings
-from traincheck.collect.launch.signals import SignalRelay
-from traincheck.collect.launch.systems import refuse_other_systems
+from traincheck.collect.launch.signals import SignalRelay, refuse_other_systems
 from traincheck.errors import LaunchError, OutputError
 from traincheck.schema.layout import EVENT_GLOB, MANIFEST
 from traincheck.schema.reading import open_regular

@@ -1,4 +1,4 @@
-"""Deliver signals for a recorded program exactly once, to the launcher or to its group."""
+"""Signals for a recorded program: delivered exactly once, and to stop what remains of it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,18 @@ import os
 import select
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Iterable
+from pathlib import Path
 from time import monotonic
 from types import FrameType, TracebackType
 from typing import Any
+
+from traincheck.collect.launch.run_manifest import find_processes
+from traincheck.errors import LaunchError
+from traincheck.schema.layout import HALTED
+from traincheck.schema.reading import read_regular
 
 # Signals that request the end of a program
 _ENDING = frozenset({"SIGTERM", "SIGHUP", "SIGINT", "SIGQUIT"})
@@ -151,3 +158,74 @@ def _testify(numbers: Iterable[int], life: int, word: int) -> None:
         os.read(life, 1)  # until there is no writer left
     finally:
         os._exit(0)
+
+
+GRACE_S = 10.0
+
+
+# Signals only processes that have the settings of this run; makes no decisions.
+class ProgramStopper:
+    """Ends a program and all processes of its run that left events.
+
+    Args:
+        process: the program.
+        directory: of the run.
+        grace_s: seconds from SIGTERM to SIGKILL.
+    """
+
+    def __init__(
+        self, process: subprocess.Popen[bytes], directory: Path, grace_s: float = GRACE_S
+    ) -> None:
+        self._process = process
+        self._directory = directory
+        self._grace_s = grace_s
+        self._is_called = False
+
+    def __call__(self) -> None:
+        """Begin; returns at once. A second call does nothing."""
+        if self._is_called:
+            return
+        self._is_called = True
+        with contextlib.suppress(OSError):  # ranks that wait in a collective are meaningless then
+            (self._directory / HALTED).touch()
+        self._signal(signal.SIGTERM)
+        later = threading.Timer(self._grace_s, self._signal, [signal.SIGKILL])
+        later.daemon = True
+        later.start()
+
+    def _signal(self, number: int) -> None:
+        # A shell or a launcher may end without its children, so these are signalled directly.
+        for known in find_processes(self._directory):
+            pid = known["pid"]
+            if pid != self._process.pid and self._is_ours(pid):
+                _kill(pid, number)
+        self._process.send_signal(number)  # does nothing if it has been waited for
+
+    def _is_ours(self, pid: int) -> bool:
+        """Whether this process id still belongs to the run: ids are reused."""
+        try:
+            environ = read_regular(f"/proc/{pid}/environ")
+        except OSError:
+            return False
+        return os.fsencode(str(self._directory)) in environ
+
+
+def _kill(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except OSError:  # it has ended by itself
+        return
+
+
+def refuse_other_systems() -> None:
+    """Recording needs Linux: /proc, fork, priorities of threads.
+
+    Raises:
+        LaunchError: this is another operating system.
+    """
+    if sys.platform != "linux":
+        raise LaunchError(
+            f"recording works on Linux only; this system is {sys.platform}",
+            fix="record on Linux, for example in a container or WSL 2; traincheck-check, "
+            "traincheck-infer, traincheck trace and traincheck invariants read its traces here",
+        )

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from traincheck.collect.monitor.numbers import StepNumbers, leaves
-from traincheck.collect.monitor.plan import Plan
+from traincheck.collect.monitor.records import Plan
 from traincheck.collect.tensors.reading import (
     as_plain,
     detached,

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import torch
 
 from traincheck.collect.tensors.reading import unseen
-from traincheck.collect.trace_writer.compile_state import is_traced
+from traincheck.collect.trace_writer.recording_state import is_traced
 from traincheck.handlers import give_back
 
 _graph_task: Callable[[], int] = getattr(torch._C, "_current_graph_task_id", lambda: -1)

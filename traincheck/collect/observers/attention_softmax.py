@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from traincheck.collect.observers.base import Hook, Observer
-from traincheck.collect.steps.use_schedule import UseSchedule
-from traincheck.collect.tensors.autograd_graph import IS_TOLD, Input, Sizes, inputs, kind, signed
+from traincheck.collect.steps.sampling import UseSchedule
+from traincheck.collect.tensors.loss_graph import IS_TOLD, Input, Sizes, inputs, kind, signed
 from traincheck.collect.trace_writer.emitter import Emitter
 from traincheck.collect.trace_writer.marks import write
 from traincheck.schema.claims import Schedule

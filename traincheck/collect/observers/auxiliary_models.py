@@ -16,7 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim.swa_utils import AveragedModel
 
 from traincheck.collect.observers.base import Hook, Observer
-from traincheck.collect.steps.use_schedule import UseSchedule
+from traincheck.collect.steps.sampling import UseSchedule
 from traincheck.collect.tensors.device_fingerprint import host
 from traincheck.collect.tensors.fingerprint import fingerprint, hex128
 from traincheck.collect.tensors.readable import is_countable

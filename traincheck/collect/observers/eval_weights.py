@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 
 from traincheck.collect.observers.base import Hook, Observer
-from traincheck.collect.steps.use_schedule import UseSchedule
+from traincheck.collect.steps.sampling import UseSchedule
 from traincheck.collect.tensors.fingerprint import fingerprint, is_at_hand
 from traincheck.collect.tensors.reading import detached, modes
 from traincheck.collect.trace_writer.emitter import Emitter
 from traincheck.collect.trace_writer.marks import write
+from traincheck.schema.marks import Marks
 from traincheck.schema.observations.models import EvalWeights, EvalWrites
 
 if TYPE_CHECKING:
@@ -126,3 +127,44 @@ class EvalWeightObserver(Observer):
 def _differ(tensor: torch.Tensor, before: torch.Tensor) -> bool:
     now = detached(tensor)
     return not torch.allclose(now, before, rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True)
+
+
+COMPLETE_FORWARDS = 32  # of a model in a step that are recorded with the calls within them,
+EVERY_NTH = 32  # and the interval of later ones
+
+
+# ``generate()`` calls a model once per token. After the first forwards of a step, more of them
+# add size to a trace, but no evidence for rules.
+class EvalFolding:
+    """Counts the forwards without grad of each model in a step.
+
+    Inactive unless the settings request it, and with several ranks: collectives within a forward
+    are compared between ranks.
+    """
+
+    def __init__(self, session: Recorder) -> None:
+        self._session = session
+        self._is_wanted = session.settings.fold
+        self._step: int | None = -1
+        self._times: dict[str, int] = {}
+        self._is_marked = False
+
+    def folds(self, em: Emitter, root: TrackedModel) -> bool:
+        """Whether the forward without grad that begins is recorded as one call."""
+        if not self._is_wanted:
+            return False
+        step = self._session.clock.step
+        if step != self._step:
+            self._step, self._is_marked = step, False
+            self._times.clear()
+        times = self._times[root.name] = self._times.get(root.name, 0) + 1
+        if times <= COMPLETE_FORWARDS or times % EVERY_NTH == 0 or _is_distributed():
+            return False
+        if not self._is_marked:  # from here on, calls that invariants miss may have happened
+            self._is_marked = True
+            em.event("mark", {"text": Marks.FOLDED})
+        return True
+
+
+def _is_distributed() -> bool:
+    return torch.distributed.is_available() and torch.distributed.is_initialized()

@@ -21,7 +21,7 @@ from traincheck.collect.tensors.reading import groups_of, own, unseen
 from traincheck.collect.trace_writer.call_site import where
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
 from traincheck.collect.trace_writer.marks import write
-from traincheck.collect.tracking.wrapped_optimizers import owner_of
+from traincheck.collect.tracking.optimizer_groups import owner_of
 from traincheck.handlers import give_back
 from traincheck.schema.claims import Schedule
 from traincheck.schema.observations.loads import (

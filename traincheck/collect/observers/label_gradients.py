@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from traincheck.collect.tensors.autograd_graph import kind, signed
 from traincheck.collect.tensors.device_fingerprint import host
-from traincheck.collect.tensors.node_hooks import before_node
+from traincheck.collect.tensors.loss_graph import before_node, kind, signed
 from traincheck.collect.tensors.readable import is_countable
 from traincheck.collect.tensors.reading import is_a, items_of, sequence_of, unseen
 from traincheck.schema.observations.losses import LabelPositions, Positions

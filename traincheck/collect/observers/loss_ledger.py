@@ -13,10 +13,16 @@ from typing import Any, NamedTuple
 
 import torch
 
-from traincheck.collect.tensors.autograd_graph import Input
 from traincheck.collect.tensors.device_fingerprint import host
-from traincheck.collect.tensors.loss_graph import Key, ScalarGraph, below, elements, key_of
-from traincheck.collect.tensors.node_hooks import before_node
+from traincheck.collect.tensors.loss_graph import (
+    Input,
+    Key,
+    ScalarGraph,
+    before_node,
+    below,
+    elements,
+    key_of,
+)
 from traincheck.collect.tensors.reading import unseen
 from traincheck.handlers import give_back
 from traincheck.schema.observations.losses import (

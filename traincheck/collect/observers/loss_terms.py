@@ -18,14 +18,13 @@ from traincheck.collect.observers.base import Hook, Observer, Patcher, leave
 from traincheck.collect.observers.label_gradients import LabelGradients
 from traincheck.collect.observers.loss_ledger import Constant, LossLedger, node_of
 from traincheck.collect.observers.tensor_methods import TensorMethods
-from traincheck.collect.steps.use_schedule import UseSchedule
-from traincheck.collect.tensors.autograd_graph import IS_TOLD, Input
-from traincheck.collect.tensors.loss_graph import ScalarGraph, key_of
+from traincheck.collect.steps.sampling import UseSchedule
+from traincheck.collect.tensors.loss_graph import IS_TOLD, Input, ScalarGraph, key_of
 from traincheck.collect.tensors.reading import modes, sequence_of, unseen
 from traincheck.collect.trace_writer.call_site import outside
-from traincheck.collect.trace_writer.compile_state import is_traced, state
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
 from traincheck.collect.trace_writer.marks import write
+from traincheck.collect.trace_writer.recording_state import is_traced, state
 from traincheck.schema.claims import Schedule
 from traincheck.schema.observations.losses import LabelPositions, LossSums, LossTerms
 

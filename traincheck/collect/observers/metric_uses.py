@@ -21,8 +21,8 @@ from traincheck.collect.tensors.summarize import dotted
 from traincheck.collect.trace_writer.call_site import where
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
 from traincheck.collect.trace_writer.marks import write
+from traincheck.schema.marks import EVAL_STAGE
 from traincheck.schema.observations.data import MetricUse
-from traincheck.schema.trace_terms import EVAL_STAGE
 
 if TYPE_CHECKING:
     from traincheck.collect.context import Recorder

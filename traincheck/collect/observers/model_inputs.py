@@ -12,7 +12,7 @@ import orjson
 import torch
 
 from traincheck.collect.observers.base import Hook, Observer
-from traincheck.collect.steps.use_schedule import UseSchedule
+from traincheck.collect.steps.sampling import UseSchedule
 from traincheck.collect.templates import MARK
 from traincheck.collect.trace_writer.emitter import Emitter
 from traincheck.schema.observations.models import ModelInputs

@@ -13,7 +13,7 @@ from traincheck.collect.trace_writer.call_site import where
 from traincheck.collect.trace_writer.emitter import Emitter
 from traincheck.collect.trace_writer.marks import write
 from traincheck.collect.tracking.live_objects import rates_of
-from traincheck.collect.tracking.wrapped_optimizers import innermost, owner_of
+from traincheck.collect.tracking.optimizer_groups import innermost, owner_of
 from traincheck.schema.observations.loads import OverwrittenRates
 
 if TYPE_CHECKING:

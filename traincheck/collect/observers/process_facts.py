@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from traincheck.collect.launch.git_commit import commit_of
 from traincheck.collect.launch.run_manifest import ENVIRONMENT
+from traincheck.collect.launch.script import commit_of
 from traincheck.collect.observers.base import Hook, Observer, Patcher
 from traincheck.collect.trace_writer.emitter import Emitter
 from traincheck.collect.trace_writer.marks import write

@@ -16,14 +16,14 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import checkpoint
 
 from traincheck.collect.observers.base import Hook, Observer, Patcher, leave
-from traincheck.collect.steps.use_schedule import UseSchedule
+from traincheck.collect.steps.sampling import UseSchedule
 from traincheck.collect.tensors.device_fingerprint import host
 from traincheck.collect.tensors.readable import FLOATS, HALF, is_countable
 from traincheck.collect.tensors.reading import PLAIN_TYPES, modes, unseen
 from traincheck.collect.trace_writer.call_site import where
-from traincheck.collect.trace_writer.compile_state import is_traced
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
 from traincheck.collect.trace_writer.marks import write
+from traincheck.collect.trace_writer.recording_state import is_traced
 from traincheck.schema.claims import Schedule
 from traincheck.schema.observations.gradients import DifferingSegment, Recomputation
 

@@ -13,12 +13,11 @@ import torch
 import torch.distributed as dist
 
 from traincheck.collect.observers.base import Hook, Observer, Patcher, leave
-from traincheck.collect.steps.use_schedule import UseSchedule
+from traincheck.collect.steps.sampling import UseSchedule
 from traincheck.collect.tensors.device_fingerprint import host
 from traincheck.collect.tensors.fingerprint import has_memory
-from traincheck.collect.tensors.placement import layout_of, local_of
 from traincheck.collect.tensors.readable import FLOATS
-from traincheck.collect.tensors.reading import tensors_in, unseen
+from traincheck.collect.tensors.reading import layout_of, local_of, tensors_in, unseen
 from traincheck.collect.tensors.sketch import Sketcher
 from traincheck.collect.trace_writer.emitter import Emitter
 from traincheck.collect.trace_writer.marks import write

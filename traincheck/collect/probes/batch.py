@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,9 +12,130 @@ from torch import nn
 
 from traincheck.collect.probes.base import Call
 from traincheck.collect.probes.isolation import UnfitError
-from traincheck.collect.probes.samples import pairs_of_rows
-from traincheck.collect.probes.tree import holds_others, leaves, mapped
-from traincheck.collect.tensors.reading import modules_in
+from traincheck.collect.tensors.fingerprint import fingerprint
+from traincheck.collect.tensors.reading import (
+    PLAIN_TYPES,
+    is_a,
+    items_of,
+    modules_in,
+    own,
+    sequence_of,
+    undispatched,
+)
+
+_DEPTH = 6
+_WIDTH = 256
+
+
+def leaves(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
+    """The tensors within a value, in a fixed order."""
+    if is_a(value, torch.Tensor):
+        yield value
+    elif depth < _DEPTH:
+        for part in _parts(value):
+            yield from leaves(part, depth + 1)
+
+
+def mapped(value: Any, change: Callable[[torch.Tensor], torch.Tensor], depth: int = 0) -> Any:
+    """The same value with other tensors. Objects of other classes are returned as they are."""
+    if is_a(value, torch.Tensor):
+        return change(value)
+    if depth >= _DEPTH:
+        return value
+    if is_a(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(mapped(part, change, depth + 1) for part in value))
+    if type(value) in (list, tuple):
+        return type(value)(mapped(part, change, depth + 1) for part in value)
+    if type(value) is dict:
+        return {key: mapped(part, change, depth + 1) for key, part in value.items()}
+    return value
+
+
+def holds_others(value: Any, depth: int = 0) -> bool:
+    """Whether tensors are in objects that `mapped` does not rebuild."""
+    if is_a(value, torch.Tensor) or depth >= _DEPTH:
+        return False
+    if is_a(value, (list, tuple)) or type(value) is dict:
+        return any(holds_others(part, depth + 1) for part in _parts(value))
+    return any(True for _ in leaves(value))
+
+
+def _parts(value: Any) -> list[Any]:
+    if (sequence := sequence_of(value, _WIDTH)) is not None:
+        return list(sequence)
+    if (items := items_of(value, _WIDTH)) is not None:
+        return [item for _, item in items]
+    if hasattr(type(value), "__dataclass_fields__"):
+        return [own(value).get(name) for name in type(value).__dataclass_fields__]
+    return []
+
+
+GIVEN = "_traincheck_is_given_a_batch"  # attribute of a copy: its caller says that rows are samples
+_MOST_MODELS, _MOST_CALLS = 16, 32
+
+
+class Samples:
+    """Compares the inputs of the first calls of each model."""
+
+    def __init__(self) -> None:
+        self._first: dict[int, list[Any]] = {}  # weak reference, calls, content of the first
+
+    def called(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        """A model is called, in any mode."""
+        known = self._first.get(id(module))
+        if known is None or known[0]() is not module:
+            if len(self._first) < _MOST_MODELS:
+                self._first[id(module)] = [weakref.ref(module), 1, _content(args, kwargs)]
+        elif known[2] is not None and known[1] < _MOST_CALLS:
+            known[1] += 1
+            if _content(args, kwargs) != known[2]:
+                known[2] = None
+
+    def are_rows(self, module: nn.Module) -> bool:
+        """Whether two calls had other rows, or a caller says that they are samples."""
+        known = self._first.get(id(module))
+        is_seen = known is not None and known[0]() is module and known[2] is None
+        return is_seen or bool(own(module).get(GIVEN))
+
+
+def pairs_of_rows(module: nn.Module, size: int) -> str:
+    """The name of a tensor of the model that relates rows to each other; empty if there is none.
+
+    It has a number for each pair of rows, or lists pairs of them.
+    """
+    for part in modules_in(module) if size else ():
+        if type(part).__module__.startswith("torch.nn."):
+            continue
+        for name, tensor in _tensors(part):
+            if sum(length == size for length in tensor.shape) > 1 or _is_edges(tensor, size):
+                return name
+    return ""
+
+
+def _tensors(part: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    attributes = own(part)
+    tables = [attributes, attributes.get("_parameters") or {}, attributes.get("_buffers") or {}]
+    for table in tables:
+        for name, value in table.items():
+            if is_a(value, torch.Tensor):
+                yield name, value
+
+
+def _is_edges(tensor: torch.Tensor, size: int) -> bool:
+    if tensor.dtype is not torch.int64 or tensor.dim() != 2 or 2 not in tensor.shape:
+        return False
+    return tensor.numel() > 2 and tensor.device.type == "cpu" and int(tensor.max()) == size - 1
+
+
+def _content(args: Any, kwargs: Any) -> list[Hashable]:
+    with undispatched():
+        return [
+            (tuple(tensor.shape), fingerprint(tensor) if tensor.is_cpu else None)
+            if type(tensor) in PLAIN_TYPES
+            else None
+            for tensor in leaves((args, kwargs))
+        ]
+
 
 _FEWEST = 3
 _SEQUENCES = (nn.RNNBase, nn.MultiheadAttention)

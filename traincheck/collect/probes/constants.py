@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from traincheck.collect.probes.batch import leaves, mapped
 from traincheck.collect.probes.functions import DivergedError, Functions
-from traincheck.collect.probes.tree import leaves, mapped
 from traincheck.collect.trace_writer.emitter import hidden
 
 MOST_BYTES = 1 << 28

@@ -18,12 +18,12 @@ from traincheck.collect.probes.base import (
     Result,
     unobservable,
 )
+from traincheck.collect.probes.batch import Samples
 from traincheck.collect.probes.evaluation import Evaluations
 from traincheck.collect.probes.fork import Child, Outcome, described
 from traincheck.collect.probes.laboratory import Budget, ForkLaboratory
 from traincheck.collect.probes.plan import Plan, obstacle
 from traincheck.collect.probes.registry import EXPERIMENTS
-from traincheck.collect.probes.samples import Samples
 from traincheck.collect.tensors.reading import groups_of, table_of, tensors_in, unseen
 from traincheck.collect.trace_writer.event_file import write_file
 from traincheck.handlers import give_back

@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 
+from traincheck.collect.probes.batch import leaves, mapped
 from traincheck.collect.probes.isolation import UnfitError
 from traincheck.collect.probes.purpose import Purpose, purpose_of
-from traincheck.collect.probes.tree import leaves, mapped
 from traincheck.collect.trace_writer.emitter import hidden
 
 _MOST_BYTES = 1 << 28  # of inputs and results

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode, resolve_name
 
-from traincheck.collect.probes.tree import leaves, mapped
+from traincheck.collect.probes.batch import leaves, mapped
 from traincheck.collect.tensors.reading import modules_in
 from traincheck.collect.trace_writer.call_site import outside
 from traincheck.collect.trace_writer.emitter import hidden

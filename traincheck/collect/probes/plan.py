@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from traincheck.collect.probes import fork
-from traincheck.collect.probes.tree import leaves
+from traincheck.collect.probes.batch import leaves
 from traincheck.collect.tensors.reading import as_plain, modes, modules_in, own, tensors_in
 
 STEPS = (3, 12)  # in which it is called, counted from 1

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 
 from traincheck.collect.probes.base import Call
-from traincheck.collect.probes.bench import Bench, distance
+from traincheck.collect.probes.batch import leaves
+from traincheck.collect.probes.laboratory import Bench, distance
 from traincheck.collect.probes.operations import Operation, Tape
-from traincheck.collect.probes.tree import leaves
 
 TOLERANCE = 1e-3  # of the largest value
 

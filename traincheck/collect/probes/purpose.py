@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from traincheck.collect.probes.tree import leaves, mapped
+from traincheck.collect.probes.batch import leaves, mapped
 from traincheck.handlers import give_back
 
 _ERROR = 0.01  # relative

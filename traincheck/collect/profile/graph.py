@@ -13,13 +13,18 @@ from typing import Any, Protocol
 
 import torch
 
+from traincheck.collect.profile.clock import BACKWARD, Timeline
 from traincheck.collect.profile.finite import FiniteWatch
 from traincheck.collect.profile.flops import flops
 from traincheck.collect.profile.layers import LayerStep
-from traincheck.collect.profile.memory import MemoryWatch
-from traincheck.collect.profile.saved import IS_READABLE, kept_inputs, saved_tensors, size_of
-from traincheck.collect.profile.timeline import BACKWARD, Timeline
-from traincheck.collect.tensors.autograd_graph import IS_TOLD
+from traincheck.collect.profile.memory import (
+    IS_READABLE,
+    MemoryWatch,
+    kept_inputs,
+    saved_tensors,
+    size_of,
+)
+from traincheck.collect.tensors.loss_graph import IS_TOLD
 from traincheck.collect.tensors.reading import as_plain, gradient_of, unseen
 
 next_number = torch._C._autograd._get_sequence_nr

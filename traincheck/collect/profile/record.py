@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
+from traincheck.collect.profile.clock import BACKWARD, FORWARD, PHASES, RECOMPUTE, Times
 from traincheck.collect.profile.finite import GIVEN, GRADIENT, OPTIMIZER, Entry, text_of
 from traincheck.collect.profile.layers import Form, LayerStep, Row
 from traincheck.collect.profile.step import StepProfile
-from traincheck.collect.profile.timeline import BACKWARD, FORWARD, PHASES, RECOMPUTE, Times
 from traincheck.collect.tensors.reading import as_plain, requires_grad
 
 _MOST_UNCOUNTED = 32

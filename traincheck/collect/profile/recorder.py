@@ -14,19 +14,18 @@ import torch
 from torch.optim import optimizer as optimizers
 from torch.utils.data import dataloader
 
-from traincheck.collect.profile.clock import StepClock, step_clock
+from traincheck.collect.profile.clock import LOADER, OPTIMIZER, StepClock, step_clock
 from traincheck.collect.profile.layers import Layers
 from traincheck.collect.profile.operations import Operations, insert, remove
 from traincheck.collect.profile.patches import Patches
 from traincheck.collect.profile.record import record_of
 from traincheck.collect.profile.step import StepProfile
-from traincheck.collect.profile.timeline import LOADER, OPTIMIZER
 from traincheck.collect.steps.sampling import Window
 from traincheck.collect.tensors.reading import is_training, unseen
 from traincheck.collect.trace_writer.call_site import outside
-from traincheck.collect.trace_writer.compile_state import is_traced, state
 from traincheck.collect.trace_writer.emitter import Emitter
 from traincheck.collect.trace_writer.event_file import write_file
+from traincheck.collect.trace_writer.recording_state import is_traced, state
 from traincheck.handlers import give_back
 from traincheck.schema.layout import PROFILED
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from traincheck.collect.profile.clock import StepClock
+from traincheck.collect.profile.clock import BACKWARD, Position, StepClock, Timeline
 from traincheck.collect.profile.finite import FiniteWatch
 from traincheck.collect.profile.flops import untaped
 from traincheck.collect.profile.graph import Graph, next_number
@@ -22,9 +22,7 @@ from traincheck.collect.profile.layers import (
     forms,
     tensors_in,
 )
-from traincheck.collect.profile.memory import MemoryWatch
-from traincheck.collect.profile.saved import size_of
-from traincheck.collect.profile.timeline import BACKWARD, Position, Timeline
+from traincheck.collect.profile.memory import MemoryWatch, size_of
 from traincheck.collect.tensors.reading import (
     as_plain,
     gradient_of,

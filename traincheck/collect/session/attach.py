@@ -25,7 +25,7 @@ from traincheck.collect.tensors.reading import (
     tensors_in,
     unseen,
 )
-from traincheck.collect.tracking.wrapped_optimizers import innermost
+from traincheck.collect.tracking.optimizer_groups import innermost
 from traincheck.errors import UsageError
 
 _MAX_DEPTH = 3

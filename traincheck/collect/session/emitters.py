@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from traincheck.collect.launch.script_sketch import script_sketch
+from traincheck.collect.launch.script import script_sketch
 from traincheck.collect.launch.settings import needs_json
 from traincheck.collect.trace_writer.emitter import Emitter
 from traincheck.collect.trace_writer.thread_state import Lease

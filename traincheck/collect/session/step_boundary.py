@@ -21,7 +21,7 @@ from traincheck.collect.templates import (
 )
 from traincheck.collect.tensors.reading import unseen
 from traincheck.schema.claims import Schedule
-from traincheck.schema.trace_terms import EVAL_STAGE
+from traincheck.schema.marks import EVAL_STAGE
 
 if TYPE_CHECKING:
     from traincheck.collect.context import Recorder

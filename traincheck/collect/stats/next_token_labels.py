@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from traincheck.collect.tensors.autograd_graph import signed
+from traincheck.collect.tensors.loss_graph import signed
 from traincheck.collect.tensors.reading import detached
 from traincheck.schema.torch_api import IGNORED_LABEL
 

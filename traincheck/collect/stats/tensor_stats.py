@@ -11,10 +11,7 @@ from collections.abc import Iterable, Mapping
 import orjson
 import torch
 
-from traincheck.collect.stats.activations import (
-    FUNCTIONS,
-    SMALL,
-)
+from traincheck.collect.stats.activations import FUNCTIONS, SMALL
 from traincheck.collect.stats.argument_stats import (
     has_rows,
     is_short_row,
@@ -23,10 +20,8 @@ from traincheck.collect.stats.argument_stats import (
     of_weights,
     share_alike,
 )
-from traincheck.collect.stats.call_arguments import ArgumentStats
-from traincheck.collect.stats.call_results import ResultStats
+from traincheck.collect.stats.calls import ArgumentStats, ResultStats, stats_text
 from traincheck.collect.stats.next_token_labels import ONCE
-from traincheck.collect.stats.stats_text import stats_text
 from traincheck.collect.stats.update_size import UpdateSize
 from traincheck.collect.tensors.norms import has_norm
 from traincheck.collect.tensors.readable import (

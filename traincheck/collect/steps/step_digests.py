@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import orjson
 import xxhash
 
-from traincheck.schema.trace_terms import PHASES
+from traincheck.schema.marks import PHASES
 
 
 class StepDigests:

@@ -1,4 +1,4 @@
-"""The scalar part of a loss's graph: from the root down to the terms that it is made of.
+"""The graph of a loss: its nodes, hooks on them, and the terms that it is made of.
 
 A term is the first node whose inputs are not scalars: a loss function, a mean, a sum. Only names
 and sizes are read.
@@ -6,11 +6,64 @@ and sizes are read.
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections import OrderedDict
+from collections.abc import Callable, Container
 from math import prod
 from typing import Any, NamedTuple
 
-from traincheck.collect.tensors.autograd_graph import Input, inputs, kind
+import torch
+
+from traincheck.handlers import give_back
+
+# The base of nodes that programs define. Older torch does not have the sizes of inputs.
+CUSTOM: type = getattr(torch._C, "_FunctionBase", object)
+IS_TOLD = hasattr(CUSTOM, "_input_metadata")
+_kinds: dict[type, str] = {}  # of the nodes of torch, one for each function
+_WHOLE = frozenset({int})  # not the symbols that stand for sizes
+
+Sizes = tuple[int, ...]
+
+
+# Reading a saved tensor runs the hooks that packed it, which may compute a whole layer again.
+class Input(NamedTuple):
+    """An input of a node: an output of another node. sizes: None if not known."""
+
+    node: Any
+    output: int
+    sizes: Sizes | None
+
+
+def kind(node: Any) -> str | None:
+    """The part of its name before ``Backward``; None for a node that a program defined."""
+    cls = type(node)
+    found = _kinds.get(cls)
+    if found is None and not issubclass(cls, CUSTOM):
+        found = _kinds[cls] = cls.__name__.partition("Backward")[0]
+    return found
+
+
+def inputs(node: Any) -> list[Input | None]:
+    """The inputs of a node by position; None for inputs that are not differentiated."""
+    return [
+        None if source is None else Input(source, index, _sizes(source, index))
+        for source, index in node.next_functions
+    ]
+
+
+def signed(number: int) -> int:
+    """Graphs store -1 as the largest number of 64 bits."""
+    return number - 2**64 if number >= 2**63 else number
+
+
+def _sizes(node: Any, index: int) -> Sizes | None:
+    """Sizes of an output of a node; None if they are not whole numbers."""
+    try:
+        sizes = tuple(node._input_metadata[index].shape)
+    except Exception as error:  # nested tensors have no sizes, undefined outputs have nothing
+        give_back(error)
+        return None
+    return sizes if _WHOLE.issuperset(map(type, sizes)) else None
+
 
 _MOST_NODES = 128
 _MOST_BELOW = 12  # nodes below a term among which the loss function is searched
@@ -140,3 +193,18 @@ def _sources(here: Input) -> list[Input]:
 
 def _is_scalar(given: Input) -> bool:
     return given.sizes is not None and prod(given.sizes) == 1
+
+
+# ``register_prehook`` makes a handle, and handles are numbered in order: those that the program
+# makes later would have other numbers.
+def before_node(node: Any, hook: Callable[[Any], None], output: int = 0) -> None:
+    """Call ``hook`` with the gradient of an output of ``node``, before the node computes.
+
+    The gradient is None if none arrives at this output.
+    """
+    carrier: Any = torch.empty(0, device="cpu")
+    if output:  # the number is that of the tensor
+        with torch.enable_grad():
+            carrier = torch.empty(output + 1, device="cpu").requires_grad_().unbind()[output]
+    carrier._backward_hooks = OrderedDict({id(hook): hook})
+    node._register_hook_dict(carrier)

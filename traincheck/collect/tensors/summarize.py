@@ -18,7 +18,7 @@ from traincheck.collect import masking
 from traincheck.collect.templates import WITH_VALUE
 from traincheck.collect.tensors.reading import as_plain, is_a, item, real, requires_grad, unseen
 from traincheck.handlers import give_back
-from traincheck.schema.hidden import MASK
+from traincheck.schema.marks import MASK
 
 MAX_ITEMS = 8  # of a sequence or mapping
 MAX_DEPTH = 3

@@ -1,10 +1,12 @@
-"""Flags that every wrapper tests first, and the position in the run."""
+"""Flags that every wrapper tests first: whether the program is recorded, or compiled by torch."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
+from torch import compiler
 
 from traincheck.collect.templates import STAGE_ALONE, STEP_AND_STAGE
 from traincheck.collect.tensors.reading import has_mode
@@ -52,3 +54,19 @@ class Clock:
             self.fields = STAGE_ALONE % stage.encode()
         else:
             self.fields = STEP_AND_STAGE % (step, stage.encode())
+
+
+# This is `torch.compiler.is_compiling`, which is two calls deep, in parts. Wrappers test is_traced
+# first and `_is_compiling_flag` of `state` last, so a step that is not recorded pays one call.
+class _Asked:
+    """Replaces a flag that this torch does not have."""
+
+    @property
+    def _is_compiling_flag(self) -> bool:
+        return compiler.is_compiling()
+
+
+# Dynamo recognizes this function by name and assumes true: no code after it enters its graphs.
+is_traced = compiler.is_dynamo_compiling
+# The owner of the flag that is set while torch exports, and while a backend compiles.
+state: Any = compiler if hasattr(compiler, "_is_compiling_flag") else _Asked()

@@ -1,10 +1,11 @@
-"""The live optimizers and root models of a process, and their use in a step."""
+"""The live optimizers and root models of a process, their use in a step, and its threads."""
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from traincheck.collect.tensors.reading import (
     real,
     tensors_in,
 )
+from traincheck.collect.tracking.tracked_model import still_there, this_thread
 
 
 class LiveObjects:
@@ -100,3 +102,19 @@ def _rate(value: Any) -> float | None:
     if type(value) in PLAIN_TYPES:
         return float(item(value)) if value.is_cpu else None  # it would wait for the device
     return None if is_a(value, torch.Tensor) else real(value)
+
+
+class TrainerThreads:
+    """Registers each thread that trains, and tells whether there are several."""
+
+    def __init__(self) -> None:
+        self._threads: set[int] = set()
+
+    def register(self) -> bool:
+        """Register this thread, which trains or is about to. True if others train, too."""
+        if get_ident() not in self._threads and (here := this_thread()) is not None:
+            self._threads = still_there(self._threads) | {here}
+        return len(self._threads) > 1
+
+    def __contains__(self, thread: int | None) -> bool:
+        return thread in self._threads

@@ -13,7 +13,7 @@ from typing import Protocol
 import torch
 
 from traincheck.collect.stats.tensor_stats import TensorStats
-from traincheck.collect.steps.use_schedule import UseSchedule
+from traincheck.collect.steps.sampling import UseSchedule
 from traincheck.collect.tensors.norms import norms_of
 from traincheck.collect.tensors.reading import state_of, states_of
 from traincheck.collect.trace_writer.emitter import Emitter
@@ -22,7 +22,7 @@ from traincheck.collect.tracking.idle_models import NO_ROOTS, IdleState, due
 from traincheck.collect.tracking.naming import Identities
 from traincheck.collect.tracking.optimizer_state_index import StateIndex
 from traincheck.collect.tracking.staggered_scan import StaggeredScan
-from traincheck.collect.tracking.state_sketches import StateSketches
+from traincheck.collect.tracking.state_records import StateSketches
 from traincheck.collect.tracking.tracked_model import TrackedModel
 from traincheck.collect.tracking.tracked_tensor import TrackedTensor
 from traincheck.schema.claims import Schedule

@@ -16,6 +16,7 @@ from traincheck.collect.tensors.reading import as_plain, groups_of, is_lazy
 from traincheck.collect.trace_writer.emitter import Emitter
 from traincheck.collect.trace_writer.marks import write
 from traincheck.collect.tracking.change_detector import ChangeDetector
+from traincheck.collect.tracking.live_objects import TrainerThreads
 from traincheck.collect.tracking.model_structure import structure
 from traincheck.collect.tracking.module_map import ModuleMap
 from traincheck.collect.tracking.naming import (
@@ -34,9 +35,8 @@ from traincheck.collect.tracking.scans import Scans
 from traincheck.collect.tracking.staggered_scan import StaggeredScan
 from traincheck.collect.tracking.tracked_model import Slots, TrackedModel, this_thread
 from traincheck.collect.tracking.tracked_tensor import BUFFER, GRADIENT, PARAMETER, TrackedTensor
-from traincheck.collect.tracking.trainer_threads import TrainerThreads
 from traincheck.schema.claims import Needs
-from traincheck.schema.parameter_names import is_unowned
+from traincheck.schema.words import is_unowned
 
 
 class Tracker:

@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from traincheck.diff.causes.quantities import arguments
-from traincheck.diff.draws import distance
 from traincheck.diff.evidence import Evidence, Side
-from traincheck.diff.generators import source_of
+from traincheck.diff.generators import distance, source_of
 from traincheck.diff.messages import text_of
 from traincheck.diff.sources import Change, Source
 from traincheck.schema.events import RngEvent

@@ -7,12 +7,7 @@ from dataclasses import dataclass, field
 
 from traincheck.facts.steps import is_judged
 from traincheck.schema.claims import Needs
-from traincheck.schema.events import (
-    CallEvent,
-    CollectiveEvent,
-    StateEvent,
-    StepEvent,
-)
+from traincheck.schema.events import CallEvent, CollectiveEvent, StateEvent, StepEvent
 from traincheck.schema.torch_api import DDP_FORWARD, DDP_HOOK, DDP_INIT, JOIN, Families
 from traincheck.schema.values import TensorSummary, number
 
@@ -192,3 +187,13 @@ def _numel(shape: Sequence[int] | None) -> int:
     for size in shape or ():
         count *= size
     return count
+
+
+# Methods that combine the gradients of several tasks clear and compute them once per task.
+FIRST = 10  # consecutive steps with gradients, before the first update
+# After an update. Saliency, Fisher information and similar methods compute gradients that are not
+# applied. So many steps are needed, at the end of the run or before another update.
+LATER_AT_END, LATER = 30, 300
+UNGRAPHED = 300  # steps: layers may run without a graph until the head has learned
+STUCK = 3  # steps: one may round the update of a parameter to zero, or a wrapper may skip it
+ROUTED = 8  # consecutive steps that an expert of a mixture may go without a gradient

@@ -45,10 +45,9 @@ from traincheck.schema.events import (
 from traincheck.schema.findings import Subject
 from traincheck.schema.observations.gradients import ExternalWrites
 from traincheck.schema.observations.reading import observed
-from traincheck.schema.parameter_names import is_unowned
 from traincheck.schema.torch_api import IGNORED_LABEL, LOSS_MODULES, TARGETED, Families
 from traincheck.schema.values import is_number, is_tensor, tensor_summary
-from traincheck.schema.words import counted
+from traincheck.schema.words import counted, is_unowned
 
 _MOST_FETCHED = 4096  # tensors of batches
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from traincheck.facts.mode_effects import MODE_EFFECTS
+from traincheck.facts.modal_modules import MODE_EFFECTS
 from traincheck.facts.step_changes import ADDED
 from traincheck.relations import awaited_changes
 from traincheck.relations.phrasing import (

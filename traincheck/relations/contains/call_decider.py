@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from traincheck.facts.distributed.awaited import FIRST
+from traincheck.facts.distributed.rank_steps import FIRST
 from traincheck.facts.losses import LOSSES
 from traincheck.facts.programs import ProgramName
 from traincheck.facts.step_changes import StepChanges
@@ -28,7 +28,7 @@ from traincheck.relations.phrasing import (
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import CallEvent, Event, OptimizerEvent, StepEvent
 from traincheck.schema.findings import Example, Subject, Symptom
-from traincheck.schema.hidden import text_length
+from traincheck.schema.marks import text_length
 from traincheck.schema.torch_api import ATTENTION, COMPILED, Families
 
 

@@ -7,9 +7,9 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from traincheck.facts.distributed.awaited import ROUTED, STUCK, UNGRAPHED
-from traincheck.facts.manual_updates import ByHand
-from traincheck.facts.mode_effects import ModeEffects
+from traincheck.facts.distributed.rank_steps import ROUTED, STUCK, UNGRAPHED
+from traincheck.facts.modal_modules import ModeEffects
+from traincheck.facts.optimizers import ByHand
 from traincheck.facts.step_activity import StepActivity
 from traincheck.facts.step_changes import StepChanges
 from traincheck.facts.steps import is_judged, is_skipped

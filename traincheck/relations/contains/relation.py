@@ -20,8 +20,8 @@ from traincheck.relations.phrasing import STEP
 from traincheck.schema.claims import Hypothesis, Needs
 from traincheck.schema.events import CallEvent, Event, OptimizerEvent, StateEvent, StepEvent
 from traincheck.schema.findings import CheckInfo
+from traincheck.schema.marks import LIFECYCLE_CHANGES
 from traincheck.schema.torch_api import Families
-from traincheck.schema.trace_terms import LIFECYCLE_CHANGES
 
 _OUTER = frozenset({Families.MODULE, Families.OPTIMIZER_STEP})
 

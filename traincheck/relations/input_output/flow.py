@@ -11,7 +11,7 @@ from traincheck.relations.base import ProposerBase
 from traincheck.relations.phrasing import is_user_api
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import CallEvent, Event
-from traincheck.schema.hidden import text_length
+from traincheck.schema.marks import text_length
 from traincheck.schema.torch_api import GRAD, Families
 
 RESULT, ARGUMENT = "result", "argument "

@@ -20,8 +20,8 @@ from traincheck.schema.events import (
 from traincheck.schema.observations.base import Observation
 from traincheck.schema.observations.models import EvalWeights, EvalWrites, ModelStructure
 from traincheck.schema.observations.reading import observed
-from traincheck.schema.parameter_names import is_unowned
 from traincheck.schema.torch_api import Families
+from traincheck.schema.words import is_unowned
 
 MODEL, OPTIMIZER, SCHEDULER, SCALER, RNG = "model", "optimizer", "scheduler", "scaler", "rng"
 LOADS, COPIES, ALSO, FILE, PART = "loads", "copies", "also", "file", "part"

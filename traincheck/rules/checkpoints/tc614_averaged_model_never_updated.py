@@ -9,7 +9,7 @@ from traincheck.facts.auxiliary_models import AUXILIARY, AuxiliaryModels, auxili
 from traincheck.rules.base.rule import EventRule
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Subject, Symptom, Violation
-from traincheck.schema.parameter_names import AVERAGE_CLASS
+from traincheck.schema.words import AVERAGE_CLASS
 
 _ROUNDS = 3
 _STEPS = 50  # between the first and the last of them

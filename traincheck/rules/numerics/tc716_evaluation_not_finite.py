@@ -9,8 +9,8 @@ from traincheck.rules.base.rule import EventRule
 from traincheck.rules.shared.numbers import value_of
 from traincheck.schema.events import CallEvent, Event, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.marks import EVAL_STAGE
 from traincheck.schema.torch_api import TARGETED, losses
-from traincheck.schema.trace_terms import EVAL_STAGE
 
 # Without ctc_loss: it is infinite if the target is longer than the input
 _LOSSES = TARGETED | losses("distribution")

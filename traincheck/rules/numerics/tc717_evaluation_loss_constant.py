@@ -14,8 +14,8 @@ from traincheck.rules.shared.numbers import value_of
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, CallEvent, Event, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.marks import EVAL_STAGE
 from traincheck.schema.torch_api import TARGETED, Families
-from traincheck.schema.trace_terms import EVAL_STAGE
 from traincheck.schema.values import TensorSummary, Value, is_tensor, tensor_summary, tensors_in
 
 _IN_A_ROW = 3  # batches of one evaluation

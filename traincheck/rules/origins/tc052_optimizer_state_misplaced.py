@@ -12,8 +12,8 @@ from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.observations.base import needs_of
 from traincheck.schema.observations.loads import OptimizerValues
 from traincheck.schema.observations.reading import observed
-from traincheck.schema.parameter_names import is_unowned
 from traincheck.schema.places import short
+from traincheck.schema.words import is_unowned
 
 _SAME = 0.02  # relative distance: a load may round to another dtype
 _OTHER = 0.3

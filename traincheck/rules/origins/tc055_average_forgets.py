@@ -8,7 +8,7 @@ from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.observations.base import needs_of
 from traincheck.schema.observations.loads import AverageDecay
 from traincheck.schema.observations.reading import observed
-from traincheck.schema.parameter_names import AVERAGE_CLASS
+from traincheck.schema.words import AVERAGE_CLASS
 
 _COPY = 0.02  # below: the model is copied, as target networks are
 _SHORT = 0.7  # above: a memory of more than three updates

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypeGuard
 
-from traincheck.facts.distributed.awaited import STUCK
+from traincheck.facts.distributed.rank_steps import STUCK
 from traincheck.facts.fading import FadedGradients
 from traincheck.facts.optimizers import Holder
 from traincheck.facts.step_facts import Moment, StepFacts
@@ -15,7 +15,7 @@ from traincheck.rules.shared.numbers import NORMS
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
-from traincheck.schema.parameter_names import paired_weights
+from traincheck.schema.words import paired_weights
 
 # Rounding can leave one parameter unchanged occasionally, but rarely all of an optimizer twice.
 _STUCK_OPTIMIZER_STEPS = 2

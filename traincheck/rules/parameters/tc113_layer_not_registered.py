@@ -9,10 +9,9 @@ from traincheck.rules.base.rule import BuiltInRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, OptimizerEvent, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
-from traincheck.schema.parameter_names import is_unowned
 from traincheck.schema.torch_api import COMPILED, Families
 from traincheck.schema.values import tensor_summary
-from traincheck.schema.words import counted
+from traincheck.schema.words import counted, is_unowned
 
 _CONFIRMED = 3
 _WITH_WEIGHTS = tuple(

@@ -10,8 +10,8 @@ from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.observations.base import needs_of
 from traincheck.schema.observations.gradients import ExternalWrites
 from traincheck.schema.observations.reading import observed
-from traincheck.schema.parameter_names import is_unowned
 from traincheck.schema.torch_api import Families
+from traincheck.schema.words import is_unowned
 
 _IN_A_ROW = 3
 

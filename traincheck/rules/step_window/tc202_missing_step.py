@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 
-from traincheck.facts.distributed.awaited import FIRST, LATER, LATER_AT_END
-from traincheck.facts.manual_updates import UPDATED
+from traincheck.facts.distributed.rank_steps import FIRST, LATER, LATER_AT_END
+from traincheck.facts.optimizers import UPDATED
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, StepFacts
 from traincheck.rules.base.step_rule import StepRule, proof
 from traincheck.rules.step_window.lapse import Lapse

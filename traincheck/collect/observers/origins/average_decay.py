@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 import torch
 
 from traincheck.collect.observers.base import Hook, Observer, Patcher, leave
-from traincheck.collect.observers.origins.samples import sample
+from traincheck.collect.observers.origins.embedding_rows import sample
 from traincheck.collect.tensors.device_fingerprint import host
 from traincheck.collect.tensors.reading import is_lazy, tensors_in
 from traincheck.collect.tensors.summarize import dotted
 from traincheck.collect.trace_writer.emitter import Emitter
 from traincheck.collect.trace_writer.marks import write
 from traincheck.schema.observations.loads import AverageDecay
-from traincheck.schema.parameter_names import AVERAGE_CLASS
+from traincheck.schema.words import AVERAGE_CLASS
 
 if TYPE_CHECKING:
     from traincheck.collect.context import Recorder

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from traincheck.collect.observers.base import Hook, Observer, Patcher, leave
-from traincheck.collect.observers.origins.samples import distances, sample
+from traincheck.collect.observers.origins.embedding_rows import distances, sample
 from traincheck.collect.tensors.reading import is_lazy, named_tensors, unseen
 from traincheck.collect.trace_writer.call_site import where
 from traincheck.collect.trace_writer.emitter import Emitter, hidden

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import torch
 
 from traincheck.collect.observers.base import Hook, Observer, Patcher, leave
-from traincheck.collect.observers.origins.samples import sample
+from traincheck.collect.observers.origins.embedding_rows import sample
 from traincheck.collect.tensors.device_fingerprint import host
 from traincheck.collect.tensors.reading import is_lazy, named_modules, named_tensors, unseen
 from traincheck.collect.trace_writer.call_site import where

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import torch
 
 from traincheck.collect.observers.base import Hook, Observer, Patcher, leave
-from traincheck.collect.observers.origins.samples import read_short, sketch
+from traincheck.collect.observers.origins.embedding_rows import read_short, sketch
 from traincheck.collect.tensors.reading import as_plain, is_a, state_of, states_of, unseen
 from traincheck.collect.tensors.sketch import Sketcher
 from traincheck.collect.trace_writer.call_site import where
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
 from traincheck.collect.trace_writer.marks import write
 from traincheck.collect.tracking.naming import ByObject
-from traincheck.collect.tracking.wrapped_optimizers import owner_of
+from traincheck.collect.tracking.optimizer_groups import owner_of
 from traincheck.schema.observations.loads import OptimizerValues
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ import torch
 
 from traincheck.collect.probes.base import Call, Experiment, Laboratory, Result, unobservable
 from traincheck.collect.probes.batch import Batch, InnerBatches
-from traincheck.collect.probes.bench import Bench, distance, rows
 from traincheck.collect.probes.isolation import UnfitError
+from traincheck.collect.probes.laboratory import Bench, distance, rows
 from traincheck.collect.probes.operations import Operation, Tape
 from traincheck.schema.probes.names import Experiments, Status
 

@@ -9,9 +9,9 @@ from torch import nn
 
 from traincheck.collect.probes.autograd import nodes_of
 from traincheck.collect.probes.base import Call, Experiment, Laboratory, Result, unobservable
+from traincheck.collect.probes.batch import leaves
 from traincheck.collect.probes.fork import Outcome
 from traincheck.collect.probes.loss import Root
-from traincheck.collect.probes.tree import leaves
 from traincheck.collect.tensors.reading import modules_in, own
 from traincheck.schema.probes.names import Experiments, Status
 

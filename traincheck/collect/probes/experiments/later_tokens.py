@@ -10,10 +10,10 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from traincheck.collect.probes.base import Call, Experiment, Laboratory, Result, unobservable
-from traincheck.collect.probes.bench import Bench
+from traincheck.collect.probes.batch import leaves, mapped
+from traincheck.collect.probes.laboratory import Bench
 from traincheck.collect.probes.loss import Root
 from traincheck.collect.probes.positions import TOLERANCE, change, first_moved
-from traincheck.collect.probes.tree import leaves, mapped
 from traincheck.collect.tensors.reading import as_plain, modules_in, unseen
 from traincheck.collect.trace_writer.emitter import hidden
 from traincheck.schema.probes.names import Experiments, Status

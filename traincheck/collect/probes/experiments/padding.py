@@ -13,12 +13,11 @@ import torch
 from torch import nn
 
 from traincheck.collect.probes.base import Call, Experiment, Laboratory, Result, unobservable
-from traincheck.collect.probes.batch import Batch
-from traincheck.collect.probes.bench import Bench, distance
+from traincheck.collect.probes.batch import Batch, leaves, mapped
 from traincheck.collect.probes.isolation import UnfitError
+from traincheck.collect.probes.laboratory import Bench, distance
 from traincheck.collect.probes.operations import Tape
 from traincheck.collect.probes.positions import TOLERANCE, change, first_moved, fixed
-from traincheck.collect.probes.tree import leaves, mapped
 from traincheck.collect.tensors.reading import PLAIN_TYPES, modules_in, undispatched, unseen
 from traincheck.schema.probes.names import Experiments, Status
 

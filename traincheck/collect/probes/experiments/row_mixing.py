@@ -13,11 +13,10 @@ from typing import Any, ClassVar
 import torch
 
 from traincheck.collect.probes.base import Call, Experiment, Laboratory, Result, unobservable
-from traincheck.collect.probes.batch import Batch, InnerBatches, with_row
-from traincheck.collect.probes.bench import Bench, distance, rows
+from traincheck.collect.probes.batch import Batch, InnerBatches, leaves, with_row
 from traincheck.collect.probes.isolation import UnfitError
+from traincheck.collect.probes.laboratory import Bench, distance, rows
 from traincheck.collect.probes.operations import Operation, Tape
-from traincheck.collect.probes.tree import leaves
 from traincheck.handlers import give_back
 from traincheck.schema.probes.names import Experiments, Status
 
