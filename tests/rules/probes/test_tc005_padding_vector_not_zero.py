@@ -55,6 +55,22 @@ def test_quiet_where_it_is_zero_or_masked(tmp_path: Path) -> None:
     assert quiet("TC005", trained(tmp_path / "b", Bag(masks=True), loss)) is Verdict.HELD
 
 
+class Tied(Bag):
+    """Another layer holds the words: the same tensor, or the one that they were copied from."""
+
+    def __init__(self, *, is_copy: bool) -> None:
+        super().__init__()
+        self.out = nn.Linear(16, 40, bias=False)
+        weight = self.words.weight
+        self.out.weight = nn.Parameter(weight.detach().clone(), False) if is_copy else weight
+
+
+def test_quiet_where_another_layer_holds_the_vector(tmp_path: Path) -> None:
+    for is_copy in (False, True):
+        events = trained(tmp_path / str(is_copy), Tied(is_copy=is_copy), loss)
+        assert quiet("TC005", events) is Verdict.NOT_TRIGGERED
+
+
 def test_quiet_without_embeddings(tmp_path: Path) -> None:
     events = trained(tmp_path, nn.Sequential(nn.Linear(8, 3)), classified)
     assert quiet("TC005", events) is Verdict.NOT_TRIGGERED

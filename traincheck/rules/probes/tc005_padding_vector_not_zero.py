@@ -29,6 +29,8 @@ class PaddingVectorNotZero(ProbeRule, code="TC005"):
         - Vectors of zeros.
         - Vectors that are masked afterwards.
         - Embeddings without a padding_idx.
+        - Vectors that another layer holds too: a tied output layer, or the original of a copy that
+          an adapter trains.
 
     Fix:
         Zero the vector after the initialization.

@@ -24,7 +24,8 @@ class PaddingRow(Experiment):
     name: ClassVar[str] = Experiments.PADDING_ROW
 
     def run(self, call: Call, laboratory: Laboratory) -> Result | None:
-        found = [part for part in modules_in(call.module) if _has_row(part)][:_MOST]
+        parts = list(modules_in(call.module))
+        found = [part for part in parts if _has_row(part) and not _is_shared(part, parts)][:_MOST]
         if not found:
             return None
         outcome = laboratory.replay(lambda: _zero(found))
@@ -43,6 +44,22 @@ def _has_row(part: nn.Module) -> bool:
         return False
     with torch._C.DisableTorchFunction(), torch.no_grad():
         return bool(part.weight[part.padding_idx].any())
+
+
+def _is_shared(part: Any, parts: list[nn.Module]) -> bool:
+    """Whether another layer holds the vector too: an output layer, or what an adapter has copied.
+
+    Then it is learned there, or was before the copy was made.
+    """
+    with torch._C.DisableTorchFunction(), torch.no_grad():
+        weight, row = part.weight, part.padding_idx
+        others: list[Any] = [one.weight for one in parts if _has_weight(one, weight)]
+        return sum(torch.equal(other[row], weight[row]) for other in others) > 1  # itself is one
+
+
+def _has_weight(part: nn.Module, like: torch.Tensor) -> bool:
+    found = own(part).get("_parameters", {}).get("weight")
+    return found is not None and found.shape == like.shape and found.device == like.device
 
 
 def _zero(parts: list[nn.Module]) -> None:
