@@ -13,6 +13,7 @@ from tests.checking import fires, net, quiet
 from tests.collect.recording import recording
 from tests.golden import Golden, mentions
 from tests.rules.window import batch, scaler_step
+from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import Verdict
 from traincheck.schema.observations.gradients import ReplacedGradients
 from traincheck.schema.torch_api import Families
@@ -51,19 +52,46 @@ def test_fires_where_every_batch_clears(golden: Golden) -> None:
     assert mentions(finding, 3, 4, "train.py:80")
 
 
-def test_counts_all_batches_where_only_the_last_clears() -> None:
+def last_clears(count: int, *, cleared_at: int = 3, has_loader: bool = True) -> TraceBuilder:
+    """Windows of four passes; gradients are cleared before one of them."""
     trace, number = net(), 0
-    for _ in range(4):
+    for _ in range(count):
         trace.begin_step()
         for micro in range(4):
-            batch(trace, number)
-            if micro == 3:
+            if has_loader:
+                batch(trace, number)
+            if micro == cleared_at:
                 trace.zero_grad()
             trace.forward().backward()
             number += 1
         trace.optimizer_step()
-    finding = fires("TC204", trace.build())
+    return trace
+
+
+def test_counts_all_batches_where_only_the_last_clears() -> None:
+    finding = fires("TC204", last_clears(4).build())
     assert mentions(finding, "3 of every 4 batches")
+
+
+def test_counts_all_passes_where_there_is_no_loader() -> None:
+    finding = fires("TC204", last_clears(4, has_loader=False).build())
+    assert mentions(finding, "3 of every 4 backward passes")
+
+
+def test_quiet_without_a_loader_where_as_many_passes_follow() -> None:
+    # A sharpness-aware step that accumulates: both halves are of the same batches.
+    assert quiet("TC204", last_clears(6, cleared_at=2, has_loader=False).build()) is Verdict.HELD
+
+
+def test_quiet_without_a_loader_where_another_line_computes_the_last_gradient() -> None:
+    events = last_clears(6, has_loader=False).build()
+    passes = 0
+    for index, event in enumerate(events):
+        if isinstance(event, CallEvent) and event.api == Families.BACKWARD:
+            passes += 1
+            line = 80 if passes % 4 else 90
+            events[index] = event.replace(where=f"train.py:{line}")
+    assert quiet("TC204", events) is Verdict.HELD
 
 
 def test_quiet_where_one_batch_is_used_several_times_and_cleared_once() -> None:
@@ -130,7 +158,7 @@ def test_quiet_where_grad_scaler_skips() -> None:
     assert quiet("TC204", trace.build()) is Verdict.HELD
 
 
-def test_quiet_without_a_loader() -> None:
+def test_quiet_without_a_loader_where_each_pass_clears() -> None:
     events = [e for e in BROKEN if e.kind != "batch"]
     assert quiet("TC204", events) is Verdict.HELD
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
 from traincheck.rules.base.step_rule import StepRule, proof
@@ -26,6 +27,8 @@ class GradientsLostInAccumulation(StepRule, code="TC204", severity="error"):
     Fires on:
         - Several windows in a row in which an optimizer steps once for the same number of batches
           of one loader, and zero_grad() has cleared the gradients of every batch but the last.
+        - Without a loader: gradients add up over several backward passes of one line, zero_grad()
+          clears them, and the optimizer steps after one more pass of that line.
 
     Stays quiet on:
         - Accumulation that clears gradients once per step.
@@ -35,7 +38,7 @@ class GradientsLostInAccumulation(StepRule, code="TC204", severity="error"):
           generator is cut off (TC203).
         - Steps that GradScaler skips.
         - A batch that is skipped occasionally.
-        - A loop whose batches come from no DataLoader.
+        - A loop without a DataLoader that clears before each backward pass, perhaps of one batch.
         - Programs that sum up gradients themselves and write them over those of backward()
           (differential privacy).
 
@@ -53,7 +56,7 @@ class GradientsLostInAccumulation(StepRule, code="TC204", severity="error"):
     title_of_several = "Gradients of {optimizer} are cleared inside its accumulation window"
     likely_cause = (
         "zero_grad(){where} clears gradients that the optimizer has not used yet, as it steps only "
-        "once per several batches: {observed}."
+        "once per several backward passes: {observed}."
     )
     fix = "Call optimizer.zero_grad() right after optimizer.step(), and nowhere else."
     fix_of_several = "Call zero_grad() of {optimizer} right after its step(), and nowhere else."
@@ -96,17 +99,18 @@ class GradientsLostInAccumulation(StepRule, code="TC204", severity="error"):
             if window.pending <= moment.cleared and moment.family == Families.ZERO_GRAD:
                 if not window.lost:
                     window.step = window.pending_step
-                window.lost += window.batches
+                window.together = len(window.passes)
+                window.lost += window.passes
                 window.cleared_by = moment.call
             window.pending -= moment.cleared
             if not window.pending:
-                window.batches.clear()
+                window.passes.clear()
         came = moment.reached & held
         if came and moment.family == Families.BACKWARD:
             if not window.pending:
                 window.pending_step = facts.event.step
             window.pending |= came
-            window.batches.append(moment.batch)
+            window.passes.append(_Pass(moment.batch, moment.call.where or ""))
 
     def _close(self, owner: str, moment: Moment, facts: StepFacts) -> list[Violation]:
         window = self._windows[owner]
@@ -117,14 +121,7 @@ class GradientsLostInAccumulation(StepRule, code="TC204", severity="error"):
             self._runs.pop(owner, None)
             return []
         self.triggered += 1
-        batches = [*window.lost, *window.batches]
-        loaders = {batch[0] for batch in batches if batch is not None}
-        if (
-            not window.lost
-            or None in batches
-            or len(loaders) != 1
-            or len(set(batches)) < len(batches)
-        ):
+        if not window.lost or not window.is_of_many:
             self._runs.pop(owner, None)
             return []
         run = self._runs.get(owner)
@@ -134,7 +131,8 @@ class GradientsLostInAccumulation(StepRule, code="TC204", severity="error"):
         if run.count != self.windows or window.cleared_by is None:
             return []
         label = self.ledger.holders[owner].label
-        whole = len(batches)
+        whole = len(window.lost) + len(window.passes)
+        what = "backward passes" if window.lost[0].batch is None else "batches"
         return [
             proof(
                 (self.code, Symptom.GRADIENT_LOST, self.ledger.one_of_several(owner)),
@@ -142,19 +140,23 @@ class GradientsLostInAccumulation(StepRule, code="TC204", severity="error"):
                 step=run.step,
                 subject=Subject(api=Families.ZERO_GRAD),
                 message=(
-                    f"zero_grad() clears the gradients of {whole - 1} of every {whole} batches "
+                    f"zero_grad() clears the gradients of {whole - 1} of every {whole} {what} "
                     f"before {label} steps"
                 ),
-                expected=f"the step of {label} applies the gradients of all {whole} batches",
+                expected=f"the step of {label} applies the gradients of all {whole} {what}",
                 observed=(
-                    f"{label} steps once for {whole} batches but has the gradient of only one"
+                    f"{label} steps once for {whole} {what} but has the gradient of only one"
                 ),
                 evidence=(window.cleared_by, moment.call),
             )
         ]
 
 
-_Batch = tuple[str, int, int]
+class _Pass(NamedTuple):
+    """A backward pass: the batch before it, if a loader gave one, and the line that calls it."""
+
+    batch: tuple[str, int, int] | None
+    where: str
 
 
 @dataclass(slots=True)
@@ -163,16 +165,28 @@ class _Window:
 
     Attributes:
         pending: gradients of backward() that no step has used.
-        batches: those of its backward passes.
-        lost: the batches whose gradients were cleared.
+        passes: those that computed them.
+        lost: the passes whose gradients were cleared. together: how many by the last clearing.
     """
 
     pending: set[int] = field(default_factory=set)
-    batches: list[_Batch | None] = field(default_factory=list)
-    lost: list[_Batch | None] = field(default_factory=list)
+    passes: list[_Pass] = field(default_factory=list)
+    lost: list[_Pass] = field(default_factory=list)
+    together: int = 0
     step: int | None = None  # step in which the first lost gradients were computed
     pending_step: int | None = None
     cleared_by: CallEvent | None = None
+
+    @property
+    def is_of_many(self) -> bool:
+        """Whether the passes are of different batches, which were to be accumulated."""
+        passes = [*self.lost, *self.passes]
+        batches = [one.batch for one in passes if one.batch is not None]
+        if len(batches) == len(passes):
+            return len({batch[0] for batch in batches}) == 1 and len(set(batches)) == len(batches)
+        places = {one.where for one in passes}
+        is_added_up = self.together == len(self.lost) > 1 == len(self.passes)
+        return not batches and is_added_up and len(places) == 1 and places != {""}
 
 
 @dataclass(slots=True)
