@@ -23,7 +23,6 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_compl
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
 
 from benchmarks.field.case import healthy_pipelines
 from benchmarks.field.case import load_cases as field_cases
@@ -36,13 +35,11 @@ from tests.rules.broken import BROKEN
 from traincheck.api import check, make_engine
 from traincheck.diff.library import diff
 from traincheck.infer.engine import InferResult, infer
+from traincheck.infer.parallel import Run
 from traincheck.page.build import page_of_run
 from traincheck.report.json_report import report_json
 from traincheck.schema.invariant_file import invariant_json, write_invariants
 from traincheck.store.reader import TraceReader
-
-if TYPE_CHECKING:
-    from traincheck.infer.parallel import Run
 
 _SHOWN, _WIDTH = 12, 200  # of what differs in a file
 _DATA = re.compile(r'<script type="application/json"[^>]*>(.*?)</script>', re.S)
@@ -87,7 +84,7 @@ def write(name: str, run: Path, twin: Path | None, out: Path) -> None:
 
 
 def _learned(run: Path) -> InferResult:
-    return infer([cast("Run", TraceReader(run, may_be_empty=True))])
+    return infer([Run(name=run.name, source=TraceReader(run, may_be_empty=True))])
 
 
 def write_broken(code: str, out: Path) -> None:
@@ -127,12 +124,12 @@ def _record_all(options: argparse.Namespace) -> int:
 
 def _write_all(options: argparse.Namespace) -> int:
     options.out.mkdir(parents=True)
-    made = [(name, record(options.runs, one)) for one in programs() for name in one[:1]]
-    by_name = dict(made)
+    made = {one[0]: record(options.runs, one) for one in programs()}
     with ProcessPoolExecutor(options.jobs) as pool:
         todo = [pool.submit(write_broken, code, options.out) for code in BROKEN]
         todo += [
-            pool.submit(write, name, run, _twin(name, by_name), options.out) for name, run in made
+            pool.submit(write, name, run, _twin(name, made), options.out)
+            for name, run in made.items()
         ]
         for number, one in enumerate(as_completed(todo), 1):
             one.result()

@@ -49,6 +49,7 @@ _NEUTRAL = ("torch.nn.modules.batchnorm.", "torch.nn.modules.instancenorm.")
 Kind = tuple[str, str]  # leaf of the name and class of the module
 
 
+# Of buffers: a forward is a call of a root module.
 class BufferUse(NamedTuple):
     """A forward that uses buffers of one kind. early: those that nothing has computed yet."""
 

@@ -1,4 +1,4 @@
-"""The relations there are: ours, and those that installed packages add. One line each."""
+"""The relations there are: ours, one line each, and those that installed packages add."""
 
 from __future__ import annotations
 

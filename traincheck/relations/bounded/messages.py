@@ -1,4 +1,4 @@
-"""How numbers and their limits are put into words."""
+"""Limits of numbers, and how numbers and their limits are put into words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arguments of functions and models, and the functions that a program calls itself."""
+"""Arguments that a program sets once, the record of a setting, and the words about settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Propose what a program sets once and keeps."""
+"""Propose what a program sets once and keeps: modes, optimizers, parts of batches."""
 
 from __future__ import annotations
 

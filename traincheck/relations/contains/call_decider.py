@@ -1,4 +1,4 @@
-"""Decide which calls a module call holds."""
+"""Propose and decide which calls, landmarks included, a module call or a step holds."""
 
 from __future__ import annotations
 

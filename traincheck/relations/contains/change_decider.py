@@ -1,4 +1,4 @@
-"""Decide whether variables change in a step or an update."""
+"""Decide whether variables change in a step or an update, and the modes of models."""
 
 from __future__ import annotations
 

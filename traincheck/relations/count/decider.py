@@ -1,4 +1,4 @@
-"""Decide how often each call happens in every window of a program."""
+"""Decide how often each call happens in every window of a program, with the words about it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Propose how often each call happens in every window of a program."""
+"""Propose how often each call happens in every window of a program, by keys and bounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sentences of *membership*: its claims, and what broke them."""
+"""The words of *membership*, and the places in a model that its claims are about."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Properties of loads and kept states."""
+"""Properties of loads and kept states, of settings after them, and of the data that is read."""
 
 from __future__ import annotations
 

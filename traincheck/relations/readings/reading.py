@@ -1,4 +1,4 @@
-"""Numbers of a training run, and the keys that they are known by."""
+"""The record of a reading, and the readings of padding and of the scale of a loss."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All readings of a training run."""
+"""All readings of a training run: inputs of losses, sizes of gradients, first updates."""
 
 from __future__ import annotations
 
@@ -299,6 +299,8 @@ _OF_FLOAT32 = 2.5e-5  # of the mean size of elements: rounding loses a part of s
 _Group = tuple[str, int]  # an optimizer and the index of a group
 
 
+# Optimizers that divide by the size of gradients move an element by about the rate, however large
+# its gradient is; with the averages that Adam takes, by hardly more in the first ten updates.
 @dataclass(slots=True)
 class FirstUpdates:
     """Follows one process. There are no readings of optimizers that continue from a file.

@@ -1,4 +1,4 @@
-"""Facts of loads and saves, in one process."""
+"""Facts of loads, saves and evaluations, in one process."""
 
 from __future__ import annotations
 

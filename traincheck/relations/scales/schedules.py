@@ -1,4 +1,4 @@
-"""Lengths of schedules, and where learning rates end."""
+"""Lengths of schedules, where learning rates end, and sizes of first losses and gradients."""
 
 from __future__ import annotations
 
