@@ -74,7 +74,7 @@ class Scans:
         self._staggered = turns
         self._stats = stats
         self.sketches: StateSketches | None = None
-        self._first_gradient: tuple[weakref.ref[torch.Tensor], int] | None = None
+        self._first_gradient: tuple[str, weakref.ref[torch.Tensor], int] | None = None
         self._glances = UseSchedule(_GLANCES, _SCHEDULE)  # with norms, of gradients on devices
         self._optimizer_state: dict[str, dict[str, TrackedTensor]] = {}
         self._plans: dict[str, StateIndex] = {}
@@ -190,16 +190,23 @@ class Scans:
         self._scan_all(em, found, after)
         for gradient, _ in found:
             gradient.stats = b""
-        self._first_gradient = next((r.first_gradient for r in live if r.first_gradient), None)
+        firsts = ((root.name, *root.first_gradient) for root in live if root.first_gradient)
+        self._first_gradient = next(firsts, None)
         if len(live) > 1:
             for root in roots:
                 root.rest.saw_gradients(em.clock.step, root.parameters.tensors)
 
     def has_other_gradients(self) -> bool:
-        """Whether a gradient is another tensor than at the last scan: the program assigned it."""
+        """Whether a gradient is another tensor than at the last scan: the program assigned it.
+
+        The last scan may have been another thread's, of a model that it still trains.
+        """
         if self._first_gradient is None:
             return False
-        parameter, known = self._first_gradient[0](), self._first_gradient[1]
+        root, ref, known = self._first_gradient
+        if root not in {live.name for live in self._variables.live_roots()}:
+            return False
+        parameter = ref()
         grad = None if parameter is None else parameter.grad
         return grad is not None and id(grad) != known
 
