@@ -236,8 +236,11 @@ def _option_fix(
     """The option that was probably meant: one of ours misspelt, or one of the program."""
     name = error.option_name
     nearest = difflib.get_close_matches(name, error.possibilities or (), n=1, cutoff=0.75)
-    if nearest:
-        return f"did you mean {nearest[0]}? Put arguments of the program after its script"
+    if len(name) == len("-q"):  # as other commands abbreviate --quiet
+        nearest = [long for long in options if long.startswith(f"-{name}")]
+    if nearest and name not in ("-m", "-p"):
+        meant = " or ".join(nearest)
+        return f"did you mean {meant}? Put arguments of the program after its script"
     place = next((n for n, word in enumerate(args) if word.partition("=")[0] == name), len(args))
     before, rest = args[:place], args[place:]
     if name == "-m":  # python's own way to name a program

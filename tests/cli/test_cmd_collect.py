@@ -192,6 +192,7 @@ def test_a_quiet_run_tells_nothing(collect, capfd) -> None:
         ),
         ("-p train.py -o x --lr 1", "train.py: traincheck-collect -p train.py -- -o x --lr 1\n"),
         ("--evry 2 -p train.py", "did you mean --every?"),
+        ("-q -p train.py", "did you mean --quiet?"),
         ("-p train.py -s run.sh", "cannot be used together"),
         ("-p nowhere.py", "'nowhere.py' does not exist"),
         ("-s nowhere.sh", "'nowhere.sh' does not exist"),
