@@ -24,9 +24,9 @@ from traincheck.check.monitors.subscriptions import (
     without_dependents,
 )
 from traincheck.check.verdicts import TraceView
-from traincheck.facts.programs import file_of
-from traincheck.facts.provider import Facts
 from traincheck.handlers import give_back
+from traincheck.readings.programs import file_of
+from traincheck.readings.provider import Facts
 from traincheck.schema.claims import Invariant, Schedule
 from traincheck.schema.events import StepEvent
 from traincheck.schema.findings import Violation

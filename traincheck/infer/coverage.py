@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from traincheck.facts.programs import ProgramName, Sketch, alike, file_of, source_of
-from traincheck.facts.step_changes import ADDED, Additions, StepChanges
-from traincheck.facts.variables import variable_of
+from traincheck.readings.programs import ProgramName, Sketch, alike, file_of, source_of
+from traincheck.readings.step_changes import ADDED, Additions, StepChanges
+from traincheck.readings.variables import variable_of
 from traincheck.relations.phrasing import SEVERAL_RANKS, STEP
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import (
@@ -43,7 +43,7 @@ class RunCoverage:
     """The calls and variables of one run.
 
     Attributes:
-        programs: file names, with a sketch of what they train (facts/programs.py).
+        programs: file names, with a sketch of what they train (readings/programs.py).
         calls: APIs, families, dtypes of autocast, and terms that proposers observed.
         modules: names of the modules that were called.
         variables: kinds of them.

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 
 from traincheck.check.monitors.router import Router
 from traincheck.check.verdicts import TraceView, instrument_named
-from traincheck.facts.programs import Sketch, source_of
-from traincheck.facts.steps import is_judged
 from traincheck.infer.propose import by_scope
 from traincheck.infer.replay_views import ClaimGroups, Features, ReplayViews, features_of, with_gaps
+from traincheck.readings.programs import Sketch, source_of
+from traincheck.readings.steps import is_judged
 from traincheck.schema.claims import PROGRAM, Context, Hypothesis
 from traincheck.schema.events import Event, MarkEvent, StepEvent
 from traincheck.schema.findings import Example

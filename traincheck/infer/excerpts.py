@@ -20,7 +20,7 @@ from traincheck.check.context.windows import (
     latest_calls,
     window_of,
 )
-from traincheck.facts.steps import is_judged
+from traincheck.readings.steps import is_judged
 from traincheck.schema.claims import Hypothesis, Invariant, Needs
 from traincheck.schema.events import CallEvent, Event, StepEvent
 from traincheck.schema.protocols import EventSource

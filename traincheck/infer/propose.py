@@ -9,9 +9,9 @@ from functools import reduce
 
 import orjson
 
-from traincheck.facts.steps import is_judged
 from traincheck.infer.coverage import CoverageCollector, RunCoverage, union
 from traincheck.infer.replay_views import with_gaps
+from traincheck.readings.steps import is_judged
 from traincheck.schema.claims import Hypothesis, key_of
 from traincheck.schema.events import Event, StepEvent
 from traincheck.schema.protocols import EventSource, Proposer, Relation, is_for_run

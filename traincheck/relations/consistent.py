@@ -6,11 +6,11 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from traincheck.facts.distributed.collectives import Collectives, Meeting, Pair
-from traincheck.facts.distributed.rank_steps import Content, Key, content
-from traincheck.facts.distributed.ranks import RankSteps, RunStep
-from traincheck.facts.programs import SEEN, RunProgram
-from traincheck.facts.variables import Variables
+from traincheck.readings.distributed.collectives import Collectives, Meeting, Pair
+from traincheck.readings.distributed.rank_steps import Content, Key, content
+from traincheck.readings.distributed.ranks import RankSteps, RunStep
+from traincheck.readings.programs import SEEN, RunProgram
+from traincheck.readings.variables import Variables
 from traincheck.relations.base import SATISFIED, ProposerBase, RelationBase, counterexample
 from traincheck.relations.phrasing import ROLE_NAMES, SEVERAL_RANKS, display_name, in_program
 from traincheck.relations.subtrees import fold, matcher

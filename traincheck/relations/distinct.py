@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from traincheck.facts.programs import SEEN, RunProgram
-from traincheck.facts.resumptions import Resumed, Resumptions
+from traincheck.readings.programs import SEEN, RunProgram
+from traincheck.readings.resumptions import Resumed, Resumptions
 from traincheck.relations.base import SATISFIED, ProposerBase, RelationBase, counterexample
 from traincheck.relations.phrasing import in_program
 from traincheck.schema.claims import BATCH_CONTENT, Hypothesis, Needs, sampled

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from traincheck.facts.programs import ProgramName
+from traincheck.readings.programs import ProgramName
 from traincheck.relations.base import SATISFIED, ProposerBase, RelationBase, counterexample
 from traincheck.relations.iterations import Examples
 from traincheck.relations.phrasing import in_program

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from traincheck.facts.distributed.ranks import RankSteps
-from traincheck.facts.losses import LOSSES, OVER_CLASSES
-from traincheck.facts.steps import is_judged, is_skipped
+from traincheck.readings.distributed.ranks import RankSteps
+from traincheck.readings.losses import LOSSES, OVER_CLASSES
+from traincheck.readings.steps import is_judged, is_skipped
 from traincheck.relations.base import SATISFIED, ProposerBase, RelationBase, counterexample
 from traincheck.relations.iterations import Examples
 from traincheck.relations.readings.reading import OF_TERMS, LossScale

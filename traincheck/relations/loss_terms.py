@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-from traincheck.facts.loss_terms import StepTerms, is_near, ratios, trained_names
-from traincheck.facts.programs import ProgramName
+from traincheck.readings.loss_terms import StepTerms, is_near, ratios, trained_names
+from traincheck.readings.programs import ProgramName
 from traincheck.relations.base import SATISFIED, ProposerBase, RelationBase, counterexample
 from traincheck.relations.iterations import Examples
 from traincheck.relations.phrasing import in_program

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from traincheck.facts.programs import ProgramName
-from traincheck.facts.resumptions import brings_back
-from traincheck.facts.step_changes import ADDED
-from traincheck.facts.steps import OWNED, key_of, landmark_of
-from traincheck.facts.variables import Variable, Variables
+from traincheck.readings.programs import ProgramName
+from traincheck.readings.resumptions import brings_back
+from traincheck.readings.step_changes import ADDED
+from traincheck.readings.steps import OWNED, key_of, landmark_of
+from traincheck.readings.variables import Variable, Variables
 from traincheck.relations.awaited_changes import GRADIENTS, ClearedByHand
 from traincheck.relations.base import SATISFIED, ProposerBase, RelationBase, counterexample
 from traincheck.relations.landmark_orders import (

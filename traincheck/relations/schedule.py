@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from traincheck.facts.programs import ProgramName
-from traincheck.facts.steps import is_judged, is_skipped, scheduler_class
+from traincheck.readings.programs import ProgramName
+from traincheck.readings.steps import is_judged, is_skipped, scheduler_class
 from traincheck.relations.base import SATISFIED, ProposerBase, RelationBase, counterexample
 from traincheck.relations.iterations import Examples
 from traincheck.relations.phrasing import in_program

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from traincheck.facts.programs import ProgramName
-from traincheck.facts.steps import is_judged
-from traincheck.facts.variables import Variable, Variables
+from traincheck.readings.programs import ProgramName
+from traincheck.readings.steps import is_judged
+from traincheck.readings.variables import Variable, Variables
 from traincheck.relations.base import SATISFIED, ProposerBase, RelationBase, counterexample
 from traincheck.relations.iterations import Examples
 from traincheck.relations.phrasing import in_program, names_text

@@ -22,7 +22,7 @@ class EventSource(Protocol):
 class Monitor(Protocol):
     """A running check of one process: a small state machine in bounded memory.
 
-    Must be picklable. A monitor that uses facts names them in ``uses`` (facts/provider.py).
+    Must be picklable. A monitor that uses facts names them in ``uses`` (readings/provider.py).
     """
 
     def observe(self, event: Event) -> Iterable[Violation]: ...

@@ -1,7 +1,7 @@
 """Subscriptions: monitors, and the facts they use, with the events that each of them gets.
 
 A rule with ``scope = "run"`` has one monitor for the whole run, which is subscribed in the router
-of each process. It waits until every rank has ended a step (facts/distributed/ranks.py), so the
+of each process. It waits until every rank has ended a step (readings/distributed/ranks.py), so the
 order in which the ranks are fed makes no difference. The same holds for a relation with this scope.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from traincheck.check.monitors.invariant_monitor import InvariantMonitor
-from traincheck.facts.provider import Fact, FactMonitor, Facts, uses_of
+from traincheck.readings.provider import Fact, FactMonitor, Facts, uses_of
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Violation

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from traincheck.facts.losses import BCE_LOGITS, CROSS_ENTROPY, OVER_CLASSES
+from traincheck.readings.losses import BCE_LOGITS, CROSS_ENTROPY, OVER_CLASSES
 from traincheck.relations.phrasing import display_name
 from traincheck.relations.readings.reading import (
     AHEAD,

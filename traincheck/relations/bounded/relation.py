@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from traincheck.facts.losses import LOSSES
-from traincheck.facts.programs import ProgramName
+from traincheck.readings.losses import LOSSES
+from traincheck.readings.programs import ProgramName
 from traincheck.relations.base import SATISFIED, ProposerBase, RelationBase, counterexample
 from traincheck.relations.bounded.messages import (
     FIXES,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any, NamedTuple
 
-from traincheck.facts.losses import LOSSES
+from traincheck.readings.losses import LOSSES
 from traincheck.relations.base import counterexample
 from traincheck.relations.phrasing import display_name, format_args, is_library, topic_of
 from traincheck.schema.events import BatchEvent, CallEvent, MarkEvent, StepEvent

@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from math import prod
 from typing import Any
 
-from traincheck.facts.programs import ProgramName
-from traincheck.facts.resumptions import brings_back
-from traincheck.facts.steps import is_judged
+from traincheck.readings.programs import ProgramName
+from traincheck.readings.resumptions import brings_back
+from traincheck.readings.steps import is_judged
 from traincheck.relations.base import ProposerBase
 from traincheck.relations.constant.arguments import (
     ARGUMENTS,

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from traincheck.facts.programs import ProgramName
+from traincheck.readings.programs import ProgramName
 from traincheck.relations.base import SATISFIED, RelationBase
 from traincheck.relations.constant.arguments import (
     ARGUMENTS,

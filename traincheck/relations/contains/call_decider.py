@@ -6,12 +6,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from traincheck.facts.distributed.rank_steps import FIRST
-from traincheck.facts.losses import LOSSES
-from traincheck.facts.programs import ProgramName
-from traincheck.facts.step_changes import StepChanges
-from traincheck.facts.steps import is_judged
-from traincheck.facts.variables import Variables
+from traincheck.readings.distributed.rank_steps import FIRST
+from traincheck.readings.losses import LOSSES
+from traincheck.readings.programs import ProgramName
+from traincheck.readings.step_changes import StepChanges
+from traincheck.readings.steps import is_judged
+from traincheck.readings.variables import Variables
 from traincheck.relations.awaited_changes import Awaited
 from traincheck.relations.base import SATISFIED, ProposerBase, counterexample
 from traincheck.relations.contains.call_claims import LANDMARKS, PATIENCE, PATIENT, UPDATES, is_loss

@@ -7,13 +7,13 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from traincheck.facts.distributed.rank_steps import ROUTED, STUCK, UNGRAPHED
-from traincheck.facts.modal_modules import ModeEffects
-from traincheck.facts.optimizers import ByHand
-from traincheck.facts.step_activity import StepActivity
-from traincheck.facts.step_changes import StepChanges
-from traincheck.facts.steps import is_judged, is_skipped
-from traincheck.facts.variables import Variable, Variables, select
+from traincheck.readings.distributed.rank_steps import ROUTED, STUCK, UNGRAPHED
+from traincheck.readings.modal_modules import ModeEffects
+from traincheck.readings.optimizers import ByHand
+from traincheck.readings.step_activity import StepActivity
+from traincheck.readings.step_changes import StepChanges
+from traincheck.readings.steps import is_judged, is_skipped
+from traincheck.readings.variables import Variable, Variables, select
 from traincheck.relations.base import counterexample
 from traincheck.relations.contains.change_claims import TEMPLATES, template_of, within
 from traincheck.relations.contains.messages import change_broken, mode_broken

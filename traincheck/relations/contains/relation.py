@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from traincheck.facts.step_changes import StepChanges
-from traincheck.facts.steps import is_judged
-from traincheck.facts.variables import Variables
+from traincheck.readings.step_changes import StepChanges
+from traincheck.readings.steps import is_judged
+from traincheck.readings.variables import Variables
 from traincheck.relations.base import ProposerBase, RelationBase
 from traincheck.relations.contains import call_claims, change_claims
 from traincheck.relations.contains.call_decider import CallDecider, CallProposer, LandmarkDecider

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from traincheck.facts.distributed.rank_steps import ROUTED
-from traincheck.facts.programs import ProgramName
-from traincheck.facts.steps import scheduler_class
+from traincheck.readings.distributed.rank_steps import ROUTED
+from traincheck.readings.programs import ProgramName
+from traincheck.readings.steps import scheduler_class
 from traincheck.relations.base import NO_CONTEXT, SATISFIED
 from traincheck.relations.count.proposer import (
     BACKWARD,

@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from traincheck.facts.programs import ProgramName
-from traincheck.facts.steps import is_judged, is_skipped, scheduler_class
+from traincheck.readings.programs import ProgramName
+from traincheck.readings.steps import is_judged, is_skipped, scheduler_class
 from traincheck.relations.base import ProposerBase
 from traincheck.relations.phrasing import STEP, is_library
 from traincheck.schema.claims import Hypothesis

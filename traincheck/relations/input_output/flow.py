@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from traincheck.facts.programs import ProgramName
+from traincheck.readings.programs import ProgramName
 from traincheck.relations.base import ProposerBase
 from traincheck.relations.phrasing import is_user_api
 from traincheck.schema.claims import Hypothesis

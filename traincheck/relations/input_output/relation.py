@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from traincheck.facts.programs import ProgramName
+from traincheck.readings.programs import ProgramName
 from traincheck.relations.base import RelationBase, counterexample
 from traincheck.relations.input_output.flow import (
     ARGUMENT,

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from traincheck.facts.optimizers import ByHand
-from traincheck.facts.programs import ProgramName
-from traincheck.facts.step_changes import StepChanges
-from traincheck.facts.steps import is_judged
-from traincheck.facts.variables import Variable, Variables
+from traincheck.readings.optimizers import ByHand
+from traincheck.readings.programs import ProgramName
+from traincheck.readings.step_changes import StepChanges
+from traincheck.readings.steps import is_judged
+from traincheck.readings.variables import Variable, Variables
 from traincheck.relations.base import SATISFIED
 from traincheck.relations.iterations import Examples
 from traincheck.relations.membership.messages import (

@@ -7,10 +7,10 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from traincheck.facts.programs import ProgramName
-from traincheck.facts.step_changes import StepChanges
-from traincheck.facts.steps import is_judged
-from traincheck.facts.variables import Variable, Variables
+from traincheck.readings.programs import ProgramName
+from traincheck.readings.step_changes import StepChanges
+from traincheck.readings.steps import is_judged
+from traincheck.readings.variables import Variable, Variables
 from traincheck.relations.base import ProposerBase, RelationBase
 from traincheck.relations.membership.decider import MembershipDecider
 from traincheck.relations.membership.messages import (

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from traincheck.facts.step_changes import StepChanges
-from traincheck.facts.steps import is_judged
-from traincheck.facts.variables import Variable, Variables
+from traincheck.readings.step_changes import StepChanges
+from traincheck.readings.steps import is_judged
+from traincheck.readings.variables import Variable, Variables
 from traincheck.relations.base import ProposerBase
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import Event, StateEvent, StepEvent

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from traincheck.facts.step_changes import StepChanges
-from traincheck.facts.steps import is_judged, is_skipped
-from traincheck.facts.variables import Variable, Variables, select
+from traincheck.readings.step_changes import StepChanges
+from traincheck.readings.steps import is_judged, is_skipped
+from traincheck.readings.variables import Variable, Variables, select
 from traincheck.relations.base import ProposerBase, RelationBase, counterexample
 from traincheck.relations.periodic import auxiliary_models
 from traincheck.relations.periodic.periods import MAX_PERIOD, PeriodicProposer, word

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 
-from traincheck.facts.rescaled_gradients import RESCALED, RescaledGradients
+from traincheck.readings.rescaled_gradients import RESCALED, RescaledGradients
 from traincheck.relations.property.base import EventReader, Property, Reading
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, StepEvent

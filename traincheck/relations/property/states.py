@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 
-from traincheck.facts.evaluations import EVALUATIONS, Evaluation, KeptStates
+from traincheck.readings.evaluations import EVALUATIONS, Evaluation, KeptStates
 from traincheck.relations.property.base import MANY, EventReader, Property, Reading
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, CheckpointEvent, Event

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from traincheck.facts.losses import OVER_CLASSES
-from traincheck.facts.steps import is_judged
+from traincheck.readings.losses import OVER_CLASSES
+from traincheck.readings.steps import is_judged
 from traincheck.schema.events import BatchEvent, CallEvent, Event, MarkEvent, StepEvent
 from traincheck.schema.values import number
 

@@ -7,10 +7,10 @@ from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from traincheck.facts.losses import BCE_LOGITS, CROSS_ENTROPY, LOSSES, OVER_CLASSES
-from traincheck.facts.resumptions import brings_back
-from traincheck.facts.small_samples import FEWEST_UNITS, has_few, units_of
-from traincheck.facts.steps import is_judged
+from traincheck.readings.losses import BCE_LOGITS, CROSS_ENTROPY, LOSSES, OVER_CLASSES
+from traincheck.readings.resumptions import brings_back
+from traincheck.readings.small_samples import FEWEST_UNITS, has_few, units_of
+from traincheck.readings.steps import is_judged
 from traincheck.relations.readings.reading import (
     AHEAD,
     CLASSES,

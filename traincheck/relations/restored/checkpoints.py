@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from traincheck.facts.resumptions import brings_back
+from traincheck.readings.resumptions import brings_back
 from traincheck.schema.events import (
     CallEvent,
     CheckpointEvent,

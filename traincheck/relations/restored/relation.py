@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from traincheck.facts.programs import ProgramName
+from traincheck.readings.programs import ProgramName
 from traincheck.relations.base import SATISFIED, ProposerBase, RelationBase, counterexample
 from traincheck.relations.phrasing import in_program
 from traincheck.relations.restored.checkpoints import (

@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from traincheck.facts.resumptions import brings_back
-from traincheck.facts.steps import is_judged, scheduler_class
+from traincheck.readings.resumptions import brings_back
+from traincheck.readings.steps import is_judged, scheduler_class
 from traincheck.relations.readings.reading import GRADIENT_NORM
 from traincheck.relations.readings.scalar_readings import GradientSizes
 from traincheck.relations.scales.quantities import GRADIENT, LENGTH, LOSS, RATE, RunReading

@@ -10,7 +10,7 @@ import pytest
 
 from tests.checking import BY_CODE, net
 from traincheck.check.engine import Engine
-from traincheck.facts.provider import Fact, Facts
+from traincheck.readings.provider import Fact, Facts
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict, Violation

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from traincheck.facts.distributed.rank_steps import (
+from traincheck.readings.distributed.rank_steps import (
     FSDP_FORWARD,
     Content,
     Key,
@@ -21,7 +21,7 @@ from traincheck.facts.distributed.rank_steps import (
     Wrap,
     content,
 )
-from traincheck.facts.provider import Fact
+from traincheck.readings.provider import Fact
 from traincheck.schema.events import (
     CallEvent,
     CollectiveEvent,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from traincheck.facts.steps import is_judged
+from traincheck.readings.steps import is_judged
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, CollectiveEvent, StateEvent, StepEvent
 from traincheck.schema.torch_api import DDP_FORWARD, DDP_HOOK, DDP_INIT, JOIN, Families

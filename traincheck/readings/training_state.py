@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from traincheck.facts.auxiliary_models import AuxiliaryModels
-from traincheck.facts.gradients import Gradients
-from traincheck.facts.loader_epochs import Passes
-from traincheck.facts.modal_modules import ModalModules
-from traincheck.facts.optimizers import Holders
-from traincheck.facts.provider import Fact
-from traincheck.facts.resumptions import brings_back
-from traincheck.facts.step_changes import StepEntries
-from traincheck.facts.step_facts import Parameter, StepFacts
+from traincheck.readings.auxiliary_models import AuxiliaryModels
+from traincheck.readings.gradients import Gradients
+from traincheck.readings.loader_epochs import Passes
+from traincheck.readings.modal_modules import ModalModules
+from traincheck.readings.optimizers import Holders
+from traincheck.readings.provider import Fact
+from traincheck.readings.resumptions import brings_back
+from traincheck.readings.step_changes import StepEntries
+from traincheck.readings.step_facts import Parameter, StepFacts
 from traincheck.schema.events import (
     BatchEvent,
     CallEvent,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tests.checking import net
-from traincheck.facts.optimizers import Holders
-from traincheck.facts.training_state import TrainingState
-from traincheck.facts.variables import Variables
+from traincheck.readings.optimizers import Holders
+from traincheck.readings.training_state import TrainingState
+from traincheck.readings.variables import Variables
 from traincheck.schema.events import OptimizerEvent, StateEvent
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from traincheck.facts.provider import Fact
+from traincheck.readings.provider import Fact
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import (
     CallEvent,

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from traincheck.facts.forwards import Forward
+from traincheck.readings.forwards import Forward
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, StateEvent, StepEvent
 from traincheck.schema.torch_api import MODAL, Families

@@ -11,9 +11,9 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from traincheck.facts.fading import FadedGradients
-from traincheck.facts.forwards import Forwards
-from traincheck.facts.variables import Variable
+from traincheck.readings.fading import FadedGradients
+from traincheck.readings.forwards import Forwards
+from traincheck.readings.variables import Variable
 from traincheck.schema.events import CallEvent, StateEvent, StepEvent
 from traincheck.schema.observations.gradients import UnclearedGradients, WrittenGradients
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from traincheck.facts.modal_modules import BATCH_NORM, is_dropping
+from traincheck.readings.modal_modules import BATCH_NORM, is_dropping
 from traincheck.schema.events import CallEvent
 
 Batch = tuple[str, int, int]  # loader, epoch, index

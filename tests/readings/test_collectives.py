@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from traincheck.facts.distributed.collectives import Collectives, Meeting
+from traincheck.readings.distributed.collectives import Collectives, Meeting
 from traincheck.schema.events import CollectiveEvent, Event, MarkEvent, StepEvent
 from traincheck.schema.marks import Marks
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from traincheck.facts.resumptions import brings_back
+from traincheck.readings.resumptions import brings_back
 from traincheck.schema.events import CheckpointEvent
 
 ADAM = "torch.optim.adam.Adam"

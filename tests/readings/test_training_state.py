@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from tests.collect.recording import recording
-from traincheck.facts.step_changes import StepChanges
-from traincheck.facts.training_state import TrainingState
-from traincheck.facts.variables import Variables
+from traincheck.readings.step_changes import StepChanges
+from traincheck.readings.training_state import TrainingState
+from traincheck.readings.variables import Variables
 from traincheck.schema.events import OptimizerEvent, StateEvent, StepEvent
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from traincheck.facts.step_changes import StepChanges
-from traincheck.facts.variables import Variable, Variables
+from traincheck.readings.step_changes import StepChanges
+from traincheck.readings.variables import Variable, Variables
 from traincheck.schema.events import CallEvent, StepEvent
 from traincheck.schema.marks import EVAL_STAGE
 from traincheck.schema.torch_api import Families

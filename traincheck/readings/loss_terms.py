@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from traincheck.facts.steps import is_judged
+from traincheck.readings.steps import is_judged
 from traincheck.schema.events import Event, StepEvent
 from traincheck.schema.observations.losses import ConstantTerm, LabelPositions, LossTerms, Positions
 from traincheck.schema.observations.reading import observed

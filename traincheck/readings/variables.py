@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from traincheck.facts.optimizers import Holders
+from traincheck.readings.optimizers import Holders
 from traincheck.schema.claims import Context
 from traincheck.schema.events import OptimizerEvent, StateEvent
 from traincheck.schema.marks import LIFECYCLE_CHANGES

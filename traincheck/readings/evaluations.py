@@ -7,8 +7,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from traincheck.facts.losses import LOSSES
-from traincheck.facts.provider import Fact
+from traincheck.readings.losses import LOSSES
+from traincheck.readings.provider import Fact
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, CheckpointEvent, Event, OptimizerEvent
 from traincheck.schema.marks import EVAL_STAGE

@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from traincheck.facts.provider import Fact
+from traincheck.readings.provider import Fact
 from traincheck.schema.events import CollectiveEvent, Event, MarkEvent, StepEvent
 from traincheck.schema.marks import Marks
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from traincheck.facts.small_samples import (
+from traincheck.readings.small_samples import (
     FEWEST_ELEMENTS,
     FEWEST_UNITS,
     has_few,

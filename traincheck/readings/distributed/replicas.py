@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import dist, hypot
 
-from traincheck.facts.distributed.ranks import is_local_method
-from traincheck.facts.provider import Fact
+from traincheck.readings.distributed.ranks import is_local_method
+from traincheck.readings.provider import Fact
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, MarkEvent, OptimizerEvent, StepEvent
 from traincheck.schema.marks import Marks

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from traincheck.facts.provider import Fact
+from traincheck.readings.provider import Fact
 from traincheck.schema.claims import Needs, sampled
 from traincheck.schema.events import CallEvent, Event, MarkEvent, StateEvent, StepEvent
 from traincheck.schema.observations.base import needs_of

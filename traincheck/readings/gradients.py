@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Mapping
 
-from traincheck.facts.optimizers import Holder
-from traincheck.facts.step_changes import Batch, Scan, StepEntries
-from traincheck.facts.step_facts import Moment, Parameter
+from traincheck.readings.optimizers import Holder
+from traincheck.readings.step_changes import Batch, Scan, StepEntries
+from traincheck.readings.step_facts import Moment, Parameter
 from traincheck.schema.events import CallEvent
 from traincheck.schema.torch_api import Families
 
