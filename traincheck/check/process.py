@@ -13,7 +13,6 @@ from traincheck.check.monitors.invariant_monitor import (
     restricted_to_program,
 )
 from traincheck.check.monitors.program_filter import NEEDS, ProgramFilter
-from traincheck.check.monitors.router import Router
 from traincheck.check.monitors.subscriptions import (
     RunSubscriptions,
     Subscription,
@@ -27,6 +26,7 @@ from traincheck.check.verdicts import TraceView
 from traincheck.handlers import give_back
 from traincheck.readings.programs import file_of
 from traincheck.readings.provider import Facts
+from traincheck.readings.router import Router
 from traincheck.schema.claims import Invariant, Schedule
 from traincheck.schema.events import StepEvent
 from traincheck.schema.findings import Violation

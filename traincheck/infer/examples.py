@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from traincheck.check.monitors.router import Router
 from traincheck.check.verdicts import TraceView, instrument_named
 from traincheck.infer.propose import by_scope
 from traincheck.infer.replay_views import ClaimGroups, Features, ReplayViews, features_of, with_gaps
 from traincheck.readings.programs import Sketch, source_of
+from traincheck.readings.router import Router
 from traincheck.readings.steps import is_judged
 from traincheck.schema.claims import PROGRAM, Context, Hypothesis
 from traincheck.schema.events import Event, MarkEvent, StepEvent

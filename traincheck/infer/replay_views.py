@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from traincheck.check.monitors.invariant_monitor import in_sampled_view
-from traincheck.check.monitors.router import Router
+from traincheck.readings.router import Router
 from traincheck.schema.claims import SAMPLED_STEPS, Context, Hypothesis, Needs, Scalar
 from traincheck.schema.events import CallEvent, Event, MarkEvent, StateEvent, StepEvent
 from traincheck.schema.findings import Example
