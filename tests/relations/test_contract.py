@@ -15,6 +15,7 @@ import pytest
 from tests.builders import BN_BUFFERS, MLP_BN, TraceBuilder
 from tests.golden import Golden
 from tests.learning import decide, learn, report_of
+from traincheck.readings.router import Router, roles_of
 from traincheck.relations import registry
 from traincheck.relations.order import Order
 from traincheck.relations.registry import BUILT_IN, RELATIONS
@@ -141,20 +142,23 @@ def test_examples_do_not_depend_on_what_it_did_not_ask_for(relation):
 
 
 @relations
-def test_its_proposer_makes_nothing_of_the_events_that_it_ignores(relation):
+def test_its_proposer_makes_nothing_of_the_events_that_it_does_not_observe(relation):
     whole, part = relation.proposer(), relation.proposer()
+    router = Router([(part.observes, part)])
     for event in rich_run().build():
         whole.observe(event)
-        if event.kind not in part.ignored_kinds:
-            part.observe(event)
+        for one in router.route(event):
+            one.observe(event)
     assert list(part.hypotheses()) == list(whole.hypotheses())
     assert list(part.observed_terms()) == list(whole.observed_terms())
 
 
-def test_changes_of_state_are_withheld_from_proposers_of_calls():
+def test_most_changes_of_state_reach_few_proposers():
     """They are nine events in ten."""
-    ignoring = {r.name for r in BUILT_IN if "state" in r.proposer().ignored_kinds}
-    assert ignoring == {"constant", "count", "input_output", "loss", "loss_terms", "schedule"}
+    roles = {r.name: roles_of(r.proposer().observes, frozenset({"*@new"})) for r in BUILT_IN}
+    of_state = {name for name, found in roles.items() if "optimizer_state" in found}
+    assert of_state == {"consistent", "periodic"}
+    assert not [r.name for r in BUILT_IN if "state" in r.proposer().observes.kinds]
 
 
 @relations

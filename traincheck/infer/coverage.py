@@ -14,7 +14,7 @@ from traincheck.readings.programs import ProgramName, Sketch, alike, file_of, so
 from traincheck.readings.step_changes import ADDED, Additions, StepChanges
 from traincheck.readings.variables import variable_of
 from traincheck.relations.phrasing import SEVERAL_RANKS, STEP
-from traincheck.schema.claims import Hypothesis
+from traincheck.schema.claims import Hypothesis, Needs
 from traincheck.schema.events import (
     CallEvent,
     CollectiveEvent,
@@ -90,6 +90,11 @@ class RunCoverage:
 
 class CoverageCollector:
     """Collects the coverage of one process."""
+
+    observes = Needs(
+        kinds=frozenset({"call", "collective", "mark", "step"}),
+        states=frozenset({"*@new", "gradient@*"}),
+    )
 
     def __init__(self) -> None:
         self._program = ProgramName()

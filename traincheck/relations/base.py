@@ -5,12 +5,19 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, ClassVar
 
-from traincheck.schema.claims import Context, Hypothesis
-from traincheck.schema.events import Event
+from traincheck.schema.claims import Context, Hypothesis, Needs
+from traincheck.schema.events import KINDS, Event
 from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
 
 NO_CONTEXT: Context = {}
 SATISFIED = Example(holds=True, context=NO_CONTEXT)
+EVERYTHING = Needs(kinds=frozenset(KINDS))
+
+
+def asked(*names: str) -> Needs:
+    """Needs of these kinds of events; names with an ``@`` are states."""
+    states = frozenset(name for name in names if "@" in name)
+    return Needs(kinds=frozenset(names) - states, states=states)
 
 
 class RelationBase:
@@ -57,10 +64,10 @@ class ProposerBase:
     """Defaults of the members of `protocols.Proposer`.
 
     Attributes:
-        ignored_kinds: kinds of events that it does not use.
+        observes: the events that it gets: all.
     """
 
-    ignored_kinds: frozenset[str] = frozenset()
+    observes: Needs = EVERYTHING
 
     def conditional_hypotheses(self) -> Iterable[Hypothesis]:
         """None."""

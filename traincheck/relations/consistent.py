@@ -11,7 +11,7 @@ from traincheck.readings.distributed.rank_steps import Content, Key, content
 from traincheck.readings.distributed.ranks import RankSteps, RunStep
 from traincheck.readings.programs import SEEN, RunProgram
 from traincheck.readings.variables import Variables
-from traincheck.relations.base import SATISFIED, ProposerBase, RelationBase, counterexample
+from traincheck.relations.base import SATISFIED, ProposerBase, RelationBase, asked, counterexample
 from traincheck.relations.phrasing import ROLE_NAMES, SEVERAL_RANKS, display_name, in_program
 from traincheck.relations.subtrees import fold, matcher
 from traincheck.schema.claims import Hypothesis, Needs, sampled
@@ -214,6 +214,17 @@ class CopyFinder:
 
 class ConsistentProposer(ProposerBase):
     """Compares all variables on all ranks, and models with those that are trained."""
+
+    observes = asked(
+        "call",
+        "collective",
+        "mark",
+        "optimizer",
+        "step",
+        "buffer@*",
+        "optimizer_state@*",
+        "parameter@*",
+    )
 
     def __init__(self) -> None:
         self._program = RunProgram()

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from traincheck.readings.programs import SEEN, RunProgram
 from traincheck.readings.resumptions import Resumed, Resumptions
-from traincheck.relations.base import SATISFIED, ProposerBase, RelationBase, counterexample
+from traincheck.relations.base import SATISFIED, ProposerBase, RelationBase, asked, counterexample
 from traincheck.relations.phrasing import in_program
 from traincheck.schema.claims import BATCH_CONTENT, Hypothesis, Needs, sampled
 from traincheck.schema.events import BatchEvent, CallEvent, Event, RngEvent, StepEvent
@@ -458,6 +458,10 @@ class Distinct(RelationBase):
 
 class DistinctProposer(ProposerBase):
     """Proposes what never repeated."""
+
+    observes = asked("batch", "checkpoint", "mark", "rng", "step", "parameter@new") | Needs(
+        calls=frozenset({Families.BACKWARD})
+    )
 
     def __init__(self) -> None:
         self._program = RunProgram()

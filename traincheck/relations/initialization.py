@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from traincheck.readings.programs import ProgramName
-from traincheck.relations.base import SATISFIED, ProposerBase, RelationBase, counterexample
+from traincheck.relations.base import SATISFIED, ProposerBase, RelationBase, asked, counterexample
 from traincheck.relations.iterations import Examples
 from traincheck.relations.phrasing import in_program
 from traincheck.schema.claims import Hypothesis, Needs
@@ -157,6 +157,10 @@ def _kind_text(module_class: str, leaf: str) -> str:
 
 class InitializationProposer(ProposerBase):
     """Proposes the calls of the run."""
+
+    observes = asked("mark", "step", "parameter@new") | Needs(
+        calls=frozenset(f"{INIT}{name}" for name in FUNCTIONS)
+    )
 
     def __init__(self) -> None:
         self._init_calls = InitCalls()

@@ -10,7 +10,7 @@ from typing import Any
 from traincheck.readings.distributed.ranks import RankSteps
 from traincheck.readings.losses import LOSSES, OVER_CLASSES
 from traincheck.readings.steps import is_judged, is_skipped
-from traincheck.relations.base import SATISFIED, ProposerBase, RelationBase, counterexample
+from traincheck.relations.base import SATISFIED, ProposerBase, RelationBase, asked, counterexample
 from traincheck.relations.iterations import Examples
 from traincheck.relations.readings.reading import OF_TERMS, LossScale
 from traincheck.schema.claims import Hypothesis, Needs, sampled
@@ -232,7 +232,7 @@ class Loss(RelationBase):
 class LossProposer(ProposerBase):
     """Proposes the kinds that the run has numbers of."""
 
-    ignored_kinds = frozenset({"state"})
+    observes = asked("call", "collective", "mark", "optimizer", "step")
 
     def __init__(self) -> None:
         self._shares = LossShares()

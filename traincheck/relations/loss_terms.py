@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from traincheck.readings.loss_terms import StepTerms, is_near, ratios, trained_names
 from traincheck.readings.programs import ProgramName
-from traincheck.relations.base import SATISFIED, ProposerBase, RelationBase, counterexample
+from traincheck.relations.base import SATISFIED, ProposerBase, RelationBase, asked, counterexample
 from traincheck.relations.iterations import Examples
 from traincheck.relations.phrasing import in_program
 from traincheck.schema.claims import Hypothesis, Needs
@@ -117,7 +117,7 @@ class TermsOfLoss(RelationBase):
 class TermProposer(ProposerBase):
     """Proposes what all observed steps have in common."""
 
-    ignored_kinds = frozenset({"state"})
+    observes = asked("mark", "step")
 
     def __init__(self) -> None:
         self._program = ProgramName()

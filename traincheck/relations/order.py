@@ -12,7 +12,7 @@ from traincheck.readings.step_changes import ADDED
 from traincheck.readings.steps import OWNED, key_of, landmark_of
 from traincheck.readings.variables import Variable, Variables
 from traincheck.relations.awaited_changes import GRADIENTS, ClearedByHand
-from traincheck.relations.base import SATISFIED, ProposerBase, RelationBase, counterexample
+from traincheck.relations.base import SATISFIED, ProposerBase, RelationBase, asked, counterexample
 from traincheck.relations.landmark_orders import (
     BESIDE,
     HABITS,
@@ -267,6 +267,8 @@ class Order(RelationBase):
 
 class OrderProposer(ProposerBase):
     """Proposes every triple whose A, B and C all occur, and buffers that were never used early."""
+
+    observes = asked("call", "checkpoint", "mark", "step", "buffer@*")
 
     def __init__(self) -> None:
         self._program = ProgramName()

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from traincheck.readings.programs import ProgramName
 from traincheck.readings.steps import is_judged, is_skipped, scheduler_class
-from traincheck.relations.base import SATISFIED, ProposerBase, RelationBase, counterexample
+from traincheck.relations.base import SATISFIED, ProposerBase, RelationBase, asked, counterexample
 from traincheck.relations.iterations import Examples
 from traincheck.relations.phrasing import in_program
 from traincheck.schema.claims import Hypothesis, Needs
@@ -252,7 +252,7 @@ _MIN_EPOCHS = 2  # that begin with a scheduler step, before it is not coincidenc
 class ScheduleProposer(ProposerBase):
     """Proposes the most specific shape that all rates have."""
 
-    ignored_kinds = frozenset({"state"})
+    observes = asked("batch", "call", "mark", "optimizer", "step")
 
     def __init__(self) -> None:
         self._program = ProgramName()

@@ -10,7 +10,7 @@ from typing import Any
 from traincheck.readings.programs import ProgramName
 from traincheck.readings.steps import is_judged
 from traincheck.readings.variables import Variable, Variables
-from traincheck.relations.base import SATISFIED, ProposerBase, RelationBase, counterexample
+from traincheck.relations.base import SATISFIED, ProposerBase, RelationBase, asked, counterexample
 from traincheck.relations.iterations import Examples
 from traincheck.relations.phrasing import in_program, names_text
 from traincheck.schema.claims import Hypothesis, Needs
@@ -25,6 +25,8 @@ _MOST_GROUPS = 24  # of names that share, in one program
 
 class SharingProposer(ProposerBase):
     """Proposes what is true when the first training step ends."""
+
+    observes = asked("mark", "optimizer", "step", "*@new")
 
     def __init__(self) -> None:
         self._program = ProgramName()

@@ -71,10 +71,10 @@ class Proposer(Protocol):
     `relations.base.ProposerBase` has defaults for all but ``observe`` and ``hypotheses``.
 
     Attributes:
-        ignored_kinds: kinds of events that it does not use. They may be withheld from it.
+        observes: the events that it gets, as of a check with these needs.
     """
 
-    ignored_kinds: frozenset[str]
+    observes: Needs
 
     def observe(self, event: Event) -> None: ...
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from traincheck.readings.losses import LOSSES
 from traincheck.readings.programs import ProgramName
-from traincheck.relations.base import SATISFIED, ProposerBase, RelationBase, counterexample
+from traincheck.relations.base import SATISFIED, ProposerBase, RelationBase, asked, counterexample
 from traincheck.relations.bounded.messages import (
     FIXES,
     HEADLINES,
@@ -196,6 +196,10 @@ class Bounded(RelationBase):
 
 class BoundedProposer(ProposerBase):
     """Proposes limits for each key that was read often enough."""
+
+    observes = asked(
+        "batch", "call", "checkpoint", "mark", "optimizer", "step", "gradient@*", "parameter@*"
+    )
 
     def __init__(self) -> None:
         self._program = ProgramName()

@@ -10,7 +10,7 @@ from typing import Any
 from traincheck.readings.programs import ProgramName
 from traincheck.readings.resumptions import brings_back
 from traincheck.readings.steps import is_judged
-from traincheck.relations.base import ProposerBase
+from traincheck.relations.base import ProposerBase, asked
 from traincheck.relations.constant.arguments import (
     ARGUMENTS,
     ATTENTIONS,
@@ -363,7 +363,7 @@ _MAX_EVAL = 64  # modules that are named
 class ConstantProposer(ProposerBase):
     """Proposes the values that were always the same."""
 
-    ignored_kinds = frozenset({"state"})
+    observes = asked("batch", "call", "checkpoint", "mark", "optimizer", "step")
 
     def __init__(self) -> None:
         self._program = ProgramName()

@@ -9,7 +9,7 @@ from typing import Any
 from traincheck.readings.step_changes import StepChanges
 from traincheck.readings.steps import is_judged
 from traincheck.readings.variables import Variables
-from traincheck.relations.base import ProposerBase, RelationBase
+from traincheck.relations.base import ProposerBase, RelationBase, asked
 from traincheck.relations.contains import call_claims, change_claims
 from traincheck.relations.contains.call_decider import CallDecider, CallProposer, LandmarkDecider
 from traincheck.relations.contains.change_claims import ChangeProposer
@@ -126,6 +126,8 @@ def _fits(mine: Mapping[str, Any], its: Mapping[str, Any]) -> bool:
 
 class ContainsProposer(ProposerBase):
     """Proposes claims about calls and claims about state."""
+
+    observes = asked("call", "mark", "optimizer", "step", "*@new")
 
     def __init__(self) -> None:
         self._calls, self._changes = CallProposer(), ChangeProposer()

@@ -10,7 +10,7 @@ from typing import Any
 
 from traincheck.readings.programs import ProgramName
 from traincheck.readings.steps import is_judged, is_skipped, scheduler_class
-from traincheck.relations.base import ProposerBase
+from traincheck.relations.base import ProposerBase, asked
 from traincheck.relations.phrasing import STEP, is_library
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import CallEvent, CollectiveEvent, Event, StepEvent
@@ -355,7 +355,7 @@ def word(api: str, owner: str) -> str:
 class CountProposer(ProposerBase):
     """Proposes one count for each key that has one."""
 
-    ignored_kinds = frozenset({"state"})
+    observes = asked("call", "collective", "mark", "step")
 
     def __init__(self) -> None:
         self._program = ProgramName()

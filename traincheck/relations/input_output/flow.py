@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from traincheck.readings.programs import ProgramName
-from traincheck.relations.base import ProposerBase
+from traincheck.relations.base import ProposerBase, asked
 from traincheck.relations.phrasing import is_user_api
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import CallEvent, Event
@@ -147,7 +147,7 @@ class _Api:
 class FlowProposer(ProposerBase):
     """Proposes what never failed. Equal calls are read once."""
 
-    ignored_kinds = frozenset({"state"})
+    observes = asked("call", "mark")
 
     def __init__(self, relation: str) -> None:
         self._relation = relation

@@ -11,7 +11,7 @@ from traincheck.readings.programs import ProgramName
 from traincheck.readings.step_changes import StepChanges
 from traincheck.readings.steps import is_judged
 from traincheck.readings.variables import Variable, Variables
-from traincheck.relations.base import ProposerBase, RelationBase
+from traincheck.relations.base import ProposerBase, RelationBase, asked
 from traincheck.relations.membership.decider import MembershipDecider
 from traincheck.relations.membership.messages import (
     DTYPE,
@@ -41,6 +41,10 @@ from traincheck.schema.torch_api import Families
 
 class MembershipProposer(ProposerBase):
     """Reads the variables when each training step ends, and proposes what never changed."""
+
+    observes = asked(
+        "mark", "optimizer", "step", "*@new", "buffer@*", "gradient@*", "parameter@*"
+    ) | Needs(calls=Lookups.CALLS | Lookups.MODULES)
 
     def __init__(self) -> None:
         self._program = ProgramName()

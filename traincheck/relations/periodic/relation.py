@@ -9,7 +9,7 @@ from typing import Any
 from traincheck.readings.step_changes import StepChanges
 from traincheck.readings.steps import is_judged, is_skipped
 from traincheck.readings.variables import Variable, Variables, select
-from traincheck.relations.base import ProposerBase, RelationBase, counterexample
+from traincheck.relations.base import ProposerBase, RelationBase, asked, counterexample
 from traincheck.relations.periodic import auxiliary_models
 from traincheck.relations.periodic.periods import MAX_PERIOD, PeriodicProposer, word
 from traincheck.relations.phrasing import selector_text
@@ -111,6 +111,8 @@ def _is_known(params: Mapping[str, Any]) -> bool:
 
 class EitherProposer(ProposerBase):
     """Proposes for variables and for auxiliary models."""
+
+    observes = asked("mark", "step", "buffer@*", "optimizer_state@*", "parameter@*")
 
     def __init__(self) -> None:
         self._variables, self._models = PeriodicProposer(), auxiliary_models.AuxiliaryProposer()

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
+from operator import or_
 from typing import Any
 
 from traincheck.readings.programs import ProgramName
+from traincheck.readings.router import Router
 from traincheck.relations.base import SATISFIED, ProposerBase, RelationBase, counterexample
 from traincheck.relations.iterations import Examples
 from traincheck.relations.phrasing import in_program
-from traincheck.relations.property.base import Property, Reader, Reading
+from traincheck.relations.property.base import Property, Reading
 from traincheck.relations.property.experiments import EXPERIMENTS
 from traincheck.relations.property.gradients import (
     HANDED_OVER,
@@ -123,20 +126,42 @@ class PropertyHolds(RelationBase):
         )
 
 
+class _Readers:
+    """The readers of some properties, in this order; each gets the events that it needs."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._all = [(name, PROPERTIES[name].reader()) for name in names]
+        self._router = Router([(PROPERTIES[name].needs, (name, one)) for name, one in self._all])
+
+    def observe(self, event: Event) -> Iterator[tuple[str, Reading]]:
+        """Names of properties, and what the event shows of them."""
+        for name, reader in self._router.route(event):
+            for reading in reader.observe(event):
+                yield name, reading
+
+    def finish(self) -> Iterator[tuple[str, Reading]]:
+        """What the end of the run shows."""
+        for name, reader in self._all:
+            for reading in reader.finish():
+                yield name, reading
+
+
 class PropertyProposer(ProposerBase):
     """Proposes what never varied."""
 
+    observes = reduce(or_, (each.needs for each in PROPERTIES.values()))
+
     def __init__(self) -> None:
         self._program = ProgramName()
-        self._readers = {name: each.reader() for name, each in PROPERTIES.items()}
+        self._readers = _Readers(PROPERTIES)
         self._values: dict[_Key, set[str]] = {}
 
     def observe(self, event: Event) -> None:
         self._program.observe(event)
-        self._enter(lambda reader: reader.observe(event))
+        self._enter(self._readers.observe(event))
 
     def hypotheses(self) -> Iterator[Hypothesis]:
-        self._enter(lambda reader: reader.finish())
+        self._enter(self._readers.finish())
         if self._program.name is None:
             return
         for (what, of), values in sorted(self._values.items()):
@@ -149,10 +174,9 @@ class PropertyProposer(ProposerBase):
         """A term for each subject of which a property was read."""
         return map(_word, self._values)
 
-    def _enter(self, read: Callable[[Reader], Iterable[Reading]]) -> None:
-        for name, reader in self._readers.items():
-            for reading in read(reader):
-                self._values.setdefault((name, reading.of), set()).add(reading.value)
+    def _enter(self, found: Iterable[tuple[str, Reading]]) -> None:
+        for name, reading in found:
+            self._values.setdefault((name, reading.of), set()).add(reading.value)
 
 
 class PropertyDecider:
@@ -166,25 +190,15 @@ class PropertyDecider:
             if known is None or params.get("value") not in known.claims or "of" not in params:
                 raise ValueError(f"nothing is known of {dict(params)}")
             self._claims.setdefault((known.name, params["of"]), []).append((index, params))
-        self._readers = {name: PROPERTIES[name].reader() for name, _ in self._claims}
+        self._readers = _Readers(dict.fromkeys(name for name, _ in self._claims))
         self._program = ProgramName()
 
     def observe(self, event: Event) -> Examples:
         self._program.observe(event)
-        return [
-            decided
-            for name, reader in self._readers.items()
-            for reading in reader.observe(event)
-            for decided in self._decide(name, reading)
-        ]
+        return [d for found in self._readers.observe(event) for d in self._decide(*found)]
 
     def finish(self) -> Examples:
-        return [
-            decided
-            for name, reader in self._readers.items()
-            for reading in reader.finish()
-            for decided in self._decide(name, reading)
-        ]
+        return [d for found in self._readers.finish() for d in self._decide(*found)]
 
     def _decide(self, name: str, reading: Reading) -> Iterator[tuple[int, Example]]:
         for index, params in self._claims.get((name, reading.of), ()):

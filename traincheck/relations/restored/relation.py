@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from traincheck.readings.programs import ProgramName
-from traincheck.relations.base import SATISFIED, ProposerBase, RelationBase, counterexample
+from traincheck.relations.base import SATISFIED, ProposerBase, RelationBase, asked, counterexample
 from traincheck.relations.phrasing import in_program
 from traincheck.relations.restored.checkpoints import (
     ALSO,
@@ -263,6 +263,8 @@ class Restored(RelationBase):
 
 class RestoredProposer(ProposerBase):
     """Proposes facts that never varied."""
+
+    observes = asked("call", "checkpoint", "mark", "optimizer", "step", "*@new")
 
     def __init__(self) -> None:
         self._program = ProgramName()

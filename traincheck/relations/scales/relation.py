@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from traincheck.readings.programs import ProgramName
-from traincheck.relations.base import SATISFIED, ProposerBase, RelationBase, counterexample
+from traincheck.relations.base import SATISFIED, ProposerBase, RelationBase, asked, counterexample
 from traincheck.relations.iterations import Examples
 from traincheck.relations.phrasing import in_program
 from traincheck.relations.scales.quantities import HIGH, LOW, QUANTITIES, RunReading
@@ -115,6 +115,8 @@ class ScaleReader:
 
 class ScaleProposer(ProposerBase):
     """Proposes the limits of what was read."""
+
+    observes = asked("batch", "call", "checkpoint", "mark", "step", "gradient@*", "parameter@new")
 
     def __init__(self) -> None:
         self._program = ProgramName()
