@@ -61,8 +61,8 @@ class _Process:
     def __init__(self, relations: Iterable[Relation], for_all: Iterable[Proposer]) -> None:
         self.collector = CoverageCollector()
         self.proposers = [relation.proposer() for relation in relations]
-        receivers = (self.collector, *self.proposers, *for_all)
-        self.router = Router([(one.observes, one.observe) for one in receivers])
+        receivers = [(one.observes, one.observe) for one in (*self.proposers, *for_all)]
+        self.router = Router([(self.collector.observes, self.collector.observe), *receivers])
 
 
 def propose(source: EventSource, relations: Mapping[str, Relation]) -> Proposed:
