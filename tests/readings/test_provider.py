@@ -1,9 +1,11 @@
-"""Facts are built once, and fed before the monitors that use them."""
+"""Run state is built once, and fed before those that use it."""
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
@@ -16,6 +18,7 @@ from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict, Violation
 from traincheck.schema.torch_api import Families
 
+SOURCE = Path(__file__).parents[2] / "traincheck"
 STEPS = Needs(kinds=frozenset({"step"}))
 
 
@@ -128,3 +131,40 @@ def test_of_all_rules_one_follows_the_training() -> None:
     for monitor in monitors:
         monitor.bind(facts)  # type: ignore[attr-defined]
     assert len(list(facts)) == 1
+
+
+# What builds its own, and why: the events of one view, of one relation, or of one reader.
+OWN = {
+    ("Collectives", "relations/consistent.py"),
+    ("KeptStates", "relations/property/states.py"),
+    ("RankSteps", "relations/consistent.py"),  # with steps that are unrelated to other ranks
+    ("RankSteps", "relations/loss.py"),
+    ("RescaledGradients", "relations/property/gradients.py"),
+    ("RunProgram", "relations/consistent.py"),  # knows the programs of its claims
+    ("RunProgram", "relations/distinct.py"),
+}
+
+
+def built_by(path: Path) -> set[str]:
+    """The names from readings/ that a module calls."""
+    nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    ours = {
+        name.name
+        for node in nodes
+        if isinstance(node, ast.ImportFrom)
+        and (node.module or "").startswith("traincheck.readings")
+        for name in node.names
+    }
+    called = (node.func for node in nodes if isinstance(node, ast.Call))
+    return ours & {func.id for func in called if isinstance(func, ast.Name)}
+
+
+def test_no_run_state_is_built_twice_for_one_process_and_view() -> None:
+    kinds = {kind.__name__ for kind in Fact.__subclasses__()}
+    built = {
+        (name, path.relative_to(SOURCE).as_posix())
+        for path in SOURCE.rglob("*.py")
+        if not path.is_relative_to(SOURCE / "readings")
+        for name in built_by(path) & kinds
+    }
+    assert built == OWN

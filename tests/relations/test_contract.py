@@ -14,7 +14,7 @@ import pytest
 
 from tests.builders import BN_BUFFERS, MLP_BN, TraceBuilder
 from tests.golden import Golden
-from tests.learning import decide, learn, report_of
+from tests.learning import Fed, decide, learn, report_of
 from traincheck.readings.router import Router, roles_of
 from traincheck.relations import registry
 from traincheck.relations.order import Order
@@ -106,7 +106,7 @@ def test_its_decider_can_be_pickled_in_mid_run(relation):
     def examples(decider, events):
         return [(i, e.holds, e.context) for event in events for i, e in decider.observe(event)]
 
-    whole = relation.decider(claims)
+    whole = Fed(relation.decider(claims))
     examples(whole, RICH[:half])
     restored = pickle.loads(pickle.dumps(whole))
     assert examples(restored, RICH[half:]) == examples(whole, RICH[half:])
@@ -115,7 +115,7 @@ def test_its_decider_can_be_pickled_in_mid_run(relation):
 @relations
 def test_one_claim_is_decided_as_among_many(relation):
     claims = of(relation)
-    decider = relation.decider(claims)
+    decider = Fed(relation.decider(claims))
     together: dict[int, list[bool]] = {}
     for event in RICH:
         for index, example in decider.observe(event):
@@ -143,14 +143,14 @@ def test_examples_do_not_depend_on_what_it_did_not_ask_for(relation):
 
 @relations
 def test_its_proposer_makes_nothing_of_the_events_that_it_does_not_observe(relation):
-    whole, part = relation.proposer(), relation.proposer()
-    router = Router([(part.observes, part)])
+    whole, fed = Fed(relation.proposer()), Fed(relation.proposer())
+    router = Router([*fed.facts.receivers(), (fed.part.observes, fed.part.observe)])
     for event in rich_run().build():
         whole.observe(event)
-        for one in router.route(event):
-            one.observe(event)
-    assert list(part.hypotheses()) == list(whole.hypotheses())
-    assert list(part.observed_terms()) == list(whole.observed_terms())
+        for observe in router.route(event):
+            observe(event)
+    assert list(fed.part.hypotheses()) == list(whole.part.hypotheses())
+    assert list(fed.part.observed_terms()) == list(whole.part.observed_terms())
 
 
 def test_most_changes_of_state_reach_few_proposers():

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from traincheck.readings.programs import ProgramName, Sketch, alike, file_of, source_of
+from traincheck.readings.provider import Facts
 from traincheck.readings.step_changes import ADDED, Additions, StepChanges
 from traincheck.readings.variables import variable_of
 from traincheck.relations.phrasing import SEVERAL_RANKS, STEP
@@ -95,9 +96,9 @@ class CoverageCollector:
         kinds=frozenset({"call", "collective", "mark", "step"}),
         states=frozenset({"*@new", "gradient@*"}),
     )
+    uses = (ProgramName,)
 
     def __init__(self) -> None:
-        self._program = ProgramName()
         self._sketch = Sketch()
         self._calls: set[tuple[str, str | None, str | None, str | None]] = set()
         self._variables: set[VariableKind] = set()
@@ -109,6 +110,9 @@ class CoverageCollector:
         self._adds: bool | None = (
             None  # whether backward accumulates; None: no gradient was scanned
         )
+
+    def bind(self, facts: Facts) -> None:
+        self._program = facts.of(ProgramName)
 
     def observe(self, event: Event) -> None:
         if isinstance(event, StepEvent):
@@ -127,12 +131,10 @@ class CoverageCollector:
                 self._variables.add((one.role, one.leaf, one.module_class, one.model))
         elif isinstance(event, CollectiveEvent):
             self._calls.add((f"{_COLLECTIVE}{event.op}", None, None, None))
-        elif isinstance(event, MarkEvent):
-            self._program.observe(event)
-            if event.text == Marks.PROCESS:
-                self._sketch.source = self._sketch.source or source_of(event)
-                self._levels |= {str(event.data.get("level", "default"))}
-                self._packages = tuple(map(str, event.data.get("packages") or ()))
+        elif isinstance(event, MarkEvent) and event.text == Marks.PROCESS:
+            self._sketch.source = self._sketch.source or source_of(event)
+            self._levels |= {str(event.data.get("level", "default"))}
+            self._packages = tuple(map(str, event.data.get("packages") or ()))
 
     def _end_step(self, event: StepEvent) -> None:
         self._sketch.observe(event)

@@ -11,13 +11,13 @@ import orjson
 
 from traincheck.infer.coverage import CoverageCollector, RunCoverage, union
 from traincheck.infer.replay_views import with_gaps
+from traincheck.readings.provider import Facts
 from traincheck.readings.router import Router
 from traincheck.readings.steps import is_judged
 from traincheck.schema.claims import Hypothesis, key_of
 from traincheck.schema.events import Event, StepEvent
 from traincheck.schema.protocols import EventSource, Proposer, Relation, is_for_run
 
-_Observer = Callable[[Event], None]
 _SUBJECT = ("api", "outer", "after", "before", "role", "of", "quantity")  # parameters
 
 
@@ -55,26 +55,18 @@ def by_scope(
     return {name: r for name, r in relations.items() if name not in shared}, shared
 
 
-class _Process:
-    """The proposers of one process. The router also leads to those ``for_all`` ranks."""
-
-    def __init__(self, relations: Iterable[Relation], for_all: Iterable[Proposer]) -> None:
-        self.collector = CoverageCollector()
-        self.proposers = [relation.proposer() for relation in relations]
-        receivers = [(one.observes, one.observe) for one in (*self.proposers, *for_all)]
-        self.router = Router([(self.collector.observes, self.collector.observe), *receivers])
-
-
 def propose(source: EventSource, relations: Mapping[str, Relation]) -> Proposed:
     """Collect hypotheses in one pass over a run.
 
     Each process has its own proposers. Proposers of relations for the whole run see all ranks.
     """
-    processes: dict[tuple[int, str], _Process] = {}
+    processes: dict[tuple[int, str], tuple[CoverageCollector, list[Proposer]]] = {}
+    routers: dict[tuple[int, str], Router[Callable[[Event], object]]] = {}
     own, shared = by_scope(relations)
-    for_all = [shared[name].proposer() for name in sorted(shared)]
+    facts = Facts()  # of the whole run
+    for_all = [facts.bind(shared[name].proposer()) for name in sorted(shared)]
+    receivers = [*facts.receivers(), *((p.observes, p.observe) for p in for_all)]
     stream, rank = "", -1
-    observers_of: Callable[[Event], tuple[_Observer, ...]] = Router[_Observer](()).route
     steps: Counter[tuple[int, str]] = Counter()
     events = 0
     for event in with_gaps(source.events()):
@@ -85,18 +77,24 @@ def propose(source: EventSource, relations: Mapping[str, Relation]) -> Proposed:
             stream, rank = event.stream, event.rank
             process = (rank, stream.partition("-")[0])
             if process not in processes:
-                processes[process] = _Process([own[name] for name in sorted(own)], for_all)
-            observers_of = processes[process].router.route
+                facts = Facts()
+                collector = facts.bind(CoverageCollector())
+                proposers = [facts.bind(own[name].proposer()) for name in sorted(own)]
+                processes[process] = collector, proposers
+                mine = [(one.observes, one.observe) for one in proposers]
+                mine.insert(0, (collector.observes, collector.observe))
+                routers[process] = Router([*facts.receivers(), *mine, *receivers])
+            observers_of = routers[process].route
         for observe in observers_of(event):
             observe(event)
-    everybody = (*(p for process in processes.values() for p in process.proposers), *for_all)
+    everybody = (*(p for _, own_ in processes.values() for p in own_), *for_all)
     claims, conditional = _found(everybody)
     terms = RunCoverage(calls=frozenset(w for p in everybody for w in p.observed_terms()))
     return Proposed(
         claims=claims,
         conditional=conditional,
         coverage=reduce(
-            union, (process.collector.coverage() for process in processes.values()), terms
+            union, (collector.coverage() for collector, _ in processes.values()), terms
         ),
         events=events,
         steps=max(steps.values(), default=0),

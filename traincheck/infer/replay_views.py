@@ -5,10 +5,11 @@ Each claim is decided on the events that it needs, and on no others.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from traincheck.check.monitors.invariant_monitor import in_sampled_view
+from traincheck.readings.provider import Facts
 from traincheck.readings.router import Router
 from traincheck.schema.claims import SAMPLED_STEPS, Context, Hypothesis, Needs, Scalar
 from traincheck.schema.events import CallEvent, Event, MarkEvent, StateEvent, StepEvent
@@ -123,8 +124,14 @@ class ReplayViews:
 
     def __init__(self, groups: Sequence[ClaimGroup]) -> None:
         self._groups = groups
-        self._view_sets = [_ViewSet.of(group) for group in groups]
-        self._by_kind: dict[tuple[object, ...], list[_ViewSet]] = {}
+        facts = Facts(), Facts(), Facts()  # of each view: it may hide what another one shows
+        self._view_sets = [_ViewSet.of(group, facts) for group in groups]
+        self._receivers: list[tuple[Needs, _ViewSet | _FactSet]] = [
+            (reads, _FactSet([one.of(kind).observe for one in facts]))
+            for kind, reads in facts[0].reads().items()
+        ]
+        self._receivers += [(group.needs, views) for group, views in zip(groups, self._view_sets)]
+        self._by_kind: dict[tuple[object, ...], list[_ViewSet | _FactSet]] = {}
         self._after_backward = [
             views
             for views, g in zip(self._view_sets, groups)
@@ -144,9 +151,7 @@ class ReplayViews:
         view_sets = self._by_kind.get(key)
         if view_sets is None:
             view_sets = self._by_kind[key] = [
-                views
-                for views, group in zip(self._view_sets, self._groups)
-                if _sees(group.needs, event)
+                views for needs, views in self._receivers if _sees(needs, event)
             ]
         if self._after_backward:
             self._replay_cleared(event)
@@ -190,10 +195,10 @@ class ReplayViews:
 
 
 class _Counterexamples:
-    """The contexts of negative examples."""
+    """The contexts of negative examples. facts: those of the view."""
 
-    def __init__(self, group: ClaimGroup) -> None:
-        self._decider: Decider = group.relation.decider(group.claims)
+    def __init__(self, group: ClaimGroup, facts: Facts) -> None:
+        self._decider: Decider = facts.bind(group.relation.decider(group.claims))
         self.negative: set[tuple[int, Features]] = set()
         self._agreeing: dict[
             int, Iterable[tuple[int, Example]]
@@ -233,14 +238,14 @@ class _ViewSet:
     scans_are_sampled: bool
 
     @classmethod
-    def of(cls, group: ClaimGroup) -> _ViewSet:
-        """Deciders for a group of claims."""
+    def of(cls, group: ClaimGroup, facts: Sequence[Facts]) -> _ViewSet:
+        """Deciders for a group of claims, with the facts of each view."""
         needs = group.needs
         is_sampled = bool(needs.sampled_calls or needs.sampled_states)
         return cls(
-            _Counterexamples(group),
-            _Counterexamples(group),
-            _Counterexamples(group) if is_sampled else None,
+            _Counterexamples(group, facts[0]),
+            _Counterexamples(group, facts[1]),
+            _Counterexamples(group, facts[2]) if is_sampled else None,
             scans_are_sampled=bool(needs.sampled_states),
         )
 
@@ -261,6 +266,19 @@ class _ViewSet:
         yield SAMPLED, self.step_sample
         if self.call_sample is not None:
             yield CALLS_SAMPLED, self.call_sample
+
+
+@dataclass(frozen=True, slots=True)
+class _FactSet:
+    """One kind of fact, in each view."""
+
+    observers: Sequence[Callable[[Event], None]]
+
+    def observe(self, event: Event, in_sample: Event | None, in_scan_sample: Event | None) -> None:
+        """Give the fact of each view the event as the view has it."""
+        for observe, seen in zip(self.observers, (event, in_sample, in_scan_sample)):
+            if seen is not None:
+                observe(seen)
 
 
 def _is_backward(event: CallEvent) -> bool:

@@ -13,6 +13,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from zlib import crc32
 
+from traincheck.readings.provider import Fact
+from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event, MarkEvent, StateEvent, StepEvent
 from traincheck.schema.marks import Marks
 
@@ -176,8 +178,10 @@ class Sketch:
         return (min(shares) if is_whole else max(shares)) >= _SHARE
 
 
-class ProgramName:
+class ProgramName(Fact):
     """The program of the events: the file name of the script; None until known."""
+
+    reads = Needs(kinds=frozenset({"mark"}))
 
     def __init__(self) -> None:
         self.name: str | None = None
@@ -196,12 +200,14 @@ def _trained(step: StepEvent) -> bool:
     return bool(step.complete or step.counters.get("optimizer_step", 0))
 
 
-class RunProgram:
+class RunProgram(Fact):
     """The file name of the script, and the parameters of all processes together.
 
     Args:
         claims: parameters of the claims that `fits` will be asked about.
     """
+
+    reads = Needs(kinds=frozenset({"mark"}), states=SEEN)
 
     def __init__(self, claims: Iterable[Mapping[str, Any]] = ()) -> None:
         self._name = ProgramName()

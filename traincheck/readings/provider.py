@@ -8,16 +8,24 @@ event before the monitors that use it (check/monitors/subscriptions.py).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from typing import ClassVar, Protocol, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import ClassVar, Protocol, TypeVar, cast
 
 from traincheck.schema.claims import Needs
-from traincheck.schema.events import Event
+from traincheck.schema.events import KINDS, Event
 from traincheck.schema.protocols import Monitor
+
+EVERYTHING = Needs(kinds=frozenset(KINDS))
 
 
 class Fact(ABC):
-    """State that follows from the events of one process, or of all ranks. Must be picklable."""
+    """State that follows from the events of one process, or of all ranks. Must be picklable.
+
+    Attributes:
+        reads: the events that it enters; None for all that its users get.
+    """
+
+    reads: ClassVar[Needs | None] = None
 
     @abstractmethod
     def observe(self, event: Event) -> None:
@@ -30,6 +38,7 @@ class Fact(ABC):
 
 
 F = TypeVar("F", bound=Fact)
+U = TypeVar("U")
 
 
 class Facts:
@@ -45,28 +54,50 @@ class Facts:
             fact = self._by_kind[kind] = kind()
         return fact
 
+    def bind(self, user: U) -> U:
+        """Give a monitor, a proposer or a decider the facts that it uses. Returns the user."""
+        if uses_of(user):
+            cast(FactUser, user).bind(self)
+        return user
+
+    def reads(self) -> dict[type[Fact], Needs]:
+        """The events that each of the facts reads that were created."""
+        return {kind: EVERYTHING if kind.reads is None else kind.reads for kind in self._by_kind}
+
+    def receivers(self) -> list[tuple[Needs, Callable[[Event], None]]]:
+        """What feeds these facts, with the events that each of them reads."""
+        return [(needs, self._by_kind[kind].observe) for kind, needs in self.reads().items()]
+
     def __iter__(self) -> Iterator[Fact]:
         """All facts that were created."""
         return iter(self._by_kind.values())
 
 
-class FactMonitor(Monitor, Protocol):
-    """A monitor that uses facts.
+class FactUser(Protocol):
+    """A monitor, a proposer or a decider that uses facts.
 
     Attributes:
-        uses: the kinds of facts that it uses. They get every event that its check needs.
-        observes: the events that the monitor itself gets.
+        uses: the kinds of facts that it uses.
     """
 
-    uses: ClassVar[Sequence[type[Fact]]]
-    observes: ClassVar[Needs]
+    uses: Sequence[type[Fact]]
 
     def bind(self, facts: Facts) -> None:
         """Store the facts that it uses. Called once, before the first event."""
         ...
 
 
-def uses_of(monitor: Monitor) -> Sequence[type[Fact]]:
-    """The kinds of facts that a monitor uses; most use none."""
-    found: Sequence[type[Fact]] = getattr(monitor, "uses", ())
+class FactMonitor(FactUser, Monitor, Protocol):
+    """A monitor that uses facts. They get every event that its check needs.
+
+    Attributes:
+        observes: the events that the monitor itself gets.
+    """
+
+    observes: ClassVar[Needs]
+
+
+def uses_of(user: object) -> Sequence[type[Fact]]:
+    """The kinds of facts that a monitor, a proposer or a decider uses; most use none."""
+    found: Sequence[type[Fact]] = getattr(user, "uses", ())
     return found

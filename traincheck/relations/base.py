@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
+from traincheck.readings.programs import ProgramName
+from traincheck.readings.provider import EVERYTHING, Fact, Facts
 from traincheck.schema.claims import Context, Hypothesis, Needs
-from traincheck.schema.events import KINDS, Event
+from traincheck.schema.events import Event
 from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
 
 NO_CONTEXT: Context = {}
 SATISFIED = Example(holds=True, context=NO_CONTEXT)
-EVERYTHING = Needs(kinds=frozenset(KINDS))
 
 
 def asked(*names: str) -> Needs:
@@ -60,7 +61,21 @@ class RelationBase:
         )
 
 
-class ProposerBase:
+class OfProgram:
+    """A proposer or decider whose claims may be limited to one program.
+
+    Attributes:
+        uses: the run state that it reads.
+    """
+
+    uses: Sequence[type[Fact]] = (ProgramName,)
+
+    def bind(self, facts: Facts) -> None:
+        """Store what it uses. Called once, before the first event."""
+        self._program = facts.of(ProgramName)
+
+
+class ProposerBase(OfProgram):
     """Defaults of the members of `protocols.Proposer`.
 
     Attributes:

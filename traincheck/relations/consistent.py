@@ -10,6 +10,7 @@ from traincheck.readings.distributed.collectives import Collectives, Meeting, Pa
 from traincheck.readings.distributed.rank_steps import Content, Key, content
 from traincheck.readings.distributed.ranks import RankSteps, RunStep
 from traincheck.readings.programs import SEEN, RunProgram
+from traincheck.readings.provider import Facts
 from traincheck.readings.variables import Variables
 from traincheck.relations.base import SATISFIED, ProposerBase, RelationBase, asked, counterexample
 from traincheck.relations.phrasing import ROLE_NAMES, SEVERAL_RANKS, display_name, in_program
@@ -225,9 +226,9 @@ class ConsistentProposer(ProposerBase):
         "optimizer_state@*",
         "parameter@*",
     )
+    uses = (RunProgram,)
 
     def __init__(self) -> None:
-        self._program = RunProgram()
         self._steps = RankSteps(counts_all=True)
         self._same: dict[Key, bool] = {}
         self._collectives = Collectives()
@@ -237,8 +238,10 @@ class ConsistentProposer(ProposerBase):
         self._clips: bool | None = None  # by the same norm
         self._finders: dict[tuple[int, str], CopyFinder] = defaultdict(CopyFinder)
 
+    def bind(self, facts: Facts) -> None:
+        self._run = facts.of(RunProgram)
+
     def observe(self, event: Event) -> None:
-        self._program.observe(event)
         if event.step is not None:
             self._finders[event.rank, event.stream.partition("-")[0]].observe(event)
         self._collectives.observe(event)
@@ -267,9 +270,9 @@ class ConsistentProposer(ProposerBase):
             yield _claim({"of": of})
         if self._ranks > 1:
             yield _claim({"of": CALLS, "call": "optimizer_step"})
-        if self._program.name is None:
+        if self._run.name is None:
             return
-        base = {"program": self._program.name}
+        base = {"program": self._run.name}
         if self._ranks > 1:  # ranks of others may accumulate unequally and exchange gradients once
             yield _claim({**base, "of": CALLS, "call": "backward"})
         if self._clips:

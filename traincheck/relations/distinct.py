@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from traincheck.readings.programs import SEEN, RunProgram
+from traincheck.readings.provider import Facts
 from traincheck.readings.resumptions import Resumed, Resumptions
 from traincheck.relations.base import SATISFIED, ProposerBase, RelationBase, asked, counterexample
 from traincheck.relations.phrasing import in_program
@@ -462,19 +463,21 @@ class DistinctProposer(ProposerBase):
     observes = asked("batch", "checkpoint", "mark", "rng", "step", "parameter@new") | Needs(
         calls=frozenset({Families.BACKWARD})
     )
+    uses = (RunProgram,)
 
     def __init__(self) -> None:
-        self._program = RunProgram()
         self._repeats = RepeatTracker()
         self._found: dict[Key, bool] = defaultdict(lambda: True)
 
+    def bind(self, facts: Facts) -> None:
+        self._run = facts.of(RunProgram)
+
     def observe(self, event: Event) -> None:
-        self._program.observe(event)
         for one in self._repeats.observe(event):
             self._found[one.key] &= one.holds
 
     def hypotheses(self) -> Iterator[Hypothesis]:
-        program = self._program.name
+        program = self._run.name
         for (of, what, among), holds in sorted(self._found.items()):
             if holds and program is not None:
                 params = {"program": program, "of": of, "what": what, "among": among}

@@ -6,8 +6,14 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from traincheck.readings.programs import ProgramName
-from traincheck.relations.base import SATISFIED, ProposerBase, RelationBase, asked, counterexample
+from traincheck.relations.base import (
+    SATISFIED,
+    OfProgram,
+    ProposerBase,
+    RelationBase,
+    asked,
+    counterexample,
+)
 from traincheck.relations.iterations import Examples
 from traincheck.relations.phrasing import in_program
 from traincheck.schema.claims import Hypothesis, Needs
@@ -33,7 +39,6 @@ class InitCalls:
     """Follows one process until its first step ends."""
 
     def __init__(self) -> None:
-        self.program = ProgramName()
         self.calls: list[str] = []  # names of functions, in order
         self.is_over = False
         self._fills: dict[int, list[CallEvent]] = defaultdict(list)
@@ -54,8 +59,6 @@ class InitCalls:
         elif isinstance(event, StepEvent):
             self.is_over = True
             return event if event.recorded else None
-        else:
-            self.program.observe(event)
         return None
 
     def filled(self) -> Iterator[tuple[StateEvent, Sequence[CallEvent]]]:
@@ -170,7 +173,7 @@ class InitializationProposer(ProposerBase):
             self._init_calls.observe(event)
 
     def hypotheses(self) -> Iterator[Hypothesis]:
-        calls_made, program = self._init_calls, self._init_calls.program.name
+        calls_made, program = self._init_calls, self._program.name
         if not calls_made.is_over or program is None:
             return
         if calls_made.calls:
@@ -192,7 +195,7 @@ def _claim(program: str, **params: Any) -> Hypothesis:
     return Hypothesis(relation="initialization", params={"program": program, **params})
 
 
-class InitializationDecider:
+class InitializationDecider(OfProgram):
     """Decides everything when the first step ends."""
 
     def __init__(self, claims: Sequence[Hypothesis]) -> None:
@@ -214,7 +217,7 @@ class InitializationDecider:
         return [
             (index, example)
             for index, params in enumerate(self._params)
-            if self._init_calls.program.fits(params)
+            if self._program.fits(params)
             for example in self._judge(params, step)
         ]
 

@@ -7,8 +7,14 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 from traincheck.readings.loss_terms import StepTerms, is_near, ratios, trained_names
-from traincheck.readings.programs import ProgramName
-from traincheck.relations.base import SATISFIED, ProposerBase, RelationBase, asked, counterexample
+from traincheck.relations.base import (
+    SATISFIED,
+    OfProgram,
+    ProposerBase,
+    RelationBase,
+    asked,
+    counterexample,
+)
 from traincheck.relations.iterations import Examples
 from traincheck.relations.phrasing import in_program
 from traincheck.schema.claims import Hypothesis, Needs
@@ -120,7 +126,6 @@ class TermProposer(ProposerBase):
     observes = asked("mark", "step")
 
     def __init__(self) -> None:
-        self._program = ProgramName()
         self._steps = StepTerms()
         self._seen: _Seen | None = None  # None before the first step with terms
         self._labels: set[str] | None = None  # None before the first step with labels
@@ -128,7 +133,6 @@ class TermProposer(ProposerBase):
         self._pairs: set[tuple[str, str]] = set()
 
     def observe(self, event: Event) -> None:
-        self._program.observe(event)
         losses = self._steps.observe(event)
         if losses is not None and losses.labels:
             held = {of for of in _OF_LABELS if not _wrong(of, losses.labels)}
@@ -170,7 +174,7 @@ class TermProposer(ProposerBase):
             yield _word(*pair)
 
 
-class TermDecider:
+class TermDecider(OfProgram):
     """Decides when a step ends."""
 
     def __init__(self, claims: Sequence[Hypothesis]) -> None:
@@ -178,11 +182,9 @@ class TermDecider:
         unknown = [p for p in self._claims if p.get("what") not in _CAUSES or "of" not in p]
         if unknown:
             raise ValueError(f"nothing is known of {dict(unknown[0])}")
-        self._program = ProgramName()
         self._steps = StepTerms()
 
     def observe(self, event: Event) -> Examples:
-        self._program.observe(event)
         losses = self._steps.observe(event)
         if losses is None:
             return ()

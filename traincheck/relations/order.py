@@ -6,13 +6,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from traincheck.readings.programs import ProgramName
+from traincheck.readings.provider import Facts
 from traincheck.readings.resumptions import brings_back
 from traincheck.readings.step_changes import ADDED
 from traincheck.readings.steps import OWNED, key_of, landmark_of
 from traincheck.readings.variables import Variable, Variables
 from traincheck.relations.awaited_changes import GRADIENTS, ClearedByHand
-from traincheck.relations.base import SATISFIED, ProposerBase, RelationBase, asked, counterexample
+from traincheck.relations.base import (
+    SATISFIED,
+    OfProgram,
+    ProposerBase,
+    RelationBase,
+    asked,
+    counterexample,
+)
 from traincheck.relations.landmark_orders import (
     BESIDE,
     HABITS,
@@ -141,11 +148,10 @@ class BufferProposer(ProposerBase):
                 yield {"role": "buffer", "leaf": leaf, "module_class": module_class}
 
 
-class BufferDecider:
+class BufferDecider(OfProgram):
     """Decides at the end of each step. claims: indices of those about buffers."""
 
     def __init__(self, claims: Sequence[Hypothesis]) -> None:
-        self._program = ProgramName()
         self._buffers = BufferFills()
         self.claims = {i: claim.params for i, claim in enumerate(claims) if is_of_buffers(claim)}
         self._by_kind: dict[Kind, list[int]] = {}
@@ -157,7 +163,6 @@ class BufferDecider:
 
     def observe(self, event: Event) -> list[tuple[int, Example]]:
         """The examples that ``event`` decides."""
-        self._program.observe(event)
         return [
             (index, example)
             for use in self._buffers.observe(event)
@@ -271,7 +276,6 @@ class OrderProposer(ProposerBase):
     observes = asked("call", "checkpoint", "mark", "step", "buffer@*")
 
     def __init__(self) -> None:
-        self._program = ProgramName()
         self._seen: set[str] = set()
         self._buffers = BufferProposer()
 
@@ -281,8 +285,6 @@ class OrderProposer(ProposerBase):
             landmark = landmark_of(event)
             if landmark is not None:
                 self._seen.add(landmark)
-        else:
-            self._program.observe(event)
 
     def hypotheses(self) -> Iterator[Hypothesis]:
         for after, needed, before in TRIPLES:
@@ -297,11 +299,10 @@ class OrderProposer(ProposerBase):
                 yield Hypothesis(relation="order", params=params)
 
 
-class OrderDecider:
+class OrderDecider(OfProgram):
     """Decides all triples, each event once for each."""
 
     def __init__(self, claims: Sequence[Hypothesis]) -> None:
-        self._program = ProgramName()
         self._params = [claim.params for claim in claims]
         self._buffers = BufferDecider(claims)
         self._orders = {
@@ -318,6 +319,10 @@ class OrderDecider:
         # Gradients that no step applies, as of a saliency map, may be added to anything
         self._unapplied: list[tuple[int, Pending, CallEvent]] = []
         self._by_hand = ClearedByHand([i for i, w in self._orders.items() if w.is_of_zero])
+
+    def bind(self, facts: Facts) -> None:
+        super().bind(facts)
+        self._buffers.bind(facts)
 
     def observe(self, event: Event) -> Sequence[tuple[int, Example]]:
         early = self._buffers.observe(event) if self._buffers.claims else ()
@@ -338,7 +343,6 @@ class OrderDecider:
                 self._open.clear()
                 self._unapplied.clear()
             return self._flush(self._open)
-        self._program.observe(event)
         return ()
 
     def finish(self) -> Sequence[tuple[int, Example]]:

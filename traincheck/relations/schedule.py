@@ -7,9 +7,15 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from traincheck.readings.programs import ProgramName
 from traincheck.readings.steps import is_judged, is_skipped, scheduler_class
-from traincheck.relations.base import SATISFIED, ProposerBase, RelationBase, asked, counterexample
+from traincheck.relations.base import (
+    SATISFIED,
+    OfProgram,
+    ProposerBase,
+    RelationBase,
+    asked,
+    counterexample,
+)
 from traincheck.relations.iterations import Examples
 from traincheck.relations.phrasing import in_program
 from traincheck.schema.claims import Hypothesis, Needs
@@ -255,7 +261,6 @@ class ScheduleProposer(ProposerBase):
     observes = asked("batch", "call", "mark", "optimizer", "step")
 
     def __init__(self) -> None:
-        self._program = ProgramName()
         self._rates = Rates()
         self._seen: set[Rate] = set()
         self._has_scheduler = False
@@ -265,7 +270,6 @@ class ScheduleProposer(ProposerBase):
         self._is_by_epoch = True
 
     def observe(self, event: Event) -> None:
-        self._program.observe(event)
         if isinstance(event, CallEvent) and "lr_scheduler" in event.api:
             self._has_scheduler = True
         boundary = self._boundaries.observe(event)
@@ -377,11 +381,10 @@ class Schedule(RelationBase):
         )
 
 
-class ScheduleDecider:
+class ScheduleDecider(OfProgram):
     """Decides at the end of each step."""
 
     def __init__(self, claims: Sequence[Hypothesis]) -> None:
-        self._program = ProgramName()
         self._rates = Rates()
         self._claims = [claim.params for claim in claims]
         for params in self._claims:
@@ -392,7 +395,6 @@ class ScheduleDecider:
         self._moving: set[Rate] = set()
 
     def observe(self, event: Event) -> Examples:
-        self._program.observe(event)
         found: list[tuple[int, Example]] = []
         boundary = self._boundaries.observe(event)
         if boundary is not None:

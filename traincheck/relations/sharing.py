@@ -7,10 +7,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from traincheck.readings.programs import ProgramName
 from traincheck.readings.steps import is_judged
 from traincheck.readings.variables import Variable, Variables
-from traincheck.relations.base import SATISFIED, ProposerBase, RelationBase, asked, counterexample
+from traincheck.relations.base import (
+    SATISFIED,
+    OfProgram,
+    ProposerBase,
+    RelationBase,
+    asked,
+    counterexample,
+)
 from traincheck.relations.iterations import Examples
 from traincheck.relations.phrasing import in_program, names_text
 from traincheck.schema.claims import Hypothesis, Needs
@@ -29,7 +35,6 @@ class SharingProposer(ProposerBase):
     observes = asked("mark", "optimizer", "step", "*@new")
 
     def __init__(self) -> None:
-        self._program = ProgramName()
         self._variables = Variables()
         self._claims: list[dict[str, Any]] = []
         self._has_gap = False  # steps were not recorded, in which variables may have come
@@ -43,8 +48,6 @@ class SharingProposer(ProposerBase):
             self._has_gap |= event.is_gap
             if not (self._claims or self._has_gap) and is_judged(event):
                 self._claims = list(self._read())
-        else:
-            self._program.observe(event)
 
     def _read(self) -> Iterator[dict[str, Any]]:
         groups = groups_of(self._variables.by_role["parameter"].values())
@@ -71,7 +74,7 @@ def groups_of(variables: Iterable[Variable]) -> list[list[str]]:
     return sorted(sorted(names) for names in found.values())
 
 
-class SharingDecider:
+class SharingDecider(OfProgram):
     """Decides when a training step ends."""
 
     def __init__(self, claims: Sequence[Hypothesis]) -> None:
@@ -80,7 +83,6 @@ class SharingDecider:
             is_apart = params.get("is") == APART and "model" in params
             if not ("names" in params or params.get("is") == OWN or is_apart):
                 raise ValueError(f"nothing is known of {dict(params)}")
-        self._program = ProgramName()
         self._variables = Variables()
         self._optimizers: dict[str, OptimizerEvent] = {}
         self._stepped: set[str] = set()
@@ -98,8 +100,6 @@ class SharingDecider:
                 self._stepped.add(event.owner)
         elif isinstance(event, StepEvent):
             return self._step(event)
-        else:
-            self._program.observe(event)
         return ()
 
     def _step(self, event: StepEvent) -> Examples:

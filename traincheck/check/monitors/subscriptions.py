@@ -84,6 +84,7 @@ def invariant_subscription(
         judge=monitor.judge,
         finish=monitor.finish,
         triggered=monitor.triggered_by_check,
+        uses=monitor.uses,
         is_learned=True,
     )
 
@@ -109,7 +110,8 @@ def fact_subscriptions(users: Sequence[Subscription], facts: Facts) -> list[Subs
             if kind not in found:
                 found[kind] = _fact_subscription(facts.of(kind))
             subscription = found[kind]
-            subscription.events = subscription.events | user.needs.delivered | user.events
+            more = user.needs.delivered | user.events if kind.reads is None else kind.reads
+            subscription.events = subscription.events | more
             subscription.check_ids += user.check_ids
     return list(found.values())
 
@@ -138,17 +140,20 @@ class RunSubscriptions:
     Args:
         rules: all rules; those with ``scope = "run"`` are subscribed.
         relations: subscriptions of the relations that see all ranks.
+        facts: those that these relations use.
 
     Attributes:
         subscriptions: facts first, then their users.
         failed: id of a check -> why it was disabled.
     """
 
-    def __init__(self, rules: Sequence[Rule], relations: Sequence[Subscription] = ()) -> None:
+    def __init__(
+        self, rules: Sequence[Rule], relations: Sequence[Subscription], facts: Facts
+    ) -> None:
         self.failed: dict[str, str] = {}
-        facts = Facts()
         own = [rule_subscription(rule, facts) for rule in rules if is_for_run(rule)]
-        self.subscriptions = [*fact_subscriptions(own, facts), *own, *relations]
+        users = [*own, *relations]
+        self.subscriptions = [*fact_subscriptions(users, facts), *users]
         self._facts = facts
 
     def usable(self, is_observable: Callable[[str], bool]) -> list[Subscription]:

@@ -8,8 +8,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from traincheck.readings.losses import LOSSES
-from traincheck.readings.programs import ProgramName
-from traincheck.relations.base import SATISFIED, ProposerBase, RelationBase, asked, counterexample
+from traincheck.relations.base import (
+    SATISFIED,
+    OfProgram,
+    ProposerBase,
+    RelationBase,
+    asked,
+    counterexample,
+)
 from traincheck.relations.bounded.messages import (
     FIXES,
     HEADLINES,
@@ -202,12 +208,10 @@ class BoundedProposer(ProposerBase):
     )
 
     def __init__(self) -> None:
-        self._program = ProgramName()
         self._readings = ScalarReadings()
         self._history = ReadingHistory()
 
     def observe(self, event: Event) -> None:
-        self._program.observe(event)
         for reading in self._readings.observe(event):
             self._history.add(reading)
 
@@ -223,11 +227,10 @@ class BoundedProposer(ProposerBase):
         return self._history.observed_terms()
 
 
-class BoundedDecider:
+class BoundedDecider(OfProgram):
     """Decides each reading when it is made."""
 
     def __init__(self, claims: Sequence[Hypothesis]) -> None:
-        self._program = ProgramName()
         self._readings = ScalarReadings()
         self._by_key: dict[ReadingKey, list[tuple[int, Mapping[str, Any]]]] = defaultdict(list)
         for index, claim in enumerate(claims):
@@ -241,7 +244,6 @@ class BoundedDecider:
         self._short = ShortUpdates()
 
     def observe(self, event: Event) -> Examples:
-        self._program.observe(event)
         self._short.observe(event)
         if isinstance(event, StepEvent) and not event.recorded:
             self._waiting.clear()

@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from math import prod
 from typing import Any
 
-from traincheck.readings.programs import ProgramName
 from traincheck.readings.resumptions import brings_back
 from traincheck.readings.steps import is_judged
 from traincheck.relations.base import ProposerBase, asked
@@ -366,7 +365,6 @@ class ConstantProposer(ProposerBase):
     observes = asked("batch", "call", "checkpoint", "mark", "optimizer", "step")
 
     def __init__(self) -> None:
-        self._program = ProgramName()
         self._user_calls = UserCalls()
         self._settings = Settings()
         self._values: dict[Key, dict[str, Any]] = {}  # those that were always there and the same
@@ -381,8 +379,6 @@ class ConstantProposer(ProposerBase):
                 self._classes.add(event.api)
         elif isinstance(event, StepEvent):
             self._user_calls.step()
-        else:
-            self._program.observe(event)
         for setting in self._settings.observe(event):
             self._enter(setting)
 

@@ -7,8 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from traincheck.readings.programs import ProgramName
-from traincheck.relations.base import SATISFIED, RelationBase
+from traincheck.relations.base import SATISFIED, OfProgram, RelationBase
 from traincheck.relations.constant.arguments import (
     ARGUMENTS,
     ATTENTIONS,
@@ -36,7 +35,7 @@ from traincheck.relations.constant.proposer import ConstantProposer, Settings
 from traincheck.relations.iterations import Examples, ShortUpdates
 from traincheck.relations.phrasing import in_program
 from traincheck.schema.claims import Hypothesis, Needs, sampled, within_modules
-from traincheck.schema.events import CallEvent, Event, StepEvent
+from traincheck.schema.events import Event
 from traincheck.schema.findings import CheckInfo, Example
 from traincheck.schema.observations.gradients import ExternalWrites
 from traincheck.schema.torch_api import TARGETED, Families
@@ -148,11 +147,10 @@ class Constant(RelationBase):
         return replace(found, **OWN_WORDS.get(claim.params["of"], {}))
 
 
-class ConstantDecider:
+class ConstantDecider(OfProgram):
     """Decides each setting when it is known."""
 
     def __init__(self, claims: Sequence[Hypothesis]) -> None:
-        self._program = ProgramName()
         functions = [claim.params.get("name", "") for claim in claims]
         self._settings = Settings(frozenset(functions))
         self._by_key: dict[Key, list[tuple[int, Mapping[str, Any]]]] = defaultdict(list)
@@ -174,8 +172,6 @@ class ConstantDecider:
         ] = {}  # claim -> the first, the last step, count
 
     def observe(self, event: Event) -> Examples:
-        if not isinstance(event, (CallEvent, StepEvent)):
-            self._program.observe(event)
         self._short_updates.observe(event)
         found: list[tuple[int, Example]] = []
         for setting in self._settings.observe(event):

@@ -8,12 +8,11 @@ from typing import Any
 
 from traincheck.readings.distributed.rank_steps import FIRST
 from traincheck.readings.losses import LOSSES
-from traincheck.readings.programs import ProgramName
 from traincheck.readings.step_changes import StepChanges
 from traincheck.readings.steps import is_judged
 from traincheck.readings.variables import Variables
 from traincheck.relations.awaited_changes import Awaited
-from traincheck.relations.base import SATISFIED, ProposerBase, counterexample
+from traincheck.relations.base import SATISFIED, OfProgram, ProposerBase, counterexample
 from traincheck.relations.contains.call_claims import LANDMARKS, PATIENCE, PATIENT, UPDATES, is_loss
 from traincheck.relations.contains.messages import call_expected, call_observed, landmark_broken
 from traincheck.relations.iterations import Examples, PositiveExamples
@@ -32,11 +31,10 @@ from traincheck.schema.marks import text_length
 from traincheck.schema.torch_api import ATTENTION, COMPILED, Families
 
 
-class CallDecider:
+class CallDecider(OfProgram):
     """Decides when the outer call ends."""
 
     def __init__(self, claims: Sequence[tuple[int, Mapping[str, Any]]]) -> None:
-        self._program = ProgramName()
         self._params = dict(claims)
         self._inner: dict[str, list[tuple[int, dict[str, Any]]]] = defaultdict(list)
         self._outer: dict[str, list[int]] = defaultdict(list)
@@ -52,10 +50,6 @@ class CallDecider:
         self._unrecorded_ns = -1  # calls until then may not have been recorded
         self._positives = PositiveExamples()
         self._complete: dict[tuple[Any, ...], Examples] = {}
-
-    def mark(self, event: Event) -> None:
-        """Enter an event that may name the program."""
-        self._program.observe(event)
 
     def call(self, event: CallEvent) -> Examples:
         """Enter a call; decide the claims about the calls within it."""
@@ -141,7 +135,6 @@ class CallProposer(ProposerBase):
     """Proposes calls directly inside module calls, and the landmarks of a step."""
 
     def __init__(self) -> None:
-        self._program = ProgramName()
         self._open: dict[int, list[CallEvent]] = defaultdict(list)  # parent -> its calls
         self._calls: Counter[str] = Counter()
         self._present: Counter[tuple[str, str]] = Counter()  # outer calls that hold an inner
@@ -172,8 +165,6 @@ class CallProposer(ProposerBase):
             self._open.clear()  # no call reaches over the end of a step
             self._seen += event.recorded
             self._count(event)
-        else:
-            self._program.observe(event)
 
     def _count(self, step: StepEvent) -> None:
         self._since += 1

@@ -6,10 +6,11 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from traincheck.readings.provider import Facts
 from traincheck.readings.step_changes import StepChanges
 from traincheck.readings.steps import is_judged
 from traincheck.readings.variables import Variables
-from traincheck.relations.base import ProposerBase, RelationBase, asked
+from traincheck.relations.base import OfProgram, ProposerBase, RelationBase, asked
 from traincheck.relations.contains import call_claims, change_claims
 from traincheck.relations.contains.call_decider import CallDecider, CallProposer, LandmarkDecider
 from traincheck.relations.contains.change_claims import ChangeProposer
@@ -132,6 +133,9 @@ class ContainsProposer(ProposerBase):
     def __init__(self) -> None:
         self._calls, self._changes = CallProposer(), ChangeProposer()
 
+    def bind(self, facts: Facts) -> None:
+        self._calls.bind(facts)
+
     def observe(self, event: Event) -> None:
         self._calls.observe(event)
         self._changes.observe(event)
@@ -147,7 +151,7 @@ class ContainsProposer(ProposerBase):
         return self._calls.observed_terms()
 
 
-class ContainsDecider:
+class ContainsDecider(OfProgram):
     """Passes claims and events on to the decider of each kind of claim."""
 
     def __init__(self, claims: Sequence[Hypothesis]) -> None:
@@ -160,6 +164,9 @@ class ContainsDecider:
         self._landmarks = LandmarkDecider(by_kind["landmark"], self._variables, changes)
         self._changes = ChangeDecider(by_kind["change"], self._variables, changes)
         self._cache = ExampleCache()
+
+    def bind(self, facts: Facts) -> None:
+        self._calls.bind(facts)
 
     def observe(self, event: Event) -> Examples:
         # By kind, most frequent first: nine events in ten are state changes or calls.
@@ -174,7 +181,6 @@ class ContainsDecider:
         elif isinstance(event, OptimizerEvent):
             self._variables.hold(event)
         else:
-            self._calls.mark(event)
             self._modes.mark(event)
         return ()
 

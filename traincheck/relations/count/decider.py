@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from traincheck.readings.distributed.rank_steps import ROUTED
-from traincheck.readings.programs import ProgramName
 from traincheck.readings.steps import scheduler_class
-from traincheck.relations.base import NO_CONTEXT, SATISFIED
+from traincheck.relations.base import NO_CONTEXT, SATISFIED, OfProgram
 from traincheck.relations.count.proposer import (
     BACKWARD,
     CLEARED,
@@ -190,11 +189,10 @@ def often_of(params: Mapping[str, Any]) -> str:
 _FORMS = frozenset({"exactly", "least", "multiple"})
 
 
-class CountDecider:
+class CountDecider(OfProgram):
     """Decides all claims when a window is known to be over."""
 
     def __init__(self, claims: Sequence[Hypothesis]) -> None:
-        self._program = ProgramName()
         self._params = [claim.params for claim in claims]
         self._keys: list[Key] = [(p["api"], p.get("owner")) for p in self._params]
         for params in self._params:
@@ -239,8 +237,6 @@ class CountDecider:
             return self._step(event)
         elif isinstance(event, OptimizerEvent):
             self._handover.hold(event)
-        else:
-            self._program.observe(event)
         return ()
 
     def _as_known(self, event: CallEvent) -> CallEvent:

@@ -8,7 +8,6 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from traincheck.readings.programs import ProgramName
 from traincheck.readings.steps import is_judged, is_skipped, scheduler_class
 from traincheck.relations.base import ProposerBase, asked
 from traincheck.relations.phrasing import STEP, is_library
@@ -358,7 +357,6 @@ class CountProposer(ProposerBase):
     observes = asked("call", "collective", "mark", "step")
 
     def __init__(self) -> None:
-        self._program = ProgramName()
         self._windows = CallWindows()
         self._open: dict[int, set[str]] = defaultdict(set)  # parent -> what it calls
         self._own: set[str] = set()  # called by the program itself
@@ -399,8 +397,6 @@ class CountProposer(ProposerBase):
             if window is not None and not window.is_free:
                 self._enter(window)
             self._calls.clear()
-        else:
-            self._program.observe(event)
 
     def _enter(self, window: CallWindow) -> None:
         for key, count in window.counts.items():

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from traincheck.readings.programs import ProgramName
 from traincheck.relations.base import ProposerBase, asked
 from traincheck.relations.phrasing import is_user_api
 from traincheck.schema.claims import Hypothesis
@@ -151,14 +150,11 @@ class FlowProposer(ProposerBase):
 
     def __init__(self, relation: str) -> None:
         self._relation = relation
-        self._program = ProgramName()
         self._apis: dict[tuple[str, str | None], _Api] = {}
         self._seen: set[tuple[Any, ...]] = set()
 
     def observe(self, event: Event) -> None:
-        if not isinstance(event, CallEvent):
-            self._program.observe(event)
-        elif event.exception is None and in_view(event):
+        if isinstance(event, CallEvent) and event.exception is None and in_view(event):
             kind = kind_of(event)
             if kind not in self._seen:
                 if len(self._seen) >= MEMORY:

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from traincheck.readings.programs import ProgramName
-from traincheck.relations.base import RelationBase, counterexample
+from traincheck.relations.base import OfProgram, RelationBase, counterexample
 from traincheck.relations.input_output.flow import (
     ARGUMENT,
     MEMORY,
@@ -169,11 +168,10 @@ def _implied(properties: Sequence[str]) -> set[str]:
     return set(properties) | more
 
 
-class FlowDecider:
+class FlowDecider(OfProgram):
     """Decides all claims about an API at once, and equal kinds of calls only once."""
 
     def __init__(self, claims: Sequence[Hypothesis]) -> None:
-        self._program = ProgramName()
         self._by_api: dict[str, list[tuple[int, Mapping[str, Any]]]] = defaultdict(list)
         for index, claim in enumerate(claims):
             _check(claim.params)
@@ -189,7 +187,6 @@ class FlowDecider:
 
     def observe(self, event: Event) -> Sequence[tuple[int, Example]]:
         if not isinstance(event, CallEvent):
-            self._program.observe(event)
             return ()
         claims = self._by_api.get(event.api)
         if claims is None or event.exception is not None or not in_view(event):

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from traincheck.readings.optimizers import ByHand
-from traincheck.readings.programs import ProgramName
 from traincheck.readings.step_changes import StepChanges
 from traincheck.readings.steps import is_judged
 from traincheck.readings.variables import Variable, Variables
-from traincheck.relations.base import SATISFIED
+from traincheck.relations.base import SATISFIED, OfProgram
 from traincheck.relations.iterations import Examples
 from traincheck.relations.membership.messages import (
     DTYPE,
@@ -131,14 +130,13 @@ _OF_TRAINING = frozenset({HELD, TRAINABLE})
 _LOADED = 2
 
 
-class MembershipDecider:
+class MembershipDecider(OfProgram):
     """Decides when a training step ends. Flags are read again when they change."""
 
     def __init__(self, claims: Sequence[Hypothesis]) -> None:
         self._claims = [TrackedClaim(index, claim.params) for index, claim in enumerate(claims)]
         for claim in self._claims:
             refuse_unknown(claim.params)
-        self._program = ProgramName()
         self._variables = Variables()
         self._changes = StepChanges()
         self._version = -1
@@ -181,8 +179,6 @@ class MembershipDecider:
                 self._updates[event.span] = event
             else:
                 self._lookups.observe(event)
-        else:
-            self._program.observe(event)
         return ()
 
     def _note(self, event: StepEvent) -> None:

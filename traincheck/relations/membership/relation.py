@@ -7,7 +7,6 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from traincheck.readings.programs import ProgramName
 from traincheck.readings.step_changes import StepChanges
 from traincheck.readings.steps import is_judged
 from traincheck.readings.variables import Variable, Variables
@@ -47,7 +46,6 @@ class MembershipProposer(ProposerBase):
     ) | Needs(calls=Lookups.CALLS | Lookups.MODULES)
 
     def __init__(self) -> None:
-        self._program = ProgramName()
         self._variables = Variables()
         self._changes = StepChanges()
         self._version = -1
@@ -79,8 +77,6 @@ class MembershipProposer(ProposerBase):
             if is_judged(event) and not self._has_gap:
                 self._scan()
             self._changes.turn(event)
-        else:
-            self._program.observe(event)
 
     def _keep_dtype(self, event: StateEvent, dtype: str) -> None:
         """Note the dtype of a variable: a model that is cast later has two."""

@@ -8,9 +8,14 @@ from functools import reduce
 from operator import or_
 from typing import Any
 
-from traincheck.readings.programs import ProgramName
 from traincheck.readings.router import Router
-from traincheck.relations.base import SATISFIED, ProposerBase, RelationBase, counterexample
+from traincheck.relations.base import (
+    SATISFIED,
+    OfProgram,
+    ProposerBase,
+    RelationBase,
+    counterexample,
+)
 from traincheck.relations.iterations import Examples
 from traincheck.relations.phrasing import in_program
 from traincheck.relations.property.base import Property, Reading
@@ -152,12 +157,10 @@ class PropertyProposer(ProposerBase):
     observes = reduce(or_, (each.needs for each in PROPERTIES.values()))
 
     def __init__(self) -> None:
-        self._program = ProgramName()
         self._readers = _Readers(PROPERTIES)
         self._values: dict[_Key, set[str]] = {}
 
     def observe(self, event: Event) -> None:
-        self._program.observe(event)
         self._enter(self._readers.observe(event))
 
     def hypotheses(self) -> Iterator[Hypothesis]:
@@ -179,7 +182,7 @@ class PropertyProposer(ProposerBase):
             self._values.setdefault((name, reading.of), set()).add(reading.value)
 
 
-class PropertyDecider:
+class PropertyDecider(OfProgram):
     """Decides at each reading."""
 
     def __init__(self, claims: Sequence[Hypothesis]) -> None:
@@ -191,10 +194,8 @@ class PropertyDecider:
                 raise ValueError(f"nothing is known of {dict(params)}")
             self._claims.setdefault((known.name, params["of"]), []).append((index, params))
         self._readers = _Readers(dict.fromkeys(name for name, _ in self._claims))
-        self._program = ProgramName()
 
     def observe(self, event: Event) -> Examples:
-        self._program.observe(event)
         return [d for found in self._readers.observe(event) for d in self._decide(*found)]
 
     def finish(self) -> Examples:

@@ -6,8 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from traincheck.readings.programs import ProgramName
-from traincheck.relations.base import SATISFIED, ProposerBase, RelationBase, asked, counterexample
+from traincheck.relations.base import (
+    SATISFIED,
+    OfProgram,
+    ProposerBase,
+    RelationBase,
+    asked,
+    counterexample,
+)
 from traincheck.relations.phrasing import in_program
 from traincheck.relations.restored.checkpoints import (
     ALSO,
@@ -267,13 +273,11 @@ class RestoredProposer(ProposerBase):
     observes = asked("call", "checkpoint", "mark", "optimizer", "step", "*@new")
 
     def __init__(self) -> None:
-        self._program = ProgramName()
         self._checkpoints = Checkpoints()
         self._values: dict[Key, Any] = {}
         self._varying: set[Key] = set()
 
     def observe(self, event: Event) -> None:
-        self._program.observe(event)
         for fact in self._checkpoints.observe(event):
             if self._values.setdefault(fact.key, fact.value) != fact.value:
                 self._varying.add(fact.key)
@@ -294,7 +298,7 @@ class RestoredProposer(ProposerBase):
         return map(_word, self._values)
 
 
-class RestoredDecider:
+class RestoredDecider(OfProgram):
     """Decides at each load and save, and at the first update after loads."""
 
     def __init__(self, claims: Sequence[Hypothesis]) -> None:
@@ -305,11 +309,9 @@ class RestoredDecider:
                 raise ValueError(f"nothing is known of {dict(params)}")
             key = (params["what"], params["of"])
             self._claims.setdefault(key, []).append((index, params))
-        self._program = ProgramName()
         self._checkpoints = Checkpoints()
 
     def observe(self, event: Event) -> Sequence[tuple[int, Example]]:
-        self._program.observe(event)
         return [found for fact in self._checkpoints.observe(event) for found in self._decide(fact)]
 
     def finish(self) -> Sequence[tuple[int, Example]]:

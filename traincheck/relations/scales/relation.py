@@ -6,8 +6,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from traincheck.readings.programs import ProgramName
-from traincheck.relations.base import SATISFIED, ProposerBase, RelationBase, asked, counterexample
+from traincheck.relations.base import (
+    SATISFIED,
+    OfProgram,
+    ProposerBase,
+    RelationBase,
+    asked,
+    counterexample,
+)
 from traincheck.relations.iterations import Examples
 from traincheck.relations.phrasing import in_program
 from traincheck.relations.scales.quantities import HIGH, LOW, QUANTITIES, RunReading
@@ -119,12 +125,10 @@ class ScaleProposer(ProposerBase):
     observes = asked("batch", "call", "checkpoint", "mark", "step", "gradient@*", "parameter@new")
 
     def __init__(self) -> None:
-        self._program = ProgramName()
         self._reader = ScaleReader()
         self._values: dict[_Key, list[float]] = {}
 
     def observe(self, event: Event) -> None:
-        self._program.observe(event)
         self._enter(self._reader.observe(event))
 
     def hypotheses(self) -> Iterator[Hypothesis]:
@@ -145,7 +149,7 @@ class ScaleProposer(ProposerBase):
             self._values.setdefault(_key(reading), []).extend(reading.values)
 
 
-class ScaleDecider:
+class ScaleDecider(OfProgram):
     """Decides at each reading."""
 
     def __init__(self, claims: Sequence[Hypothesis]) -> None:
@@ -156,11 +160,9 @@ class ScaleDecider:
                 raise ValueError(f"nothing is known of {dict(params)}")
             key = (params["what"], params.get("of", ""), params.get("under", ""))
             self._claims.setdefault(key, []).append((index, params))
-        self._program = ProgramName()
         self._reader = ScaleReader()
 
     def observe(self, event: Event) -> Examples:
-        self._program.observe(event)
         return self._decide(self._reader.observe(event))
 
     def finish(self) -> Examples:
