@@ -151,7 +151,7 @@ def built_by(path: Path) -> set[str]:
     ours = {
         name.name
         for node in nodes
-        if isinstance(node, ast.ImportFrom)
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("traincheck.readings")
         and (node.module or "").startswith("traincheck.readings")
         for name in node.names
     }
