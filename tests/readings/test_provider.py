@@ -152,7 +152,6 @@ def built_by(path: Path) -> set[str]:
         name.name
         for node in nodes
         if isinstance(node, ast.ImportFrom) and str(node.module).startswith("traincheck.readings")
-        and (node.module or "").startswith("traincheck.readings")
         for name in node.names
     }
     called = (node.func for node in nodes if isinstance(node, ast.Call))
