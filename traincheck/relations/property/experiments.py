@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 
-from traincheck.relations.property.base import MANY, EventReader, Property, Reading
+from traincheck.readings.reading import MANY, EventReader, Reading
+from traincheck.relations.property.base import Property
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Subject, Symptom
@@ -36,7 +37,17 @@ def _read(experiment: str, seen: str, event: Event) -> Iterable[Reading]:
     if event.detail.get("fill"):
         text += f"; masked scores are set to {event.detail['fill']}, so padding keeps weight"
     at = Subject(module=where)
-    return [Reading(of=event.model, value=event.status, seen=text, at=at, event=event, weight=MANY)]
+    return [
+        Reading(
+            what=experiment,
+            of=event.model,
+            value=event.status,
+            seen=text,
+            at=at,
+            event=event,
+            weight=MANY,
+        )
+    ]
 
 
 def _property(

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 
+from traincheck.readings.reading import EventReader, Reading
 from traincheck.readings.rescaled_gradients import RESCALED, RescaledGradients
-from traincheck.relations.property.base import EventReader, Property, Reading
+from traincheck.relations.property.base import Property
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, StepEvent
 from traincheck.schema.findings import Subject, Symptom
@@ -33,7 +34,7 @@ def _sums(event: Event) -> Iterable[Reading]:
     seen = f"backward() does not reach the sum: {joined(dropped)} gets no gradient"
     at = Subject(api=Families.BACKWARD)
     value = _DROPPED if dropped else _WHOLE
-    yield Reading(of="losses", value=value, seen=seen, at=at, event=event)
+    yield Reading(what="trained_sums", of="losses", value=value, seen=seen, at=at, event=event)
 
 
 class _Rescaled:
@@ -56,7 +57,9 @@ class _Rescaled:
                 f"multiplied by {one.factor:.4g}, and the next pass adds to that"
             )
         value = _SCALED if found else _PLAIN
-        yield Reading(of="gradients", value=value, seen=seen, at=at, event=event)
+        yield Reading(
+            what="rescaled_sums", of="gradients", value=value, seen=seen, at=at, event=event
+        )
 
     def finish(self) -> Iterable[Reading]:
         return ()
@@ -90,6 +93,7 @@ class _HandedOver:
                     continue
                 is_replaced = owner in self._replaced
                 yield Reading(
+                    what="handed_over",
                     of=owner,
                     value=_REPLACED if is_replaced else _COMPUTED,
                     seen=f"no new gradients were handed over before {owner} stepped"
@@ -120,7 +124,7 @@ def _recomputed(event: Event) -> Iterable[Reading]:
         )
     at = Subject(api="torch.utils.checkpoint.checkpoint")
     value = _OTHER if found.differing else _SAME
-    yield Reading(of="segments", value=value, seen=seen, at=at, event=event)
+    yield Reading(what="recomputed", of="segments", value=value, seen=seen, at=at, event=event)
 
 
 RECOMPUTED = Property(

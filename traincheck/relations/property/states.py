@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from functools import partial
 
 from traincheck.readings.evaluations import EVALUATIONS, Evaluation, KeptStates
-from traincheck.relations.property.base import MANY, EventReader, Property, Reading
+from traincheck.readings.reading import MANY, EventReader, Reading
+from traincheck.relations.property.base import Property
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, CheckpointEvent, Event
 from traincheck.schema.findings import Subject, Symptom
@@ -42,7 +43,15 @@ def _loads(event: Event) -> Iterable[Reading]:
     )
     value = _UNDONE if back < _NEAR * jump else _KEPT
     at = Subject(module=found.model)
-    yield Reading(of=found.model, value=value, seen=seen, at=at, event=event, weight=MANY)
+    yield Reading(
+        what="loaded_weights",
+        of=found.model,
+        value=value,
+        seen=seen,
+        at=at,
+        event=event,
+        weight=MANY,
+    )
 
 
 class _Kept:
@@ -73,7 +82,9 @@ def _of_kept(event: CheckpointEvent, kept: Evaluation, losses: list[float]) -> R
     )
     at = Subject(module=event.target) if event.op == "load_state_dict" else Subject(api="save")
     of = "restored" if event.op == "load_state_dict" else "saved"
-    return Reading(of=of, value=value, seen=seen, at=at, event=event, weight=MANY)
+    return Reading(
+        what="kept_state", of=of, value=value, seen=seen, at=at, event=event, weight=MANY
+    )
 
 
 def _rows(event: Event) -> Iterable[Reading]:
@@ -86,7 +97,15 @@ def _rows(event: Event) -> Iterable[Reading]:
     )
     value = _NOT_ZERO if found.padding_norm else _ZERO
     at = Subject(variable=found.name)
-    yield Reading(of=found.name, value=value, seen=seen, at=at, event=event, weight=MANY)
+    yield Reading(
+        what="padding_vector",
+        of=found.name,
+        value=value,
+        seen=seen,
+        at=at,
+        event=event,
+        weight=MANY,
+    )
 
 
 def _generators(event: Event) -> Iterable[Reading]:
@@ -100,7 +119,15 @@ def _generators(event: Event) -> Iterable[Reading]:
         )
         value = _RESTORED if state.restored else _NOT_RESTORED
         at = Subject(api=f"{state.generator} generator")
-        yield Reading(of=state.generator, value=value, seen=seen, at=at, event=event, weight=MANY)
+        yield Reading(
+            what="restored_random_state",
+            of=state.generator,
+            value=value,
+            seen=seen,
+            at=at,
+            event=event,
+            weight=MANY,
+        )
 
 
 RESTORED_GENERATOR = Property(
@@ -166,6 +193,7 @@ def _loaded(event: Event) -> Iterable[Reading]:
             f"update uses {each.later}"
         )
         yield Reading(
+            what="loaded_setting",
             of=f"{name} of group {each.group} of {found.owner}",
             value=value,
             seen=seen,
@@ -179,11 +207,14 @@ def _written(event: Event) -> Iterable[Reading]:
     if isinstance(event, CallEvent) and (event.family or event.api) == Families.OPTIMIZER_STEP:
         owner = str(event.owner)
         at = Subject(api=Families.OPTIMIZER_STEP, variable=owner)
-        yield Reading(of=owner, value=_IN_FORCE, seen="", at=at, event=event)
+        yield Reading(
+            what="written_setting", of=owner, value=_IN_FORCE, seen="", at=at, event=event
+        )
     found = observed(event, IneffectiveWrite)
     if found is not None:
         name = _NAMES.get(found.name, found.name)
         yield Reading(
+            what="written_setting",
             of=found.owner,
             value=_ELSEWHERE,
             seen=f"the {name} is set to {found.written} in a place that {found.owner} does not "
@@ -234,7 +265,9 @@ def _phases(event: Event) -> Iterable[Reading]:
         f"{found.evaluation} in evaluation"
     )
     at = Subject(api=found.cls)
-    yield Reading(of=name, value=value, seen=seen, at=at, event=event, weight=MANY)
+    yield Reading(
+        what="metric_phases", of=name, value=value, seen=seen, at=at, event=event, weight=MANY
+    )
 
 
 def _reads(event: Event) -> Iterable[Reading]:
@@ -247,7 +280,9 @@ def _reads(event: Event) -> Iterable[Reading]:
     if found.written:
         seen += f"; reading a sample writes to {found.attribute or 'the dataset'}"
     at = Subject(api=found.cls)
-    yield Reading(of=name, value=value, seen=seen, at=at, event=event, weight=MANY)
+    yield Reading(
+        what="dataset_reads", of=name, value=value, seen=seen, at=at, event=event, weight=MANY
+    )
 
 
 METRIC_PHASES = Property(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from traincheck.readings.reading import MANY, Reading
 from traincheck.readings.resumptions import brings_back
 from traincheck.readings.steps import is_judged, scheduler_class
 from traincheck.relations.readings.reading import GRADIENT_NORM
 from traincheck.relations.readings.scalar_readings import GradientSizes
-from traincheck.relations.scales.quantities import GRADIENT, LENGTH, LOSS, RATE, RunReading
 from traincheck.schema.events import (
     BatchEvent,
     CallEvent,
@@ -28,6 +28,7 @@ from traincheck.schema.torch_api import SCHEDULE_LENGTHS, TRAINING_STEPS, Famili
 from traincheck.schema.values import number, tensor_summary
 from traincheck.schema.words import counted
 
+LOSS, GRADIENT, RATE, LENGTH = "first loss", "first gradient", "last rate", "schedule length"
 _LENGTHS = (*(name for name in SCHEDULE_LENGTHS if name != "T_0"), TRAINING_STEPS)
 _PLATEAU = "ReduceLROnPlateau"  # follows the losses, which vary with the seed
 _FEWEST = 8  # updates
@@ -57,8 +58,8 @@ class Schedules:
     _rows: int = 0  # of the first batch
     _is_lost: bool = False
 
-    def observe(self, event: Event) -> None:
-        """Enter an event."""
+    def observe(self, event: Event) -> Iterable[Reading]:
+        """Enter an event; the readings need the whole run."""
         if isinstance(event, CallEvent):
             self._call(event)
         elif isinstance(event, StepEvent):
@@ -70,6 +71,7 @@ class Schedules:
             self._rows = self._rows or event.drawn
         elif isinstance(event, CheckpointEvent):
             self._is_lost |= event.owner is not None and bool(event.changed)
+        return ()
 
     def _call(self, event: CallEvent) -> None:
         owner = str(event.owner)
@@ -89,7 +91,7 @@ class Schedules:
                 rate.peak = max(rate.peak, value)
                 rate.last, rate.event = value, event
 
-    def finish(self) -> Iterator[RunReading]:
+    def finish(self) -> Iterator[Reading]:
         """The readings of the run."""
         if self._is_lost or self._updates < _FEWEST:
             return
@@ -100,7 +102,7 @@ class Schedules:
                 yield from self._lengths(owner, call, under)
                 yield from self._ends(owner, call, under)
 
-    def _lengths(self, owner: str, call: CallEvent, under: str) -> Iterator[RunReading]:
+    def _lengths(self, owner: str, call: CallEvent, under: str) -> Iterator[Reading]:
         made = self._made.get(owner, ())
         for one in made if len(made) == 1 else ():
             found = (number(one.args.get(name)) for name in _LENGTHS)
@@ -112,17 +114,18 @@ class Schedules:
                 f"{name} is built for {length:g} steps, and there are {self._updates} updates: "
                 f"{length / self._updates:.4g} times as many; it is {_lines(one, call)}"
             )
-            yield RunReading(
+            yield Reading(
                 what=LENGTH,
                 of=owner,
                 under=under,
-                values=(length / self._updates,),
+                value=(length / self._updates,),
                 seen=seen,
                 at=Subject(api=Families.SCHEDULER_STEP),
                 event=one,
+                weight=MANY,
             )
 
-    def _ends(self, owner: str, call: CallEvent, under: str) -> Iterator[RunReading]:
+    def _ends(self, owner: str, call: CallEvent, under: str) -> Iterator[Reading]:
         for (name, index), rate in sorted(self._rates.items()):
             if name != owner or rate.peak <= 0:
                 continue
@@ -131,14 +134,15 @@ class Schedules:
                 f"the last rate is {rate.last:.4g}, {share:.2%} of its peak of {rate.peak:.4g}; "
                 f"the schedule is {_lines(*self._made.get(owner, [])[:1], call)}"
             )
-            yield RunReading(
+            yield Reading(
                 what=RATE,
                 of=f"group {index} of {owner}",
                 under=f"{under}, in step {rate.event.step}",
-                values=(share,),
+                value=(share,),
                 seen=seen,
                 at=Subject(api=Families.SCHEDULER_STEP),
                 event=rate.event,
+                weight=MANY,
             )
 
 
@@ -170,7 +174,7 @@ class FirstSizes:
     _norms: list[tuple[float, Event]] = field(default_factory=list)
     _is_over: bool = False
 
-    def observe(self, event: Event) -> Iterator[RunReading]:
+    def observe(self, event: Event) -> Iterator[Reading]:
         """The readings, when the last of the first updates ends."""
         if self._is_over:
             return
@@ -188,6 +192,10 @@ class FirstSizes:
             self._is_over |= is_file and brings_back(event)
         elif isinstance(event, MarkEvent) and event.text == Marks.PROCESS_GROUP:
             self._ranks = event.world_size or 1
+
+    def finish(self) -> Iterable[Reading]:
+        """Nothing: a run that is too short shows no spread."""
+        return ()
 
     def _state(self, event: StateEvent) -> None:
         if event.role == "gradient":
@@ -214,7 +222,7 @@ class FirstSizes:
             digits = round(math.log2(math.prod(summary.shape) / rows))
             self._batch = f"{counted(rows, 'row')} of about {counted(2**digits, 'value')}"
 
-    def _end(self, event: StepEvent) -> Iterator[RunReading]:
+    def _end(self, event: StepEvent) -> Iterator[Reading]:
         calls, self._calls = self._calls, []
         norms = [r for r in self._gradients.step(event) if r.key.quantity == GRADIENT_NORM]
         if not calls and event.recorded and not event.counters.get("optimizer_step"):
@@ -232,25 +240,32 @@ class FirstSizes:
             self._is_over = True
             yield from self._readings()
 
-    def _readings(self) -> Iterator[RunReading]:
+    def _readings(self) -> Iterator[Reading]:
         call, passes = self._first[0], counted(len(self._first), "backward pass")
         size = counted(sum(self._parameters.values()), "parameter")
         parts = [self._batch, passes, size, f"{self._ranks} ranks" if self._ranks > 1 else ""]
         under = ", ".join(part for part in parts if part)
         at = Subject(api=Families.BACKWARD)
         line = f" at {short(call.where)}" if call.where else ""
-        yield RunReading(
+        yield Reading(
             what=LOSS,
             under=under,
-            values=tuple(self._losses),
+            value=tuple(self._losses),
             seen=f"{self._losses[0]:.4g} in {passes}{line}",
             at=at,
             event=call,
+            weight=MANY,
         )
         norms = [norm for norm, _ in self._norms]
         if len(norms) == WINDOW and min(norms) > 0:
             seen = f"the norm is {norms[0]:.4g} after {passes}{line}"
             event = self._norms[0][1]
-            yield RunReading(
-                what=GRADIENT, under=under, values=tuple(norms), seen=seen, at=at, event=event
+            yield Reading(
+                what=GRADIENT,
+                under=under,
+                value=tuple(norms),
+                seen=seen,
+                at=at,
+                event=event,
+                weight=MANY,
             )
