@@ -65,7 +65,7 @@ class Facts:
         return {kind: EVERYTHING if kind.reads is None else kind.reads for kind in self._by_kind}
 
     def receivers(self) -> list[tuple[Needs, Callable[[Event], None]]]:
-        """What feeds these facts, with the events that each of them reads."""
+        """The observers of these facts, each with the events that it reads."""
         return [(needs, self._by_kind[kind].observe) for kind, needs in self.reads().items()]
 
     def __iter__(self) -> Iterator[Fact]:

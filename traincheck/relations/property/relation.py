@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from traincheck.relations.learned import Learned
 from traincheck.relations.property.base import Property
-from traincheck.relations.property.experiments import EXPERIMENTS
+from traincheck.relations.property.experiments import SHOWN_BY_PROBES
 from traincheck.relations.property.gradients import (
     HANDED_OVER,
     RECOMPUTED,
@@ -25,8 +25,8 @@ from traincheck.relations.property.states import (
 )
 
 _ALL = (
-    *EXPERIMENTS, TRAINED_SUMS, RESCALED_SUMS, HANDED_OVER, RECOMPUTED, LOADED_WEIGHTS, KEPT_STATE,
-    RESTORED_GENERATOR, PADDING_VECTOR, LOADED_SETTING, WRITTEN_SETTING, METRIC_PHASES,
+    *SHOWN_BY_PROBES, TRAINED_SUMS, RESCALED_SUMS, HANDED_OVER, RECOMPUTED, LOADED_WEIGHTS,
+    KEPT_STATE, RESTORED_GENERATOR, PADDING_VECTOR, LOADED_SETTING, WRITTEN_SETTING, METRIC_PHASES,
     DATASET_READS,
 )  # fmt: skip
 PROPERTIES: Mapping[str, Property] = {each.name: each for each in _ALL}
