@@ -10,8 +10,8 @@ import pytest
 from tests.builders import MLP, OTHER_SCRIPT, TraceBuilder
 from tests.golden import Golden, mentions
 from tests.learning import broken, claims, decide, learn, report_of, values_of
-from traincheck.relations.readings.reading import LEAST_SHARE
-from traincheck.relations.readings.scalar_readings import GradientSizes
+from traincheck.readings.loss_scales import LEAST_SHARE
+from traincheck.readings.scalars import GradientSizes
 from traincheck.schema.events import CheckpointEvent, StateEvent, StepEvent
 from traincheck.schema.findings import Symptom, Verdict
 from traincheck.schema.torch_api import Families

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from traincheck.readings.distributed.ranks import RankSteps
+from traincheck.readings.loss_scales import OF_TERMS, LossScale
 from traincheck.readings.losses import LOSSES, OVER_CLASSES
 from traincheck.readings.steps import is_judged, is_skipped
 from traincheck.relations.base import SATISFIED, ProposerBase, RelationBase, asked, counterexample
 from traincheck.relations.iterations import Examples
-from traincheck.relations.readings.reading import OF_TERMS, LossScale
 from traincheck.schema.claims import Hypothesis, Needs, sampled
 from traincheck.schema.events import CallEvent, Event, MarkEvent, StateEvent, StepEvent
 from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom, Topic

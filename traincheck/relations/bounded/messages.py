@@ -7,9 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from traincheck.readings.losses import BCE_LOGITS, CROSS_ENTROPY, OVER_CLASSES
-from traincheck.relations.phrasing import display_name
-from traincheck.relations.readings.reading import (
+from traincheck.readings.loss_scales import (
     AHEAD,
     CLASSES,
     CLIPPED_NORM,
@@ -37,6 +35,8 @@ from traincheck.relations.readings.reading import (
     ReadingKey,
     ScalarReading,
 )
+from traincheck.readings.losses import BCE_LOGITS, CROSS_ENTROPY, OVER_CLASSES
+from traincheck.relations.phrasing import display_name
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.findings import Symptom, Topic
 from traincheck.schema.words import counted

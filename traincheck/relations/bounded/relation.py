@@ -7,30 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from traincheck.readings.losses import LOSSES
-from traincheck.relations.base import (
-    SATISFIED,
-    OfProgram,
-    ProposerBase,
-    RelationBase,
-    asked,
-    counterexample,
-)
-from traincheck.relations.bounded.messages import (
-    FIXES,
-    HEADLINES,
-    SYMPTOMS,
-    TOPICS,
-    ReadingHistory,
-    cause_of,
-    clause_of,
-    is_satisfied,
-    observed_text,
-    word,
-)
-from traincheck.relations.iterations import Examples, ShortUpdates
-from traincheck.relations.phrasing import in_program
-from traincheck.relations.readings.reading import (
+from traincheck.readings.loss_scales import (
     AHEAD,
     DEAD,
     END_TOKEN,
@@ -56,7 +33,30 @@ from traincheck.relations.readings.reading import (
     ReadingKey,
     ScalarReading,
 )
-from traincheck.relations.readings.scalar_readings import ScalarReadings
+from traincheck.readings.losses import LOSSES
+from traincheck.readings.scalars import ScalarReadings
+from traincheck.relations.base import (
+    SATISFIED,
+    OfProgram,
+    ProposerBase,
+    RelationBase,
+    asked,
+    counterexample,
+)
+from traincheck.relations.bounded.messages import (
+    FIXES,
+    HEADLINES,
+    SYMPTOMS,
+    TOPICS,
+    ReadingHistory,
+    cause_of,
+    clause_of,
+    is_satisfied,
+    observed_text,
+    word,
+)
+from traincheck.relations.iterations import Examples, ShortUpdates
+from traincheck.relations.phrasing import in_program
 from traincheck.schema.claims import Hypothesis, Needs, sampled, within_modules
 from traincheck.schema.events import Event, StateEvent, StepEvent
 from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom

@@ -7,11 +7,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from traincheck.readings.loss_scales import GRADIENT_NORM
 from traincheck.readings.reading import MANY, Reading
 from traincheck.readings.resumptions import brings_back
+from traincheck.readings.scalars import GradientSizes
 from traincheck.readings.steps import is_judged, scheduler_class
-from traincheck.relations.readings.reading import GRADIENT_NORM
-from traincheck.relations.readings.scalar_readings import GradientSizes
 from traincheck.schema.events import (
     BatchEvent,
     CallEvent,

@@ -7,11 +7,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from traincheck.readings.losses import BCE_LOGITS, CROSS_ENTROPY, LOSSES, OVER_CLASSES
-from traincheck.readings.resumptions import brings_back
-from traincheck.readings.small_samples import FEWEST_UNITS, has_few, units_of
-from traincheck.readings.steps import is_judged
-from traincheck.relations.readings.reading import (
+from traincheck.readings.loss_scales import (
     AHEAD,
     CLASSES,
     CLIPPED_NORM,
@@ -37,6 +33,10 @@ from traincheck.relations.readings.reading import (
     ReadingKey,
     ScalarReading,
 )
+from traincheck.readings.losses import BCE_LOGITS, CROSS_ENTROPY, LOSSES, OVER_CLASSES
+from traincheck.readings.resumptions import brings_back
+from traincheck.readings.small_samples import FEWEST_UNITS, has_few, units_of
+from traincheck.readings.steps import is_judged
 from traincheck.schema.events import (
     BatchEvent,
     CallEvent,
