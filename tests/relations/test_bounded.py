@@ -533,7 +533,7 @@ def test_a_weight_of_few_elements_has_no_share_of_the_gradients(shape, least):
         gradients.state(StateEvent(0, 0, 0, "train", 0, "p1-t0", **fields))
     counters = {"backward": 1, "optimizer_step": 1}
     step = StepEvent(1, 1, 0, "train", 0, "p1-t0", counters=counters, complete=True)
-    shares = [one.value for one in gradients.step(step) if one.key.quantity == LEAST_SHARE]
+    shares = [one.value for one in gradients.step(step) if one.what == LEAST_SHARE]
     assert shares == [pytest.approx(least)]
 
 

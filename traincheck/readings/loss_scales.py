@@ -1,15 +1,15 @@
-"""The record of a reading, and the readings of padding and of the scale of a loss."""
+"""Names of the numbers that steps are read for; readings of padding and of the scale of a loss."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from traincheck.readings.losses import OVER_CLASSES
+from traincheck.readings.reading import Reading
 from traincheck.readings.steps import is_judged
-from traincheck.schema.events import BatchEvent, CallEvent, Event, MarkEvent, StepEvent
+from traincheck.schema.events import BatchEvent, CallEvent, MarkEvent, StepEvent
 from traincheck.schema.values import number
 
 LOSS_SCALE = "loss scale"
@@ -25,13 +25,6 @@ CLASSES = "classes"
 MOVED = "moved"
 END_TOKEN, MASK, PADDING = "end token", "mask", "padding"
 AHEAD, HIDDEN, LEFT_OUT = "ahead", "hidden", "left out"
-QUANTITIES = frozenset(
-    {
-        NON_FINITE, LOSS_SCALE, SMALLEST, LARGEST, CLIPPED_NORM, GENERATED, GRADIENT_NORM,
-        LEAST_SHARE, DEAD, SATURATED, CLASSES, FLAT,
-        END_TOKEN, MASK, PADDING, MOVED, AHEAD, HIDDEN, LEFT_OUT,
-    }
-)  # fmt: skip
 IN_A_ROW = 5  # calls of a loss, at least one of which has padding
 UNPADDED = "without padding"  # calls on such batches alone
 SCALED_LOSS = "the loss that GradScaler has scaled"
@@ -39,31 +32,18 @@ OF_TERMS = "sum"  # a loss as a multiple of the sum of its terms
 LOSS, GRADIENT = "the loss", "gradients"  # names of numbers that should be finite
 
 
-class ReadingKey(NamedTuple):
-    """The owner of a number: an argument of an API, a module, or the whole program."""
-
-    quantity: str
-    api: str = ""
-    name: str = ""
-
-
 @dataclass(frozen=True, slots=True)
-class ScalarReading:
-    """One number.
+class ScaleReading(Reading):
+    """A multiple of a mean loss, or of its terms.
 
     Attributes:
         is_plain: it results from counting alone.
         sums: functions whose terms were summed.
-        begins: it begins a series of readings.
         backwards: how many backward passes were summed.
     """
 
-    key: ReadingKey
-    value: float
-    event: Event
     is_plain: bool = True
     sums: frozenset[str] = frozenset()
-    begins: bool = False
     backwards: int = 0
 
 
@@ -78,7 +58,7 @@ class Padding:
     _padding: float | None = None
     _shape: Sequence[int] = ()
 
-    def batch(self, event: BatchEvent) -> Sequence[ScalarReading]:
+    def batch(self, event: BatchEvent) -> Sequence[Reading]:
         """A batch came: whether labels lack the end token and whether padding is attended to."""
         padding = event.tokens.get("padding")
         self._padding = float(padding) if isinstance(padding, (int, float)) else None
@@ -89,15 +69,13 @@ class Padding:
         found = []
         lost = "lost_end" in event.tokens
         if lost or event.tokens.get("token_labels"):  # classes and tags hold no end
-            found.append(ScalarReading(ReadingKey(END_TOKEN, event.loader), float(lost), event))
+            found.append(Reading(END_TOKEN, event.loader, "", float(lost), event))
         attended = event.tokens.get("attended_padding")
         if attended or (attended == 0 and self._padding):
-            found.append(
-                ScalarReading(ReadingKey(PADDING, event.loader), float(attended > 0), event)
-            )
+            found.append(Reading(PADDING, event.loader, "", float(attended > 0), event))
         return found
 
-    def call(self, event: CallEvent) -> Sequence[ScalarReading]:
+    def call(self, event: CallEvent) -> Sequence[Reading]:
         """Whether attention leaves out the padding (1) or all but the padding (0)."""
         mask = event.args.get("attn_mask")
         if not isinstance(mask, dict) or mask.get("dtype") != "bool" or self._padding is None:
@@ -110,7 +88,7 @@ class Padding:
             return ()
         for value, share in ((1.0, padding), (0.0, 1 - padding)):
             if abs(zeros - share) <= _SAME:
-                return (ScalarReading(ReadingKey(MASK, event.api), value, event),)
+                return (Reading(MASK, event.api, "", value, event),)
         return ()
 
 
@@ -177,15 +155,17 @@ class LossScale:
         """An optimizer has stepped. Backwards within its step, except one, are no part of a sum."""
         self._is_known &= sum(begun >= event.start_ns for begun in self._begun) <= 1
 
-    def step(self, event: StepEvent) -> Sequence[ScalarReading]:
+    def step(self, event: StepEvent) -> Sequence[ScaleReading]:
         """The update is over."""
-        found: Sequence[ScalarReading] = ()
+        found: Sequence[ScaleReading] = ()
         backwards = len(self._begun)
         if is_judged(event) and self._is_known and backwards:
             scales = {"": self._total, OF_TERMS: self._of_terms / backwards}
             found = [
-                ScalarReading(
-                    ReadingKey(LOSS_SCALE, name=name),
+                ScaleReading(
+                    LOSS_SCALE,
+                    "",
+                    name,
                     scale,
                     event,
                     is_plain=self._is_plain,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Subject
@@ -14,29 +14,41 @@ from traincheck.schema.findings import Subject
 MANY = 10
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+class Key(NamedTuple):
+    """What is read of whom. Readings of one key are compared."""
+
+    what: str
+    of: str = ""
+    under: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Reading:
     """One value that events show.
 
     Attributes:
         what: the name of the quantity, as in its table.
-        of: its owner, such as a model or an optimizer; None if the run has one of it.
-        under: what it depends on; only readings with the same are compared.
+        of: its owner, such as a model, an optimizer or an API; empty if the run has one of it.
+        under: what it depends on, or the part of the owner that it is of.
         value: a word, a number, or numbers.
-        seen: what was observed, as a clause.
-        at: what a finding points to.
         event: that shows it.
+        at: what a finding points to; None if the table of the quantity tells it.
+        seen: what was observed, as a clause; empty if the table words it.
         weight: number of examples that it is worth.
     """
 
     what: str
-    of: str | None = None
-    under: str | None = None
+    of: str
+    under: str
     value: Any
-    seen: str
-    at: Subject
     event: Event
+    at: Subject | None = None
+    seen: str = ""
     weight: int = 1
+
+    @property
+    def key(self) -> Key:
+        return Key(self.what, self.of, self.under)
 
 
 class Reader(Protocol):

@@ -30,10 +30,9 @@ from traincheck.readings.loss_scales import (
     UNPADDED,
     LossScale,
     Padding,
-    ReadingKey,
-    ScalarReading,
 )
 from traincheck.readings.losses import BCE_LOGITS, CROSS_ENTROPY, LOSSES, OVER_CLASSES
+from traincheck.readings.reading import Key, Reading
 from traincheck.readings.resumptions import brings_back
 from traincheck.readings.small_samples import FEWEST_UNITS, has_few, units_of
 from traincheck.readings.steps import is_judged
@@ -57,7 +56,7 @@ _LEAST_MEAN = 0.35  # of initial sigmoid outputs, which are about one half
 _MIN_ELEMENTS = 16  # fewer may all have one sign by chance
 
 
-def extremes(event: CallEvent) -> Iterator[ScalarReading]:
+def extremes(event: CallEvent) -> Iterator[Reading]:
     """Smallest and largest element of the arguments of a loss in training."""
     for name in ("input", "target"):
         tensor = event.args.get(name)
@@ -73,8 +72,8 @@ def extremes(event: CallEvent) -> Iterator[ScalarReading]:
             continue
         if name == "input" and low == high:  # a head that begins at zero gives one number for all
             continue
-        yield ScalarReading(ReadingKey(SMALLEST, event.api, name), low, event)
-        yield ScalarReading(ReadingKey(LARGEST, event.api, name), high, event)
+        yield Reading(SMALLEST, event.api, name, low, event)
+        yield Reading(LARGEST, event.api, name, high, event)
 
 
 def _are_scores(api: str, name: str, tensor: Mapping[str, Value]) -> bool:
@@ -94,23 +93,21 @@ def _are_scores(api: str, name: str, tensor: Mapping[str, Value]) -> bool:
     return most < _LEAST_MEAN * int(classes)
 
 
-def class_counts(event: CallEvent) -> Iterator[ScalarReading]:
+def class_counts(event: CallEvent) -> Iterator[Reading]:
     """The number of classes of cross_entropy."""
     given, target = event.args.get("input"), event.args.get("target")
     if event.api == CROSS_ENTROPY and isinstance(given, Mapping) and isinstance(target, Mapping):
         shape = given.get("shape") or ()
         if shape and target.get("dtype") == "int64":
-            yield ScalarReading(
-                ReadingKey(CLASSES, event.api), shape[min(1, len(shape) - 1)], event
-            )
+            yield Reading(CLASSES, event.api, "", shape[min(1, len(shape) - 1)], event)
 
 
-def label_shift(event: CallEvent) -> Iterator[ScalarReading]:
+def label_shift(event: CallEvent) -> Iterator[Reading]:
     """Whether a target is one token ahead of the input of the model; *loss* covers two."""
     target = event.args.get("target") if event.api in OVER_CLASSES else None
     value = statistic(target, "shifted")
     if value in (0, 1):
-        yield ScalarReading(ReadingKey(AHEAD, event.api), value, event)
+        yield Reading(AHEAD, event.api, "", value, event)
 
 
 def statistic(tensor: Value, name: str) -> float | None:
@@ -127,7 +124,7 @@ class IgnoredLabels:
     """
 
     def __init__(self) -> None:
-        self._calls: dict[ReadingKey, list[tuple[float, float, bool]]] = defaultdict(list)
+        self._calls: dict[Key, list[tuple[float, float, bool]]] = defaultdict(list)
         self._padding: deque[Value] = deque(maxlen=2)
 
     def batch(self, event: BatchEvent) -> None:
@@ -135,7 +132,7 @@ class IgnoredLabels:
         if event.stage == "train":
             self._padding.append(event.tokens.get("padding"))
 
-    def loss(self, event: CallEvent) -> Sequence[ScalarReading]:
+    def loss(self, event: CallEvent) -> Sequence[Reading]:
         """A loss was called. A single row has no padding."""
         target = event.args.get("target") if event.api in OVER_CLASSES else None
         low, high = statistic(target, "min"), statistic(target, "max")
@@ -147,7 +144,7 @@ class IgnoredLabels:
         is_padded = {bool(share) for share in self._padding} if is_known else set()
         if not is_left_out and (len(is_padded) > 1 or (not is_known and ignored != IGNORED_LABEL)):
             return ()  # an index that was chosen would leave out what has it: there is no padding
-        key = ReadingKey(LEFT_OUT, event.api, UNPADDED if is_padded == {False} else "")
+        key = Key(LEFT_OUT, event.api, UNPADDED if is_padded == {False} else "")
         calls = self._calls[key]
         calls.append((low, high, is_left_out))
         if len(calls) < IN_A_ROW:
@@ -156,10 +153,11 @@ class IgnoredLabels:
         lows, highs, left_out = zip(*calls)
         if not (is_known or any(left_out)) and len(set(lows)) > 1 and len(set(highs)) > 1:
             return ()  # padding would have one label, that of the least or the last token
-        return (ScalarReading(key, float(any(left_out)), event),)
+        return (Reading(*key, float(any(left_out)), event),)
 
 
 _MIN_WEIGHTS = 2  # fewer have no shares
+_OF_MANY = 2  # examples that a share of units is worth, as it covers many
 _SHARES = (("dead", DEAD), ("saturated", SATURATED))
 
 
@@ -207,7 +205,7 @@ class GradientSizes:
         """A gradient scaler has scaled the loss."""
         self._is_scaled = True
 
-    def step(self, event: StepEvent) -> Sequence[ScalarReading]:
+    def step(self, event: StepEvent) -> Sequence[Reading]:
         """The update is over."""
         for name in self._gone - self._fresh:
             self._norms.pop(name, None)
@@ -220,28 +218,24 @@ class GradientSizes:
         self._gone.clear()
         return found
 
-    def _readings(self, event: StepEvent) -> list[ScalarReading]:
+    def _readings(self, event: StepEvent) -> list[Reading]:
         found = []
         if self._is_known:
             wrong = self._non_finite
             at: Event = event if wrong is None else wrong
-            found.append(
-                ScalarReading(ReadingKey(NON_FINITE, name=GRADIENT), float(wrong is not None), at)
-            )
+            found.append(Reading(NON_FINITE, "", GRADIENT, float(wrong is not None), at))
         if not self._norms or self._is_lost or self._is_partial or _is_search(event):
             return found
         norm = math.hypot(*self._norms.values())
         largest = self._known[max(self._norms, key=lambda name: self._norms[name])]
         at = largest if largest.step == event.step else event
-        found.append(ScalarReading(ReadingKey(GRADIENT_NORM), norm, at))
+        found.append(Reading(GRADIENT_NORM, "", "", norm, at))
         if norm or not self._is_flat:
-            found.append(ScalarReading(ReadingKey(FLAT), norm, event))
+            found.append(Reading(FLAT, "", "", norm, event))
         weights = [name for name in self._norms if self._is_weight(name)]
         if norm and len(weights) >= _MIN_WEIGHTS:
             name = min(weights, key=lambda name: self._norms[name])
-            found.append(
-                ScalarReading(ReadingKey(LEAST_SHARE), self._norms[name] / norm, self._known[name])
-            )
+            found.append(Reading(LEAST_SHARE, "", "", self._norms[name] / norm, self._known[name]))
         return found
 
     def _is_weight(self, name: str) -> bool:
@@ -261,7 +255,7 @@ def _is_search(event: StepEvent) -> bool:
 class UnitActivity:
     """Shares of units that are dead for a whole batch, and of saturated elements."""
 
-    _waiting: list[tuple[str, ReadingKey, float, CallEvent]] = field(default_factory=list)
+    _waiting: list[tuple[str, Key, float, CallEvent]] = field(default_factory=list)
 
     def call(self, event: CallEvent) -> None:
         """A function or module returned a tensor with statistics, in training."""
@@ -273,20 +267,20 @@ class UnitActivity:
         units = 0 if summary is None else units_of(summary.shape)
         for stat, quantity in _SHARES:
             if stat in stats and units >= FEWEST_UNITS:
-                key = ReadingKey(quantity, event.api, event.module or "")
+                key = Key(quantity, event.api, event.module or "")
                 self._waiting.append((quantity, key, float(stats[stat]), event))
 
-    def root(self, event: CallEvent) -> Sequence[ScalarReading]:
+    def root(self, event: CallEvent) -> Sequence[Reading]:
         """The model that called them all has ended; a function is named with it."""
         waiting, self._waiting = self._waiting, []
         if not event.training or not event.grad_enabled:
             return ()
         root = event.module or event.api
-        worst: dict[ReadingKey, ScalarReading] = {}
+        worst: dict[Key, Reading] = {}
         for quantity, key, value, call in waiting:
-            place = key if key.name else ReadingKey(quantity, key.api, root)
+            place = key if key.under else Key(quantity, key.of, root)
             if place not in worst or value > worst[place].value:
-                worst[place] = ScalarReading(place, value, call)
+                worst[place] = Reading(*place, value, call, weight=_OF_MANY)
         return tuple(worst.values())
 
     def step(self) -> None:
@@ -336,7 +330,7 @@ class FirstUpdates:
             if known is None or known[0] < moved:
                 self._moved[event.name] = (moved, event)
 
-    def step(self, event: StepEvent) -> Sequence[ScalarReading]:
+    def step(self, event: StepEvent) -> Sequence[Reading]:
         """The farthest that an element was moved, by class of optimizer."""
         moves, self._moved = self._moved, {}
         if not moves or self._is_resumed or not is_judged(event):
@@ -348,9 +342,7 @@ class FirstUpdates:
                 ratio = moved / rate
                 if cls not in farthest or ratio > farthest[cls][0]:
                     farthest[cls] = (ratio, look)
-        return [
-            ScalarReading(ReadingKey(MOVED, name=cls), *found) for cls, found in farthest.items()
-        ]
+        return [Reading(MOVED, "", cls, *found) for cls, found in farthest.items()]
 
     def _rate(self, name: str, event: StepEvent) -> tuple[str, float | None]:
         """Class and rate of the one group that holds the parameter."""
@@ -372,30 +364,27 @@ def _mean_size(look: StateEvent) -> float:
 
 
 _TOKENS_NDIM = 2
-_SECOND = 2
 
 
-def _hidden(event: CallEvent) -> Sequence[ScalarReading]:
+def _hidden(event: CallEvent) -> Sequence[Reading]:
     """The share of later positions that attention leaves out, where it was recorded."""
     value = statistic(event.result, "hidden")
-    return () if value is None else (ScalarReading(ReadingKey(HIDDEN, event.api), value, event),)
+    return () if value is None else (Reading(HIDDEN, event.api, "", value, event),)
 
 
-def _finite(event: CallEvent, name: str) -> Sequence[ScalarReading]:
+def _finite(event: CallEvent, name: str) -> Sequence[Reading]:
     """Whether the loss passed to backward() is a number; nothing if that is not known."""
     given = event.args.get("tensors")
     value = given.get("value") if isinstance(given, Mapping) else None
     if value is None:
         return ()
-    return (ScalarReading(ReadingKey(NON_FINITE, name=name), float(isinstance(value, str)), event),)
+    return (Reading(NON_FINITE, "", name, float(isinstance(value, str)), event),)
 
 
-def _batch(event: BatchEvent) -> Sequence[ScalarReading]:
+def _batch(event: BatchEvent) -> Sequence[Reading]:
     """Whether each part of a batch is finite, where numbers of them are taken."""
     return [
-        ScalarReading(
-            ReadingKey(NON_FINITE, event.loader, path), float(leaf["stats"]["nonfinite"]), event
-        )
+        Reading(NON_FINITE, event.loader, path, float(leaf["stats"]["nonfinite"]), event)
         for path, leaf in event.leaves.items()
         if isinstance(leaf, Mapping) and "nonfinite" in (leaf.get("stats") or {})
     ]
@@ -407,7 +396,7 @@ class GeneratedTokens:
 
     _lengths: dict[str, tuple[int, int, int]] = field(default_factory=dict)  # rows, length, calls
 
-    def call(self, event: CallEvent) -> Sequence[ScalarReading]:
+    def call(self, event: CallEvent) -> Sequence[Reading]:
         """A model was called from outside."""
         module = event.module or event.api
         ids = event.args.get("0", event.args.get("input_ids"))
@@ -421,8 +410,8 @@ class GeneratedTokens:
         grows = known_rows == rows and length in (known_length + 1, 1)
         calls = calls + 1 if grows else 1
         self._lengths[module] = (rows, length, calls)
-        key = ReadingKey(GENERATED, event.api, module)
-        return (ScalarReading(key, calls, event, begins=calls == _SECOND),) if grows else ()
+        key = Key(GENERATED, event.api, module)
+        return (Reading(*key, calls, event),) if grows else ()
 
 
 class ScalarReadings:
@@ -438,7 +427,7 @@ class ScalarReadings:
         self._left_out = IgnoredLabels()
         self._has_scaled = False  # the loss of the backward that comes
 
-    def observe(self, event: Event) -> Sequence[ScalarReading]:
+    def observe(self, event: Event) -> Sequence[Reading]:
         """The numbers that an event completes."""
         if isinstance(event, StateEvent):
             if event.role == "gradient":
@@ -462,7 +451,11 @@ class ScalarReadings:
             self._scale.grouped(event)
         return ()
 
-    def _call(self, event: CallEvent) -> Sequence[ScalarReading]:
+    def finish(self) -> Sequence[Reading]:
+        """Nothing: what has not ended is not read."""
+        return ()
+
+    def _call(self, event: CallEvent) -> Sequence[Reading]:
         api = event.api
         self._activity.call(event)
         if event.root:
@@ -491,5 +484,5 @@ class ScalarReadings:
         elif Families.CLIP_NORM in (api, event.family):
             value = number(event.result)
             if value is not None:
-                return (ScalarReading(ReadingKey(CLIPPED_NORM, Families.CLIP_NORM), value, event),)
+                return (Reading(CLIPPED_NORM, Families.CLIP_NORM, "", value, event),)
         return ()

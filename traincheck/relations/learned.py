@@ -9,7 +9,7 @@ from functools import reduce
 from operator import or_
 from typing import Any, ClassVar
 
-from traincheck.readings.reading import Reader, Reading
+from traincheck.readings.reading import Key, Reader, Reading
 from traincheck.readings.router import Router
 from traincheck.relations.base import (
     SATISFIED,
@@ -23,8 +23,7 @@ from traincheck.relations.phrasing import in_program
 from traincheck.schema.claims import Hypothesis, Needs
 from traincheck.schema.events import Event
 from traincheck.schema.findings import CheckInfo, Example, Symptom, Topic
-
-_Key = tuple[str, str | None, str | None]  # what is read, its owner, and what it depends on
+from traincheck.schema.protocols import Proposer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,10 +48,6 @@ class Row(ABC):
     severity: str = "warning"
 
     @abstractmethod
-    def claimed(self, values: Iterable[Any]) -> Iterable[dict[str, Any]]:
-        """Parameters of the claims that the readings of a run support. values: each once."""
-
-    @abstractmethod
     def is_known(self, params: Mapping[str, Any]) -> bool:
         """Whether this version can decide a claim with these parameters."""
 
@@ -64,6 +59,21 @@ class Row(ABC):
     def says(self, params: Mapping[str, Any]) -> str:
         """The clause of a claim."""
 
+    def claimed(self, values: Iterable[Any]) -> Iterable[dict[str, Any]]:
+        """Parameters of the claims that the readings of a run support. values: each once."""
+        return ()
+
+    def cause_of(self, params: Mapping[str, Any]) -> str:
+        """The likely cause of a finding about this claim."""
+        return self.cause
+
+    def negative(self, params: Mapping[str, Any], reading: Reading) -> Example:
+        """The example of a reading that breaks a claim."""
+        assert reading.at is not None
+        return counterexample(
+            reading.event, reading.at, self.says(params), reading.seen, self.symptom
+        ).replace(topic=self.topic)
+
 
 class Learned(RelationBase):
     """A relation whose claims are limits of readings.
@@ -71,44 +81,53 @@ class Learned(RelationBase):
     Attributes:
         rows: its table, by name.
         term: the first word of the terms of its readings.
+        named: the parameters of a claim that name what is read of whom, as in `Key`.
     """
 
     rows: ClassVar[Mapping[str, Row]]
     term: ClassVar[str]
+    named: ClassVar[tuple[str, ...]] = Key._fields
 
-    def proposer(self) -> ReadingProposer:
+    def proposer(self) -> Proposer:
         return ReadingProposer(self)
 
     def decider(self, claims: Sequence[Hypothesis]) -> ReadingDecider:
         return ReadingDecider(self, claims)
 
+    def row(self, claim: Hypothesis) -> Row:
+        """The row of what a claim is about."""
+        return self.rows[claim.params[self.named[0]]]
+
     def needs(self, claim: Hypothesis) -> Needs:
         """Marks too, which name the program; files of invariants hold no texts of marks."""
-        needs = self.rows[claim.params["what"]].needs
-        return replace(needs | Needs(kinds=frozenset({"mark"})), marks=frozenset())
+        needs = self.row(claim).needs | Needs(kinds=frozenset({"mark"}))
+        return replace(needs, marks=frozenset())
 
     def text(self, claim: Hypothesis) -> str:
         under = f" ({claim.params['under']})" if "under" in claim.params else ""
-        return in_program(claim.params, self.rows[claim.params["what"]].says(claim.params) + under)
+        return in_program(claim.params, self.row(claim).says(claim.params) + under)
 
     def antecedent(self, claim: Hypothesis) -> Mapping[str, Any]:
         """A run in which this was not read proves nothing."""
-        return {"program": claim.params["program"], "api": self.word(_key_of(claim.params))}
+        return {"program": claim.params["program"], "api": self.word(self.key(claim.params))}
 
     def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
-        words = self.rows[claim.params["what"]]
+        words = self.row(claim)
         return replace(
             super().info(claim, check_id, text),
             severity=words.severity,
             headline=words.headline,
-            likely_cause=words.cause,
+            likely_cause=words.cause_of(claim.params),
             fix=words.fix,
         )
 
-    def word(self, key: _Key) -> str:
+    def key(self, params: Mapping[str, Any]) -> Key:
+        """The key of the readings that a claim is about."""
+        return Key(*(params.get(name, "") for name in self.named))
+
+    def word(self, key: Key) -> str:
         """The term for readings of this key."""
-        what, of, under = key
-        return " ".join((self.term, what, of or "", *([] if under is None else [under])))
+        return " ".join((self.term, *key[: len(self.named)]))
 
 
 class _Readers:
@@ -138,18 +157,19 @@ class ReadingProposer(ProposerBase):
         self.observes = reduce(or_, (row.needs for row in rows))
         self._relation = relation
         self._readers = _Readers(rows)
-        self._values: dict[_Key, dict[Any, None]] = {}  # each value once, in order
+        self._values: dict[Key, dict[Any, None]] = {}  # each value once, in order
 
     def observe(self, event: Event) -> None:
         self._enter(self._readers.observe(event))
 
     def hypotheses(self) -> Iterator[Hypothesis]:
         self._enter(self._readers.finish())
-        for (what, of, under), values in self._values.items() if self._program.name else ():
-            given = {"program": self._program.name, "what": what, "of": of, "under": under}
-            params = {name: value for name, value in given.items() if value is not None}
-            for claim in self._relation.rows[what].claimed(values):
-                yield Hypothesis(relation=self._relation.name, params={**params, **claim})
+        relation = self._relation
+        for key, values in self._values.items() if self._program.name else ():
+            params: dict[str, Any] = {n: text for n, text in zip(relation.named, key) if text}
+            params["program"] = self._program.name
+            for claim in relation.rows[key.what].claimed(values):
+                yield Hypothesis(relation=relation.name, params={**params, **claim})
 
     def observed_terms(self) -> Iterator[str]:
         """A term for each key that was read."""
@@ -157,7 +177,7 @@ class ReadingProposer(ProposerBase):
 
     def _enter(self, readings: Iterable[Reading]) -> None:
         for reading in readings:
-            self._values.setdefault(_key(reading), {})[reading.value] = None
+            self._values.setdefault(reading.key, {})[reading.value] = None
 
 
 class ReadingDecider(OfProgram):
@@ -165,13 +185,14 @@ class ReadingDecider(OfProgram):
 
     def __init__(self, relation: Learned, claims: Sequence[Hypothesis]) -> None:
         self._rows = relation.rows
-        self._claims: dict[_Key, list[tuple[int, Mapping[str, Any]]]] = {}
+        self._claims: dict[Key, list[tuple[int, Mapping[str, Any]]]] = {}
         for index, claim in enumerate(claims):
-            row = self._rows.get(claim.params.get("what", ""))
+            key = relation.key(claim.params)
+            row = self._rows.get(key.what)
             if row is None or not row.is_known(claim.params):
                 raise ValueError(f"nothing is known of {dict(claim.params)}")
-            self._claims.setdefault(_key_of(claim.params), []).append((index, claim.params))
-        self._readers = _Readers(self._rows[what] for what, *_ in self._claims)
+            self._claims.setdefault(key, []).append((index, claim.params))
+        self._readers = _Readers(self._rows[key.what] for key in self._claims)
 
     def observe(self, event: Event) -> Examples:
         return [one for found in self._readers.observe(event) for one in self._decide(found)]
@@ -180,25 +201,12 @@ class ReadingDecider(OfProgram):
         return [one for found in self._readers.finish() for one in self._decide(found)]
 
     def _decide(self, reading: Reading) -> Iterator[tuple[int, Example]]:
-        for index, params in self._claims.get(_key(reading), ()):
-            if not self._program.fits(params):
-                continue
-            row = self._rows[reading.what]
-            if row.allows(params, reading.value):
-                yield from [(index, SATISFIED)] * reading.weight
-            else:
-                says = row.says(params)
-                yield (
-                    index,
-                    counterexample(
-                        reading.event, reading.at, says, reading.seen, row.symptom
-                    ).replace(topic=row.topic),
-                )
+        for index, params in self._claims.get(reading.key, ()):
+            if self._program.fits(params):
+                yield from self._judge(index, params, reading)
 
-
-def _key(reading: Reading) -> _Key:
-    return reading.what, reading.of, reading.under
-
-
-def _key_of(params: Mapping[str, Any]) -> _Key:
-    return params["what"], params.get("of"), params.get("under")
+    def _judge(self, index: int, params: Mapping[str, Any], reading: Reading) -> Examples:
+        row = self._rows[reading.what]
+        if row.allows(params, reading.value):
+            return ((index, SATISFIED),) * reading.weight
+        return ((index, row.negative(params, reading)),)

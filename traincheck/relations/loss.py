@@ -80,7 +80,7 @@ class ProcessLosses:
         lines, self._lines = self._lines, set()
         shifts, self._shifts = self._shifts, {}
         for reading in self._losses.step(event) if not is_skipped(event) else ():
-            if reading.key.name == OF_TERMS:
+            if reading.under == OF_TERMS:
                 continue
             parts = _parts(event) if len(lines) == 1 else 0
             if parts >= _SEVERAL:

@@ -12,7 +12,6 @@ from traincheck.readings.loss_scales import (
     DEAD,
     END_TOKEN,
     FLAT,
-    GENERATED,
     GRADIENT,
     GRADIENT_NORM,
     HIDDEN,
@@ -26,41 +25,55 @@ from traincheck.readings.loss_scales import (
     NON_FINITE,
     OF_TERMS,
     PADDING,
-    QUANTITIES,
     SATURATED,
     SCALED_LOSS,
     SMALLEST,
-    ReadingKey,
-    ScalarReading,
+    ScaleReading,
 )
-from traincheck.readings.losses import LOSSES
-from traincheck.readings.scalars import ScalarReadings
+from traincheck.readings.losses import (
+    LOSSES,
+)
+from traincheck.readings.reading import (
+    Reading,
+)
+from traincheck.readings.scalars import (
+    ScalarReadings,
+)
 from traincheck.relations.base import (
     SATISFIED,
-    OfProgram,
     ProposerBase,
-    RelationBase,
     asked,
-    counterexample,
 )
-from traincheck.relations.bounded.messages import (
-    FIXES,
-    HEADLINES,
-    SYMPTOMS,
-    TOPICS,
+from traincheck.relations.bounded.limits import (
     ReadingHistory,
-    cause_of,
-    clause_of,
-    is_satisfied,
-    observed_text,
-    word,
 )
-from traincheck.relations.iterations import Examples, ShortUpdates
-from traincheck.relations.phrasing import in_program
-from traincheck.schema.claims import Hypothesis, Needs, sampled, within_modules
-from traincheck.schema.events import Event, StateEvent, StepEvent
-from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
-from traincheck.schema.torch_api import Families
+from traincheck.relations.bounded.quantities import (
+    QUANTITIES,
+)
+from traincheck.relations.iterations import (
+    Examples,
+    ShortUpdates,
+)
+from traincheck.relations.learned import (
+    Learned,
+    ReadingDecider,
+)
+from traincheck.schema.claims import (
+    Hypothesis,
+    Needs,
+    sampled,
+    within_modules,
+)
+from traincheck.schema.events import (
+    Event,
+    StepEvent,
+)
+from traincheck.schema.findings import (
+    Example,
+)
+from traincheck.schema.torch_api import (
+    Families,
+)
 
 
 def needs_of(params: Mapping[str, Any]) -> Needs:
@@ -105,17 +118,9 @@ def needs_of(params: Mapping[str, Any]) -> Needs:
 
 
 _COUNTED = 1.4  # factor from which on another number of terms was summed
-_PATIENCE = {
-    LEAST_SHARE: 5,
-    FLAT: 5,
-    DEAD: 4,
-    SATURATED: 4,
-    END_TOKEN: 3,
-    PADDING: 3,
-}  # readings in a row that are wrong
 
 
-class Bounded(RelationBase):
+class Bounded(Learned):
     """A number stays within limits.
 
     Claims:
@@ -160,19 +165,18 @@ class Bounded(RelationBase):
         - Labels of batches without padding, if the ignored labels are padding.
     """
 
-    name = "bounded"
+    name = term = "bounded"
+    rows = QUANTITIES
+    named = ("quantity", "api", "name")
 
     def proposer(self) -> BoundedProposer:
-        return BoundedProposer()
+        return BoundedProposer(self)
 
     def decider(self, claims: Sequence[Hypothesis]) -> BoundedDecider:
-        return BoundedDecider(claims)
+        return BoundedDecider(self, claims)
 
     def needs(self, claim: Hypothesis) -> Needs:
         return needs_of(claim.params)
-
-    def text(self, claim: Hypothesis) -> str:
-        return in_program(claim.params, clause_of(claim.params))
 
     def implies(self, claim: Hypothesis, other: Hypothesis) -> bool:
         """Narrower limits of the same numbers imply wider ones."""
@@ -180,24 +184,6 @@ class Bounded(RelationBase):
         is_above = mine.pop("low", -math.inf) >= its.pop("low", -math.inf)
         is_below = mine.pop("high", math.inf) <= its.pop("high", math.inf)
         return claim.relation == other.relation and mine == its and is_above and is_below
-
-    def antecedent(self, claim: Hypothesis) -> Mapping[str, Any]:
-        """A run without a reading proves nothing."""
-        params = claim.params
-        key = ReadingKey(params["quantity"], params.get("api", ""), params.get("name", ""))
-        return {"program": params["program"], "api": word(key)}
-
-    def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
-        return CheckInfo(
-            check_id=check_id,
-            kind="invariant",
-            code=self.name,
-            severity="warning",
-            title=text,
-            headline=HEADLINES.get(claim.params["quantity"], ""),
-            likely_cause=cause_of(claim.params),
-            fix=FIXES.get(claim.params["quantity"], ""),
-        )
 
 
 class BoundedProposer(ProposerBase):
@@ -207,7 +193,8 @@ class BoundedProposer(ProposerBase):
         "batch", "call", "checkpoint", "mark", "optimizer", "step", "gradient@*", "parameter@*"
     )
 
-    def __init__(self) -> None:
+    def __init__(self, relation: Bounded) -> None:
+        self._relation = relation
         self._readings = ScalarReadings()
         self._history = ReadingHistory()
 
@@ -224,22 +211,14 @@ class BoundedProposer(ProposerBase):
 
     def observed_terms(self) -> Iterator[str]:
         """Terms for the readings of the run."""
-        return self._history.observed_terms()
+        return map(self._relation.word, self._history.keys())
 
 
-class BoundedDecider(OfProgram):
-    """Decides each reading when it is made."""
+class BoundedDecider(ReadingDecider):
+    """Decides each reading when it is made. A short update at the end of a run is not judged."""
 
-    def __init__(self, claims: Sequence[Hypothesis]) -> None:
-        self._readings = ScalarReadings()
-        self._by_key: dict[ReadingKey, list[tuple[int, Mapping[str, Any]]]] = defaultdict(list)
-        for index, claim in enumerate(claims):
-            params = claim.params
-            has_limit = not {"low", "high"}.isdisjoint(params)
-            if params["quantity"] not in QUANTITIES or not has_limit:
-                raise ValueError(f"nothing is known of {dict(params)}")
-            key = ReadingKey(params["quantity"], params.get("api", ""), params.get("name", ""))
-            self._by_key[key].append((index, params))
+    def __init__(self, relation: Bounded, claims: Sequence[Hypothesis]) -> None:
+        super().__init__(relation, claims)
         self._waiting: dict[int, list[Example]] = defaultdict(list)
         self._short = ShortUpdates()
 
@@ -247,63 +226,32 @@ class BoundedDecider(OfProgram):
         self._short.observe(event)
         if isinstance(event, StepEvent) and not event.recorded:
             self._waiting.clear()
-        found: list[tuple[int, Example]] = []
-        for reading in self._readings.observe(event):
-            for index, params in self._by_key.get(reading.key, ()):
-                if self._program.fits(params):
-                    found += self._judge(index, params, reading)
-        return found
+        return super().observe(event)
 
-    def finish(self) -> Examples:
-        """Nothing: a short update at the end of a run is not judged."""
-        return ()
-
-    def _judge(self, index: int, params: Mapping[str, Any], reading: ScalarReading) -> Examples:
-        if reading.key.quantity == LOSS_SCALE:
+    def _judge(self, index: int, params: Mapping[str, Any], reading: Reading) -> Examples:
+        if isinstance(reading, ScaleReading):
             return self._scale(index, params, reading)
-        if is_satisfied(params, reading.value):
+        row = QUANTITIES[reading.what]
+        if row.allows(params, reading.value):
             self._waiting.pop(index, None)
-            return ((index, SATISFIED),) * (1 + (reading.key.quantity in (DEAD, SATURATED)))
-        patience = _PATIENCE.get(reading.key.quantity, 1)
+            return ((index, SATISFIED),) * reading.weight
         waiting = self._waiting[index]
-        waiting.append(_negative(params, reading))
-        return ((index, waiting.pop(0)),) if len(waiting) >= patience else ()
+        waiting.append(row.negative(params, reading))
+        return ((index, waiting.pop(0)),) if len(waiting) >= row.patience else ()
 
-    def _scale(self, index: int, params: Mapping[str, Any], reading: ScalarReading) -> Examples:
+    def _scale(self, index: int, params: Mapping[str, Any], reading: ScaleReading) -> Examples:
         """The loss passed to backward() may be smaller in the last update of an epoch."""
         low, high = params["low"], params["high"]
         is_told = reading.is_plain or low == high
         if not (is_told and reading.sums <= set(params.get("sums", ()))):
             return ()
-        is_held = is_satisfied(params, reading.value)
+        row = QUANTITIES[reading.what]
+        is_held = row.allows(params, reading.value)
         # A term that was added: a batch more or less would double or halve it
         is_near = low == high and low / _COUNTED < reading.value < low * _COUNTED
         if reading.value < low and not is_held and not is_near:
-            return self._short.add_short(index, _negative(params, reading))
+            return self._short.add_short(index, row.negative(params, reading))
         self._short.clear_short(index)
         if is_held:
             return ((index, SATISFIED),)
-        return () if is_near else ((index, _negative(params, reading)),)
-
-
-def _negative(params: Mapping[str, Any], reading: ScalarReading) -> Example:
-    event, key = reading.event, reading.key
-    subject = Subject(api=key.api or Families.BACKWARD)
-    if isinstance(event, StateEvent):
-        subject = Subject(variable=event.name)
-    elif key.quantity in (GENERATED, DEAD, SATURATED):
-        subject = Subject(api=key.api, module=key.name)
-    elif key.quantity in (END_TOKEN, PADDING):
-        subject = Subject(variable=key.api)
-    elif key.name == SCALED_LOSS:
-        subject = Subject(api=Families.SCALE)
-    elif key.quantity == NON_FINITE and key.api:
-        subject = Subject(variable=key.name)
-    return counterexample(
-        event,
-        subject,
-        clause_of(params),
-        observed_text(params, reading.value, reading.backwards),
-        SYMPTOMS.get(key.quantity, Symptom.WRONG_VALUE),
-        stage=event.stage,
-    ).replace(topic=TOPICS.get(key.quantity))
+        return () if is_near else ((index, row.negative(params, reading)),)

@@ -24,10 +24,10 @@ class Property(Row):
         return [{"value": value} for value in found if len(found) == 1 and value in self.claims]
 
     def is_known(self, params: Mapping[str, Any]) -> bool:
-        return params.get("value") in self.claims and "of" in params
+        return params.get("value") in self.claims
 
     def allows(self, params: Mapping[str, Any], value: Any) -> bool:
         return bool(value == params["value"])
 
     def says(self, params: Mapping[str, Any]) -> str:
-        return self.claims[params["value"]].format(of=params["of"])
+        return self.claims[params["value"]].format(of=params.get("of", ""))

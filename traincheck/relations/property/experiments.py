@@ -41,6 +41,7 @@ def _read(event: Event) -> Iterable[Reading]:
     return [
         Reading(
             what=event.name,
+            under="",
             of=event.model,
             value=event.status,
             seen=text,

@@ -34,7 +34,9 @@ def _sums(event: Event) -> Iterable[Reading]:
     seen = f"backward() does not reach the sum: {joined(dropped)} gets no gradient"
     at = Subject(api=Families.BACKWARD)
     value = _DROPPED if dropped else _WHOLE
-    yield Reading(what="trained_sums", of="losses", value=value, seen=seen, at=at, event=event)
+    yield Reading(
+        what="trained_sums", under="", of="losses", value=value, seen=seen, at=at, event=event
+    )
 
 
 class _Rescaled:
@@ -58,7 +60,13 @@ class _Rescaled:
             )
         value = _SCALED if found else _PLAIN
         yield Reading(
-            what="rescaled_sums", of="gradients", value=value, seen=seen, at=at, event=event
+            what="rescaled_sums",
+            under="",
+            of="gradients",
+            value=value,
+            seen=seen,
+            at=at,
+            event=event,
         )
 
     def finish(self) -> Iterable[Reading]:
@@ -94,6 +102,7 @@ class _HandedOver:
                 is_replaced = owner in self._replaced
                 yield Reading(
                     what="handed_over",
+                    under="",
                     of=owner,
                     value=_REPLACED if is_replaced else _COMPUTED,
                     seen=f"no new gradients were handed over before {owner} stepped"
@@ -124,7 +133,9 @@ def _recomputed(event: Event) -> Iterable[Reading]:
         )
     at = Subject(api="torch.utils.checkpoint.checkpoint")
     value = _OTHER if found.differing else _SAME
-    yield Reading(what="recomputed", of="segments", value=value, seen=seen, at=at, event=event)
+    yield Reading(
+        what="recomputed", under="", of="segments", value=value, seen=seen, at=at, event=event
+    )
 
 
 RECOMPUTED = Property(

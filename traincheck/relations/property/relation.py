@@ -71,3 +71,4 @@ class PropertyHolds(Learned):
 
     name = term = "property"
     rows = PROPERTIES
+    named = ("what", "of")

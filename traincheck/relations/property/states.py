@@ -45,6 +45,7 @@ def _loads(event: Event) -> Iterable[Reading]:
     at = Subject(module=found.model)
     yield Reading(
         what="loaded_weights",
+        under="",
         of=found.model,
         value=value,
         seen=seen,
@@ -83,7 +84,7 @@ def _of_kept(event: CheckpointEvent, kept: Evaluation, losses: list[float]) -> R
     at = Subject(module=event.target) if event.op == "load_state_dict" else Subject(api="save")
     of = "restored" if event.op == "load_state_dict" else "saved"
     return Reading(
-        what="kept_state", of=of, value=value, seen=seen, at=at, event=event, weight=MANY
+        what="kept_state", under="", of=of, value=value, seen=seen, at=at, event=event, weight=MANY
     )
 
 
@@ -99,6 +100,7 @@ def _rows(event: Event) -> Iterable[Reading]:
     at = Subject(variable=found.name)
     yield Reading(
         what="padding_vector",
+        under="",
         of=found.name,
         value=value,
         seen=seen,
@@ -121,6 +123,7 @@ def _generators(event: Event) -> Iterable[Reading]:
         at = Subject(api=f"{state.generator} generator")
         yield Reading(
             what="restored_random_state",
+            under="",
             of=state.generator,
             value=value,
             seen=seen,
@@ -194,6 +197,7 @@ def _loaded(event: Event) -> Iterable[Reading]:
         )
         yield Reading(
             what="loaded_setting",
+            under="",
             of=f"{name} of group {each.group} of {found.owner}",
             value=value,
             seen=seen,
@@ -208,13 +212,14 @@ def _written(event: Event) -> Iterable[Reading]:
         owner = str(event.owner)
         at = Subject(api=Families.OPTIMIZER_STEP, variable=owner)
         yield Reading(
-            what="written_setting", of=owner, value=_IN_FORCE, seen="", at=at, event=event
+            what="written_setting", under="", of=owner, value=_IN_FORCE, seen="", at=at, event=event
         )
     found = observed(event, IneffectiveWrite)
     if found is not None:
         name = _NAMES.get(found.name, found.name)
         yield Reading(
             what="written_setting",
+            under="",
             of=found.owner,
             value=_ELSEWHERE,
             seen=f"the {name} is set to {found.written} in a place that {found.owner} does not "
@@ -266,7 +271,14 @@ def _phases(event: Event) -> Iterable[Reading]:
     )
     at = Subject(api=found.cls)
     yield Reading(
-        what="metric_phases", of=name, value=value, seen=seen, at=at, event=event, weight=MANY
+        what="metric_phases",
+        under="",
+        of=name,
+        value=value,
+        seen=seen,
+        at=at,
+        event=event,
+        weight=MANY,
     )
 
 
@@ -281,7 +293,14 @@ def _reads(event: Event) -> Iterable[Reading]:
         seen += f"; reading a sample writes to {found.attribute or 'the dataset'}"
     at = Subject(api=found.cls)
     yield Reading(
-        what="dataset_reads", of=name, value=value, seen=seen, at=at, event=event, weight=MANY
+        what="dataset_reads",
+        under="",
+        of=name,
+        value=value,
+        seen=seen,
+        at=at,
+        event=event,
+        weight=MANY,
     )
 
 

@@ -224,7 +224,7 @@ class FirstSizes:
 
     def _end(self, event: StepEvent) -> Iterator[Reading]:
         calls, self._calls = self._calls, []
-        norms = [r for r in self._gradients.step(event) if r.key.quantity == GRADIENT_NORM]
+        norms = [r for r in self._gradients.step(event) if r.what == GRADIENT_NORM]
         if not calls and event.recorded and not event.counters.get("optimizer_step"):
             return
         self._first = self._first or calls
@@ -249,6 +249,7 @@ class FirstSizes:
         line = f" at {short(call.where)}" if call.where else ""
         yield Reading(
             what=LOSS,
+            of="",
             under=under,
             value=tuple(self._losses),
             seen=f"{self._losses[0]:.4g} in {passes}{line}",
@@ -262,6 +263,7 @@ class FirstSizes:
             event = self._norms[0][1]
             yield Reading(
                 what=GRADIENT,
+                of="",
                 under=under,
                 value=tuple(norms),
                 seen=seen,
