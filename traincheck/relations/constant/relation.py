@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from traincheck.readings.reading import Key, Reading
 from traincheck.relations.base import SATISFIED, OfProgram, RelationBase
 from traincheck.relations.constant.arguments import (
     ARGUMENTS,
@@ -15,14 +16,15 @@ from traincheck.relations.constant.arguments import (
     BETWEEN,
     EQUAL,
     HYPER,
+    IN_ANY,
+    IN_EVALUATION,
+    IN_TRAINING,
     KEPT,
     KINDS,
     OWN_WORDS,
     SAMPLES,
     TENSORS,
     USED,
-    Key,
-    Setting,
     alike,
     is_masked,
     name_of,
@@ -158,13 +160,13 @@ class ConstantDecider(OfProgram):
             params = claim.params
             if params["of"] not in KINDS:
                 raise ValueError(f"nothing is known of {dict(params)}")
-            modes = (None, True, False) if params["of"] == ARGUMENTS else (None,)
+            modes = (IN_ANY, IN_TRAINING, IN_EVALUATION) if params["of"] == ARGUMENTS else ("",)
             for mode in modes:
                 key = Key(params["of"], name_of(params), mode)
                 self._by_key[key].append((index, params))
         self._short_updates = ShortUpdates()
-        self._masked: set[bool | None] = set()  # modes in which attention was given a mask
-        self._unmasked: dict[tuple[int, bool | None], Example] = {}  # the first call without
+        self._masked: set[str] = set()  # modes in which attention was given a mask
+        self._unmasked: dict[tuple[int, str], Example] = {}  # the first call without
         self._parts: set[tuple[str, str]] = set()  # parts of any batch, and what they are
         self._evaluated: set[str] = set()  # loaders that gave batches of an evaluation
         self._missing: dict[
@@ -175,10 +177,10 @@ class ConstantDecider(OfProgram):
         self._short_updates.observe(event)
         found: list[tuple[int, Example]] = []
         for setting in self._settings.observe(event):
-            if setting.key.kind == BATCH:
-                self._parts.update(setting.values.items())
+            if setting.what == BATCH:
+                self._parts.update(setting.value.items())
                 if setting.event.stage == "eval":
-                    self._evaluated.add(setting.key.name)
+                    self._evaluated.add(setting.of)
             for index, params in self._by_key.get(setting.key, ()):
                 if self._program.fits(params):
                     found += self._judge(index, params, setting)
@@ -188,11 +190,11 @@ class ConstantDecider(OfProgram):
         """Nothing: a short step at the end of a run is not judged."""
         return ()
 
-    def _judge(self, index: int, params: Mapping[str, Any], setting: Setting) -> Examples:
+    def _judge(self, index: int, params: Mapping[str, Any], setting: Reading) -> Examples:
         wanted = wanted_of(params, setting)
         if not wanted:
             return ()
-        found = {name: setting.values.get(name) for name in wanted}
+        found = {name: setting.value.get(name) for name in wanted}
         # Another loader or optimizer may lack some, and a loss may be computed outside the model
         if params["of"] in (BATCH, EQUAL, HYPER, KEPT, USED):
             wrong = [name for name in wanted if found[name] not in (None, wanted[name])]
@@ -200,27 +202,27 @@ class ConstantDecider(OfProgram):
                 return self._missing_parts(index, params, setting)
         else:
             wrong = [name for name in wanted if found[name] != wanted[name]]
-        if setting.key.name in ATTENTIONS and is_masked(setting.values):
-            self._masked.add(setting.key.training)
+        if setting.of in ATTENTIONS and is_masked(setting.value):
+            self._masked.add(setting.under)
         if not wrong:
             self._short_updates.clear_short(index)
             return ((index, SATISFIED),)
         counter = negative(params, setting, {name: wanted[name] for name in wrong})
-        if setting.key.name in ATTENTIONS and wrong == [TENSORS] and not is_masked(setting.values):
+        if setting.of in ATTENTIONS and wrong == [TENSORS] and not is_masked(setting.value):
             return self._without_mask(index, setting, counter)
-        if params["of"] == SAMPLES and setting.values[params["name"]] < 1:
+        if params["of"] == SAMPLES and setting.value[params["name"]] < 1:
             return self._short_updates.add_short(index, counter)
         return ((index, counter),)
 
-    def _missing_parts(self, index: int, params: Mapping[str, Any], setting: Setting) -> Examples:
+    def _missing_parts(self, index: int, params: Mapping[str, Any], setting: Reading) -> Examples:
         """A part may be missing from training batches, unless loaders were swapped."""
         wanted = {
-            name: what for name, what in params["values"].items() if name not in setting.values
+            name: what for name, what in params["values"].items() if name not in setting.value
         }
         is_asked = params.get("stage") == setting.event.stage and len(wanted) < len(
             params["values"]
         )
-        if not wanted or not is_asked or setting.key.name in self._evaluated:
+        if not wanted or not is_asked or setting.of in self._evaluated:
             return ((index, SATISFIED),)
         if not self._parts.isdisjoint(wanted.items()):
             return ((index, SATISFIED),)
@@ -234,9 +236,9 @@ class ConstantDecider(OfProgram):
             return ()
         return ((index, first), (index, counter)) if count == _UNPADDED else ((index, counter),)
 
-    def _without_mask(self, index: int, setting: Setting, counter: Example) -> Examples:
+    def _without_mask(self, index: int, setting: Reading, counter: Example) -> Examples:
         """A batch without padding needs no mask: it is forgotten only if it never comes."""
-        mode = setting.key.training
+        mode = setting.under
         first = self._unmasked.setdefault((index, mode), counter)
         late = (setting.event.step or 0) - (first.step or 0)
         if mode in self._masked or late < _UNPADDED:
