@@ -38,18 +38,7 @@ def _read(event: Event) -> Iterable[Reading]:
     if event.detail.get("fill"):
         text += f"; masked scores are set to {event.detail['fill']}, so padding keeps weight"
     at = Subject(module=where)
-    return [
-        Reading(
-            what=event.name,
-            under="",
-            of=event.model,
-            value=event.status,
-            seen=text,
-            at=at,
-            event=event,
-            weight=MANY,
-        )
-    ]
+    return [Reading(event.name, event.model, "", event.status, event, at, text, MANY)]
 
 
 _READER = partial(EventReader, _read)  # one for all

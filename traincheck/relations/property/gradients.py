@@ -34,9 +34,7 @@ def _sums(event: Event) -> Iterable[Reading]:
     seen = f"backward() does not reach the sum: {joined(dropped)} gets no gradient"
     at = Subject(api=Families.BACKWARD)
     value = _DROPPED if dropped else _WHOLE
-    yield Reading(
-        what="trained_sums", under="", of="losses", value=value, seen=seen, at=at, event=event
-    )
+    yield Reading("trained_sums", "losses", "", value, event, at, seen)
 
 
 class _Rescaled:
@@ -59,15 +57,7 @@ class _Rescaled:
                 f"multiplied by {one.factor:.4g}, and the next pass adds to that"
             )
         value = _SCALED if found else _PLAIN
-        yield Reading(
-            what="rescaled_sums",
-            under="",
-            of="gradients",
-            value=value,
-            seen=seen,
-            at=at,
-            event=event,
-        )
+        yield Reading("rescaled_sums", "gradients", "", value, event, at, seen)
 
     def finish(self) -> Iterable[Reading]:
         return ()
@@ -101,15 +91,15 @@ class _HandedOver:
                     continue
                 is_replaced = owner in self._replaced
                 yield Reading(
-                    what="handed_over",
-                    under="",
-                    of=owner,
-                    value=_REPLACED if is_replaced else _COMPUTED,
-                    seen=f"no new gradients were handed over before {owner} stepped"
+                    "handed_over",
+                    owner,
+                    "",
+                    _REPLACED if is_replaced else _COMPUTED,
+                    call,
+                    Subject(api=Families.OPTIMIZER_STEP, variable=owner),
+                    f"no new gradients were handed over before {owner} stepped"
                     if not is_replaced
                     else f"gradients of {owner} were written after backward()",
-                    at=Subject(api=Families.OPTIMIZER_STEP, variable=owner),
-                    event=call,
                 )
         self._known |= self._stepped.keys()
         self._stepped.clear()
@@ -133,9 +123,7 @@ def _recomputed(event: Event) -> Iterable[Reading]:
         )
     at = Subject(api="torch.utils.checkpoint.checkpoint")
     value = _OTHER if found.differing else _SAME
-    yield Reading(
-        what="recomputed", under="", of="segments", value=value, seen=seen, at=at, event=event
-    )
+    yield Reading("recomputed", "segments", "", value, event, at, seen)
 
 
 RECOMPUTED = Property(

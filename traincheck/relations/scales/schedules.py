@@ -115,14 +115,14 @@ class Schedules:
                 f"{length / self._updates:.4g} times as many; it is {_lines(one, call)}"
             )
             yield Reading(
-                what=LENGTH,
-                of=owner,
-                under=under,
-                value=(length / self._updates,),
-                seen=seen,
-                at=Subject(api=Families.SCHEDULER_STEP),
-                event=one,
-                weight=MANY,
+                LENGTH,
+                owner,
+                under,
+                (length / self._updates,),
+                one,
+                Subject(api=Families.SCHEDULER_STEP),
+                seen,
+                MANY,
             )
 
     def _ends(self, owner: str, call: CallEvent, under: str) -> Iterator[Reading]:
@@ -135,14 +135,14 @@ class Schedules:
                 f"the schedule is {_lines(*self._made.get(owner, [])[:1], call)}"
             )
             yield Reading(
-                what=RATE,
-                of=f"group {index} of {owner}",
-                under=f"{under}, in step {rate.event.step}",
-                value=(share,),
-                seen=seen,
-                at=Subject(api=Families.SCHEDULER_STEP),
-                event=rate.event,
-                weight=MANY,
+                RATE,
+                f"group {index} of {owner}",
+                f"{under}, in step {rate.event.step}",
+                (share,),
+                rate.event,
+                Subject(api=Families.SCHEDULER_STEP),
+                seen,
+                MANY,
             )
 
 
@@ -248,26 +248,17 @@ class FirstSizes:
         at = Subject(api=Families.BACKWARD)
         line = f" at {short(call.where)}" if call.where else ""
         yield Reading(
-            what=LOSS,
-            of="",
-            under=under,
-            value=tuple(self._losses),
-            seen=f"{self._losses[0]:.4g} in {passes}{line}",
-            at=at,
-            event=call,
-            weight=MANY,
+            LOSS,
+            "",
+            under,
+            tuple(self._losses),
+            call,
+            at,
+            f"{self._losses[0]:.4g} in {passes}{line}",
+            MANY,
         )
         norms = [norm for norm, _ in self._norms]
         if len(norms) == WINDOW and min(norms) > 0:
             seen = f"the norm is {norms[0]:.4g} after {passes}{line}"
             event = self._norms[0][1]
-            yield Reading(
-                what=GRADIENT,
-                of="",
-                under=under,
-                value=tuple(norms),
-                seen=seen,
-                at=at,
-                event=event,
-                weight=MANY,
-            )
+            yield Reading(GRADIENT, "", under, tuple(norms), event, at, seen, MANY)
