@@ -116,7 +116,11 @@ class CoverageCollector:
 
     def observe(self, event: Event) -> None:
         if isinstance(event, StepEvent):
-            self._end_step(event)
+            self._sketch.observe(event)
+            self._additions.read()
+            if event.recorded and self._additions.any_of():
+                self._adds = True
+            self._changes.turn(event)
         elif isinstance(event, CallEvent):
             self._calls.add((event.api, event.family, event.autocast, event.module))
             self._has_ranks |= event.rank > 0
@@ -135,13 +139,6 @@ class CoverageCollector:
             self._sketch.source = self._sketch.source or source_of(event)
             self._levels |= {str(event.data.get("level", "default"))}
             self._packages = tuple(map(str, event.data.get("packages") or ()))
-
-    def _end_step(self, event: StepEvent) -> None:
-        self._sketch.observe(event)
-        self._additions.read()
-        if event.recorded and self._additions.any_of():
-            self._adds = True
-        self._changes.turn(event)
 
     def coverage(self) -> RunCoverage:
         """The coverage of the events so far."""

@@ -171,7 +171,11 @@ class ReplayViews:
                 self._cleared.pop(event.name, None)
                 if event.change == "cleared":
                     self._cleared[event.name] = event
-        elif self._cleared and isinstance(event, CallEvent) and _is_backward(event):
+        elif (
+            self._cleared
+            and isinstance(event, CallEvent)
+            and (event.family or event.api) == Families.BACKWARD
+        ):
             for cleared in self._cleared.values():
                 seen = cleared.replace(step=event.step, stage=event.stage, after=event.span)
                 for views in self._after_backward:
@@ -279,10 +283,6 @@ class _FactSet:
         for observe, seen in zip(self.observers, (event, in_sample, in_scan_sample)):
             if seen is not None:
                 observe(seen)
-
-
-def _is_backward(event: CallEvent) -> bool:
-    return (event.family or event.api) == Families.BACKWARD
 
 
 def _is_scan(event: Event) -> bool:

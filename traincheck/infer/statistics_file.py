@@ -61,7 +61,11 @@ def read_statistics(path: str | Path) -> list[RunStatistics]:
         unpacker = zlib.decompressobj()
         value = parse_json(unpacker.decompress(packed, DOCUMENT_BYTES))
         version = msgspec.convert(value, _Version).statistics_version
-        runs = _runs(value) if version == VERSION else []
+        runs = (
+            [_run(run) for run in msgspec.convert(value["runs"], list[_RunForm])]
+            if version == VERSION
+            else []
+        )
     except (zlib.error, ValueError, TypeError, IndexError) as error:  # msgspec's are ValueErrors
         raise InvariantFormatError(f"{path}: is damaged or holds no statistics", fix=fix) from error
     if version > VERSION:
@@ -171,10 +175,6 @@ class _RunForm(msgspec.Struct):
     contexts: list[list[tuple[str, _Scalar]]]
     claims: list[_ClaimForm]
     trees: dict[str, list[list[Any]]] = {}
-
-
-def _runs(value: Any) -> list[RunStatistics]:
-    return [_run(run) for run in msgspec.convert(value["runs"], list[_RunForm])]
 
 
 def _run(run: _RunForm) -> RunStatistics:

@@ -90,16 +90,18 @@ class Evaluations(Fact):
         if (event.family or event.api) == Families.OPTIMIZER_STEP:
             self.is_over = self.has_trained = True
             self._is_restored = False
-        elif event.api in LOSSES and self._is_evaluating(event):
+        elif (
+            event.api in LOSSES
+            and self.has_trained
+            and event.stage == EVAL_STAGE
+            and not event.grad_enabled
+        ):
             value = tensor_summary(event.result)
             now = self._now(event)
             if now is not None and value is not None and value.value is not None:
                 now.first = now.first or event
                 now.total += float(value.value)
                 now.count += 1
-
-    def _is_evaluating(self, event: CallEvent) -> bool:
-        return self.has_trained and event.stage == EVAL_STAGE and not event.grad_enabled
 
     def _now(self, event: Event) -> Evaluation | None:
         """The evaluation that an event belongs to; None if other weights were loaded for it."""
@@ -131,8 +133,13 @@ class KeptStates(Fact):
                 self._restored = None
         elif isinstance(event, CheckpointEvent):
             if event.op == "load_state_dict" and event.values:
-                self._restore(event)
-            elif event.op == "save" and event.path is not None and _BEST.search(_name(event.path)):
+                found = [one for one in self.evaluations.all if one.is_of(event.values)]
+                self._restored = (event, found[0]) if found else None
+            elif (
+                event.op == "save"
+                and event.path is not None
+                and _BEST.search(event.path.replace("\\", "/").rpartition("/")[2])
+            ):
                 self._save(event, event.path)
 
     def kept(self) -> Sequence[tuple[CheckpointEvent, Evaluation]]:
@@ -140,17 +147,9 @@ class KeptStates(Fact):
         restored = [] if self._restored is None else [self._restored]
         return [*restored, *self._saved.values()]
 
-    def _restore(self, load: CheckpointEvent) -> None:
-        found = [one for one in self.evaluations.all if one.is_of(load.values)]
-        self._restored = (load, found[0]) if found else None
-
     def _save(self, save: CheckpointEvent, path: str) -> None:
         """A file is written right after an evaluation, whose weights it holds."""
         evaluations = self.evaluations
         self._saved.pop(path, None)
         if evaluations.all and not evaluations.is_over:
             self._saved[path] = save, evaluations.all[-1]
-
-
-def _name(path: str) -> str:
-    return path.replace("\\", "/").rpartition("/")[2]

@@ -69,28 +69,22 @@ class RescaledGradients(Fact):
     def observe(self, event: Event) -> None:
         if isinstance(event, StateEvent):
             if event.role == "gradient":
-                self._enter(event)
+                stats = event.summary.stats if event.summary is not None else None
+                if stats and event.after is not None and isinstance(stats.get("norm"), float):
+                    self._looks.append(event)
         elif isinstance(event, CallEvent):
             if (event.family or event.api) in _LANDMARKS:
                 self._calls.append(event)
         elif isinstance(event, StepEvent):
-            self._end(event)
+            is_whole = event.recorded and event.complete
+            self.ended = tuple(self._rescalings()) if is_whole else ()
+            backwards = sum((c.family or c.api) == Families.BACKWARD for c in self._calls)
+            self.windows = backwards - 1 if is_whole and self._looks and backwards > 1 else 0
+            self._calls, self._marks, self._looks = [], [], []
         elif isinstance(event, MarkEvent):
             found = observed(event, WrittenGradients)
             if found is not None:
                 self._marks.append((event, found))
-
-    def _enter(self, event: StateEvent) -> None:
-        stats = event.summary.stats if event.summary is not None else None
-        if stats and event.after is not None and isinstance(stats.get("norm"), float):
-            self._looks.append(event)
-
-    def _end(self, event: StepEvent) -> None:
-        is_whole = event.recorded and event.complete
-        self.ended = tuple(self._rescalings()) if is_whole else ()
-        backwards = sum((c.family or c.api) == Families.BACKWARD for c in self._calls)
-        self.windows = backwards - 1 if is_whole and self._looks and backwards > 1 else 0
-        self._calls, self._marks, self._looks = [], [], []
 
     def _rescalings(self) -> Iterator[Rescaling]:
         calls = sorted(self._calls, key=lambda call: call.span)
@@ -106,7 +100,7 @@ class RescaledGradients(Fact):
         before: dict[str, float] = {}  # the last norm of each
         for look in self._looks:
             if look.after is not None and look.after < mark.after:
-                before[look.name] = _norm(look)
+                before[look.name] = float(((look.summary and look.summary.stats) or {})["norm"])
         present = {name for name, norm in before.items() if norm}
         after = dict(zip(mark.names, mark.norms))
         if len(present) < _FEWEST or not present <= after.keys():
@@ -114,10 +108,6 @@ class RescaledGradients(Fact):
         ratios = [after[name] / before[name] for name in present]
         low, high = min(ratios), max(ratios)
         return high if low > 0 and high / low - 1 < _ALIKE else None
-
-
-def _norm(look: StateEvent) -> float:
-    return float(((look.summary and look.summary.stats) or {})["norm"])
 
 
 def _window(calls: Sequence[CallEvent], span: int) -> list[CallEvent]:

@@ -45,7 +45,10 @@ class Router(Generic[T]):
         self.calls: dict[tuple[str, str | None], tuple[T, ...]] = {}
         self.lifecycle = {role: self._for_role(role) for role in ROLES}
         self.changes = {role: self._for_role(role, changes=True) for role in ROLES}
-        self.kinds = {kind: self._for_kind(kind) for kind in KINDS}
+        self.kinds = {
+            kind: tuple(receiver for needs, receiver in self._receivers if kind in needs.kinds)
+            for kind in KINDS
+        }
 
     def route(self, event: Event) -> tuple[T, ...]:
         """The receivers of ``event``."""
@@ -78,6 +81,3 @@ class Router(Generic[T]):
             for needs, receiver in self._receivers
             if "state" in needs.kinds or not roles_of(needs, besides).isdisjoint((role, ANY))
         )
-
-    def _for_kind(self, kind: str) -> tuple[T, ...]:
-        return tuple(receiver for needs, receiver in self._receivers if kind in needs.kinds)

@@ -72,16 +72,13 @@ class StepChanges:
             self.unknown[role].add(name)
         else:
             if role == "parameter" and change in ("replaced", "gone"):
-                self._forget_gradient(name)
+                # Another object has the name: the old gradient does not belong to it
+                self.gradients.discard(name)
+                self.at_start.discard(name)
+                self._fading.forget(name)
             return
         if event.after is not None:
             self.after[event.after].add(name)
-
-    def _forget_gradient(self, name: str) -> None:
-        """Another object has the name: the old gradient does not belong to it."""
-        self.gradients.discard(name)
-        self.at_start.discard(name)
-        self._fading.forget(name)
 
     def _gradient(self, event: StateEvent, name: str, change: str) -> None:
         is_zero = event.summary is not None and event.summary.zero is True

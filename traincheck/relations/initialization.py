@@ -133,7 +133,7 @@ class Initialization(RelationBase):
             return in_program(params, f"{text} before the first step")
         by_function: dict[str, list[str]] = defaultdict(list)
         for module_class, leaf, function in params["kinds"]:
-            by_function[function].append(_kind_text(module_class, leaf))
+            by_function[function].append(f"{leaf} of {module_class.rpartition('.')[2]}")
         text = "; ".join(f"{listed(kinds)} with {name}" for name, kinds in by_function.items())
         return in_program(params, f"torch.nn.init fills {text}")
 
@@ -152,10 +152,6 @@ class Initialization(RelationBase):
             likely_cause="The initialization may have been changed, or not reach {variables}.",
             fix="Compare the initialization of {variables} with the reference.",
         )
-
-
-def _kind_text(module_class: str, leaf: str) -> str:
-    return f"{leaf} of {module_class.rpartition('.')[2]}"
 
 
 class InitializationProposer(ProposerBase):

@@ -57,19 +57,21 @@ class ProcessLosses:
         if event.api in LOSSES:
             if event.grad_enabled:
                 self._losses.loss(event)
-                self._scan(event)
+                target = event.args.get("target")
+                stats = target.get("stats") if isinstance(target, Mapping) else None
+                # Targets that are not ahead may be of an autoencoder: *bounded* covers them
+                if (
+                    event.api in OVER_CLASSES
+                    and event.stage == "train"
+                    and stats
+                    and stats.get("shifted")
+                ):
+                    self._shifts.setdefault(int(stats["shifted"]), event)
         elif event.api == Families.BACKWARD:
             self._losses.backward(event)
             self._lines.add(event.where)
         elif event.api == Families.SCALE:
             self._losses.scaled()
-
-    def _scan(self, event: CallEvent) -> None:
-        target = event.args.get("target")
-        stats = target.get("stats") if isinstance(target, Mapping) else None
-        # Targets that are not ahead may be of an autoencoder: *bounded* covers them
-        if event.api in OVER_CLASSES and event.stage == "train" and stats and stats.get("shifted"):
-            self._shifts.setdefault(int(stats["shifted"]), event)
 
     def grouped(self, event: MarkEvent) -> None:
         """There are several ranks."""

@@ -81,7 +81,9 @@ class BufferFills:
         """Enter an event; the uses of buffers that it completes."""
         if isinstance(event, StateEvent):
             if event.role == "buffer":
-                self._state(event)
+                self.variables.observe(event)
+                if event.change in ("content", "replaced", "unknown"):
+                    self._filled.setdefault(event.name, -1 if event.after is None else event.after)
         elif isinstance(event, CallEvent):
             if event.root and event.family == Families.MODULE and event.exception is None:
                 self._passes.append(event)
@@ -94,11 +96,6 @@ class BufferFills:
             if not self._has_gap:
                 for call in passes:
                     yield from self._uses(call)
-
-    def _state(self, event: StateEvent) -> None:
-        self.variables.observe(event)
-        if event.change in ("content", "replaced", "unknown"):
-            self._filled.setdefault(event.name, -1 if event.after is None else event.after)
 
     def _uses(self, call: CallEvent) -> Iterator[BufferUse]:
         model = (call.module or "").partition(".")[0]

@@ -227,7 +227,9 @@ class InvariantMonitor:
         """Test the preconditions of a claim in a new context."""
         if len(self._entries) >= _MAX_CONTEXTS:
             self._flush()
-        claims = (g for g in self._by_claim[claim] if _is_satisfied(g.condition, context))
+        claims = (
+            g for g in self._by_claim[claim] if g.condition is None or g.condition.holds(context)
+        )
         entry = self._entries[claim, id(context)] = _ContextEntry(context, tuple(claims))
         return entry
 
@@ -243,10 +245,6 @@ class InvariantMonitor:
             for entry in cached.entries:
                 entry.flush(cached.times)
         self._answers.clear()
-
-
-def _is_satisfied(condition: Precondition | None, context: Context) -> bool:
-    return condition is None or condition.holds(context)
 
 
 def _violation(invariant: Invariant, example: Example) -> Violation:

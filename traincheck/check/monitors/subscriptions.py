@@ -108,25 +108,22 @@ def fact_subscriptions(users: Sequence[Subscription], facts: Facts) -> list[Subs
     for user in users:
         for kind in user.uses:
             if kind not in found:
-                found[kind] = _fact_subscription(facts.of(kind))
+                fact = facts.of(kind)
+                found[kind] = Subscription(
+                    events=Needs(),
+                    needs=Needs(),
+                    check_ids=(),
+                    observe=fact.observe,
+                    judge=_as_found,
+                    finish=tuple,
+                    triggered=dict,
+                    is_fact=True,
+                )
             subscription = found[kind]
             more = user.needs.delivered | user.events if kind.reads is None else kind.reads
             subscription.events = subscription.events | more
             subscription.check_ids += user.check_ids
     return list(found.values())
-
-
-def _fact_subscription(fact: Fact) -> Subscription:
-    return Subscription(
-        events=Needs(),
-        needs=Needs(),
-        check_ids=(),
-        observe=fact.observe,
-        judge=_as_found,
-        finish=tuple,
-        triggered=dict,
-        is_fact=True,
-    )
 
 
 def _as_found(violations: Iterable[Any]) -> Iterable[Violation]:

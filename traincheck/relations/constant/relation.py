@@ -209,7 +209,13 @@ class ConstantDecider(OfProgram):
             return ((index, SATISFIED),)
         counter = negative(params, setting, {name: wanted[name] for name in wrong})
         if setting.of in ATTENTIONS and wrong == [TENSORS] and not is_masked(setting.value):
-            return self._without_mask(index, setting, counter)
+            # A batch without padding needs no mask: it is forgotten only if it never comes
+            mode = setting.under
+            first = self._unmasked.setdefault((index, mode), counter)
+            late = (setting.event.step or 0) - (first.step or 0)
+            if mode in self._masked or late < _UNPADDED:
+                return ()
+            return ((index, first), (index, counter)) if late == _UNPADDED else ((index, counter),)
         if params["of"] == SAMPLES and setting.value[params["name"]] < 1:
             return self._short_updates.add_short(index, counter)
         return ((index, counter),)
@@ -235,12 +241,3 @@ class ConstantDecider(OfProgram):
         if count < _UNPADDED:
             return ()
         return ((index, first), (index, counter)) if count == _UNPADDED else ((index, counter),)
-
-    def _without_mask(self, index: int, setting: Reading, counter: Example) -> Examples:
-        """A batch without padding needs no mask: it is forgotten only if it never comes."""
-        mode = setting.under
-        first = self._unmasked.setdefault((index, mode), counter)
-        late = (setting.event.step or 0) - (first.step or 0)
-        if mode in self._masked or late < _UNPADDED:
-            return ()
-        return ((index, first), (index, counter)) if late == _UNPADDED else ((index, counter),)

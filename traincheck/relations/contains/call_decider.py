@@ -59,7 +59,7 @@ class CallDecider(OfProgram):
         inner = self._inner.get(event.api)
         if inner is not None and event.exception is None:
             for index, args in inner:
-                if not args or _agrees(event.args, args):
+                if not args or all(event.args.get(name) == value for name, value in args.items()):
                     self._last[index] = event.start_ns
                 else:
                     self._unlike[index] = event
@@ -116,10 +116,6 @@ class CallDecider(OfProgram):
     def _positive(self, event: CallEvent) -> Example:
         autocast = event.autocast or "off"
         return self._positives.with_features(training=event.training, autocast=autocast)
-
-
-def _agrees(args: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    return all(args.get(name) == value for name, value in wanted.items())
 
 
 _COSMETIC = frozenset({"inplace", "out"})  # arguments that change no result

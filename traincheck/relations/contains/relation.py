@@ -92,7 +92,11 @@ class Contains(RelationBase):
         same = (mine["outer"], mine["inner"]) == (its["outer"], its["inner"])
         same = same and change_claims.within(mine) <= change_claims.within(its)
         args = mine.get("args", {}).items()
-        return same and its.get("args", {}).items() <= args and _fits(mine, its)
+        return (
+            same
+            and its.get("args", {}).items() <= args
+            and mine.get("program") in (None, its.get("program"))
+        )
 
     def antecedent(self, claim: Hypothesis) -> Mapping[str, Any]:
         return claim.params if "role" in claim.params else call_claims.antecedent(claim.params)
@@ -119,10 +123,6 @@ def _covers(mine: Mapping[str, Any], its: Mapping[str, Any]) -> bool:
     return mine["role"] == its["role"] and all(
         mine.get(key) in (None, its.get(key)) for key in ("leaf", "module_class")
     )
-
-
-def _fits(mine: Mapping[str, Any], its: Mapping[str, Any]) -> bool:
-    return mine.get("program") in (None, its.get("program"))
 
 
 class ContainsProposer(ProposerBase):

@@ -198,7 +198,11 @@ class FlowProposer(ProposerBase):
                 yield self._claim(params, is_pinned=is_user_api(name))
             for params in _grads({"api": name}, api):
                 yield self._claim(params, is_pinned=True)
-            flags = {n: next(iter(v)) for n, v in sorted(api.flags.items()) if _is_flag(v)}
+            flags = {
+                n: next(iter(v))
+                for n, v in sorted(api.flags.items())
+                if len(v) == 1 and None not in v
+            }
             if api.is_function and flags:
                 yield self._claim({"api": name, "args": flags}, is_pinned=True)
 
@@ -276,7 +280,3 @@ def _grads(base: dict[str, Any], api: _Api) -> Iterator[dict[str, Any]]:
         for module, found in sorted(grads.items(), key=lambda item: item[0] or ""):
             if found == {True} and module is not None:
                 yield {**wanted, "module": module}
-
-
-def _is_flag(values: set[Any]) -> bool:
-    return len(values) == 1 and None not in values

@@ -241,7 +241,10 @@ class FlowDecider(OfProgram):
                 continue
             if event.module not in params.get("modules", (params.get("module", event.module),)):
                 continue
-            if _is_scoped(params) and params.get("autocast") != event.autocast:
+            # A claim about dtypes applies to one state of autocast
+            if ("equal" in params or "dtype" in params.get("is", ())) and params.get(
+                "autocast"
+            ) != event.autocast:
                 continue
             answer = _answer(params, event)
             if answer is not None:
@@ -274,11 +277,6 @@ class FlowDecider(OfProgram):
             context=context,
             stage=event.stage,
         ).replace(topic=topic_of_claim(params))
-
-
-def _is_scoped(params: Mapping[str, Any]) -> bool:
-    """Whether the claim is about dtypes: it applies to one state of autocast."""
-    return "equal" in params or "dtype" in params.get("is", ())
 
 
 def _check(params: Mapping[str, Any]) -> None:

@@ -67,15 +67,12 @@ class TrackedClaim:
         if "has" in self.params:
             self._compare_structure(variables)
         elif "under" in self.params:
-            self._select(variables)
+            matches = matcher(self.params["under"]).match
+            found = variables.by_role[self.params.get("role", "parameter")].values()
+            self.variables = tuple(v for v in found if matches(v.name))
+            self.names = frozenset(v.name for v in self.variables)
+            self.applies = bool(self.names)
             self._compare_flags(variables)
-
-    def _select(self, variables: Variables) -> None:
-        matches = matcher(self.params["under"]).match
-        found = variables.by_role[self.params.get("role", "parameter")].values()
-        self.variables = tuple(v for v in found if matches(v.name))
-        self.names = frozenset(v.name for v in self.variables)
-        self.applies = bool(self.names)
 
     def _compare_flags(self, variables: Variables) -> None:
         what = self.params["is"]

@@ -65,7 +65,13 @@ class MembershipProposer(ProposerBase):
             self._variables.observe(event)
             self._changes.observe(event)
             if event.role in ROLES and event.summary is not None:
-                self._keep_dtype(event, event.summary.dtype)
+                # Note the dtype of a variable: a model that is cast later has two
+                known = self._dtypes[event.role]
+                if (
+                    is_float(event.summary.dtype)
+                    and known.setdefault(event.name, event.summary.dtype) != event.summary.dtype
+                ):
+                    self._varying["dtypes"].add(event.name.partition(".")[0])
         elif isinstance(event, OptimizerEvent):
             self._variables.hold(event)
         elif isinstance(event, CallEvent):
@@ -77,12 +83,6 @@ class MembershipProposer(ProposerBase):
             if is_judged(event) and not self._has_gap:
                 self._scan()
             self._changes.turn(event)
-
-    def _keep_dtype(self, event: StateEvent, dtype: str) -> None:
-        """Note the dtype of a variable: a model that is cast later has two."""
-        known = self._dtypes[event.role]
-        if is_float(dtype) and known.setdefault(event.name, dtype) != dtype:
-            self._varying["dtypes"].add(event.name.partition(".")[0])
 
     def _scan(self) -> None:
         self._moved |= self._changes.changed["parameter"]

@@ -76,7 +76,10 @@ class PeriodicProposer(ProposerBase):
         periods: dict[tuple[str, _Selector], set[int]] = defaultdict(set)
         for track in self._tracks.values():
             for selector in _selectors(track.variable):
-                periods[track.variable.role, selector].add(self._period(track))
+                # The gap between changes of a variable; 0 when it varies or is not known yet
+                periods[track.variable.role, selector].add(
+                    track.gaps[0] if len(track.gaps) == 1 and track.count >= _MIN_GAPS else 0
+                )
         found: set[tuple[str, _Selector, int]] = set()
         for track in self._tracks.values():
             role = track.variable.role
@@ -109,10 +112,6 @@ class PeriodicProposer(ProposerBase):
         """Terms for the variables that changed."""
         variables = [track.variable for track in self._tracks.values()]
         return (word({"role": v.role, **dict(s)}) for v in variables for s in _selectors(v))
-
-    def _period(self, track: _Track) -> int:
-        """The gap between changes of a variable; 0 when it varies or is not known yet."""
-        return track.gaps[0] if len(track.gaps) == 1 and track.count >= _MIN_GAPS else 0
 
 
 def word(params: Mapping[str, Any]) -> str:

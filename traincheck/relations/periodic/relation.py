@@ -104,11 +104,6 @@ class Periodic(RelationBase):
         return None
 
 
-def _is_known(params: Mapping[str, Any]) -> bool:
-    """Whether some version wrote these parameters of variables."""
-    return params["role"] in _LOOKS and 1 <= params["period"] <= MAX_PERIOD
-
-
 class EitherProposer(ProposerBase):
     """Proposes for variables and for auxiliary models."""
 
@@ -143,7 +138,12 @@ class PeriodicDecider:
         for index, claim in enumerate(claims):
             params = claim.params
             is_serving = params["role"] == auxiliary_models.ROLE
-            if not (auxiliary_models.is_known(params) if is_serving else _is_known(params)):
+            # Some version wrote such parameters
+            if not (
+                auxiliary_models.is_known(params)
+                if is_serving
+                else (params["role"] in _LOOKS and 1 <= params["period"] <= MAX_PERIOD)
+            ):
                 raise ValueError(f"nothing is known of {dict(params)}")
             (serving if is_serving else self._claims).append((index, params))
         self._auxiliary = auxiliary_models.AuxiliaryDecider(serving)

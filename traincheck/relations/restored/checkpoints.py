@@ -254,7 +254,13 @@ class Checkpoints:
             self._update = None
             if event.op == "load_state_dict" and event.target:
                 self._open.append(event)
-                yield from _of_load(event)
+                if _kind(event) == MODEL:
+                    target, matched = _target(event), event.matched or 0
+                    weight = _weight(event.entries or 0)
+                    yield CheckpointFact((LOADS, target), matched, weight, target, event, (event,))
+                    yield CheckpointFact(
+                        (COPIES, ""), event.shared == 0, weight, target, event, (event,)
+                    )
                 yield from self._of_values(event)
             elif event.op == "save":
                 yield from self._of_save(event)
@@ -339,14 +345,6 @@ class Checkpoints:
                 for kind, name in names.items():
                     key = (ALSO, f"{_target(load)} {kind}")
                     yield CheckpointFact(key, kind in kinds, weight, name, update, (load, update))
-
-
-def _of_load(event: CheckpointEvent) -> Iterator[CheckpointFact]:
-    if _kind(event) == MODEL:
-        target, matched = _target(event), event.matched or 0
-        weight = _weight(event.entries or 0)
-        yield CheckpointFact((LOADS, target), matched, weight, target, event, (event,))
-        yield CheckpointFact((COPIES, ""), event.shared == 0, weight, target, event, (event,))
 
 
 def _of_swaps(loads: Sequence[CheckpointEvent], update: CallEvent) -> Iterator[CheckpointFact]:

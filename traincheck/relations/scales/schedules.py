@@ -179,7 +179,10 @@ class FirstSizes:
         if self._is_over:
             return
         if isinstance(event, StateEvent):
-            self._state(event)
+            if event.role == "gradient":
+                self._gradients.state(event)
+            elif event.role == "parameter" and event.change == "new" and event.summary is not None:
+                self._parameters[event.name] = math.prod(event.summary.shape)
         elif isinstance(event, CallEvent):
             self._call(event)
         elif isinstance(event, StepEvent):
@@ -196,12 +199,6 @@ class FirstSizes:
     def finish(self) -> Iterable[Reading]:
         """Nothing: a run that is too short shows no spread."""
         return ()
-
-    def _state(self, event: StateEvent) -> None:
-        if event.role == "gradient":
-            self._gradients.state(event)
-        elif event.role == "parameter" and event.change == "new" and event.summary is not None:
-            self._parameters[event.name] = math.prod(event.summary.shape)
 
     def _call(self, event: CallEvent) -> None:
         if event.exception is not None:
