@@ -107,7 +107,15 @@ class Resumptions:
         course = self._courses.setdefault(process, _Course())
         if isinstance(event, BatchEvent):
             if event.stage == "train" and event.indices:
-                _enter(course, event)
+                epoch = course.epoch
+                if epoch is None or (epoch.loader, epoch.number) != (event.loader, event.epoch):
+                    if epoch is not None and epoch.batches:
+                        course.resumed = None  # the epoch after the resume has ended
+                    epoch = course.epoch = _Epoch(event.loader, event.epoch, event.sampler)
+                elif epoch.last is not None and not epoch.batches:
+                    epoch.skipped.update(epoch.last.indices)
+                    epoch.left_out += 1
+                epoch.last = event
         elif isinstance(event, CallEvent):
             if (event.family or event.api) == Families.BACKWARD:
                 yield from _trained(course)
@@ -133,18 +141,6 @@ class Resumptions:
 def _has_optimizer(load: CheckpointEvent) -> bool:
     kinds = {part.get("kind") for part in load.parts.values() if isinstance(part, Mapping)}
     return "optimizer" in kinds
-
-
-def _enter(course: _Course, event: BatchEvent) -> None:
-    epoch = course.epoch
-    if epoch is None or (epoch.loader, epoch.number) != (event.loader, event.epoch):
-        if epoch is not None and epoch.batches:
-            course.resumed = None  # the epoch after the resume has ended
-        epoch = course.epoch = _Epoch(event.loader, event.epoch, event.sampler)
-    elif epoch.last is not None and not epoch.batches:
-        epoch.skipped.update(epoch.last.indices)
-        epoch.left_out += 1
-    epoch.last = event
 
 
 def _trained(course: _Course) -> Iterator[Resumed]:

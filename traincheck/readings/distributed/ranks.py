@@ -216,7 +216,11 @@ class RankSteps(Fact):
             if event.change not in _SAME:
                 self._open[key].states[event.role, event.name] = event
                 if event.role == "parameter":
-                    self._begin(self._facts[key].begun, event)
+                    begun = self._facts[key].begun
+                    if event.change == "gone":
+                        begun.pop(event.name, None)
+                    else:
+                        begun.setdefault(event.name, event)
         elif isinstance(event, CollectiveEvent):
             self._open[key].collectives.append(event)
         elif isinstance(event, CallEvent):
@@ -225,12 +229,6 @@ class RankSteps(Fact):
             rank = self._facts[key]
             rank.is_local |= is_local_method(event.cls)
             rank.held[event.id] = frozenset(n for group in event.groups for n in group.params)
-
-    def _begin(self, begun: dict[str, StateEvent], event: StateEvent) -> None:
-        if event.change == "gone":
-            begun.pop(event.name, None)
-        else:
-            begun.setdefault(event.name, event)
 
     def _enter_call(self, key: tuple[int, str], call: CallEvent) -> None:
         if call.api == DDP_INIT:

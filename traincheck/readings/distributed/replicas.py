@@ -119,7 +119,18 @@ class Replicas(Fact):
     def observe(self, event: Event) -> None:
         self.ready = ()
         if isinstance(event, MarkEvent):
-            self._enter(event)
+            size = event.world_size
+            if event.text in (Marks.PROCESS, Marks.PROCESS_GROUP) and size is not None:
+                self._world = max(self._world, size)
+            found = observed(event, ParameterPlacement, ReplicaValues)
+            if isinstance(found, ParameterPlacement):
+                self._ranks[event.rank] = _Rank(found, frozenset(found.alone))
+                self._world = max(self._world, found.world)
+            elif isinstance(found, ReplicaValues) and event.step is not None:
+                values = {(one.role, one.name): one for one in found.values}
+                self._waiting[event.step][event.rank] = _Waiting(event, values)
+                if len(self._waiting) > _MOST_WAITING:
+                    del self._waiting[min(self._waiting)]
         elif isinstance(event, OptimizerEvent):
             self.is_local |= is_local_method(event.cls)
         elif isinstance(event, CallEvent):
@@ -129,20 +140,6 @@ class Replicas(Fact):
                 self._backward[event.rank] = event
         elif isinstance(event, StepEvent) and event.step is not None:
             self._compare_at(event.step)
-
-    def _enter(self, event: MarkEvent) -> None:
-        size = event.world_size
-        if event.text in (Marks.PROCESS, Marks.PROCESS_GROUP) and size is not None:
-            self._world = max(self._world, size)
-        found = observed(event, ParameterPlacement, ReplicaValues)
-        if isinstance(found, ParameterPlacement):
-            self._ranks[event.rank] = _Rank(found, frozenset(found.alone))
-            self._world = max(self._world, found.world)
-        elif isinstance(found, ReplicaValues) and event.step is not None:
-            values = {(one.role, one.name): one for one in found.values}
-            self._waiting[event.step][event.rank] = _Waiting(event, values)
-            if len(self._waiting) > _MOST_WAITING:
-                del self._waiting[min(self._waiting)]
 
     def _compare_at(self, step: int) -> None:
         waiting = self._waiting.get(step)

@@ -175,30 +175,24 @@ class ContainsDecider(OfProgram):
                 self._variables.observe(event)
             self._changes.state(event)
         elif isinstance(event, CallEvent):
-            return self._call(event)
+            if event.family in _OUTER:
+                self._changes.call(event)
+            elif event.api == Families.BACKWARD:
+                self._landmarks.backward(event)
+            found = self._calls.call(event)
+            updated = self._modes.call(event) if self._modes.claims else None
+            return found if updated is None else updated
         elif isinstance(event, StepEvent):
-            return self._step(event)
+            landmarks = self._landmarks.step(event)
+            self._calls.step(event)
+            if not is_judged(event):
+                self._modes.skip(recorded=event.recorded)
+            return self._cache.join((landmarks, self._changes.step(event)))
         elif isinstance(event, OptimizerEvent):
             self._variables.hold(event)
         else:
             self._modes.mark(event)
         return ()
-
-    def _call(self, event: CallEvent) -> Examples:
-        if event.family in _OUTER:
-            self._changes.call(event)
-        elif event.api == Families.BACKWARD:
-            self._landmarks.backward(event)
-        found = self._calls.call(event)
-        updated = self._modes.call(event) if self._modes.claims else None
-        return found if updated is None else updated
-
-    def _step(self, event: StepEvent) -> Examples:
-        landmarks = self._landmarks.step(event)
-        self._calls.step(event)
-        if not is_judged(event):
-            self._modes.skip(recorded=event.recorded)
-        return self._cache.join((landmarks, self._changes.step(event)))
 
     def finish(self) -> Examples:
         """The examples that the end of a run proves. An unfinished window proves nothing."""

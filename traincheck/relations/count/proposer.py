@@ -163,7 +163,10 @@ class CallWindows:
                 self._cleared = dict.fromkeys(self._cleared, True)
                 self._take_back(event.start_ns)
             elif family == Families.OPTIMIZER_STEP:
-                self._optimizer_step(event)
+                if self._backward_ns[0] >= event.start_ns:
+                    self._searching.add(event.owner)  # a closure, called more than once
+                # Or the mode was not set back: the calls are not known
+                self._is_free |= event.owner in self._searching or self._is_evaluating
         elif self._is_left_out(event):
             return None
         self._has_forward |= event.root
@@ -210,12 +213,6 @@ class CallWindows:
         tensor = tensor_summary(event.args.get("self"))
         is_deaf = tensor is not None and not (tensor.requires_grad and tensor.shape)
         return not is_deaf and (event.parent is not None or self._has_forward)
-
-    def _optimizer_step(self, event: CallEvent) -> None:
-        if self._backward_ns[0] >= event.start_ns:
-            self._searching.add(event.owner)  # a closure, called more than once
-        # Or the mode was not set back: the calls are not known
-        self._is_free |= event.owner in self._searching or self._is_evaluating
 
     def _take_back(self, start_ns: int) -> None:
         """Remove calls within a backward that began then: they were counted before it ended."""

@@ -169,7 +169,13 @@ class MembershipDecider(OfProgram):
         elif isinstance(event, StepEvent):
             self._note(event)
             examples = self._decide(event) if is_judged(event) else ()
-            self._turn(event)
+            # Begin the next step
+            self._changes.turn(event)
+            self._updates.clear()
+            self._moved.clear()
+            self._frozen_in = dict.fromkeys(self._flagged, event)
+            self._flagged.clear()
+            self._lookups.sparse.clear()
             return examples
         elif isinstance(event, CallEvent):
             if event.family == Families.OPTIMIZER_STEP:
@@ -185,15 +191,6 @@ class MembershipDecider(OfProgram):
         self._reaching |= {name.partition(".")[0] for name in self._changes.reached}
         if self._by_hand.is_open:
             self._by_hand.note(self._changes.changed["parameter"])
-
-    def _turn(self, event: StepEvent) -> None:
-        """Begin the next step."""
-        self._changes.turn(event)
-        self._updates.clear()
-        self._moved.clear()
-        self._frozen_in = dict.fromkeys(self._flagged, event)
-        self._flagged.clear()
-        self._lookups.sparse.clear()
 
     def finish(self) -> Examples:
         """Claims about parameters that no later step showed to be updated by hand."""

@@ -191,27 +191,24 @@ class Evaluations:
             if event.change == "created":  # a fold or trial may start with the same weights
                 self._first.clear()
         else:
-            yield from self._mark(event, began, fresh)
-
-    def _mark(
-        self, event: MarkEvent, began: Mapping[str, str], fresh: Set[str]
-    ) -> Iterator[CheckpointFact]:
-        found = observed(event, *_EVALUATIONS)
-        if isinstance(found, EvalWeights):
-            model, values = found.model, found.values
-            self._seen[model] = event, len(values)
-            known = (values.keys() & began.keys()) - fresh
-            has_moved = any(values[name] != began[name] for name in known)
-            was_first = model in self._first
-            self._first.discard(model)
-            if known and not has_moved:
-                self._first.add(model)
-            if known and (has_moved or was_first):  # a first update may have a rate of zero
-                weight = min(_MOST_NAMES, len(known))
-                yield CheckpointFact((EVALUATED, model), has_moved, weight, model, event, (event,))
-        elif isinstance(found, EvalWrites) and found.names:
-            self._seen.pop(found.model, None)
-            yield CheckpointFact((LEFT, found.model), False, 1, found.names[0], event, (event,))
+            found = observed(event, *_EVALUATIONS)
+            if isinstance(found, EvalWeights):
+                model, values = found.model, found.values
+                self._seen[model] = event, len(values)
+                known = (values.keys() & began.keys()) - fresh
+                has_moved = any(values[name] != began[name] for name in known)
+                was_first = model in self._first
+                self._first.discard(model)
+                if known and not has_moved:
+                    self._first.add(model)
+                if known and (has_moved or was_first):  # a first update may have a rate of zero
+                    weight = min(_MOST_NAMES, len(known))
+                    yield CheckpointFact(
+                        (EVALUATED, model), has_moved, weight, model, event, (event,)
+                    )
+            elif isinstance(found, EvalWrites) and found.names:
+                self._seen.pop(found.model, None)
+                yield CheckpointFact((LEFT, found.model), False, 1, found.names[0], event, (event,))
 
     def _left(self) -> Iterator[CheckpointFact]:
         """The step of these evaluations has ended: nothing was written."""
