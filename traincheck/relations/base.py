@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from traincheck.readings.programs import ProgramName
@@ -54,11 +55,16 @@ class RelationBase:
         """Only itself."""
         return claim == other
 
+    def words(self, claim: Hypothesis) -> Mapping[str, str]:
+        """Severity and texts of a finding, where they are not those of the relation and symptom."""
+        return {}
+
     def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
         """The text of the invariant is the title."""
-        return CheckInfo(
+        info = CheckInfo(
             check_id=check_id, kind="invariant", code=self.name, severity=self.severity, title=text
         )
+        return replace(info, **self.words(claim))
 
 
 class OfProgram:
@@ -73,6 +79,14 @@ class OfProgram:
     def bind(self, facts: Facts) -> None:
         """Store what it uses. Called once, before the first event."""
         self._program = facts.of(ProgramName)
+
+
+class DeciderBase:
+    """Defaults of the members of `protocols.Decider`."""
+
+    def finish(self) -> Sequence[tuple[int, Example]]:
+        """Nothing: what has not ended, or has not come yet, proves nothing."""
+        return ()
 
 
 class ProposerBase(OfProgram):

@@ -12,7 +12,14 @@ from traincheck.readings.distributed.ranks import RankSteps, RunStep
 from traincheck.readings.programs import SEEN, RunProgram
 from traincheck.readings.provider import Facts
 from traincheck.readings.variables import Variables
-from traincheck.relations.base import SATISFIED, ProposerBase, RelationBase, asked, counterexample
+from traincheck.relations.base import (
+    SATISFIED,
+    DeciderBase,
+    ProposerBase,
+    RelationBase,
+    asked,
+    counterexample,
+)
 from traincheck.relations.phrasing import ROLE_NAMES, SEVERAL_RANKS, display_name, in_program
 from traincheck.relations.subtrees import fold, matcher
 from traincheck.schema.claims import Hypothesis, Needs, sampled
@@ -302,8 +309,11 @@ def _claim(params: dict[str, Any]) -> Hypothesis:
 _MOST_COUNTED = 8  # variables of one step that count as examples
 
 
-class ConsistentDecider:
-    """Decides when the last rank has ended a step; for copies, when each process has."""
+class ConsistentDecider(DeciderBase):
+    """Decides when the last rank has ended a step; for copies, when each process has.
+
+    At the end of a run nothing: a step that some rank has not ended proves nothing.
+    """
 
     def __init__(self, claims: Sequence[Hypothesis]) -> None:
         self._claims = [claim.params for claim in claims]
@@ -340,10 +350,6 @@ class ConsistentDecider:
             if step.is_complete:
                 found += self._of_calls(step)
         return found
-
-    def finish(self) -> Sequence[tuple[int, Example]]:
-        """Nothing: a step that some rank has not ended proves nothing."""
-        return ()
 
     def _of_ranks(self, step: RunStep) -> Iterator[tuple[int, Example]]:
         for index, params in enumerate(self._claims):

@@ -10,11 +10,18 @@ from typing import Any, NamedTuple
 from traincheck.readings.programs import SEEN, RunProgram
 from traincheck.readings.provider import Facts
 from traincheck.readings.resumptions import Resumed, Resumptions
-from traincheck.relations.base import SATISFIED, ProposerBase, RelationBase, asked, counterexample
+from traincheck.relations.base import (
+    SATISFIED,
+    DeciderBase,
+    ProposerBase,
+    RelationBase,
+    asked,
+    counterexample,
+)
 from traincheck.relations.phrasing import in_program
 from traincheck.schema.claims import BATCH_CONTENT, Hypothesis, Needs, sampled
 from traincheck.schema.events import BatchEvent, CallEvent, Event, RngEvent, StepEvent
-from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
+from traincheck.schema.findings import Example, Subject, Symptom
 from traincheck.schema.observations.data import WorkerRng
 from traincheck.schema.observations.reading import observed
 from traincheck.schema.torch_api import Families
@@ -443,18 +450,10 @@ class Distinct(RelationBase):
         key = params["of"], params["what"], params["among"]
         return {"program": params["program"], "api": _word(key)}
 
-    def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
+    def words(self, claim: Hypothesis) -> Mapping[str, str]:
         cause, fix = CAUSES[claim.params["of"], claim.params["among"]]
         loader = str(claim.params["what"]).partition(" ")[0]
-        return CheckInfo(
-            check_id=check_id,
-            kind="invariant",
-            code=self.name,
-            severity="error",
-            title=text,
-            likely_cause=cause.format(loader=loader),
-            fix=fix,
-        )
+        return {"likely_cause": cause.format(loader=loader), "fix": fix}
 
 
 class DistinctProposer(ProposerBase):
@@ -492,8 +491,11 @@ def _word(key: Key) -> str:
     return f"distinct {' '.join(key)}"
 
 
-class DistinctDecider:
-    """Decides with each batch, worker or step."""
+class DistinctDecider(DeciderBase):
+    """Decides with each batch, worker or step.
+
+    At the end of a run nothing: workers whose batches never came did nothing.
+    """
 
     def __init__(self, claims: Sequence[Hypothesis]) -> None:
         self._claims: dict[Key, list[int]] = defaultdict(list)
@@ -510,10 +512,6 @@ class DistinctDecider:
     def observe(self, event: Event) -> Sequence[tuple[int, Example]]:
         self._program.observe(event)
         return [found for one in self._repeats.observe(event) for found in self._decide(one)]
-
-    def finish(self) -> Sequence[tuple[int, Example]]:
-        """Nothing: workers whose batches never came did nothing."""
-        return ()
 
     def _decide(self, one: Comparison) -> Iterator[tuple[int, Example]]:
         for index in self._claims.get(one.key, ()):

@@ -8,6 +8,7 @@ from typing import Any
 
 from traincheck.relations.base import (
     SATISFIED,
+    DeciderBase,
     OfProgram,
     ProposerBase,
     RelationBase,
@@ -18,7 +19,7 @@ from traincheck.relations.iterations import Examples
 from traincheck.relations.phrasing import in_program
 from traincheck.schema.claims import Hypothesis, Needs
 from traincheck.schema.events import CallEvent, Event, StateEvent, StepEvent
-from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
+from traincheck.schema.findings import Example, Subject, Symptom
 from traincheck.schema.words import listed
 
 INIT = "torch.nn.init."
@@ -141,17 +142,13 @@ class Initialization(RelationBase):
         """Neither form implies the other: a function may fill a tensor without a name."""
         return claim == other
 
-    def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
-        return CheckInfo(
-            check_id=check_id,
-            kind="invariant",
-            code=self.name,
-            severity="warning",
-            title=text,
-            headline="{variables} {is|are} initialized in another way than in the reference",
-            likely_cause="The initialization may have been changed, or not reach {variables}.",
-            fix="Compare the initialization of {variables} with the reference.",
-        )
+    def words(self, claim: Hypothesis) -> Mapping[str, str]:
+        return {
+            "severity": "warning",
+            "headline": "{variables} {is|are} initialized in another way than in the reference",
+            "likely_cause": "The initialization may have been changed, or not reach {variables}.",
+            "fix": "Compare the initialization of {variables} with the reference.",
+        }
 
 
 class InitializationProposer(ProposerBase):
@@ -191,8 +188,11 @@ def _claim(program: str, **params: Any) -> Hypothesis:
     return Hypothesis(relation="initialization", params={"program": program, **params})
 
 
-class InitializationDecider(OfProgram):
-    """Decides everything when the first step ends."""
+class InitializationDecider(OfProgram, DeciderBase):
+    """Decides everything when the first step ends.
+
+    At the end of a run nothing: a run without a step does not train.
+    """
 
     def __init__(self, claims: Sequence[Hypothesis]) -> None:
         self._init_calls = InitCalls()
@@ -216,10 +216,6 @@ class InitializationDecider(OfProgram):
             if self._program.fits(params)
             for example in self._judge(params, step)
         ]
-
-    def finish(self) -> Examples:
-        """Nothing: a run without a step does not train."""
-        return ()
 
     def _judge(self, params: Mapping[str, Any], step: StepEvent) -> Iterator[Example]:
         if "functions" in params:

@@ -22,7 +22,7 @@ from traincheck.relations.iterations import Examples
 from traincheck.relations.phrasing import in_program
 from traincheck.schema.claims import Hypothesis, Needs
 from traincheck.schema.events import Event
-from traincheck.schema.findings import CheckInfo, Example, Symptom, Topic
+from traincheck.schema.findings import Example, Symptom, Topic
 from traincheck.schema.protocols import Proposer
 
 
@@ -111,15 +111,14 @@ class Learned(RelationBase):
         """A run in which this was not read proves nothing."""
         return {"program": claim.params["program"], "api": self.word(self.key(claim.params))}
 
-    def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
+    def words(self, claim: Hypothesis) -> Mapping[str, str]:
         words = self.row(claim)
-        return replace(
-            super().info(claim, check_id, text),
-            severity=words.severity,
-            headline=words.headline,
-            likely_cause=words.cause_of(claim.params),
-            fix=words.fix,
-        )
+        return {
+            "severity": words.severity,
+            "headline": words.headline,
+            "likely_cause": words.cause_of(claim.params),
+            "fix": words.fix,
+        }
 
     def key(self, params: Mapping[str, Any]) -> Key:
         """The key of the readings that a claim is about."""

@@ -11,11 +11,18 @@ from traincheck.readings.distributed.ranks import RankSteps
 from traincheck.readings.loss_scales import OF_TERMS, LossScale
 from traincheck.readings.losses import LOSSES, OVER_CLASSES
 from traincheck.readings.steps import is_judged, is_skipped
-from traincheck.relations.base import SATISFIED, ProposerBase, RelationBase, asked, counterexample
+from traincheck.relations.base import (
+    SATISFIED,
+    DeciderBase,
+    ProposerBase,
+    RelationBase,
+    asked,
+    counterexample,
+)
 from traincheck.relations.iterations import Examples
 from traincheck.schema.claims import Hypothesis, Needs, sampled
 from traincheck.schema.events import CallEvent, Event, MarkEvent, StateEvent, StepEvent
-from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom, Topic
+from traincheck.schema.findings import Example, Subject, Symptom, Topic
 from traincheck.schema.marks import Marks
 from traincheck.schema.torch_api import DDP_HOOK, DDP_INIT, JOIN, Families
 
@@ -217,18 +224,11 @@ class Loss(RelationBase):
         """A run that has such losses always proposes the claim."""
         return {"api": f"loss of {claim.params['of']}"}
 
-    def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
+    def words(self, claim: Hypothesis) -> Mapping[str, str]:
         """A sum over micro-batches may be intended, with a suitable learning rate."""
         kind = claim.params["of"]
-        return CheckInfo(
-            check_id=check_id,
-            kind="invariant",
-            code=self.name,
-            severity="info" if kind == BACKWARDS else "warning",
-            title=text,
-            likely_cause=_CAUSES[kind],
-            fix=_FIXES[kind],
-        )
+        severity = "info" if kind == BACKWARDS else "warning"
+        return {"severity": severity, "likely_cause": _CAUSES[kind], "fix": _FIXES[kind]}
 
 
 class LossProposer(ProposerBase):
@@ -248,8 +248,11 @@ class LossProposer(ProposerBase):
             yield Hypothesis(relation="loss", params={"of": kind})
 
 
-class LossDecider:
-    """Decides when a step ends; for claims about ranks, on all ranks."""
+class LossDecider(DeciderBase):
+    """Decides when a step ends; for claims about ranks, on all ranks.
+
+    At the end of a run nothing: an update that was not made proves nothing.
+    """
 
     def __init__(self, claims: Sequence[Hypothesis]) -> None:
         self._shares = LossShares()
@@ -265,10 +268,6 @@ class LossDecider:
                 if kind == share.kind:
                     found += [(index, example) for example in _judged(share)]
         return found
-
-    def finish(self) -> Examples:
-        """Nothing: an update that was not made proves nothing."""
-        return ()
 
 
 def _judged(share: LossShare) -> list[Example]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, TypeAlias
 
 from traincheck.readings.loss_terms import StepTerms, is_near, ratios, trained_names
 from traincheck.relations.base import (
     SATISFIED,
+    DeciderBase,
     OfProgram,
     ProposerBase,
     RelationBase,
@@ -19,7 +19,7 @@ from traincheck.relations.iterations import Examples
 from traincheck.relations.phrasing import in_program
 from traincheck.schema.claims import Hypothesis, Needs
 from traincheck.schema.events import Event
-from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom, Topic
+from traincheck.schema.findings import Example, Subject, Symptom, Topic
 from traincheck.schema.observations.losses import LabelPositions, LossTerms, Positions
 from traincheck.schema.torch_api import Families
 from traincheck.schema.words import joined, listed
@@ -108,16 +108,14 @@ class TermsOfLoss(RelationBase):
         of = {WEIGHT: params["of"], LABELS: LABELS}.get(params["what"], "")
         return {"program": params["program"], "api": _word(of, params.get("over", ""))}
 
-    def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
+    def words(self, claim: Hypothesis) -> Mapping[str, str]:
         what = claim.params["what"]
-        found = super().info(claim, check_id, text)
-        return replace(
-            found,
-            severity="warning",
-            headline=_HEADLINES[what],
-            likely_cause=_CAUSES[what],
-            fix=_FIXES[what],
-        )
+        return {
+            "severity": "warning",
+            "headline": _HEADLINES[what],
+            "likely_cause": _CAUSES[what],
+            "fix": _FIXES[what],
+        }
 
 
 class TermProposer(ProposerBase):
@@ -174,8 +172,8 @@ class TermProposer(ProposerBase):
             yield _word(*pair)
 
 
-class TermDecider(OfProgram):
-    """Decides when a step ends."""
+class TermDecider(OfProgram, DeciderBase):
+    """Decides when a step ends. At the end of a run nothing: an unfinished step proves nothing."""
 
     def __init__(self, claims: Sequence[Hypothesis]) -> None:
         self._claims = [claim.params for claim in claims]
@@ -201,10 +199,6 @@ class TermDecider(OfProgram):
             if example is not None:
                 decided += [(index, example)] * (_EACH if example.holds else 1)
         return decided
-
-    def finish(self) -> Examples:
-        """Nothing: an unfinished step proves nothing."""
-        return ()
 
 
 def _decide(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from traincheck.readings.provider import Facts
@@ -14,6 +14,7 @@ from traincheck.readings.variables import Variable, Variables
 from traincheck.relations.awaited_changes import GRADIENTS, ClearedByHand
 from traincheck.relations.base import (
     SATISFIED,
+    DeciderBase,
     OfProgram,
     ProposerBase,
     RelationBase,
@@ -40,7 +41,7 @@ from traincheck.schema.events import (
     StateEvent,
     StepEvent,
 )
-from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom, Topic
+from traincheck.schema.findings import Example, Subject, Symptom, Topic
 from traincheck.schema.places import short
 from traincheck.schema.torch_api import Families
 
@@ -261,10 +262,9 @@ class Order(RelationBase):
         """Some programs compute gradients that no optimizer applies."""
         return None if is_of_buffers(claim) or triple_of(claim) in HABITS else 1
 
-    def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
+    def words(self, claim: Hypothesis) -> Mapping[str, str]:
         """A model may be evaluated before it is trained."""
-        found = super().info(claim, check_id, text)
-        return replace(found, severity="warning") if is_of_buffers(claim) else found
+        return {"severity": "warning"} if is_of_buffers(claim) else {}
 
 
 class OrderProposer(ProposerBase):
@@ -296,8 +296,11 @@ class OrderProposer(ProposerBase):
                 yield Hypothesis(relation="order", params=params)
 
 
-class OrderDecider(OfProgram):
-    """Decides all triples, each event once for each."""
+class OrderDecider(OfProgram, DeciderBase):
+    """Decides all triples, each event once for each.
+
+    At the end of a run nothing: calls that are still awaited belong to an unfinished step.
+    """
 
     def __init__(self, claims: Sequence[Hypothesis]) -> None:
         self._params = [claim.params for claim in claims]
@@ -340,10 +343,6 @@ class OrderDecider(OfProgram):
                 self._open.clear()
                 self._unapplied.clear()
             return self._flush(self._open)
-        return ()
-
-    def finish(self) -> Sequence[tuple[int, Example]]:
-        """Nothing: calls that are still awaited belong to an unfinished step."""
         return ()
 
     def _flush(self, kept: list[tuple[int, Pending, CallEvent]]) -> list[tuple[int, Example]]:

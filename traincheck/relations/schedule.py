@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from traincheck.readings.steps import is_judged, is_skipped, scheduler_class
 from traincheck.relations.base import (
     SATISFIED,
+    DeciderBase,
     OfProgram,
     ProposerBase,
     RelationBase,
@@ -20,7 +21,7 @@ from traincheck.relations.iterations import Examples
 from traincheck.relations.phrasing import in_program
 from traincheck.schema.claims import Hypothesis, Needs
 from traincheck.schema.events import BatchEvent, CallEvent, Event, OptimizerEvent, StepEvent
-from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
+from traincheck.schema.findings import Example, Subject, Symptom
 from traincheck.schema.marks import EVAL_STAGE
 from traincheck.schema.torch_api import Families
 
@@ -373,16 +374,16 @@ class Schedule(RelationBase):
     def text(self, claim: Hypothesis) -> str:
         return in_program(claim.params, TEXTS[claim.params["shape"]])
 
-    def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
+    def words(self, claim: Hypothesis) -> Mapping[str, str]:
         """A program without a scheduler may add one later."""
-        severity = "info" if claim.params["shape"] == CONSTANT else "warning"
-        return CheckInfo(
-            check_id=check_id, kind="invariant", code=self.name, severity=severity, title=text
-        )
+        return {"severity": "info" if claim.params["shape"] == CONSTANT else "warning"}
 
 
-class ScheduleDecider(OfProgram):
-    """Decides at the end of each step."""
+class ScheduleDecider(OfProgram, DeciderBase):
+    """Decides at the end of each step.
+
+    At the end of a run nothing: a constant rate may have reached its end.
+    """
 
     def __init__(self, claims: Sequence[Hypothesis]) -> None:
         self._rates = Rates()
@@ -410,10 +411,6 @@ class ScheduleDecider(OfProgram):
                     if example is not None:
                         found.append((index, example))
         return found
-
-    def finish(self) -> Examples:
-        """Nothing: a constant rate may have reached its end."""
-        return ()
 
     def _of_boundary(self, boundary: EpochBoundary) -> Iterator[tuple[int, Example]]:
         for index, params in enumerate(self._claims):

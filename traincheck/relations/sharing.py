@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from traincheck.readings.steps import is_judged
 from traincheck.readings.variables import Variable, Variables
 from traincheck.relations.base import (
     SATISFIED,
+    DeciderBase,
     OfProgram,
     ProposerBase,
     RelationBase,
@@ -21,7 +21,7 @@ from traincheck.relations.iterations import Examples
 from traincheck.relations.phrasing import in_program, names_text
 from traincheck.schema.claims import Hypothesis, Needs
 from traincheck.schema.events import CallEvent, Event, OptimizerEvent, StateEvent, StepEvent
-from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
+from traincheck.schema.findings import Example, Subject, Symptom
 from traincheck.schema.torch_api import Families
 from traincheck.schema.words import is_unowned
 
@@ -74,8 +74,11 @@ def groups_of(variables: Iterable[Variable]) -> list[list[str]]:
     return sorted(sorted(names) for names in found.values())
 
 
-class SharingDecider(OfProgram):
-    """Decides when a training step ends."""
+class SharingDecider(OfProgram, DeciderBase):
+    """Decides when a training step ends.
+
+    At the end of a run nothing: an unfinished step proves nothing.
+    """
 
     def __init__(self, claims: Sequence[Hypothesis]) -> None:
         self._claims = [claim.params for claim in claims]
@@ -116,10 +119,6 @@ class SharingDecider(OfProgram):
         if found != self._last or any(not example.holds for _, example in found):
             self._last = found
         return self._last  # the same object for the same answer
-
-    def finish(self) -> Examples:
-        """Nothing: an unfinished step proves nothing."""
-        return ()
 
     def _judge(self, params: Mapping[str, Any], event: StepEvent) -> Iterator[Example]:
         if "names" in params:
@@ -235,7 +234,6 @@ class Sharing(RelationBase):
             text = "Every parameter that an optimizer updates belongs to a model"
         return in_program(params, text)
 
-    def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
+    def words(self, claim: Hypothesis) -> Mapping[str, str]:
         """Weights may well be tied that were not."""
-        found = super().info(claim, check_id, text)
-        return replace(found, **_TIED) if claim.params.get("is") == APART else found
+        return _TIED if claim.params.get("is") == APART else {}

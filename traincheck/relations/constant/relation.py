@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from traincheck.readings.reading import Key, Reading
-from traincheck.relations.base import SATISFIED, OfProgram, RelationBase
+from traincheck.relations.base import SATISFIED, DeciderBase, OfProgram, RelationBase
 from traincheck.relations.constant.arguments import (
     ARGUMENTS,
     ATTENTIONS,
@@ -38,7 +38,7 @@ from traincheck.relations.iterations import Examples, ShortUpdates
 from traincheck.relations.phrasing import in_program
 from traincheck.schema.claims import Hypothesis, Needs, sampled, within_modules
 from traincheck.schema.events import Event
-from traincheck.schema.findings import CheckInfo, Example
+from traincheck.schema.findings import Example
 from traincheck.schema.observations.gradients import ExternalWrites
 from traincheck.schema.torch_api import TARGETED, Families
 
@@ -140,17 +140,17 @@ class Constant(RelationBase):
         mine, its = alike(claim.params, other.params, terms)
         return self.implies(replace(claim, params=mine), replace(other, params=its))
 
-    def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
+    def words(self, claim: Hypothesis) -> Mapping[str, str]:
         """Other hyper-parameters may well be intended."""
-        severity = "info" if claim.params["of"] == HYPER else "warning"
-        found = CheckInfo(
-            check_id=check_id, kind="invariant", code=self.name, severity=severity, title=text
-        )
-        return replace(found, **OWN_WORDS.get(claim.params["of"], {}))
+        kind = claim.params["of"]
+        return {"severity": "info" if kind == HYPER else "warning", **OWN_WORDS.get(kind, {})}
 
 
-class ConstantDecider(OfProgram):
-    """Decides each setting when it is known."""
+class ConstantDecider(OfProgram, DeciderBase):
+    """Decides each setting when it is known.
+
+    At the end of a run nothing: a short step at the end of a run is not judged.
+    """
 
     def __init__(self, claims: Sequence[Hypothesis]) -> None:
         functions = [claim.params.get("name", "") for claim in claims]
@@ -185,10 +185,6 @@ class ConstantDecider(OfProgram):
                 if self._program.fits(params):
                     found += self._judge(index, params, setting)
         return found
-
-    def finish(self) -> Examples:
-        """Nothing: a short step at the end of a run is not judged."""
-        return ()
 
     def _judge(self, index: int, params: Mapping[str, Any], setting: Reading) -> Examples:
         wanted = wanted_of(params, setting)

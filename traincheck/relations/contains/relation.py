@@ -20,7 +20,6 @@ from traincheck.relations.iterations import ExampleCache, Examples
 from traincheck.relations.phrasing import STEP
 from traincheck.schema.claims import Hypothesis, Needs
 from traincheck.schema.events import CallEvent, Event, OptimizerEvent, StateEvent, StepEvent
-from traincheck.schema.findings import CheckInfo
 from traincheck.schema.marks import LIFECYCLE_CHANGES
 from traincheck.schema.torch_api import Families
 
@@ -106,16 +105,10 @@ class Contains(RelationBase):
             return change_claims.min_programs(claim.params)
         return call_claims.min_programs(claim.params)
 
-    def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
+    def words(self, claim: Hypothesis) -> Mapping[str, str]:
         """Missing landmarks and updates are errors; a missing call inside a module is a warning."""
         is_error = "role" in claim.params or claim.params["outer"] == STEP
-        return CheckInfo(
-            check_id=check_id,
-            kind="invariant",
-            code=self.name,
-            severity="error" if is_error else "warning",
-            title=text,
-        )
+        return {"severity": "error" if is_error else "warning"}
 
 
 def _covers(mine: Mapping[str, Any], its: Mapping[str, Any]) -> bool:

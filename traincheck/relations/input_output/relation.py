@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from traincheck.relations.base import OfProgram, RelationBase, counterexample
@@ -27,7 +26,7 @@ from traincheck.relations.phrasing import (
 )
 from traincheck.schema.claims import Context, Hypothesis, Needs, within_modules
 from traincheck.schema.events import CallEvent, Event
-from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom, Topic
+from traincheck.schema.findings import Example, Subject, Symptom, Topic
 from traincheck.schema.torch_api import Families
 
 WORDS = {
@@ -138,10 +137,8 @@ class InputOutput(RelationBase):
     def text(self, claim: Hypothesis) -> str:
         return in_program(claim.params, text_of(claim.params))
 
-    def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
-        found = super().info(claim, check_id, text)
-        is_given = claim.params.get("of", "").startswith(ARGUMENT)
-        return replace(found, **DETACHED) if is_given else found
+    def words(self, claim: Hypothesis) -> Mapping[str, str]:
+        return DETACHED if claim.params.get("of", "").startswith(ARGUMENT) else {}
 
     def implies(self, claim: Hypothesis, other: Hypothesis) -> bool:
         """More properties of the same tensors imply fewer; a class implies one of its modules."""

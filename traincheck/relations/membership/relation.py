@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from traincheck.readings.step_changes import StepChanges
@@ -34,7 +33,6 @@ from traincheck.relations.membership.messages import (
 from traincheck.relations.subtrees import fold
 from traincheck.schema.claims import Hypothesis, Needs, sampled
 from traincheck.schema.events import CallEvent, Event, OptimizerEvent, StateEvent, StepEvent
-from traincheck.schema.findings import CheckInfo
 from traincheck.schema.torch_api import Families
 
 
@@ -225,8 +223,6 @@ class Membership(RelationBase):
     def text(self, claim: Hypothesis) -> str:
         return text_of(claim.params)
 
-    def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
+    def words(self, claim: Hypothesis) -> Mapping[str, str]:
         """Another dtype may be intended, and so may a frozen part."""
-        found = super().info(claim, check_id, text)
-        is_choice = claim.params.get("is") in (DTYPE, TRAINABLE)
-        return replace(found, severity="warning") if is_choice else found
+        return {"severity": "warning"} if claim.params.get("is") in (DTYPE, TRAINABLE) else {}

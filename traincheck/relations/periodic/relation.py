@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from traincheck.readings.step_changes import StepChanges
 from traincheck.readings.steps import is_judged, is_skipped
 from traincheck.readings.variables import Variable, Variables, select
-from traincheck.relations.base import ProposerBase, RelationBase, asked, counterexample
+from traincheck.relations.base import DeciderBase, ProposerBase, RelationBase, asked, counterexample
 from traincheck.relations.periodic import auxiliary_models
 from traincheck.relations.periodic.periods import MAX_PERIOD, PeriodicProposer, word
 from traincheck.relations.phrasing import selector_text
 from traincheck.schema.claims import Hypothesis, Needs, sampled
 from traincheck.schema.events import Event, MarkEvent, OptimizerEvent, StateEvent, StepEvent
-from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
+from traincheck.schema.findings import Example, Subject, Symptom
 
 _LOOKS = {"parameter": "step", "buffer": "forward", "optimizer_state": "step"}
 
@@ -93,11 +92,9 @@ class Periodic(RelationBase):
         say = auxiliary_models.word if claim.params["role"] == auxiliary_models.ROLE else word
         return {"api": say(claim.params)}
 
-    def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
-        found = super().info(claim, check_id, text)
-        if claim.params["role"] != auxiliary_models.ROLE:
-            return found
-        return replace(found, **auxiliary_models.words_of(claim.params))
+    def words(self, claim: Hypothesis) -> Mapping[str, str]:
+        is_serving = claim.params["role"] == auxiliary_models.ROLE
+        return auxiliary_models.words_of(claim.params) if is_serving else {}
 
     def min_programs(self, claim: Hypothesis) -> int | None:
         """Never: each program has its own periods."""
@@ -129,8 +126,11 @@ class EitherProposer(ProposerBase):
         yield from self._models.observed_terms()
 
 
-class PeriodicDecider:
-    """Decides for each variable, when a step ends, whether a change came or was due."""
+class PeriodicDecider(DeciderBase):
+    """Decides for each variable, when a step ends, whether a change came or was due.
+
+    At the end of a run nothing: a change that is due later is not missing yet.
+    """
 
     def __init__(self, claims: Sequence[Hypothesis]) -> None:
         self._claims: list[tuple[int, Mapping[str, Any]]] = []
@@ -174,10 +174,6 @@ class PeriodicDecider:
             return [*examples, *self._auxiliary.step(event)]
         elif isinstance(event, MarkEvent):
             return list(self._auxiliary.mark(event))
-        return ()
-
-    def finish(self) -> Sequence[tuple[int, Example]]:
-        """Nothing: a change that is due later is not missing yet."""
         return ()
 
     def _decide(

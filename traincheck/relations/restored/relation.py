@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from traincheck.relations.base import (
     SATISFIED,
+    DeciderBase,
     OfProgram,
     ProposerBase,
     RelationBase,
@@ -34,7 +34,7 @@ from traincheck.relations.restored.checkpoints import (
 )
 from traincheck.schema.claims import Hypothesis, Needs
 from traincheck.schema.events import CheckpointEvent, Event
-from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
+from traincheck.schema.findings import Example, Subject, Symptom
 from traincheck.schema.observations.models import EvalWeights
 from traincheck.schema.torch_api import Families
 from traincheck.schema.words import counted, joined, listed
@@ -262,9 +262,8 @@ class Restored(RelationBase):
         program = {"program": params["program"]} if "program" in params else {}
         return {**program, "api": _word((params["what"], params["of"]))}
 
-    def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
-        found = super().info(claim, check_id, text)
-        return replace(found, **WORDS.get(claim.params["what"], {}))
+    def words(self, claim: Hypothesis) -> Mapping[str, str]:
+        return WORDS.get(claim.params["what"], {})
 
 
 class RestoredProposer(ProposerBase):
@@ -298,8 +297,11 @@ class RestoredProposer(ProposerBase):
         return map(_word, self._values)
 
 
-class RestoredDecider(OfProgram):
-    """Decides at each load and save, and at the first update after loads."""
+class RestoredDecider(OfProgram, DeciderBase):
+    """Decides at each load and save, and at the first update after loads.
+
+    At the end of a run nothing: no update follows the last load.
+    """
 
     def __init__(self, claims: Sequence[Hypothesis]) -> None:
         self._claims: dict[Key, list[tuple[int, Mapping[str, Any]]]] = {}
@@ -313,10 +315,6 @@ class RestoredDecider(OfProgram):
 
     def observe(self, event: Event) -> Sequence[tuple[int, Example]]:
         return [found for fact in self._checkpoints.observe(event) for found in self._decide(fact)]
-
-    def finish(self) -> Sequence[tuple[int, Example]]:
-        """Nothing: no update follows the last load."""
-        return ()
 
     def _decide(self, fact: CheckpointFact) -> Iterator[tuple[int, Example]]:
         for index, params in self._claims.get(fact.key, ()):
