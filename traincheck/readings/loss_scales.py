@@ -12,19 +12,25 @@ from traincheck.readings.steps import is_judged
 from traincheck.schema.events import BatchEvent, CallEvent, MarkEvent, StepEvent
 from traincheck.schema.values import number
 
-LOSS_SCALE = "loss scale"
-SMALLEST, LARGEST = "smallest", "largest"
-CLIPPED_NORM = "norm before clipping"
-GENERATED = "generated"
-GRADIENT_NORM = "gradient norm"
-NON_FINITE = "non-finite"
-LEAST_SHARE = "least share of the gradients"
-DEAD, SATURATED = "dead", "saturated"
-FLAT = "norm above zero"
-CLASSES = "classes"
-MOVED = "moved"
-END_TOKEN, MASK, PADDING = "end token", "mask", "padding"
-AHEAD, HIDDEN, LEFT_OUT = "ahead", "hidden", "left out"
+
+class Numbers:
+    """Names of numbers, as claims have them."""
+
+    LOSS_SCALE = "loss scale"
+    SMALLEST, LARGEST = "smallest", "largest"
+    CLIPPED_NORM = "norm before clipping"
+    GENERATED = "generated"
+    GRADIENT_NORM = "gradient norm"
+    NON_FINITE = "non-finite"
+    LEAST_SHARE = "least share of the gradients"
+    DEAD, SATURATED = "dead", "saturated"
+    FLAT = "norm above zero"
+    CLASSES = "classes"
+    MOVED = "moved"
+    END_TOKEN, MASK, PADDING = "end token", "mask", "padding"
+    AHEAD, HIDDEN, LEFT_OUT = "ahead", "hidden", "left out"
+
+
 IN_A_ROW = 5  # calls of a loss, at least one of which has padding
 UNPADDED = "without padding"  # calls on such batches alone
 SCALED_LOSS = "the loss that GradScaler has scaled"
@@ -69,10 +75,10 @@ class Padding:
         found = []
         lost = "lost_end" in event.tokens
         if lost or event.tokens.get("token_labels"):  # classes and tags hold no end
-            found.append(Reading(END_TOKEN, event.loader, "", float(lost), event))
+            found.append(Reading(Numbers.END_TOKEN, event.loader, "", float(lost), event))
         attended = event.tokens.get("attended_padding")
         if attended or (attended == 0 and self._padding):
-            found.append(Reading(PADDING, event.loader, "", float(attended > 0), event))
+            found.append(Reading(Numbers.PADDING, event.loader, "", float(attended > 0), event))
         return found
 
     def call(self, event: CallEvent) -> Sequence[Reading]:
@@ -88,7 +94,7 @@ class Padding:
             return ()
         for value, share in ((1.0, padding), (0.0, 1 - padding)):
             if abs(zeros - share) <= _SAME:
-                return (Reading(MASK, event.api, "", value, event),)
+                return (Reading(Numbers.MASK, event.api, "", value, event),)
         return ()
 
 
@@ -163,7 +169,7 @@ class LossScale:
             scales = {"": self._total, OF_TERMS: self._of_terms / backwards}
             found = [
                 ScaleReading(
-                    LOSS_SCALE,
+                    Numbers.LOSS_SCALE,
                     "",
                     name,
                     scale,

@@ -8,27 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from traincheck.readings.loss_scales import (
-    AHEAD,
-    CLASSES,
-    CLIPPED_NORM,
-    DEAD,
-    FLAT,
-    GENERATED,
     GRADIENT,
-    GRADIENT_NORM,
-    HIDDEN,
     IN_A_ROW,
-    LARGEST,
-    LEAST_SHARE,
-    LEFT_OUT,
     LOSS,
-    MOVED,
-    NON_FINITE,
-    SATURATED,
     SCALED_LOSS,
-    SMALLEST,
     UNPADDED,
     LossScale,
+    Numbers,
     Padding,
 )
 from traincheck.readings.losses import BCE_LOGITS, CROSS_ENTROPY, LOSSES, OVER_CLASSES
@@ -72,8 +58,8 @@ def extremes(event: CallEvent) -> Iterator[Reading]:
             continue
         if name == "input" and low == high:  # a head that begins at zero gives one number for all
             continue
-        yield Reading(SMALLEST, event.api, name, low, event)
-        yield Reading(LARGEST, event.api, name, high, event)
+        yield Reading(Numbers.SMALLEST, event.api, name, low, event)
+        yield Reading(Numbers.LARGEST, event.api, name, high, event)
 
 
 def _are_scores(api: str, name: str, tensor: Mapping[str, Value]) -> bool:
@@ -99,7 +85,7 @@ def class_counts(event: CallEvent) -> Iterator[Reading]:
     if event.api == CROSS_ENTROPY and isinstance(given, Mapping) and isinstance(target, Mapping):
         shape = given.get("shape") or ()
         if shape and target.get("dtype") == "int64":
-            yield Reading(CLASSES, event.api, "", shape[min(1, len(shape) - 1)], event)
+            yield Reading(Numbers.CLASSES, event.api, "", shape[min(1, len(shape) - 1)], event)
 
 
 def label_shift(event: CallEvent) -> Iterator[Reading]:
@@ -107,7 +93,7 @@ def label_shift(event: CallEvent) -> Iterator[Reading]:
     target = event.args.get("target") if event.api in OVER_CLASSES else None
     value = statistic(target, "shifted")
     if value in (0, 1):
-        yield Reading(AHEAD, event.api, "", value, event)
+        yield Reading(Numbers.AHEAD, event.api, "", value, event)
 
 
 def statistic(tensor: Value, name: str) -> float | None:
@@ -144,7 +130,7 @@ class IgnoredLabels:
         is_padded = {bool(share) for share in self._padding} if is_known else set()
         if not is_left_out and (len(is_padded) > 1 or (not is_known and ignored != IGNORED_LABEL)):
             return ()  # an index that was chosen would leave out what has it: there is no padding
-        key = Key(LEFT_OUT, event.api, UNPADDED if is_padded == {False} else "")
+        key = Key(Numbers.LEFT_OUT, event.api, UNPADDED if is_padded == {False} else "")
         calls = self._calls[key]
         calls.append((low, high, is_left_out))
         if len(calls) < IN_A_ROW:
@@ -158,7 +144,7 @@ class IgnoredLabels:
 
 _MIN_WEIGHTS = 2  # fewer have no shares
 _OF_MANY = 2  # examples that a share of units is worth, as it covers many
-_SHARES = (("dead", DEAD), ("saturated", SATURATED))
+_SHARES = (("dead", Numbers.DEAD), ("saturated", Numbers.SATURATED))
 
 
 @dataclass(slots=True)
@@ -223,19 +209,21 @@ class GradientSizes:
         if self._is_known:
             wrong = self._non_finite
             at: Event = event if wrong is None else wrong
-            found.append(Reading(NON_FINITE, "", GRADIENT, float(wrong is not None), at))
+            found.append(Reading(Numbers.NON_FINITE, "", GRADIENT, float(wrong is not None), at))
         if not self._norms or self._is_lost or self._is_partial or _is_search(event):
             return found
         norm = math.hypot(*self._norms.values())
         largest = self._known[max(self._norms, key=lambda name: self._norms[name])]
         at = largest if largest.step == event.step else event
-        found.append(Reading(GRADIENT_NORM, "", "", norm, at))
+        found.append(Reading(Numbers.GRADIENT_NORM, "", "", norm, at))
         if norm or not self._is_flat:
-            found.append(Reading(FLAT, "", "", norm, event))
+            found.append(Reading(Numbers.FLAT, "", "", norm, event))
         weights = [name for name in self._norms if self._is_weight(name)]
         if norm and len(weights) >= _MIN_WEIGHTS:
             name = min(weights, key=lambda name: self._norms[name])
-            found.append(Reading(LEAST_SHARE, "", "", self._norms[name] / norm, self._known[name]))
+            found.append(
+                Reading(Numbers.LEAST_SHARE, "", "", self._norms[name] / norm, self._known[name])
+            )
         return found
 
     def _is_weight(self, name: str) -> bool:
@@ -342,7 +330,7 @@ class FirstUpdates:
                 ratio = moved / rate
                 if cls not in farthest or ratio > farthest[cls][0]:
                     farthest[cls] = (ratio, look)
-        return [Reading(MOVED, "", cls, *found) for cls, found in farthest.items()]
+        return [Reading(Numbers.MOVED, "", cls, *found) for cls, found in farthest.items()]
 
     def _rate(self, name: str, event: StepEvent) -> tuple[str, float | None]:
         """Class and rate of the one group that holds the parameter."""
@@ -369,7 +357,7 @@ _TOKENS_NDIM = 2
 def _hidden(event: CallEvent) -> Sequence[Reading]:
     """The share of later positions that attention leaves out, where it was recorded."""
     value = statistic(event.result, "hidden")
-    return () if value is None else (Reading(HIDDEN, event.api, "", value, event),)
+    return () if value is None else (Reading(Numbers.HIDDEN, event.api, "", value, event),)
 
 
 def _finite(event: CallEvent, name: str) -> Sequence[Reading]:
@@ -378,13 +366,13 @@ def _finite(event: CallEvent, name: str) -> Sequence[Reading]:
     value = given.get("value") if isinstance(given, Mapping) else None
     if value is None:
         return ()
-    return (Reading(NON_FINITE, "", name, float(isinstance(value, str)), event),)
+    return (Reading(Numbers.NON_FINITE, "", name, float(isinstance(value, str)), event),)
 
 
 def _batch(event: BatchEvent) -> Sequence[Reading]:
     """Whether each part of a batch is finite, where numbers of them are taken."""
     return [
-        Reading(NON_FINITE, event.loader, path, float(leaf["stats"]["nonfinite"]), event)
+        Reading(Numbers.NON_FINITE, event.loader, path, float(leaf["stats"]["nonfinite"]), event)
         for path, leaf in event.leaves.items()
         if isinstance(leaf, Mapping) and "nonfinite" in (leaf.get("stats") or {})
     ]
@@ -410,7 +398,7 @@ class GeneratedTokens:
         grows = known_rows == rows and length in (known_length + 1, 1)
         calls = calls + 1 if grows else 1
         self._lengths[module] = (rows, length, calls)
-        key = Key(GENERATED, event.api, module)
+        key = Key(Numbers.GENERATED, event.api, module)
         return (Reading(*key, calls, event),) if grows else ()
 
 
@@ -484,5 +472,5 @@ class ScalarReadings:
         elif Families.CLIP_NORM in (api, event.family):
             value = number(event.result)
             if value is not None:
-                return (Reading(CLIPPED_NORM, Families.CLIP_NORM, "", value, event),)
+                return (Reading(Numbers.CLIPPED_NORM, Families.CLIP_NORM, "", value, event),)
         return ()

@@ -7,29 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from traincheck.readings.loss_scales import (
-    AHEAD,
-    CLASSES,
-    CLIPPED_NORM,
-    DEAD,
-    END_TOKEN,
-    FLAT,
-    GENERATED,
-    GRADIENT_NORM,
-    HIDDEN,
-    LARGEST,
-    LEAST_SHARE,
-    LEFT_OUT,
-    LOSS_SCALE,
-    MASK,
-    MOVED,
-    NON_FINITE,
-    OF_TERMS,
-    PADDING,
-    SATURATED,
-    SMALLEST,
-    ScaleReading,
-)
+from traincheck.readings.loss_scales import OF_TERMS, Numbers, ScaleReading
 from traincheck.readings.losses import (
     BCE_LOGITS,
     CROSS_ENTROPY,
@@ -88,7 +66,7 @@ class ReadingHistory:
         if isinstance(reading, ScaleReading):
             self._is_plain &= reading.is_plain
             self._sums |= reading.sums
-        if reading.what == GENERATED:
+        if reading.what == Numbers.GENERATED:
             ends = self._ends[reading.key]
             if reading.value == _SECOND or not ends:
                 ends.append(reading.value)
@@ -114,27 +92,32 @@ class ReadingHistory:
     def _tight(self, key: Key, values: Sequence[float]) -> Limits | None:
         """Limits that few readings support: closer than proposed ones, so that they imply those."""
         low, high = min(values), max(values)
-        if key.what == GRADIENT_NORM:
+        if key.what == Numbers.GRADIENT_NORM:
             return {"high": _up(_CLOSE * high)} if high > 0 else None
-        if key.what == LEAST_SHARE:
+        if key.what == Numbers.LEAST_SHARE:
             return {"low": -_up(-low / _CLOSE)}
-        if key.what == SMALLEST and key.under == "input" and key.of in _OF_LOGITS and high < 0:
+        if (
+            key.what == Numbers.SMALLEST
+            and key.under == "input"
+            and key.of in _OF_LOGITS
+            and high < 0
+        ):
             return {"high": 0.0, "open": True}
         return None
 
     def _of(self, key: Key, values: Sequence[float]) -> Limits | None:
         low, high = min(values), max(values)
-        if key.what == LOSS_SCALE:
+        if key.what == Numbers.LOSS_SCALE:
             limits = self._scale(key, values)
             return {**limits, "sums": sorted(self._sums)} if limits and self._sums else limits
-        if key.what == GENERATED:
+        if key.what == Numbers.GENERATED:
             ends = self._ends[key]
             is_enough = self._is_echo or len(ends) >= _MIN_SERIES
             is_limit = is_enough and 2 * ends.count(high) >= len(ends)
             return {"high": high} if is_limit else None
-        if key.what == GRADIENT_NORM:
+        if key.what == Numbers.GRADIENT_NORM:
             return {"high": float(f"{_MUCH_WIDER * high:.3g}")} if high > 0 else None
-        if key.what == MOVED:
+        if key.what == Numbers.MOVED:
             is_even = _RATE[0] <= values[0] <= _RATE[1] and _RATES[0] <= low <= high <= _RATES[1]
             return {"high": math.ceil(_WIDER * high * 10) / 10} if is_even else None
         if key.what in _PLAIN:
@@ -143,7 +126,7 @@ class ReadingHistory:
 
     def _is_undivided(self) -> bool:
         """Whether backward gets undivided sums, or multiples of them."""
-        values = self._values.get(Key(LOSS_SCALE, under=OF_TERMS))
+        values = self._values.get(Key(Numbers.LOSS_SCALE, under=OF_TERMS))
         if not values or not self._sums:
             return False
         low, high = min(values), max(values)
@@ -175,36 +158,36 @@ def _up(value: float) -> float:
 
 _PLAIN = frozenset(
     {
-        NON_FINITE,
-        END_TOKEN,
-        AHEAD,
-        HIDDEN,
-        LEFT_OUT,
-        MASK,
-        PADDING,
-        CLIPPED_NORM,
-        FLAT,
-        CLASSES,
-        LEAST_SHARE,
-        DEAD,
-        SATURATED,
+        Numbers.NON_FINITE,
+        Numbers.END_TOKEN,
+        Numbers.AHEAD,
+        Numbers.HIDDEN,
+        Numbers.LEFT_OUT,
+        Numbers.MASK,
+        Numbers.PADDING,
+        Numbers.CLIPPED_NORM,
+        Numbers.FLAT,
+        Numbers.CLASSES,
+        Numbers.LEAST_SHARE,
+        Numbers.DEAD,
+        Numbers.SATURATED,
     }
 )
 
 
 def _plain(quantity: str, low: float, high: float) -> Limits | None:
     """Limits that follow from the extremes alone."""
-    if quantity in (MASK, HIDDEN, LEFT_OUT):
+    if quantity in (Numbers.MASK, Numbers.HIDDEN, Numbers.LEFT_OUT):
         return {"low": 1.0} if low >= 1 else None
-    if quantity == AHEAD:
+    if quantity == Numbers.AHEAD:
         return {"low": low, "high": high} if low == high else None
-    if quantity in (NON_FINITE, END_TOKEN, PADDING):
+    if quantity in (Numbers.NON_FINITE, Numbers.END_TOKEN, Numbers.PADDING):
         return {"high": 0.0} if high <= 0 else None
-    if quantity == CLASSES:
+    if quantity == Numbers.CLASSES:
         return {"low": _FEWEST} if low >= _FEWEST else None
-    if quantity == LEAST_SHARE:
+    if quantity == Numbers.LEAST_SHARE:
         return {"low": float(f"{_VANISHED * low:.1g}")} if low >= _CLEAR_SHARE else None
-    if quantity in (DEAD, SATURATED):
+    if quantity in (Numbers.DEAD, Numbers.SATURATED):
         return {"high": _MOST} if high <= _MOST_SEEN else None
     return {"low": 0.0, "open": True} if low > 0 else None
 
@@ -213,12 +196,14 @@ def _sign(
     key: Key, low: float, high: float, values: Mapping[Key, Sequence[float]]
 ) -> Limits | None:
     """The side of zero, or of one, on which the extremes are; None if that may be chance."""
-    other = Key(LARGEST if key.what == SMALLEST else SMALLEST, key.of, key.under)
+    other = Key(
+        Numbers.LARGEST if key.what == Numbers.SMALLEST else Numbers.SMALLEST, key.of, key.under
+    )
     if key.under == "target":  # labels, some of which are ignored, but not all
         lowest = min(values.get(other, (0.0,)))
-        is_ignoring = key.what == LARGEST and key.of in OVER_CLASSES and lowest < 0
+        is_ignoring = key.what == Numbers.LARGEST and key.of in OVER_CLASSES and lowest < 0
         return {"low": 0.0} if is_ignoring and low >= 0 else None
-    if key.what == LARGEST:
+    if key.what == Numbers.LARGEST:
         limit = _AT_MOST.get(key.of)
         return None if limit is None or high > limit else {"high": limit}
     if key.of in _OF_LOGITS:

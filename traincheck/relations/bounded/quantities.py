@@ -8,30 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from traincheck.readings.loss_scales import (
-    AHEAD,
-    CLASSES,
-    CLIPPED_NORM,
-    DEAD,
-    END_TOKEN,
-    FLAT,
-    GENERATED,
     GRADIENT,
-    GRADIENT_NORM,
-    HIDDEN,
     IN_A_ROW,
-    LARGEST,
-    LEAST_SHARE,
-    LEFT_OUT,
-    LOSS_SCALE,
-    MASK,
-    MOVED,
-    NON_FINITE,
     OF_TERMS,
-    PADDING,
-    SATURATED,
     SCALED_LOSS,
-    SMALLEST,
     UNPADDED,
+    Numbers,
     ScaleReading,
 )
 from traincheck.readings.provider import (
@@ -125,13 +107,13 @@ class Limit(Row):
         subject = Subject(api=key.of or Families.BACKWARD)
         if isinstance(event, StateEvent):
             subject = Subject(variable=event.name)
-        elif key.what in (GENERATED, DEAD, SATURATED):
+        elif key.what in (Numbers.GENERATED, Numbers.DEAD, Numbers.SATURATED):
             subject = Subject(api=key.of, module=key.under)
-        elif key.what in (END_TOKEN, PADDING):
+        elif key.what in (Numbers.END_TOKEN, Numbers.PADDING):
             subject = Subject(variable=key.of)
         elif key.under == SCALED_LOSS:
             subject = Subject(api=Families.SCALE)
-        elif key.what == NON_FINITE and key.of:
+        elif key.what == Numbers.NON_FINITE and key.of:
             subject = Subject(variable=key.under)
         return counterexample(
             event,
@@ -145,12 +127,12 @@ class Limit(Row):
 
 _ALL = (
     Limit(
-        name=NON_FINITE,
+        name=Numbers.NON_FINITE,
         cause="NaN or infinity may come from a division, root or logarithm, or from the data.",
         symptom=Symptom.NON_FINITE,
     ),
     Limit(
-        name=LOSS_SCALE,
+        name=Numbers.LOSS_SCALE,
         headline="{subject} gets {observed}",
         cause=(
             "The loss is divided by another number (of micro-batches, labels or ranks) than in "
@@ -164,7 +146,7 @@ _ALL = (
         topic=Topic.MAGNITUDE,
     ),
     Limit(
-        name=SMALLEST,
+        name=Numbers.SMALLEST,
         cause=(
             "A softmax, sigmoid or ReLU comes before a loss that makes probabilities of logits "
             "itself."
@@ -173,29 +155,29 @@ _ALL = (
         topic=Topic.MAGNITUDE,
     ),
     Limit(
-        name=LARGEST,
+        name=Numbers.LARGEST,
         cause="Another function changed the input of the loss, or there is no valid label.",
         symptom=Symptom.LOSS_INPUT,
         topic=Topic.MAGNITUDE,
     ),
     Limit(
-        name=CLIPPED_NORM,
+        name=Numbers.CLIPPED_NORM,
         cause="Clipping found no gradient: it got no parameters, or runs too early.",
         topic=Topic.MAGNITUDE,
     ),
     Limit(
-        name=GENERATED,
+        name=Numbers.GENERATED,
         cause="The maximum length of a generation may be computed from another length.",
     ),
     Limit(
-        name=GRADIENT_NORM,
+        name=Numbers.GRADIENT_NORM,
         enough=_MIN_MANY,
         cause="Gradients are far larger than in every reference run.",
         symptom=Symptom.GRADIENT_SIZE,
         topic=Topic.MAGNITUDE,
     ),
     Limit(
-        name=LEAST_SHARE,
+        name=Numbers.LEAST_SHARE,
         patience=5,
         cause=(
             "The gradient is lost on its way back: units are saturated or dead, or a custom "
@@ -205,7 +187,7 @@ _ALL = (
         topic=Topic.MAGNITUDE,
     ),
     Limit(
-        name=FLAT,
+        name=Numbers.FLAT,
         patience=5,
         cause=(
             "An operation between the weights and the loss may have no slope: rounding, argmax, "
@@ -214,7 +196,7 @@ _ALL = (
         topic=Topic.MAGNITUDE,
     ),
     Limit(
-        name=MOVED,
+        name=Numbers.MOVED,
         cause=(
             "The optimizer may scale its update in another way: a bias correction, an average "
             "or the learning rate is wrong."
@@ -223,33 +205,33 @@ _ALL = (
         topic=Topic.MAGNITUDE,
     ),
     Limit(
-        name=DEAD,
+        name=Numbers.DEAD,
         enough=_MIN_SHARES,
         patience=4,
         cause="Weights or biases may keep the units at zero, for example after a huge update.",
         topic=Topic.MAGNITUDE,
     ),
     Limit(
-        name=SATURATED,
+        name=Numbers.SATURATED,
         enough=_MIN_SHARES,
         patience=4,
         cause="The input of the activation is far too large: its weights, or the data.",
         topic=Topic.MAGNITUDE,
     ),
     Limit(
-        name=CLASSES,
+        name=Numbers.CLASSES,
         cause="The model has a single output: its softmax is always 1, and the loss 0.",
         symptom=Symptom.LOSS_INPUT,
     ),
     Limit(
-        name=AHEAD,
+        name=Numbers.AHEAD,
         enough=_MIN_SAMPLED,
         cause="Labels are not shifted to the next tokens: the model learns to repeat its input.",
         fix="Pass logits[:, :-1] and tokens[:, 1:] to the loss.",
         symptom=Symptom.LOSS_INPUT,
     ),
     Limit(
-        name=LEFT_OUT,
+        name=Numbers.LEFT_OUT,
         predicate="ignores some labels",
         instead="it ignores none",
         enough=_MIN_SAMPLED,
@@ -261,7 +243,7 @@ _ALL = (
         symptom=Symptom.LOSS_INPUT,
     ),
     Limit(
-        name=HIDDEN,
+        name=Numbers.HIDDEN,
         predicate="gives no weight to later positions",
         enough=_MIN_SAMPLED,
         cause="The mask may not reach the scores, or may come after the softmax.",
@@ -270,7 +252,7 @@ _ALL = (
         topic=Topic.MASK,
     ),
     Limit(
-        name=MASK,
+        name=Numbers.MASK,
         predicate="leaves out the padding",
         instead="it leaves out all but the padding",
         cause="True and False are swapped in the mask: it masks tokens instead of padding.",
@@ -278,7 +260,7 @@ _ALL = (
         topic=Topic.MASK,
     ),
     Limit(
-        name=PADDING,
+        name=Numbers.PADDING,
         predicate="leaves out the padding",
         instead="it attends to padding",
         patience=3,
@@ -288,7 +270,7 @@ _ALL = (
         topic=Topic.MASK,
     ),
     Limit(
-        name=END_TOKEN,
+        name=Numbers.END_TOKEN,
         predicate="hold the end token",
         instead="the end token is ignored too",
         patience=3,
@@ -308,13 +290,13 @@ def _clause(params: Mapping[str, Any]) -> str:
     api, name = params.get("api", ""), params.get("name", "")
     # A module is named by itself; a function with the model that it belongs to.
     within = name if api.endswith(".forward") else f"{display_name(api)} in {name}"
-    if quantity == DEAD:
+    if quantity == Numbers.DEAD:
         return (
             f"at most {100 * high:g} % of the units of {within} are dead (zero for a whole batch)"
         )
-    if quantity == SATURATED:
+    if quantity == Numbers.SATURATED:
         return f"at most {100 * high:g} % of the elements of {within} are saturated"
-    if quantity == MOVED:
+    if quantity == Numbers.MOVED:
         cls = name.rpartition(".")[2] or "an optimizer"
         return f"in the first updates {cls} moves no weight by more than {_in_rates(high)}"
     return f"{_subject(params)} {_predicate(params)}"
@@ -331,20 +313,20 @@ def _subject(params: Mapping[str, Any]) -> str:
         return "the loss passed to backward()"
     of_batches = f" on batches {name}" if name == UNPADDED else ""
     return {
-        LOSS_SCALE: "the losses passed to backward() in one update sum to",
-        CLIPPED_NORM: "the norm of the gradients that clip_grad_norm_ finds",
-        GENERATED: f"{name} is called to continue a sequence",
-        GRADIENT_NORM: "the norm of the gradients of an update",
-        NON_FINITE: f"{name} of {api}" if api else name,
-        END_TOKEN: f"labels of {api} with padding",
-        MASK: f"the mask of {display_name(api)}",
-        HIDDEN: display_name(api),
-        LEFT_OUT: f"in {IN_A_ROW} calls{of_batches}, {display_name(api)}",
-        AHEAD: f"the target of {display_name(api)}",
-        PADDING: f"the attention mask of batches of {api} with padding",
-        FLAT: "the norm of the gradients, unless the loss is zero,",
-        LEAST_SHARE: "the share of each weight in the norm of all gradients",
-        CLASSES: f"the number of classes of {display_name(api)}",
+        Numbers.LOSS_SCALE: "the losses passed to backward() in one update sum to",
+        Numbers.CLIPPED_NORM: "the norm of the gradients that clip_grad_norm_ finds",
+        Numbers.GENERATED: f"{name} is called to continue a sequence",
+        Numbers.GRADIENT_NORM: "the norm of the gradients of an update",
+        Numbers.NON_FINITE: f"{name} of {api}" if api else name,
+        Numbers.END_TOKEN: f"labels of {api} with padding",
+        Numbers.MASK: f"the mask of {display_name(api)}",
+        Numbers.HIDDEN: display_name(api),
+        Numbers.LEFT_OUT: f"in {IN_A_ROW} calls{of_batches}, {display_name(api)}",
+        Numbers.AHEAD: f"the target of {display_name(api)}",
+        Numbers.PADDING: f"the attention mask of batches of {api} with padding",
+        Numbers.FLAT: "the norm of the gradients, unless the loss is zero,",
+        Numbers.LEAST_SHARE: "the share of each weight in the norm of all gradients",
+        Numbers.CLASSES: f"the number of classes of {display_name(api)}",
     }.get(quantity) or f"the {quantity} element of the {name} of {display_name(api)}"
 
 
@@ -354,22 +336,22 @@ def _predicate(params: Mapping[str, Any]) -> str:
     quantity, name = params["quantity"], params.get("name")
     if QUANTITIES[quantity].predicate:
         return QUANTITIES[quantity].predicate
-    if quantity == AHEAD:
+    if quantity == Numbers.AHEAD:
         return f"is {_ahead(low or 0)} the input of the model"
     if name == OF_TERMS:
         return f"is {low:g} times the sum of its terms"
-    if quantity == LOSS_SCALE:
+    if quantity == Numbers.LOSS_SCALE:
         if low == high == 1:
             return "the mean loss (no scaling)"
         times = f"{low:g}" if low == high else f"between {low:g} and {high:g}"
         return f"{times} times the mean loss"
-    if quantity == NON_FINITE:
+    if quantity == Numbers.NON_FINITE:
         verb = "are" if name == GRADIENT else "is"
         is_batch = bool(params.get("api"))
         return "holds no NaN and no infinity" if is_batch else f"{verb} never NaN or infinite"
-    if quantity == GENERATED:
+    if quantity == Numbers.GENERATED:
         return f"at most {high:g} times"
-    if quantity == GRADIENT_NORM:
+    if quantity == Numbers.GRADIENT_NORM:
         return f"is at most {high:.3g}"
     if params.get("open"):
         return f"is above {low:g}" if high is None else f"is below {high:g}"
@@ -385,21 +367,21 @@ def _observed(params: Mapping[str, Any], reading: Reading) -> str:
     """The reading, as a clause."""
     quantity, value = params["quantity"], reading.value
     backwards = reading.backwards if isinstance(reading, ScaleReading) else 0
-    if quantity == LOSS_SCALE:
+    if quantity == Numbers.LOSS_SCALE:
         of = "sum of its terms" if params.get("name") == OF_TERMS else "mean loss"
         passes = f" in {counted(backwards, 'backward pass')}" if backwards else ""
         is_undivided = params.get("high") == 1 and 1 < backwards == round(value, _DIGITS)
         undivided = ": it is not divided by their number" if is_undivided else ""
         return f"{value:.6g} times the {of}{passes}{undivided}"
-    if quantity == NON_FINITE:
+    if quantity == Numbers.NON_FINITE:
         text = "NaN or infinity"
         return f"{text} after scaling" if params.get("name") == SCALED_LOSS else text
-    if quantity == AHEAD:
+    if quantity == Numbers.AHEAD:
         return f"it is {_ahead(value)} that"
-    if quantity == HIDDEN:
+    if quantity == Numbers.HIDDEN:
         return f"it gives no weight to {100 * value:.3g} % of them"
-    if quantity in (DEAD, SATURATED):
+    if quantity in (Numbers.DEAD, Numbers.SATURATED):
         return f"{100 * value:.3g} %"
-    if quantity == MOVED:
+    if quantity == Numbers.MOVED:
         return _in_rates(value)
     return QUANTITIES[quantity].instead or f"{value:.6g}"

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from traincheck.readings.loss_scales import GRADIENT_NORM
+from traincheck.readings.loss_scales import Numbers
 from traincheck.readings.reading import MANY, Reading
 from traincheck.readings.resumptions import brings_back
 from traincheck.readings.scalars import GradientSizes
@@ -221,7 +221,7 @@ class FirstSizes:
 
     def _end(self, event: StepEvent) -> Iterator[Reading]:
         calls, self._calls = self._calls, []
-        norms = [r for r in self._gradients.step(event) if r.what == GRADIENT_NORM]
+        norms = [r for r in self._gradients.step(event) if r.what == Numbers.GRADIENT_NORM]
         if not calls and event.recorded and not event.counters.get("optimizer_step"):
             return
         self._first = self._first or calls
