@@ -142,6 +142,12 @@ OWN = {
     ("RescaledGradients", "relations/property/gradients.py"),
     ("RunProgram", "relations/consistent.py"),  # knows the programs of its claims
     ("RunProgram", "relations/distinct.py"),
+    # Deciders: each sees the variables that its claims ask for
+    ("Variables", "relations/consistent.py"),
+    ("Variables", "relations/contains/relation.py"),
+    ("Variables", "relations/membership/decider.py"),
+    ("Variables", "relations/periodic/relation.py"),
+    ("Variables", "relations/sharing.py"),
 }
 
 

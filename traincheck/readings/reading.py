@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Subject
@@ -51,17 +51,19 @@ class Reading:
         return Key(self.what, self.of, self.under)
 
 
-class Reader(Protocol):
+class Reader:
     """Follows the events of one process."""
 
-    def observe(self, event: Event) -> Iterable[Reading]: ...
+    def observe(self, event: Event) -> Iterable[Reading]:
+        """The readings that an event completes."""
+        return ()
 
     def finish(self) -> Iterable[Reading]:
         """The readings that need the whole run."""
-        ...
+        return ()
 
 
-class EventReader:
+class EventReader(Reader):
     """A reader without state.
 
     Args:
@@ -73,6 +75,3 @@ class EventReader:
 
     def observe(self, event: Event) -> Iterable[Reading]:
         return self._read(event)
-
-    def finish(self) -> Iterable[Reading]:
-        return ()

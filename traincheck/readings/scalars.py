@@ -18,7 +18,7 @@ from traincheck.readings.loss_scales import (
     Padding,
 )
 from traincheck.readings.losses import BCE_LOGITS, CROSS_ENTROPY, LOSSES, OVER_CLASSES
-from traincheck.readings.reading import Key, Reading
+from traincheck.readings.reading import Key, Reader, Reading
 from traincheck.readings.resumptions import brings_back
 from traincheck.readings.small_samples import FEWEST_UNITS, has_few, units_of
 from traincheck.readings.steps import is_judged
@@ -402,7 +402,7 @@ class GeneratedTokens:
         return (Reading(*key, calls, event),) if grows else ()
 
 
-class ScalarReadings:
+class ScalarReadings(Reader):
     """Passes each event to the readings that it concerns."""
 
     def __init__(self) -> None:
@@ -437,10 +437,6 @@ class ScalarReadings:
             self._moves.checkpoint(event)
         elif isinstance(event, MarkEvent) and event.text == Marks.PROCESS_GROUP:
             self._scale.grouped(event)
-        return ()
-
-    def finish(self) -> Sequence[Reading]:
-        """Nothing: what has not ended is not read."""
         return ()
 
     def _call(self, event: CallEvent) -> Sequence[Reading]:

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from traincheck.readings.optimizers import Holders
-from traincheck.schema.claims import Context
-from traincheck.schema.events import OptimizerEvent, StateEvent
+from traincheck.readings.provider import Fact
+from traincheck.schema.claims import Context, Needs
+from traincheck.schema.events import Event, OptimizerEvent, StateEvent
 from traincheck.schema.marks import LIFECYCLE_CHANGES
 from traincheck.schema.words import is_unowned
 
@@ -48,8 +49,10 @@ class Variable:
     cache: dict[Any, Any] = field(default_factory=dict)  # derived by deciders; dropped on change
 
 
-class Variables:
+class Variables(Fact):
     """The variables of one process by role and name, and the optimizers that hold them."""
+
+    reads = Needs(kinds=frozenset({"optimizer"}), states=frozenset({"*@new"}))
 
     def __init__(self) -> None:
         self.by_role: dict[str, dict[str, Variable]] = defaultdict(dict)
@@ -60,8 +63,12 @@ class Variables:
         self._models_version = -1
         self._frozen: set[str] = set()
 
-    def observe(self, event: StateEvent) -> None:
-        """Enter a variable that appeared, vanished, or has other flags."""
+    def observe(self, event: Event) -> None:
+        """Enter a variable that appeared, vanished, or has other flags; or an optimizer."""
+        if not isinstance(event, StateEvent):
+            if isinstance(event, OptimizerEvent):
+                self.hold(event)
+            return
         change, role = event.change, event.role
         if role == "gradient" or change not in LIFECYCLE_CHANGES:
             return

@@ -154,7 +154,7 @@ class Initialization(RelationBase):
 class InitializationProposer(ProposerBase):
     """Proposes the calls of the run."""
 
-    observes = asked("mark", "step", "parameter@new") | Needs(
+    observes = asked("step", "parameter@new") | Needs(
         calls=frozenset(f"{INIT}{name}" for name in FUNCTIONS)
     )
 

@@ -270,7 +270,7 @@ class Order(RelationBase):
 class OrderProposer(ProposerBase):
     """Proposes every triple whose A, B and C all occur, and buffers that were never used early."""
 
-    observes = asked("call", "checkpoint", "mark", "step", "buffer@*")
+    observes = asked("call", "checkpoint", "step", "buffer@*")
 
     def __init__(self) -> None:
         self._seen: set[str] = set()

@@ -259,7 +259,7 @@ _MIN_EPOCHS = 2  # that begin with a scheduler step, before it is not coincidenc
 class ScheduleProposer(ProposerBase):
     """Proposes the most specific shape that all rates have."""
 
-    observes = asked("batch", "call", "mark", "optimizer", "step")
+    observes = asked("batch", "call", "optimizer", "step")
 
     def __init__(self) -> None:
         self._rates = Rates()

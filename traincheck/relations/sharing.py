@@ -6,6 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from traincheck.readings.programs import ProgramName
+from traincheck.readings.provider import Facts
 from traincheck.readings.steps import is_judged
 from traincheck.readings.variables import Variable, Variables
 from traincheck.relations.base import (
@@ -32,19 +34,19 @@ _MOST_GROUPS = 24  # of names that share, in one program
 class SharingProposer(ProposerBase):
     """Proposes what is true when the first training step ends."""
 
-    observes = asked("mark", "optimizer", "step", "*@new")
+    observes = asked("step")
+    uses = (ProgramName, Variables)
 
     def __init__(self) -> None:
-        self._variables = Variables()
         self._claims: list[dict[str, Any]] = []
         self._has_gap = False  # steps were not recorded, in which variables may have come
 
+    def bind(self, facts: Facts) -> None:
+        super().bind(facts)
+        self._variables = facts.of(Variables)
+
     def observe(self, event: Event) -> None:
-        if isinstance(event, StateEvent):
-            self._variables.observe(event)
-        elif isinstance(event, OptimizerEvent):
-            self._variables.hold(event)
-        elif isinstance(event, StepEvent):
+        if isinstance(event, StepEvent):
             self._has_gap |= event.is_gap
             if not (self._claims or self._has_gap) and is_judged(event):
                 self._claims = list(self._read())

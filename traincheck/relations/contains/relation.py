@@ -121,7 +121,7 @@ def _covers(mine: Mapping[str, Any], its: Mapping[str, Any]) -> bool:
 class ContainsProposer(ProposerBase):
     """Proposes claims about calls and claims about state."""
 
-    observes = asked("call", "mark", "optimizer", "step", "*@new")
+    observes = asked("call", "optimizer", "step", "*@new")
 
     def __init__(self) -> None:
         self._calls, self._changes = CallProposer(), ChangeProposer()

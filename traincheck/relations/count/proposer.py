@@ -351,7 +351,7 @@ def word(api: str, owner: str) -> str:
 class CountProposer(ProposerBase):
     """Proposes one count for each key that has one."""
 
-    observes = asked("call", "collective", "mark", "step")
+    observes = asked("call", "collective", "step")
 
     def __init__(self) -> None:
         self._windows = CallWindows()

@@ -146,7 +146,7 @@ class _Api:
 class FlowProposer(ProposerBase):
     """Proposes what never failed. Equal calls are read once."""
 
-    observes = asked("call", "mark")
+    observes = asked("call")
 
     def __init__(self, relation: str) -> None:
         self._relation = relation

@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
+from traincheck.readings.programs import ProgramName
+from traincheck.readings.provider import Facts
 from traincheck.readings.step_changes import StepChanges
 from traincheck.readings.steps import is_judged
 from traincheck.readings.variables import Variable, Variables
@@ -32,19 +34,19 @@ from traincheck.relations.membership.messages import (
 )
 from traincheck.relations.subtrees import fold
 from traincheck.schema.claims import Hypothesis, Needs, sampled
-from traincheck.schema.events import CallEvent, Event, OptimizerEvent, StateEvent, StepEvent
+from traincheck.schema.events import CallEvent, Event, StateEvent, StepEvent
 from traincheck.schema.torch_api import Families
 
 
 class MembershipProposer(ProposerBase):
     """Reads the variables when each training step ends, and proposes what never changed."""
 
-    observes = asked(
-        "mark", "optimizer", "step", "*@new", "buffer@*", "gradient@*", "parameter@*"
-    ) | Needs(calls=Lookups.CALLS | Lookups.MODULES)
+    observes = asked("step", "buffer@*", "gradient@*", "parameter@*") | Needs(
+        calls=Lookups.CALLS | Lookups.MODULES
+    )
+    uses = (ProgramName, Variables)
 
     def __init__(self) -> None:
-        self._variables = Variables()
         self._changes = StepChanges()
         self._version = -1
         self._has_gap = False  # steps were not recorded, in which variables may have come
@@ -58,9 +60,12 @@ class MembershipProposer(ProposerBase):
         self._varying: dict[str, set[str]] = {"grads": set(), "held": set(), "dtypes": set()}
         self._dtypes: dict[str, dict[str, str]] = {role: {} for role in ROLES}
 
+    def bind(self, facts: Facts) -> None:
+        super().bind(facts)
+        self._variables = facts.of(Variables)
+
     def observe(self, event: Event) -> None:
         if isinstance(event, StateEvent):
-            self._variables.observe(event)
             self._changes.observe(event)
             if event.role in ROLES and event.summary is not None:
                 # Note the dtype of a variable: a model that is cast later has two
@@ -70,8 +75,6 @@ class MembershipProposer(ProposerBase):
                     and known.setdefault(event.name, event.summary.dtype) != event.summary.dtype
                 ):
                     self._varying["dtypes"].add(event.name.partition(".")[0])
-        elif isinstance(event, OptimizerEvent):
-            self._variables.hold(event)
         elif isinstance(event, CallEvent):
             self._lookups.observe(event)
             if event.api in Lookups.MODULES:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from traincheck.readings.provider import Facts
 from traincheck.readings.step_changes import StepChanges
 from traincheck.readings.steps import is_judged
 from traincheck.readings.variables import Variable, Variables
@@ -36,14 +37,17 @@ class PeriodicProposer(ProposerBase):
     """Proposes a period where all variables of a kind have the same one."""
 
     def __init__(self) -> None:
-        self._variables = Variables()
         self._changes = StepChanges()
         self._tracks: dict[tuple[str, str], _Track] = {}
         self._steps = 0
 
+    uses = (Variables,)
+
+    def bind(self, facts: Facts) -> None:
+        self._variables = facts.of(Variables)
+
     def observe(self, event: Event) -> None:
         if isinstance(event, StateEvent):
-            self._variables.observe(event)
             self._changes.observe(event)
         elif isinstance(event, StepEvent):
             if not event.recorded:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from traincheck.readings.provider import Facts
 from traincheck.readings.step_changes import StepChanges
 from traincheck.readings.steps import is_judged, is_skipped
 from traincheck.readings.variables import Variable, Variables, select
@@ -105,9 +106,13 @@ class EitherProposer(ProposerBase):
     """Proposes for variables and for auxiliary models."""
 
     observes = asked("mark", "step", "buffer@*", "optimizer_state@*", "parameter@*")
+    uses = PeriodicProposer.uses
 
     def __init__(self) -> None:
         self._variables, self._models = PeriodicProposer(), auxiliary_models.AuxiliaryProposer()
+
+    def bind(self, facts: Facts) -> None:
+        self._variables.bind(facts)
 
     def observe(self, event: Event) -> None:
         self._variables.observe(event)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 
-from traincheck.readings.reading import EventReader, Reading
+from traincheck.readings.reading import EventReader, Reader, Reading
 from traincheck.readings.rescaled_gradients import RESCALED, RescaledGradients
 from traincheck.relations.property.base import Property
 from traincheck.schema.claims import Needs
@@ -37,7 +37,7 @@ def _sums(event: Event) -> Iterable[Reading]:
     yield Reading("trained_sums", "losses", "", value, event, at, seen)
 
 
-class _Rescaled:
+class _Rescaled(Reader):
     """Whether gradients are scaled while they accumulate."""
 
     def __init__(self) -> None:
@@ -59,11 +59,8 @@ class _Rescaled:
         value = _SCALED if found else _PLAIN
         yield Reading("rescaled_sums", "gradients", "", value, event, at, seen)
 
-    def finish(self) -> Iterable[Reading]:
-        return ()
 
-
-class _HandedOver:
+class _HandedOver(Reader):
     """Whether gradients are replaced between backward and the update, by optimizer.
 
     The first step of an optimizer is left out: nothing is known of its gradients before.
@@ -89,24 +86,14 @@ class _HandedOver:
             for owner, call in sorted(self._stepped.items()):
                 if owner not in self._known:
                     continue
-                is_replaced = owner in self._replaced
-                yield Reading(
-                    "handed_over",
-                    owner,
-                    "",
-                    _REPLACED if is_replaced else _COMPUTED,
-                    call,
-                    Subject(api=Families.OPTIMIZER_STEP, variable=owner),
-                    f"no new gradients were handed over before {owner} stepped"
-                    if not is_replaced
-                    else f"gradients of {owner} were written after backward()",
-                )
+                value, seen = _COMPUTED, f"no new gradients were handed over before {owner} stepped"
+                if owner in self._replaced:
+                    value, seen = _REPLACED, f"gradients of {owner} were written after backward()"
+                at = Subject(api=Families.OPTIMIZER_STEP, variable=owner)
+                yield Reading("handed_over", owner, "", value, call, at, seen)
         self._known |= self._stepped.keys()
         self._stepped.clear()
         self._replaced.clear()
-
-    def finish(self) -> Iterable[Reading]:
-        return ()
 
 
 def _recomputed(event: Event) -> Iterable[Reading]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from functools import partial
 
 from traincheck.readings.evaluations import EVALUATIONS, Evaluation, KeptStates
-from traincheck.readings.reading import MANY, EventReader, Reading
+from traincheck.readings.reading import MANY, EventReader, Reader, Reading
 from traincheck.relations.property.base import Property
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, CheckpointEvent, Event
@@ -46,7 +46,7 @@ def _loads(event: Event) -> Iterable[Reading]:
     yield Reading("loaded_weights", found.model, "", value, event, at, seen, MANY)
 
 
-class _Kept:
+class _Kept(Reader):
     """Which of the evaluated states the program keeps at the end."""
 
     def __init__(self) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from traincheck.readings.loss_scales import Numbers
-from traincheck.readings.reading import MANY, Reading
+from traincheck.readings.reading import MANY, Reader, Reading
 from traincheck.readings.resumptions import brings_back
 from traincheck.readings.scalars import GradientSizes
 from traincheck.readings.steps import is_judged, scheduler_class
@@ -44,7 +44,7 @@ class _Rate:
 
 
 @dataclass(slots=True)
-class Schedules:
+class Schedules(Reader):
     """Follows the schedules of a process.
 
     Nothing is read of runs that resume or lost events, nor of a rate that follows a metric.
@@ -114,16 +114,8 @@ class Schedules:
                 f"{name} is built for {length:g} steps, and there are {self._updates} updates: "
                 f"{length / self._updates:.4g} times as many; it is {_lines(one, call)}"
             )
-            yield Reading(
-                LENGTH,
-                owner,
-                under,
-                (length / self._updates,),
-                one,
-                Subject(api=Families.SCHEDULER_STEP),
-                seen,
-                MANY,
-            )
+            at, share = Subject(api=Families.SCHEDULER_STEP), length / self._updates
+            yield Reading(LENGTH, owner, under, (share,), one, at, seen, MANY)
 
     def _ends(self, owner: str, call: CallEvent, under: str) -> Iterator[Reading]:
         for (name, index), rate in sorted(self._rates.items()):
@@ -134,16 +126,9 @@ class Schedules:
                 f"the last rate is {rate.last:.4g}, {share:.2%} of its peak of {rate.peak:.4g}; "
                 f"the schedule is {_lines(*self._made.get(owner, [])[:1], call)}"
             )
-            yield Reading(
-                RATE,
-                f"group {index} of {owner}",
-                f"{under}, in step {rate.event.step}",
-                (share,),
-                rate.event,
-                Subject(api=Families.SCHEDULER_STEP),
-                seen,
-                MANY,
-            )
+            of, within = f"group {index} of {owner}", f"{under}, in step {rate.event.step}"
+            at = Subject(api=Families.SCHEDULER_STEP)
+            yield Reading(RATE, of, within, (share,), rate.event, at, seen, MANY)
 
 
 def _lines(*calls: CallEvent) -> str:
@@ -157,7 +142,7 @@ WINDOW = 4  # updates whose spread widens the band; selective traces have all th
 
 
 @dataclass(slots=True)
-class FirstSizes:
+class FirstSizes(Reader):
     """Follows the first updates of a process.
 
     Nothing is read of runs that resume, start from a file, or scale losses for half precision; nor
@@ -195,10 +180,6 @@ class FirstSizes:
             self._is_over |= is_file and brings_back(event)
         elif isinstance(event, MarkEvent) and event.text == Marks.PROCESS_GROUP:
             self._ranks = event.world_size or 1
-
-    def finish(self) -> Iterable[Reading]:
-        """Nothing: a run that is too short shows no spread."""
-        return ()
 
     def _call(self, event: CallEvent) -> None:
         if event.exception is not None:
@@ -244,16 +225,8 @@ class FirstSizes:
         under = ", ".join(part for part in parts if part)
         at = Subject(api=Families.BACKWARD)
         line = f" at {short(call.where)}" if call.where else ""
-        yield Reading(
-            LOSS,
-            "",
-            under,
-            tuple(self._losses),
-            call,
-            at,
-            f"{self._losses[0]:.4g} in {passes}{line}",
-            MANY,
-        )
+        seen = f"{self._losses[0]:.4g} in {passes}{line}"
+        yield Reading(LOSS, "", under, tuple(self._losses), call, at, seen, MANY)
         norms = [norm for norm, _ in self._norms]
         if len(norms) == WINDOW and min(norms) > 0:
             seen = f"the norm is {norms[0]:.4g} after {passes}{line}"
