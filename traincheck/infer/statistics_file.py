@@ -6,7 +6,8 @@ It is compressed JSON. Equal statistics are equal bytes. Nothing in it is evalua
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
@@ -109,7 +110,9 @@ class _Contexts:
 
     def __init__(self, evidence: Iterable[ClaimEvidence]) -> None:
         found = {
-            c for one in evidence for c in (*one.examples.counts, *_contexts(one.counterexamples))
+            c
+            for one in evidence
+            for c in (*one.examples.counts, *chain(*one.counterexamples.values()))
         }
         self.contexts = sorted(found, key=repr)
         self._places = {features: place for place, features in enumerate(self.contexts)}
@@ -129,10 +132,6 @@ class _Contexts:
             **({"objections": objections} if objections else {}),
             **({"unobservable": evidence.unobservable} if evidence.unobservable else {}),
         }
-
-
-def _contexts(counterexamples: Mapping[str, frozenset[Features]]) -> list[Features]:
-    return [context for contexts in counterexamples.values() for context in contexts]
 
 
 _Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]

@@ -140,16 +140,13 @@ class KeptStates(Fact):
                 and event.path is not None
                 and _BEST.search(event.path.replace("\\", "/").rpartition("/")[2])
             ):
-                self._save(event, event.path)
+                # A file is written right after an evaluation, whose weights it holds
+                evaluations = self.evaluations
+                self._saved.pop(event.path, None)
+                if evaluations.all and not evaluations.is_over:
+                    self._saved[event.path] = event, evaluations.all[-1]
 
     def kept(self) -> Sequence[tuple[CheckpointEvent, Evaluation]]:
         """The states that are kept now: the restored one, then each saved one."""
         restored = [] if self._restored is None else [self._restored]
         return [*restored, *self._saved.values()]
-
-    def _save(self, save: CheckpointEvent, path: str) -> None:
-        """A file is written right after an evaluation, whose weights it holds."""
-        evaluations = self.evaluations
-        self._saved.pop(path, None)
-        if evaluations.all and not evaluations.is_over:
-            self._saved[path] = save, evaluations.all[-1]

@@ -155,9 +155,16 @@ class HyperparametersInForce(Fact):
         elif isinstance(event, CallEvent):
             self._enter_call(event)
         elif isinstance(event, StepEvent):
-            self._turn(event)
+            self.has_gap |= not event.recorded
+            for owner in self._stepped:
+                rates = event.lr.get(owner)
+                if rates:
+                    self.courses[owner].update(rates, event)
+            self._stepped.clear()
         elif isinstance(event, CheckpointEvent):
-            self._enter_load(event)
+            for owner, course in self.courses.items() if event.op == "load_state_dict" else ():
+                course.is_loaded |= event.owner == owner
+                course.takes_base_rate |= event.target in course.schedulers
         elif isinstance(event, MarkEvent):
             found = observed(event, LoadedHyperparameters)
             if found is not None and found.owner in self.courses:
@@ -174,18 +181,3 @@ class HyperparametersInForce(Fact):
         elif family in (Families.SCHEDULER_STEP, Families.SCHEDULER_CREATED):
             course.schedulers.setdefault(event.api.rpartition(".")[0], event.where)
             course.takes_base_rate |= course.is_loaded and family == Families.SCHEDULER_CREATED
-
-    def _enter_load(self, event: CheckpointEvent) -> None:
-        if event.op != "load_state_dict":
-            return
-        for owner, course in self.courses.items():
-            course.is_loaded |= event.owner == owner
-            course.takes_base_rate |= event.target in course.schedulers
-
-    def _turn(self, event: StepEvent) -> None:
-        self.has_gap |= not event.recorded
-        for owner in self._stepped:
-            rates = event.lr.get(owner)
-            if rates:
-                self.courses[owner].update(rates, event)
-        self._stepped.clear()

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from collections.abc import Set as AbstractSet
-from typing import Any
 
 from traincheck.schema.claims import Needs, sampled
 from traincheck.schema.events import CallEvent, CheckpointEvent, Event
@@ -35,7 +34,12 @@ class ModalModules:
     def enter(self, model: ModelStructure) -> None:
         """Enter what a model is made of."""
         modules = model.modules
-        droppers = {path for path, facts in modules.items() if _drops(facts)}
+        droppers = {
+            path
+            for path, facts in modules.items()
+            if facts.get("drop_prob", facts.get("p", 1)) != 0
+            and _DROPPER.search(str(facts.get("class")))
+        }
         blank = {path for path, facts in modules.items() if facts.get("initial")}
         self.droppers = (self.droppers - modules.keys()) | droppers
         self.blank = (self.blank - modules.keys()) | blank
@@ -77,11 +81,6 @@ def is_dropping(call: CallEvent) -> bool | None:
     if not isinstance(share, (int, float)) or isinstance(share, bool) or share <= 0:
         return None
     return True if is_attention else call.args.get("training") is True
-
-
-def _drops(facts: Mapping[str, Any]) -> bool:
-    is_active = facts.get("drop_prob", facts.get("p", 1)) != 0
-    return is_active and _DROPPER.search(str(facts.get("class"))) is not None
 
 
 MODE_EFFECTS = Needs(calls=sampled(*MODAL), kinds=frozenset({"mark", "checkpoint"}))

@@ -119,7 +119,9 @@ class Sketch:
             shape = () if event.summary is None else tuple(event.summary.shape)
             name = f"{event.name} {cls} {shape}".encode()
             self._parts.add(f"{crc32(name):08x}"[:_DIGITS])
-        elif isinstance(event, StepEvent) and not self._digest and _trained(event):
+        elif isinstance(event, StepEvent) and (
+            event.complete or event.counters.get("optimizer_step", 0)
+        ):
             self.end_first_step()
         return ()
 
@@ -194,10 +196,6 @@ class ProgramName(Fact):
     def fits(self, params: Mapping[str, Any]) -> bool:
         """Whether a claim with these parameters applies to this program."""
         return "program" not in params or params["program"] == self.name
-
-
-def _trained(step: StepEvent) -> bool:
-    return bool(step.complete or step.counters.get("optimizer_step", 0))
 
 
 class RunProgram(Fact):

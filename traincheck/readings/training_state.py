@@ -104,7 +104,8 @@ class TrainingState(Fact):
         elif isinstance(event, StepEvent):
             self.ended = self._turn(event)
         elif isinstance(event, OptimizerEvent):
-            self._enter_optimizer(event)
+            for identity, name in self._holders.enter(event).names.items():
+                self._ids.setdefault(name, identity)
         elif isinstance(event, BatchEvent):
             self._batch = (event.loader, event.epoch, event.index)
             self.passes.enter(event)
@@ -172,10 +173,6 @@ class TrainingState(Fact):
             off = {path for path, f in modules.items() if f.get("requires_grad") is False}
             self.off = (self.off - modules.keys()) | off
             self.modal.enter(found)
-
-    def _enter_optimizer(self, event: OptimizerEvent) -> None:
-        for identity, name in self._holders.enter(event).names.items():
-            self._ids.setdefault(name, identity)
 
     def _enter_state(self, event: StateEvent) -> None:
         if event.role == "gradient":

@@ -260,15 +260,12 @@ class ConsistentProposer(ProposerBase):
                 self._wrapped |= bool(step.wrapped)
                 self._ranks = max(self._ranks, len(step.counters))
                 for key in step.changed:
-                    self._compare(step, key)
+                    if key[0] in MOMENTS and self._same.get(key, True):
+                        others = step.compare(key)
+                        if others is not None:
+                            self._same[key] = not others
                 for norms in step.clipped():
                     self._clips = self._clips is not False and are_close(norms)
-
-    def _compare(self, step: RunStep, key: Key) -> None:
-        if key[0] in MOMENTS and self._same.get(key, True):
-            others = step.compare(key)
-            if others is not None:
-                self._same[key] = not others
 
     def hypotheses(self) -> Iterator[Hypothesis]:
         if self._wrapped:

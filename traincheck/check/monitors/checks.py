@@ -68,7 +68,14 @@ def prepare(
     for invariant in invariants:
         claim = invariant.hypothesis
         relation = relations.get(claim.relation)
-        needs[invariant.id], infos[invariant.id] = Needs(), _bare_info(invariant)
+        needs[invariant.id] = Needs()
+        infos[invariant.id] = CheckInfo(
+            check_id=invariant.id,
+            kind="invariant",
+            code=claim.relation,
+            severity="info",
+            title=invariant.text,
+        )
         if relation is None:
             unusable[invariant.id] = f"this version knows no relation {claim.relation!r}"
             continue
@@ -96,13 +103,3 @@ def prepare(
 def failure_text(error: Exception) -> str:
     """Why a check was disabled, when it raised ``error``."""
     return f"the check failed with {type(error).__name__}: {error}"
-
-
-def _bare_info(invariant: Invariant) -> CheckInfo:
-    return CheckInfo(
-        check_id=invariant.id,
-        kind="invariant",
-        code=invariant.hypothesis.relation,
-        severity="info",
-        title=invariant.text,
-    )

@@ -285,17 +285,14 @@ def _close(end: StepEvent, parts: Mapping[int, tuple[RankStep, Rank]]) -> RunSte
         rank.known.update(page.states)
         for key in [key for key, look in page.states.items() if look.change == "gone"]:
             del rank.known[key]
+    ends = [page.end for _, (page, _) in ordered if page.end is not None]
     return RunStep(
-        step=min(e.step for e in _ends(parts) if e.step is not None),
+        step=min(e.step for e in ends if e.step is not None),
         end=end,
         pages={number: page for number, (page, _) in ordered},
         ranks={number: rank for number, (_, rank) in ordered},
         changed=frozenset(key for _, (page, _) in ordered for key in page.states),
     )
-
-
-def _ends(parts: Mapping[int, tuple[RankStep, Rank]]) -> list[StepEvent]:
-    return [page.end for page, _ in parts.values() if page.end is not None]
 
 
 def is_local_method(name: str) -> bool:

@@ -139,13 +139,10 @@ class Replicas(Fact):
             else:
                 self._backward[event.rank] = event
         elif isinstance(event, StepEvent) and event.step is not None:
-            self._compare_at(event.step)
-
-    def _compare_at(self, step: int) -> None:
-        waiting = self._waiting.get(step)
-        if waiting is not None and len(waiting) == self._world:
-            del self._waiting[step]
-            self.ready = tuple(self._distances(step, waiting))
+            waiting = self._waiting.get(event.step)
+            if waiting is not None and len(waiting) == self._world:
+                del self._waiting[event.step]
+                self.ready = tuple(self._distances(event.step, waiting))
 
     def _distances(self, step: int, waiting: Mapping[int, _Waiting]) -> Iterator[Distance]:
         for number, mine in sorted(waiting.items()):
