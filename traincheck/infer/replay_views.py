@@ -126,11 +126,12 @@ class ReplayViews:
         self._groups = groups
         facts = Facts(), Facts(), Facts()  # of each view: it may hide what another one shows
         self._view_sets = [_ViewSet.of(group, facts) for group in groups]
-        self._receivers: list[tuple[Needs, _ViewSet | _FactSet]] = [
+        receivers: list[tuple[Needs, _ViewSet | _FactSet]] = [
             (reads, _FactSet([one.of(kind).observe for one in facts]))
             for kind, reads in facts[0].reads().items()
         ]
-        self._receivers += [(group.needs, views) for group, views in zip(groups, self._view_sets)]
+        receivers += [(group.needs, views) for group, views in zip(groups, self._view_sets)]
+        self._router = Router([(needs, (needs, views)) for needs, views in receivers])
         self._by_kind: dict[tuple[object, ...], list[_ViewSet | _FactSet]] = {}
         self._after_backward = [
             views
@@ -151,7 +152,9 @@ class ReplayViews:
         view_sets = self._by_kind.get(key)
         if view_sets is None:
             view_sets = self._by_kind[key] = [
-                views for needs, views in self._receivers if _sees(needs, event)
+                views
+                for needs, views in self._router.route(event)
+                if in_selective_view(event, needs) is not None
             ]
         if self._after_backward:
             self._replay_cleared(event)
@@ -293,9 +296,3 @@ def _sees_gradients_after_backward(needs: Needs) -> bool:
     if not needs.scans("gradient@backward"):
         return False
     return not any(map(needs.scans, ("gradient@zero_grad", "gradient@*")))
-
-
-def _sees(needs: Needs, event: Event) -> bool:
-    return in_selective_view(event, needs) is not None and bool(
-        Router([(needs, True)]).route(event)
-    )
