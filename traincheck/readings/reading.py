@@ -15,7 +15,7 @@ MANY = 10
 
 
 class Key(NamedTuple):
-    """What is read of whom. Readings of one key are compared."""
+    """A quantity, and whose it is. Readings of one key are compared."""
 
     what: str
     of: str = ""

@@ -86,7 +86,7 @@ class ReadingHistory:
                 yield Hypothesis(relation="bounded", params=params)
 
     def keys(self) -> Iterable[Key]:
-        """What was read of whom."""
+        """The keys of all readings."""
         return self._values
 
     def _tight(self, key: Key, values: Sequence[float]) -> Limits | None:
