@@ -170,7 +170,14 @@ class _Process:
             self._steps += is_judged(event)
             self._sketch.observe(event)
         elif isinstance(event, MarkEvent):
-            self._note_view(event)
+            # Note what the process does not record
+            if event.text == Marks.PROCESS:
+                self._view = TraceView.from_mark(event)
+                self._sketch.source = self._sketch.source or source_of(event)
+            elif event.text == Marks.INSTRUMENT_DISABLED:
+                name = instrument_named(str(event.data.get("instrument")))
+                if name is not None:
+                    self._view.off[name] = str(event.data.get("reason", "it failed"))
 
     def finish(self) -> None:
         for counter in self._counters:
@@ -201,13 +208,3 @@ class _Process:
         if program is None:
             return context
         return tuple(sorted((*context, (PROGRAM, self._sketch.of(program)))))
-
-    def _note_view(self, mark: MarkEvent) -> None:
-        """Note what the process does not record."""
-        if mark.text == Marks.PROCESS:
-            self._view = TraceView.from_mark(mark)
-            self._sketch.source = self._sketch.source or source_of(mark)
-        elif mark.text == Marks.INSTRUMENT_DISABLED:
-            name = instrument_named(str(mark.data.get("instrument")))
-            if name is not None:
-                self._view.off[name] = str(mark.data.get("reason", "it failed"))

@@ -104,23 +104,20 @@ class SharingDecider(OfProgram, DeciderBase):
             if event.family == Families.OPTIMIZER_STEP and event.owner is not None:
                 self._stepped.add(event.owner)
         elif isinstance(event, StepEvent):
-            return self._step(event)
+            self._has_gap |= event.is_gap
+            found: Examples = ()
+            if is_judged(event) and not self._has_gap:
+                found = tuple(
+                    (index, example)
+                    for index, params in enumerate(self._claims)
+                    if self._program.fits(params)
+                    for example in self._judge(params, event)
+                )
+            self._stepped.clear()
+            if found != self._last or any(not example.holds for _, example in found):
+                self._last = found
+            return self._last  # the same object for the same answer
         return ()
-
-    def _step(self, event: StepEvent) -> Examples:
-        self._has_gap |= event.is_gap
-        found: Examples = ()
-        if is_judged(event) and not self._has_gap:
-            found = tuple(
-                (index, example)
-                for index, params in enumerate(self._claims)
-                if self._program.fits(params)
-                for example in self._judge(params, event)
-            )
-        self._stepped.clear()
-        if found != self._last or any(not example.holds for _, example in found):
-            self._last = found
-        return self._last  # the same object for the same answer
 
     def _judge(self, params: Mapping[str, Any], event: StepEvent) -> Iterator[Example]:
         if "names" in params:

@@ -234,7 +234,17 @@ class CountDecider(OfProgram):
         elif isinstance(event, CollectiveEvent):
             self._windows.collective(event)
         elif isinstance(event, StepEvent):
-            return self._step(event)
+            found = self._deferred.turn()
+            window = self._windows.step(event)
+            if window is None:
+                if not event.recorded:
+                    self._waiting.clear()
+            elif not window.is_free:
+                self._is_several = self._holds_several(window)
+                judged = [self._judge(i, window) for i in range(len(self._params))]
+                found = self._last.join([found, *judged])
+            self._handover.turn()
+            return found
         elif isinstance(event, OptimizerEvent):
             self._handover.hold(event)
         return ()
@@ -245,19 +255,6 @@ class CountDecider(OfProgram):
             return event
         owner = self._handover.stands_for(event.owner)
         return event.replace(owner=owner) if owner in self._owners else event
-
-    def _step(self, event: StepEvent) -> Examples:
-        found = self._deferred.turn()
-        window = self._windows.step(event)
-        if window is None:
-            if not event.recorded:
-                self._waiting.clear()
-        elif not window.is_free:
-            self._is_several = self._holds_several(window)
-            judged = [self._judge(i, window) for i in range(len(self._params))]
-            found = self._last.join([found, *judged])
-        self._handover.turn()
-        return found
 
     def _holds_several(self, window: CallWindow) -> bool:
         """Whether a window has more than one iteration: others were left before backward.

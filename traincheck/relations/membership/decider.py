@@ -167,7 +167,12 @@ class MembershipDecider(OfProgram):
             if event.op == "load_state_dict" and event.target:
                 self._loaded[event.target] = _LOADED
         elif isinstance(event, StepEvent):
-            self._note(event)
+            # Read the changes of a step that ends
+            self._has_gap |= event.is_gap
+            self._excuse_loaded()
+            self._reaching |= {name.partition(".")[0] for name in self._changes.reached}
+            if self._by_hand.is_open:
+                self._by_hand.note(self._changes.changed["parameter"])
             examples = self._decide(event) if is_judged(event) else ()
             # Begin the next step
             self._changes.turn(event)
@@ -183,14 +188,6 @@ class MembershipDecider(OfProgram):
             else:
                 self._lookups.observe(event)
         return ()
-
-    def _note(self, event: StepEvent) -> None:
-        """Read the changes of a step that ends."""
-        self._has_gap |= event.is_gap
-        self._excuse_loaded()
-        self._reaching |= {name.partition(".")[0] for name in self._changes.reached}
-        if self._by_hand.is_open:
-            self._by_hand.note(self._changes.changed["parameter"])
 
     def finish(self) -> Examples:
         """Claims about parameters that no later step showed to be updated by hand."""

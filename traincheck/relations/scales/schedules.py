@@ -66,7 +66,11 @@ class Schedules(Reader):
             self._is_lost |= event.is_gap
             if event.counters.get("optimizer_step"):
                 self._updates += 1
-                self._enter_rates(event)
+                for owner, rates in event.lr.items() if event.recorded else ():
+                    for index, value in enumerate(rates):
+                        rate = self._rates.setdefault((owner, index), _Rate(value, value, event))
+                        rate.peak = max(rate.peak, value)
+                        rate.last, rate.event = value, event
         elif isinstance(event, BatchEvent):
             self._rows = self._rows or event.drawn
         elif isinstance(event, CheckpointEvent):
@@ -83,13 +87,6 @@ class Schedules(Reader):
             self._stepped[owner] = event
             if event.args or scheduler_class(event) == _PLATEAU:
                 self._adaptive.add(owner)
-
-    def _enter_rates(self, event: StepEvent) -> None:
-        for owner, rates in event.lr.items() if event.recorded else ():
-            for index, value in enumerate(rates):
-                rate = self._rates.setdefault((owner, index), _Rate(value, value, event))
-                rate.peak = max(rate.peak, value)
-                rate.last, rate.event = value, event
 
     def finish(self) -> Iterator[Reading]:
         """The readings of the run."""
