@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from tests.builders import MLP, TraceBuilder
 from traincheck.check.engine import Engine
-from traincheck.facts.provider import Facts, uses_of
+from traincheck.readings.provider import Facts, uses_of
 from traincheck.rules.table import RULES
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Finding, Report, Verdict, Violation

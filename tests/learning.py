@@ -9,6 +9,7 @@ from typing import Any
 from traincheck.check.engine import Engine
 from traincheck.infer.engine import InferResult, Limits, infer
 from traincheck.infer.parallel import Run
+from traincheck.readings.provider import Facts
 from traincheck.relations.registry import RELATIONS
 from traincheck.schema.claims import Hypothesis, Invariant
 from traincheck.schema.events import Event
@@ -65,11 +66,24 @@ def report_of(invariants: Iterable[Invariant], events: Iterable[Event]) -> Repor
     return engine.finish()
 
 
+class Fed:
+    """A proposer or a decider, and the facts that it uses: fed first, as by the engine."""
+
+    def __init__(self, part: Any) -> None:
+        self.facts = Facts()
+        self.part = self.facts.bind(part)
+
+    def observe(self, event: Event) -> Any:
+        for fact in self.facts:
+            fact.observe(event)
+        return self.part.observe(event)
+
+
 def decide(relation: str, params: dict[str, Any], events: Iterable[Event]) -> list[Example]:
     """The examples of one claim, in order."""
-    decider = RELATIONS[relation].decider([Hypothesis(relation=relation, params=params)])
-    found = [example for event in events for _, example in decider.observe(event)]
-    return found + [example for _, example in decider.finish()]
+    fed = Fed(RELATIONS[relation].decider([Hypothesis(relation=relation, params=params)]))
+    found = [example for event in events for _, example in fed.observe(event)]
+    return found + [example for _, example in fed.part.finish()]
 
 
 def broken(examples: Iterable[Example]) -> list[tuple[int | None, Symptom, str | None]]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from tests.builders import MLP, TraceBuilder
-from traincheck.facts.distributed.rank_steps import SYNC
+from traincheck.readings.distributed.rank_steps import SYNC
 from traincheck.schema.events import CollectiveEvent, Event, StateEvent
 from traincheck.schema.torch_api import DDP_FORWARD, DDP_INIT, Families
 from traincheck.store.order import merge_ranks

@@ -7,7 +7,7 @@ import pytest
 from tests.builders import LINEAR, MLP, MLP_BN, TraceBuilder
 from tests.learning import learn, report_of
 from traincheck.collect.launch.script import script_sketch
-from traincheck.facts.programs import Sketch, alike, file_of
+from traincheck.readings.programs import Sketch, alike, file_of
 from traincheck.schema.claims import PROGRAM, Condition, Precondition
 from traincheck.schema.findings import Verdict
 from traincheck.schema.torch_api import Families

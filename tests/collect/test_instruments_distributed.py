@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks import harness
 from tests.collect.recording import read_folder
-from traincheck.facts.distributed.rank_steps import SYNC
+from traincheck.readings.distributed.rank_steps import SYNC
 from traincheck.schema.layout import EVENT_GLOB, parse_event_file_name
 from traincheck.schema.torch_api import DDP_FORWARD, DDP_INIT, JOIN, Families
 

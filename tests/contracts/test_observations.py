@@ -85,7 +85,7 @@ def test_it_has_a_producer_and_a_consumer(kind: type[Observation]) -> None:
     if not kind.is_for_checks:  # commands that compare runs read it
         assert not consumers(kind)
         return
-    assert kind.__name__ in names_in("rules") | names_in("relations") | names_in("facts")
+    assert kind.__name__ in names_in("rules") | names_in("relations") | names_in("readings")
     assert consumers(kind)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.builders import BN_BUFFERS, MLP_BN, TraceBuilder
+from tests.learning import Fed
 from traincheck.infer.coverage import CoverageCollector, RunCoverage, union
 from traincheck.relations.registry import RELATIONS
 from traincheck.schema.claims import Hypothesis
@@ -13,10 +14,10 @@ from traincheck.schema.torch_api import Families
 
 
 def coverage_of(events) -> RunCoverage:
-    collector = CoverageCollector()
+    collector = Fed(CoverageCollector())
     for event in events:
         collector.observe(event)
-    return collector.coverage()
+    return collector.part.coverage()
 
 
 RUN = coverage_of(

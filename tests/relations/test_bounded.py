@@ -10,8 +10,8 @@ import pytest
 from tests.builders import MLP, OTHER_SCRIPT, TraceBuilder
 from tests.golden import Golden, mentions
 from tests.learning import broken, claims, decide, learn, report_of, values_of
-from traincheck.relations.readings.reading import LEAST_SHARE
-from traincheck.relations.readings.scalar_readings import GradientSizes
+from traincheck.readings.loss_scales import Numbers
+from traincheck.readings.scalars import GradientSizes
 from traincheck.schema.events import CheckpointEvent, StateEvent, StepEvent
 from traincheck.schema.findings import Symptom, Verdict
 from traincheck.schema.torch_api import Families
@@ -533,7 +533,7 @@ def test_a_weight_of_few_elements_has_no_share_of_the_gradients(shape, least):
         gradients.state(StateEvent(0, 0, 0, "train", 0, "p1-t0", **fields))
     counters = {"backward": 1, "optimizer_step": 1}
     step = StepEvent(1, 1, 0, "train", 0, "p1-t0", counters=counters, complete=True)
-    shares = [one.value for one in gradients.step(step) if one.key.quantity == LEAST_SHARE]
+    shares = [one.value for one in gradients.step(step) if one.what == Numbers.LEAST_SHARE]
     assert shares == [pytest.approx(least)]
 
 

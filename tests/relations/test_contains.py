@@ -17,7 +17,7 @@ from tests.builders import (
 from tests.golden import Golden, mentions
 from tests.learning import broken, claims, decide, learn, report_of, values_of
 from tests.rules.numbers import norm, numbered
-from traincheck.facts.distributed.rank_steps import STUCK
+from traincheck.readings.distributed.rank_steps import STUCK
 from traincheck.schema.claims import Invariant
 from traincheck.schema.events import StateEvent
 from traincheck.schema.findings import Symptom

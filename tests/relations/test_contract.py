@@ -14,7 +14,8 @@ import pytest
 
 from tests.builders import BN_BUFFERS, MLP_BN, TraceBuilder
 from tests.golden import Golden
-from tests.learning import decide, learn, report_of
+from tests.learning import Fed, decide, learn, report_of
+from traincheck.readings.router import Router, roles_of
 from traincheck.relations import registry
 from traincheck.relations.order import Order
 from traincheck.relations.registry import BUILT_IN, RELATIONS
@@ -105,7 +106,7 @@ def test_its_decider_can_be_pickled_in_mid_run(relation):
     def examples(decider, events):
         return [(i, e.holds, e.context) for event in events for i, e in decider.observe(event)]
 
-    whole = relation.decider(claims)
+    whole = Fed(relation.decider(claims))
     examples(whole, RICH[:half])
     restored = pickle.loads(pickle.dumps(whole))
     assert examples(restored, RICH[half:]) == examples(whole, RICH[half:])
@@ -114,7 +115,7 @@ def test_its_decider_can_be_pickled_in_mid_run(relation):
 @relations
 def test_one_claim_is_decided_as_among_many(relation):
     claims = of(relation)
-    decider = relation.decider(claims)
+    decider = Fed(relation.decider(claims))
     together: dict[int, list[bool]] = {}
     for event in RICH:
         for index, example in decider.observe(event):
@@ -141,20 +142,23 @@ def test_examples_do_not_depend_on_what_it_did_not_ask_for(relation):
 
 
 @relations
-def test_its_proposer_makes_nothing_of_the_events_that_it_ignores(relation):
-    whole, part = relation.proposer(), relation.proposer()
+def test_its_proposer_makes_nothing_of_the_events_that_it_does_not_observe(relation):
+    whole, fed = Fed(relation.proposer()), Fed(relation.proposer())
+    router = Router([*fed.facts.receivers(), (fed.part.observes, fed.part.observe)])
     for event in rich_run().build():
         whole.observe(event)
-        if event.kind not in part.ignored_kinds:
-            part.observe(event)
-    assert list(part.hypotheses()) == list(whole.hypotheses())
-    assert list(part.observed_terms()) == list(whole.observed_terms())
+        for observe in router.route(event):
+            observe(event)
+    assert list(fed.part.hypotheses()) == list(whole.part.hypotheses())
+    assert list(fed.part.observed_terms()) == list(whole.part.observed_terms())
 
 
-def test_changes_of_state_are_withheld_from_proposers_of_calls():
+def test_most_changes_of_state_reach_few_proposers():
     """They are nine events in ten."""
-    ignoring = {r.name for r in BUILT_IN if "state" in r.proposer().ignored_kinds}
-    assert ignoring == {"constant", "count", "input_output", "loss", "loss_terms", "schedule"}
+    roles = {r.name: roles_of(r.proposer().observes, frozenset({"*@new"})) for r in BUILT_IN}
+    of_state = {name for name, found in roles.items() if "optimizer_state" in found}
+    assert of_state == {"consistent", "periodic"}
+    assert not [r.name for r in BUILT_IN if "state" in r.proposer().observes.kinds]
 
 
 @relations

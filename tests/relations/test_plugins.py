@@ -18,7 +18,7 @@ from traincheck.infer.parallel import Run
 from traincheck.relations import registry
 from traincheck.relations.base import ProposerBase, RelationBase
 from traincheck.relations.registry import PluginProposer, PluginRelation
-from traincheck.schema.claims import Hypothesis
+from traincheck.schema.claims import Hypothesis, Needs
 from traincheck.schema.events import Event, StepEvent
 from traincheck.schema.findings import Verdict
 
@@ -57,7 +57,7 @@ class Full(Plugin):
 
     def proposer(self) -> Any:
         proposer = super().proposer()
-        proposer.ignored_kinds = frozenset({"call"})  # type: ignore[attr-defined]
+        proposer.observes = Needs(kinds=frozenset({"call"}))  # type: ignore[attr-defined]
         return proposer
 
 
@@ -72,7 +72,7 @@ def installed(monkeypatch: pytest.MonkeyPatch, plugins: Sequence[type]) -> dict[
 def test_the_bases_are_missing_from_the_plugin() -> None:
     optional = {*vars(RelationBase), *vars(ProposerBase)} - {*vars(EverySteps), *vars(object)}
     optional = {name for name in optional if not name.startswith("_")}
-    assert {"scope", "antecedent", "supports", "min_programs", "ignored_kinds"} <= optional
+    assert {"scope", "antecedent", "supports", "min_programs", "observes"} <= optional
     assert not [name for name in optional if hasattr(Plugin(), name) or hasattr(Proposer(), name)]
 
 
@@ -94,7 +94,7 @@ def test_a_plugin_keeps_its_own_members(monkeypatch: pytest.MonkeyPatch) -> None
     assert relation.scope == "run"
     assert relation.antecedent(claim) == {"api": "mine"}
     assert relation.min_programs(claim) == 2
-    assert relation.proposer().ignored_kinds == {"call"}
+    assert relation.proposer().observes == Needs(kinds=frozenset({"call"}))
     assert relation.text(claim) == Full().text(claim)
 
 

@@ -18,11 +18,12 @@ from tests.learning import claims, decide, learn, report_of, values_of
 from tests.rules.origins.programs import recorded, small
 from tests.rules.origins.test_tc053_worst_state_kept import kept
 from tests.rules.ranks.test_tc085_accumulated_gradients_rescaled import run as accumulated
-from traincheck.relations.property.experiments import EXPERIMENTS
 from traincheck.relations.property.relation import PROPERTIES
 from traincheck.schema.events import Event
 from traincheck.schema.observations.loads import FollowedValue
 from traincheck.schema.probes.event import ProbeEvent
+from traincheck.schema.probes.names import Experiments
+from traincheck.schema.probes.words import EXPERIMENTS
 
 Events = list[Event]
 
@@ -114,7 +115,7 @@ def reads(differing: int) -> Events:
 
 
 RUNS: dict[str, tuple[Events, Events]] = {
-    **{e.name: (probed(e.name, "held"), probed(e.name, "moved")) for e in EXPERIMENTS},
+    **{e.name: (probed(e.name, "held"), probed(e.name, "moved")) for e in EXPERIMENTS.values()},
     "trained_sums": (sums(), sums("kl_div (train.py:7)")),
     "rescaled_sums": (accumulated(1.0, steps=10), accumulated(0.25)),
     "handed_over": (handed(10), handed(1)),
@@ -158,7 +159,12 @@ def test_what_does_not_hold_in_the_reference_is_not_claimed(what: str) -> None:
     assert values_of(learn(broken), "property", "value", what=what) == bad.get(what, [])
 
 
-@pytest.mark.parametrize("experiment", EXPERIMENTS, ids=lambda each: each.name)
+def test_each_experiment_has_one_row_of_words() -> None:
+    names = {value for name, value in vars(Experiments).items() if name.isupper()}
+    assert EXPERIMENTS.keys() == names - {Experiments.REPLAY} <= PROPERTIES.keys()
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS.values(), ids=lambda each: each.name)
 def test_what_could_not_be_observed_says_nothing(experiment: Any) -> None:
     unknown = probed(experiment.name, "not_observable", reason="the model is compiled")
     assert not claims(learn(unknown), "property", what=experiment.name)

@@ -20,6 +20,7 @@ from traincheck.check.process import Process
 from traincheck.check.saved_checkpoints import SavedCheckpoints
 from traincheck.check.verdicts import TraceView, instrument_named, reasons, verdicts_of
 from traincheck.handlers import give_back
+from traincheck.readings.provider import Facts
 from traincheck.schema.claims import Invariant, Needs
 from traincheck.schema.events import (
     CheckpointEvent,
@@ -60,7 +61,8 @@ class Engine:
         suppress: Suppress | None = None,
     ) -> None:
         self._checks = prepare(invariants, rules, relations or {})
-        self._run = RunSubscriptions(self._checks.rules, self._checks.for_run())
+        facts = Facts()
+        self._run = RunSubscriptions(self._checks.rules, self._checks.for_run(facts), facts)
         learned = (i for found in self._checks.invariants.values() for i in found)
         self._context = ViolationContext(learned)
         self.suppress = suppress

@@ -13,7 +13,6 @@ from traincheck.check.monitors.invariant_monitor import (
     restricted_to_program,
 )
 from traincheck.check.monitors.program_filter import NEEDS, ProgramFilter
-from traincheck.check.monitors.router import Router
 from traincheck.check.monitors.subscriptions import (
     RunSubscriptions,
     Subscription,
@@ -24,9 +23,10 @@ from traincheck.check.monitors.subscriptions import (
     without_dependents,
 )
 from traincheck.check.verdicts import TraceView
-from traincheck.facts.programs import file_of
-from traincheck.facts.provider import Facts
 from traincheck.handlers import give_back
+from traincheck.readings.programs import file_of
+from traincheck.readings.provider import Facts
+from traincheck.readings.router import Router
 from traincheck.schema.claims import Invariant, Schedule
 from traincheck.schema.events import StepEvent
 from traincheck.schema.findings import Violation
@@ -63,6 +63,7 @@ class Process:
         self._disabled: list[Subscription] = []
         self.program_filter = ProgramFilter(checks.programs, view.program, view.source)
         self._program = plain_subscription(self.program_filter, NEEDS)
+        self._facts = Facts()
         self._subscribe_rules()
         self._subscribe_invariants(restricted_to_program)
         self._provisional: list[Subscription] = []  # until it is known whether it was renamed
@@ -70,6 +71,7 @@ class Process:
             first = len(self.subscriptions)
             self._subscribe_invariants(renamed_to_program)
             self._provisional = self.subscriptions[first:]
+        self.subscriptions[:0] = fact_subscriptions(self.subscriptions, self._facts)
         self._shared = run.usable(self._is_observable)
         self.router = self._make_router()
 
@@ -166,11 +168,9 @@ class Process:
         return reason is None
 
     def _subscribe_rules(self) -> None:
-        facts = Facts()
         own = [rule for rule in self._checks.rules if not is_for_run(rule)]
         for rule in [rule for rule in own if self._is_observable(rule.info.check_id)]:
-            self._subscribe(partial(rule_subscription, rule, facts), (rule.info.check_id,))
-        self.subscriptions[:0] = fact_subscriptions(self.subscriptions, facts)
+            self._subscribe(partial(rule_subscription, rule, self._facts), (rule.info.check_id,))
 
     def _subscribe_invariants(self, choose: _Choice) -> None:
         for name, invariants in self._checks.invariants.items():
@@ -198,7 +198,7 @@ class Process:
 
         def subscribe() -> Subscription:
             return invariant_subscription(
-                InvariantMonitor(relation, invariants, schedule), needs, ids
+                InvariantMonitor(relation, invariants, schedule, self._facts), needs, ids
             )
 
         self._subscribe(subscribe, ids)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from traincheck.facts.programs import program_of, source_of
+from traincheck.readings.programs import program_of, source_of
 from traincheck.schema.claims import Needs, Schedule, without_sampling
 from traincheck.schema.events import MarkEvent
 from traincheck.schema.findings import Verdict

@@ -10,11 +10,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from traincheck.facts.programs import ProgramName, Sketch, alike, file_of, source_of
-from traincheck.facts.step_changes import ADDED, Additions, StepChanges
-from traincheck.facts.variables import variable_of
+from traincheck.readings.programs import ProgramName, Sketch, alike, file_of, source_of
+from traincheck.readings.provider import Facts
+from traincheck.readings.step_changes import ADDED, Additions, StepChanges
+from traincheck.readings.variables import variable_of
 from traincheck.relations.phrasing import SEVERAL_RANKS, STEP
-from traincheck.schema.claims import Hypothesis
+from traincheck.schema.claims import Hypothesis, Needs
 from traincheck.schema.events import (
     CallEvent,
     CollectiveEvent,
@@ -43,7 +44,7 @@ class RunCoverage:
     """The calls and variables of one run.
 
     Attributes:
-        programs: file names, with a sketch of what they train (facts/programs.py).
+        programs: file names, with a sketch of what they train (readings/programs.py).
         calls: APIs, families, dtypes of autocast, and terms that proposers observed.
         modules: names of the modules that were called.
         variables: kinds of them.
@@ -91,8 +92,13 @@ class RunCoverage:
 class CoverageCollector:
     """Collects the coverage of one process."""
 
+    observes = Needs(
+        kinds=frozenset({"call", "collective", "mark", "step"}),
+        states=frozenset({"*@new", "gradient@*"}),
+    )
+    uses = (ProgramName,)
+
     def __init__(self) -> None:
-        self._program = ProgramName()
         self._sketch = Sketch()
         self._calls: set[tuple[str, str | None, str | None, str | None]] = set()
         self._variables: set[VariableKind] = set()
@@ -105,9 +111,16 @@ class CoverageCollector:
             None  # whether backward accumulates; None: no gradient was scanned
         )
 
+    def bind(self, facts: Facts) -> None:
+        self._program = facts.of(ProgramName)
+
     def observe(self, event: Event) -> None:
         if isinstance(event, StepEvent):
-            self._end_step(event)
+            self._sketch.observe(event)
+            self._additions.read()
+            if event.recorded and self._additions.any_of():
+                self._adds = True
+            self._changes.turn(event)
         elif isinstance(event, CallEvent):
             self._calls.add((event.api, event.family, event.autocast, event.module))
             self._has_ranks |= event.rank > 0
@@ -122,19 +135,10 @@ class CoverageCollector:
                 self._variables.add((one.role, one.leaf, one.module_class, one.model))
         elif isinstance(event, CollectiveEvent):
             self._calls.add((f"{_COLLECTIVE}{event.op}", None, None, None))
-        elif isinstance(event, MarkEvent):
-            self._program.observe(event)
-            if event.text == Marks.PROCESS:
-                self._sketch.source = self._sketch.source or source_of(event)
-                self._levels |= {str(event.data.get("level", "default"))}
-                self._packages = tuple(map(str, event.data.get("packages") or ()))
-
-    def _end_step(self, event: StepEvent) -> None:
-        self._sketch.observe(event)
-        self._additions.read()
-        if event.recorded and self._additions.any_of():
-            self._adds = True
-        self._changes.turn(event)
+        elif isinstance(event, MarkEvent) and event.text == Marks.PROCESS:
+            self._sketch.source = self._sketch.source or source_of(event)
+            self._levels |= {str(event.data.get("level", "default"))}
+            self._packages = tuple(map(str, event.data.get("packages") or ()))
 
     def coverage(self) -> RunCoverage:
         """The coverage of the events so far."""

@@ -5,16 +5,18 @@ Only counts are kept, so memory does not grow with the length of a run.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-from traincheck.check.monitors.router import Router
 from traincheck.check.verdicts import TraceView, instrument_named
-from traincheck.facts.programs import Sketch, source_of
-from traincheck.facts.steps import is_judged
 from traincheck.infer.propose import by_scope
 from traincheck.infer.replay_views import ClaimGroups, Features, ReplayViews, features_of, with_gaps
-from traincheck.schema.claims import PROGRAM, Context, Hypothesis
+from traincheck.readings.programs import Sketch, source_of
+from traincheck.readings.provider import Facts
+from traincheck.readings.router import Router
+from traincheck.readings.steps import is_judged
+from traincheck.schema.claims import PROGRAM, Context, Hypothesis, Needs
 from traincheck.schema.events import Event, MarkEvent, StepEvent
 from traincheck.schema.findings import Example
 from traincheck.schema.marks import Marks
@@ -56,7 +58,7 @@ class _ExampleCounter:
     """Counts the examples of one decider. Contexts are told apart by identity, which is faster."""
 
     def __init__(self, decider: Decider, size: int) -> None:
-        self.decider = decider
+        self.observe, self.finish = decider.observe, decider.finish
         self.steps = [0] * size
         self._last: list[int | None] = [-1] * size
         self._counts: dict[tuple[int, int], list[int]] = {}
@@ -136,21 +138,29 @@ class _Process:
     def __init__(self, groups: ClaimGroups, *, is_whole_run: bool = False) -> None:
         self._is_whole_run = is_whole_run
         self._groups = groups.whole
+        facts = Facts()
         self._counters = [
-            _ExampleCounter(group.relation.decider(group.claims), len(group.keys))
+            _ExampleCounter(facts.bind(group.relation.decider(group.claims)), len(group.keys))
             for group in groups.whole
         ]
-        router = Router(list(zip([group.needs for group in groups.whole], self._counters)))
-        self._route = router.route
+        # What feeds a fact gives no examples to count
+        receivers: list[tuple[Needs, tuple[Callable[[Event], Any], _ExampleCounter | None]]] = [
+            (reads, (observe, None)) for reads, observe in facts.receivers()
+        ]
+        receivers += [
+            (group.needs, (counter.observe, counter))
+            for group, counter in zip(groups.whole, self._counters)
+        ]
+        self._route = Router(receivers).route
         self._views = ReplayViews(groups.narrow)
         self._view = TraceView()
         self._sketch = Sketch()
         self._steps = 0
 
     def observe(self, event: Event) -> None:
-        for counter in self._route(event):
-            examples = counter.decider.observe(event)
-            if examples:
+        for observe, counter in self._route(event):
+            examples = observe(event)
+            if examples and counter is not None:
                 counter.count(examples, event.step)
         self._views.observe(event)
         if event.kind == "state":  # by kind, most frequent first: nine in ten change state
@@ -160,11 +170,18 @@ class _Process:
             self._steps += is_judged(event)
             self._sketch.observe(event)
         elif isinstance(event, MarkEvent):
-            self._note_view(event)
+            # Note what the process does not record
+            if event.text == Marks.PROCESS:
+                self._view = TraceView.from_mark(event)
+                self._sketch.source = self._sketch.source or source_of(event)
+            elif event.text == Marks.INSTRUMENT_DISABLED:
+                name = instrument_named(str(event.data.get("instrument")))
+                if name is not None:
+                    self._view.off[name] = str(event.data.get("reason", "it failed"))
 
     def finish(self) -> None:
         for counter in self._counters:
-            counter.count(counter.decider.finish(), None)
+            counter.count(counter.finish(), None)
         self._views.finish()
 
     def add_to(self, found: dict[str, ClaimExamples]) -> None:
@@ -191,13 +208,3 @@ class _Process:
         if program is None:
             return context
         return tuple(sorted((*context, (PROGRAM, self._sketch.of(program)))))
-
-    def _note_view(self, mark: MarkEvent) -> None:
-        """Note what the process does not record."""
-        if mark.text == Marks.PROCESS:
-            self._view = TraceView.from_mark(mark)
-            self._sketch.source = self._sketch.source or source_of(mark)
-        elif mark.text == Marks.INSTRUMENT_DISABLED:
-            name = instrument_named(str(mark.data.get("instrument")))
-            if name is not None:
-                self._view.off[name] = str(mark.data.get("reason", "it failed"))

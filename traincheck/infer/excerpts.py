@@ -20,7 +20,7 @@ from traincheck.check.context.windows import (
     latest_calls,
     window_of,
 )
-from traincheck.facts.steps import is_judged
+from traincheck.readings.steps import is_judged
 from traincheck.schema.claims import Hypothesis, Invariant, Needs
 from traincheck.schema.events import CallEvent, Event, StepEvent
 from traincheck.schema.protocols import EventSource
@@ -85,7 +85,11 @@ class _ProcessTrees:
         if isinstance(event, CallEvent):
             self._calls.append(event)
             self._add_inside(event)
-            self._add_between()
+            for key, window in self._between.items():
+                if key not in self._found:
+                    calls = latest_calls(self._calls, window)
+                    if calls:
+                        self._keep(key, truncated(build_tree(calls, _always)))
         elif isinstance(event, StepEvent) and event.step and is_judged(event):
             self._add_step(event.step)
 
@@ -101,13 +105,6 @@ class _ProcessTrees:
         calls = calls_inside(self._calls, event)
         for key, window in windows.items():
             self._keep(key, truncated(build_tree(calls, _always, window.names)))
-
-    def _add_between(self) -> None:
-        for key, window in self._between.items():
-            if key not in self._found:
-                calls = latest_calls(self._calls, window)
-                if calls:
-                    self._keep(key, truncated(build_tree(calls, _always)))
 
     def _keep(self, key: str, found: tuple[Node, ...]) -> None:
         trees = self._found[key]

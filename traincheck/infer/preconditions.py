@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
-from traincheck.facts.programs import alike, core_of
 from traincheck.infer.replay_views import Features
+from traincheck.readings.programs import alike, core_of
 from traincheck.relations.phrasing import is_user_api
 from traincheck.schema.claims import PROGRAM, Condition, Precondition, Scalar
 

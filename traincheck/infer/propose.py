@@ -9,9 +9,11 @@ from functools import reduce
 
 import orjson
 
-from traincheck.facts.steps import is_judged
 from traincheck.infer.coverage import CoverageCollector, RunCoverage, union
 from traincheck.infer.replay_views import with_gaps
+from traincheck.readings.provider import Facts
+from traincheck.readings.router import Router
+from traincheck.readings.steps import is_judged
 from traincheck.schema.claims import Hypothesis, key_of
 from traincheck.schema.events import Event, StepEvent
 from traincheck.schema.protocols import EventSource, Proposer, Relation, is_for_run
@@ -59,11 +61,12 @@ def propose(source: EventSource, relations: Mapping[str, Relation]) -> Proposed:
     Each process has its own proposers. Proposers of relations for the whole run see all ranks.
     """
     processes: dict[tuple[int, str], tuple[CoverageCollector, list[Proposer]]] = {}
+    routers: dict[tuple[int, str], Router[Callable[[Event], object]]] = {}
     own, shared = by_scope(relations)
-    for_all = [shared[name].proposer() for name in sorted(shared)]
+    facts = Facts()  # of the whole run
+    for_all = [facts.bind(shared[name].proposer()) for name in sorted(shared)]
+    receivers = [*facts.receivers(), *((p.observes, p.observe) for p in for_all)]
     stream, rank = "", -1
-    observers: list[Callable[[Event], None]] = []
-    of_state = observers  # nine events in ten are changes of state
     steps: Counter[tuple[int, str]] = Counter()
     events = 0
     for event in with_gaps(source.events()):
@@ -74,14 +77,15 @@ def propose(source: EventSource, relations: Mapping[str, Relation]) -> Proposed:
             stream, rank = event.stream, event.rank
             process = (rank, stream.partition("-")[0])
             if process not in processes:
-                proposers = [own[name].proposer() for name in sorted(own)]
-                processes[process] = (CoverageCollector(), proposers)
-            collector, proposers = processes[process]
-            everybody = (*proposers, *for_all)
-            observers = [collector.observe, *(p.observe for p in everybody)]
-            interested = [p for p in everybody if "state" not in p.ignored_kinds]
-            of_state = [collector.observe, *(p.observe for p in interested)]
-        for observe in of_state if event.kind == "state" else observers:
+                facts = Facts()
+                collector = facts.bind(CoverageCollector())
+                proposers = [facts.bind(own[name].proposer()) for name in sorted(own)]
+                processes[process] = collector, proposers
+                mine = [(one.observes, one.observe) for one in proposers]
+                mine.insert(0, (collector.observes, collector.observe))
+                routers[process] = Router([*facts.receivers(), *mine, *receivers])
+            observers_of = routers[process].route
+        for observe in observers_of(event):
             observe(event)
     everybody = (*(p for _, own_ in processes.values() for p in own_), *for_all)
     claims, conditional = _found(everybody)

@@ -5,11 +5,12 @@ Each claim is decided on the events that it needs, and on no others.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from traincheck.check.monitors.invariant_monitor import in_sampled_view
-from traincheck.check.monitors.router import Router
+from traincheck.readings.provider import Facts
+from traincheck.readings.router import Router
 from traincheck.schema.claims import SAMPLED_STEPS, Context, Hypothesis, Needs, Scalar
 from traincheck.schema.events import CallEvent, Event, MarkEvent, StateEvent, StepEvent
 from traincheck.schema.findings import Example
@@ -123,8 +124,15 @@ class ReplayViews:
 
     def __init__(self, groups: Sequence[ClaimGroup]) -> None:
         self._groups = groups
-        self._view_sets = [_ViewSet.of(group) for group in groups]
-        self._by_kind: dict[tuple[object, ...], list[_ViewSet]] = {}
+        facts = Facts(), Facts(), Facts()  # of each view: it may hide what another one shows
+        self._view_sets = [_ViewSet.of(group, facts) for group in groups]
+        receivers: list[tuple[Needs, _ViewSet | _FactSet]] = [
+            (reads, _FactSet([one.of(kind).observe for one in facts]))
+            for kind, reads in facts[0].reads().items()
+        ]
+        receivers += [(group.needs, views) for group, views in zip(groups, self._view_sets)]
+        self._router = Router([(needs, (needs, views)) for needs, views in receivers])
+        self._by_kind: dict[tuple[object, ...], list[_ViewSet | _FactSet]] = {}
         self._after_backward = [
             views
             for views, g in zip(self._view_sets, groups)
@@ -145,8 +153,8 @@ class ReplayViews:
         if view_sets is None:
             view_sets = self._by_kind[key] = [
                 views
-                for views, group in zip(self._view_sets, self._groups)
-                if _sees(group.needs, event)
+                for needs, views in self._router.route(event)
+                if in_selective_view(event, needs) is not None
             ]
         if self._after_backward:
             self._replay_cleared(event)
@@ -166,7 +174,11 @@ class ReplayViews:
                 self._cleared.pop(event.name, None)
                 if event.change == "cleared":
                     self._cleared[event.name] = event
-        elif self._cleared and isinstance(event, CallEvent) and _is_backward(event):
+        elif (
+            self._cleared
+            and isinstance(event, CallEvent)
+            and (event.family or event.api) == Families.BACKWARD
+        ):
             for cleared in self._cleared.values():
                 seen = cleared.replace(step=event.step, stage=event.stage, after=event.span)
                 for views in self._after_backward:
@@ -190,10 +202,10 @@ class ReplayViews:
 
 
 class _Counterexamples:
-    """The contexts of negative examples."""
+    """The contexts of negative examples. facts: those of the view."""
 
-    def __init__(self, group: ClaimGroup) -> None:
-        self._decider: Decider = group.relation.decider(group.claims)
+    def __init__(self, group: ClaimGroup, facts: Facts) -> None:
+        self._decider: Decider = facts.bind(group.relation.decider(group.claims))
         self.negative: set[tuple[int, Features]] = set()
         self._agreeing: dict[
             int, Iterable[tuple[int, Example]]
@@ -233,14 +245,14 @@ class _ViewSet:
     scans_are_sampled: bool
 
     @classmethod
-    def of(cls, group: ClaimGroup) -> _ViewSet:
-        """Deciders for a group of claims."""
+    def of(cls, group: ClaimGroup, facts: Sequence[Facts]) -> _ViewSet:
+        """Deciders for a group of claims, with the facts of each view."""
         needs = group.needs
         is_sampled = bool(needs.sampled_calls or needs.sampled_states)
         return cls(
-            _Counterexamples(group),
-            _Counterexamples(group),
-            _Counterexamples(group) if is_sampled else None,
+            _Counterexamples(group, facts[0]),
+            _Counterexamples(group, facts[1]),
+            _Counterexamples(group, facts[2]) if is_sampled else None,
             scans_are_sampled=bool(needs.sampled_states),
         )
 
@@ -263,8 +275,17 @@ class _ViewSet:
             yield CALLS_SAMPLED, self.call_sample
 
 
-def _is_backward(event: CallEvent) -> bool:
-    return (event.family or event.api) == Families.BACKWARD
+@dataclass(frozen=True, slots=True)
+class _FactSet:
+    """One kind of fact, in each view."""
+
+    observers: Sequence[Callable[[Event], None]]
+
+    def observe(self, event: Event, in_sample: Event | None, in_scan_sample: Event | None) -> None:
+        """Give the fact of each view the event as the view has it."""
+        for observe, seen in zip(self.observers, (event, in_sample, in_scan_sample)):
+            if seen is not None:
+                observe(seen)
 
 
 def _is_scan(event: Event) -> bool:
@@ -275,9 +296,3 @@ def _sees_gradients_after_backward(needs: Needs) -> bool:
     if not needs.scans("gradient@backward"):
         return False
     return not any(map(needs.scans, ("gradient@zero_grad", "gradient@*")))
-
-
-def _sees(needs: Needs, event: Event) -> bool:
-    return in_selective_view(event, needs) is not None and bool(
-        Router([(needs, True)]).route(event)
-    )

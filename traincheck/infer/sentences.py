@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from traincheck.facts.programs import file_of
+from traincheck.readings.programs import file_of
 from traincheck.relations.phrasing import of_programs
 from traincheck.schema.claims import PROGRAM, Condition, Precondition, Scalar
 from traincheck.schema.words import listed

@@ -11,12 +11,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from traincheck.errors import TraceFormatError
-from traincheck.facts.programs import alike, file_of
 from traincheck.infer.coverage import RunCoverage
 from traincheck.infer.examples import ClaimExamples, ExampleCounts, count_examples
 from traincheck.infer.excerpts import Trees, trees_of
 from traincheck.infer.propose import propose, subject_of
 from traincheck.infer.replay_views import Features
+from traincheck.readings.programs import alike, file_of
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.protocols import EventSource, Relation
 

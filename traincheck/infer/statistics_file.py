@@ -6,7 +6,8 @@ It is compressed JSON. Equal statistics are equal bytes. Nothing in it is evalua
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
@@ -61,7 +62,11 @@ def read_statistics(path: str | Path) -> list[RunStatistics]:
         unpacker = zlib.decompressobj()
         value = parse_json(unpacker.decompress(packed, DOCUMENT_BYTES))
         version = msgspec.convert(value, _Version).statistics_version
-        runs = _runs(value) if version == VERSION else []
+        runs = (
+            [_run(run) for run in msgspec.convert(value["runs"], list[_RunForm])]
+            if version == VERSION
+            else []
+        )
     except (zlib.error, ValueError, TypeError, IndexError) as error:  # msgspec's are ValueErrors
         raise InvariantFormatError(f"{path}: is damaged or holds no statistics", fix=fix) from error
     if version > VERSION:
@@ -105,7 +110,9 @@ class _Contexts:
 
     def __init__(self, evidence: Iterable[ClaimEvidence]) -> None:
         found = {
-            c for one in evidence for c in (*one.examples.counts, *_contexts(one.counterexamples))
+            c
+            for one in evidence
+            for c in (*one.examples.counts, *chain(*one.counterexamples.values()))
         }
         self.contexts = sorted(found, key=repr)
         self._places = {features: place for place, features in enumerate(self.contexts)}
@@ -125,10 +132,6 @@ class _Contexts:
             **({"objections": objections} if objections else {}),
             **({"unobservable": evidence.unobservable} if evidence.unobservable else {}),
         }
-
-
-def _contexts(counterexamples: Mapping[str, frozenset[Features]]) -> list[Features]:
-    return [context for contexts in counterexamples.values() for context in contexts]
 
 
 _Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
@@ -171,10 +174,6 @@ class _RunForm(msgspec.Struct):
     contexts: list[list[tuple[str, _Scalar]]]
     claims: list[_ClaimForm]
     trees: dict[str, list[list[Any]]] = {}
-
-
-def _runs(value: Any) -> list[RunStatistics]:
-    return [_run(run) for run in msgspec.convert(value["runs"], list[_RunForm])]
 
 
 def _run(run: _RunForm) -> RunStatistics:

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection
 
-from traincheck.facts.distributed.rank_steps import FIRST, LATER, LATER_AT_END
-from traincheck.facts.optimizers import UPDATED
-from traincheck.facts.step_changes import Additions, StepChanges
-from traincheck.facts.variables import Variables
+from traincheck.readings.distributed.rank_steps import FIRST, LATER, LATER_AT_END
+from traincheck.readings.optimizers import UPDATED
+from traincheck.readings.step_changes import Additions, StepChanges
+from traincheck.readings.variables import Variables
 from traincheck.relations.iterations import Examples
 from traincheck.schema.claims import Needs, sampled
 from traincheck.schema.events import CallEvent, Event, StateEvent, StepEvent

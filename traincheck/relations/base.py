@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
-from traincheck.schema.claims import Context, Hypothesis
+from traincheck.readings.programs import ProgramName
+from traincheck.readings.provider import EVERYTHING, Fact, Facts
+from traincheck.schema.claims import Context, Hypothesis, Needs
 from traincheck.schema.events import Event
 from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
 
 NO_CONTEXT: Context = {}
 SATISFIED = Example(holds=True, context=NO_CONTEXT)
+
+
+def asked(*names: str) -> Needs:
+    """Needs of these kinds of events; names with an ``@`` are states."""
+    states = frozenset(name for name in names if "@" in name)
+    return Needs(kinds=frozenset(names) - states, states=states)
 
 
 class RelationBase:
@@ -46,21 +55,48 @@ class RelationBase:
         """Only itself."""
         return claim == other
 
+    def words(self, claim: Hypothesis) -> Mapping[str, str]:
+        """Severity and texts of a finding, where they are not those of the relation and symptom."""
+        return {}
+
     def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
         """The text of the invariant is the title."""
-        return CheckInfo(
+        info = CheckInfo(
             check_id=check_id, kind="invariant", code=self.name, severity=self.severity, title=text
         )
+        return replace(info, **self.words(claim))
 
 
-class ProposerBase:
+class OfProgram:
+    """A proposer or decider whose claims may be limited to one program.
+
+    Attributes:
+        uses: the run state that it reads.
+    """
+
+    uses: Sequence[type[Fact]] = (ProgramName,)
+
+    def bind(self, facts: Facts) -> None:
+        """Store what it uses. Called once, before the first event."""
+        self._program = facts.of(ProgramName)
+
+
+class DeciderBase:
+    """Defaults of the members of `protocols.Decider`."""
+
+    def finish(self) -> Sequence[tuple[int, Example]]:
+        """Nothing: what has not ended, or has not come yet, proves nothing."""
+        return ()
+
+
+class ProposerBase(OfProgram):
     """Defaults of the members of `protocols.Proposer`.
 
     Attributes:
-        ignored_kinds: kinds of events that it does not use.
+        observes: the events that it gets: all.
     """
 
-    ignored_kinds: frozenset[str] = frozenset()
+    observes: Needs = EVERYTHING
 
     def conditional_hypotheses(self) -> Iterable[Hypothesis]:
         """None."""

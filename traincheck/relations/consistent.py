@@ -6,12 +6,20 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from traincheck.facts.distributed.collectives import Collectives, Meeting, Pair
-from traincheck.facts.distributed.rank_steps import Content, Key, content
-from traincheck.facts.distributed.ranks import RankSteps, RunStep
-from traincheck.facts.programs import SEEN, RunProgram
-from traincheck.facts.variables import Variables
-from traincheck.relations.base import SATISFIED, ProposerBase, RelationBase, counterexample
+from traincheck.readings.distributed.collectives import Collectives, Meeting, Pair
+from traincheck.readings.distributed.rank_steps import Content, Key, content
+from traincheck.readings.distributed.ranks import RankSteps, RunStep
+from traincheck.readings.programs import SEEN, RunProgram
+from traincheck.readings.provider import Facts
+from traincheck.readings.variables import Variables
+from traincheck.relations.base import (
+    SATISFIED,
+    DeciderBase,
+    ProposerBase,
+    RelationBase,
+    asked,
+    counterexample,
+)
 from traincheck.relations.phrasing import ROLE_NAMES, SEVERAL_RANKS, display_name, in_program
 from traincheck.relations.subtrees import fold, matcher
 from traincheck.schema.claims import Hypothesis, Needs, sampled
@@ -215,8 +223,19 @@ class CopyFinder:
 class ConsistentProposer(ProposerBase):
     """Compares all variables on all ranks, and models with those that are trained."""
 
+    observes = asked(
+        "call",
+        "collective",
+        "mark",
+        "optimizer",
+        "step",
+        "buffer@*",
+        "optimizer_state@*",
+        "parameter@*",
+    )
+    uses = (RunProgram,)
+
     def __init__(self) -> None:
-        self._program = RunProgram()
         self._steps = RankSteps(counts_all=True)
         self._same: dict[Key, bool] = {}
         self._collectives = Collectives()
@@ -226,8 +245,10 @@ class ConsistentProposer(ProposerBase):
         self._clips: bool | None = None  # by the same norm
         self._finders: dict[tuple[int, str], CopyFinder] = defaultdict(CopyFinder)
 
+    def bind(self, facts: Facts) -> None:
+        self._run = facts.of(RunProgram)
+
     def observe(self, event: Event) -> None:
-        self._program.observe(event)
         if event.step is not None:
             self._finders[event.rank, event.stream.partition("-")[0]].observe(event)
         self._collectives.observe(event)
@@ -239,15 +260,12 @@ class ConsistentProposer(ProposerBase):
                 self._wrapped |= bool(step.wrapped)
                 self._ranks = max(self._ranks, len(step.counters))
                 for key in step.changed:
-                    self._compare(step, key)
+                    if key[0] in MOMENTS and self._same.get(key, True):
+                        others = step.compare(key)
+                        if others is not None:
+                            self._same[key] = not others
                 for norms in step.clipped():
                     self._clips = self._clips is not False and are_close(norms)
-
-    def _compare(self, step: RunStep, key: Key) -> None:
-        if key[0] in MOMENTS and self._same.get(key, True):
-            others = step.compare(key)
-            if others is not None:
-                self._same[key] = not others
 
     def hypotheses(self) -> Iterator[Hypothesis]:
         if self._wrapped:
@@ -256,9 +274,9 @@ class ConsistentProposer(ProposerBase):
             yield _claim({"of": of})
         if self._ranks > 1:
             yield _claim({"of": CALLS, "call": "optimizer_step"})
-        if self._program.name is None:
+        if self._run.name is None:
             return
-        base = {"program": self._program.name}
+        base = {"program": self._run.name}
         if self._ranks > 1:  # ranks of others may accumulate unequally and exchange gradients once
             yield _claim({**base, "of": CALLS, "call": "backward"})
         if self._clips:
@@ -288,8 +306,11 @@ def _claim(params: dict[str, Any]) -> Hypothesis:
 _MOST_COUNTED = 8  # variables of one step that count as examples
 
 
-class ConsistentDecider:
-    """Decides when the last rank has ended a step; for copies, when each process has."""
+class ConsistentDecider(DeciderBase):
+    """Decides when the last rank has ended a step; for copies, when each process has.
+
+    At the end of a run nothing: a step that some rank has not ended proves nothing.
+    """
 
     def __init__(self, claims: Sequence[Hypothesis]) -> None:
         self._claims = [claim.params for claim in claims]
@@ -326,10 +347,6 @@ class ConsistentDecider:
             if step.is_complete:
                 found += self._of_calls(step)
         return found
-
-    def finish(self) -> Sequence[tuple[int, Example]]:
-        """Nothing: a step that some rank has not ended proves nothing."""
-        return ()
 
     def _of_ranks(self, step: RunStep) -> Iterator[tuple[int, Example]]:
         for index, params in enumerate(self._claims):

@@ -7,13 +7,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from traincheck.facts.programs import SEEN, RunProgram
-from traincheck.facts.resumptions import Resumed, Resumptions
-from traincheck.relations.base import SATISFIED, ProposerBase, RelationBase, counterexample
+from traincheck.readings.programs import SEEN, RunProgram
+from traincheck.readings.provider import Facts
+from traincheck.readings.resumptions import Resumed, Resumptions
+from traincheck.relations.base import (
+    SATISFIED,
+    DeciderBase,
+    ProposerBase,
+    RelationBase,
+    asked,
+    counterexample,
+)
 from traincheck.relations.phrasing import in_program
 from traincheck.schema.claims import BATCH_CONTENT, Hypothesis, Needs, sampled
 from traincheck.schema.events import BatchEvent, CallEvent, Event, RngEvent, StepEvent
-from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
+from traincheck.schema.findings import Example, Subject, Symptom
 from traincheck.schema.observations.data import WorkerRng
 from traincheck.schema.observations.reading import observed
 from traincheck.schema.torch_api import Families
@@ -442,35 +450,33 @@ class Distinct(RelationBase):
         key = params["of"], params["what"], params["among"]
         return {"program": params["program"], "api": _word(key)}
 
-    def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
+    def words(self, claim: Hypothesis) -> Mapping[str, str]:
         cause, fix = CAUSES[claim.params["of"], claim.params["among"]]
         loader = str(claim.params["what"]).partition(" ")[0]
-        return CheckInfo(
-            check_id=check_id,
-            kind="invariant",
-            code=self.name,
-            severity="error",
-            title=text,
-            likely_cause=cause.format(loader=loader),
-            fix=fix,
-        )
+        return {"likely_cause": cause.format(loader=loader), "fix": fix}
 
 
 class DistinctProposer(ProposerBase):
     """Proposes what never repeated."""
 
+    observes = asked("batch", "checkpoint", "mark", "rng", "step", "parameter@new") | Needs(
+        calls=frozenset({Families.BACKWARD})
+    )
+    uses = (RunProgram,)
+
     def __init__(self) -> None:
-        self._program = RunProgram()
         self._repeats = RepeatTracker()
         self._found: dict[Key, bool] = defaultdict(lambda: True)
 
+    def bind(self, facts: Facts) -> None:
+        self._run = facts.of(RunProgram)
+
     def observe(self, event: Event) -> None:
-        self._program.observe(event)
         for one in self._repeats.observe(event):
             self._found[one.key] &= one.holds
 
     def hypotheses(self) -> Iterator[Hypothesis]:
-        program = self._program.name
+        program = self._run.name
         for (of, what, among), holds in sorted(self._found.items()):
             if holds and program is not None:
                 params = {"program": program, "of": of, "what": what, "among": among}
@@ -485,8 +491,11 @@ def _word(key: Key) -> str:
     return f"distinct {' '.join(key)}"
 
 
-class DistinctDecider:
-    """Decides with each batch, worker or step."""
+class DistinctDecider(DeciderBase):
+    """Decides with each batch, worker or step.
+
+    At the end of a run nothing: workers whose batches never came did nothing.
+    """
 
     def __init__(self, claims: Sequence[Hypothesis]) -> None:
         self._claims: dict[Key, list[int]] = defaultdict(list)
@@ -503,10 +512,6 @@ class DistinctDecider:
     def observe(self, event: Event) -> Sequence[tuple[int, Example]]:
         self._program.observe(event)
         return [found for one in self._repeats.observe(event) for found in self._decide(one)]
-
-    def finish(self) -> Sequence[tuple[int, Example]]:
-        """Nothing: workers whose batches never came did nothing."""
-        return ()
 
     def _decide(self, one: Comparison) -> Iterator[tuple[int, Example]]:
         for index in self._claims.get(one.key, ()):

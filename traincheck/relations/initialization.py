@@ -6,13 +6,20 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from traincheck.facts.programs import ProgramName
-from traincheck.relations.base import SATISFIED, ProposerBase, RelationBase, counterexample
+from traincheck.relations.base import (
+    SATISFIED,
+    DeciderBase,
+    OfProgram,
+    ProposerBase,
+    RelationBase,
+    asked,
+    counterexample,
+)
 from traincheck.relations.iterations import Examples
 from traincheck.relations.phrasing import in_program
 from traincheck.schema.claims import Hypothesis, Needs
 from traincheck.schema.events import CallEvent, Event, StateEvent, StepEvent
-from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
+from traincheck.schema.findings import Example, Subject, Symptom
 from traincheck.schema.words import listed
 
 INIT = "torch.nn.init."
@@ -33,7 +40,6 @@ class InitCalls:
     """Follows one process until its first step ends."""
 
     def __init__(self) -> None:
-        self.program = ProgramName()
         self.calls: list[str] = []  # names of functions, in order
         self.is_over = False
         self._fills: dict[int, list[CallEvent]] = defaultdict(list)
@@ -54,8 +60,6 @@ class InitCalls:
         elif isinstance(event, StepEvent):
             self.is_over = True
             return event if event.recorded else None
-        else:
-            self.program.observe(event)
         return None
 
     def filled(self) -> Iterator[tuple[StateEvent, Sequence[CallEvent]]]:
@@ -130,7 +134,7 @@ class Initialization(RelationBase):
             return in_program(params, f"{text} before the first step")
         by_function: dict[str, list[str]] = defaultdict(list)
         for module_class, leaf, function in params["kinds"]:
-            by_function[function].append(_kind_text(module_class, leaf))
+            by_function[function].append(f"{leaf} of {module_class.rpartition('.')[2]}")
         text = "; ".join(f"{listed(kinds)} with {name}" for name, kinds in by_function.items())
         return in_program(params, f"torch.nn.init fills {text}")
 
@@ -138,25 +142,21 @@ class Initialization(RelationBase):
         """Neither form implies the other: a function may fill a tensor without a name."""
         return claim == other
 
-    def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
-        return CheckInfo(
-            check_id=check_id,
-            kind="invariant",
-            code=self.name,
-            severity="warning",
-            title=text,
-            headline="{variables} {is|are} initialized in another way than in the reference",
-            likely_cause="The initialization may have been changed, or not reach {variables}.",
-            fix="Compare the initialization of {variables} with the reference.",
-        )
-
-
-def _kind_text(module_class: str, leaf: str) -> str:
-    return f"{leaf} of {module_class.rpartition('.')[2]}"
+    def words(self, claim: Hypothesis) -> Mapping[str, str]:
+        return {
+            "severity": "warning",
+            "headline": "{variables} {is|are} initialized in another way than in the reference",
+            "likely_cause": "The initialization may have been changed, or not reach {variables}.",
+            "fix": "Compare the initialization of {variables} with the reference.",
+        }
 
 
 class InitializationProposer(ProposerBase):
     """Proposes the calls of the run."""
+
+    observes = asked("step", "parameter@new") | Needs(
+        calls=frozenset(f"{INIT}{name}" for name in FUNCTIONS)
+    )
 
     def __init__(self) -> None:
         self._init_calls = InitCalls()
@@ -166,7 +166,7 @@ class InitializationProposer(ProposerBase):
             self._init_calls.observe(event)
 
     def hypotheses(self) -> Iterator[Hypothesis]:
-        calls_made, program = self._init_calls, self._init_calls.program.name
+        calls_made, program = self._init_calls, self._program.name
         if not calls_made.is_over or program is None:
             return
         if calls_made.calls:
@@ -188,8 +188,11 @@ def _claim(program: str, **params: Any) -> Hypothesis:
     return Hypothesis(relation="initialization", params={"program": program, **params})
 
 
-class InitializationDecider:
-    """Decides everything when the first step ends."""
+class InitializationDecider(OfProgram, DeciderBase):
+    """Decides everything when the first step ends.
+
+    At the end of a run nothing: a run without a step does not train.
+    """
 
     def __init__(self, claims: Sequence[Hypothesis]) -> None:
         self._init_calls = InitCalls()
@@ -210,13 +213,9 @@ class InitializationDecider:
         return [
             (index, example)
             for index, params in enumerate(self._params)
-            if self._init_calls.program.fits(params)
+            if self._program.fits(params)
             for example in self._judge(params, step)
         ]
-
-    def finish(self) -> Examples:
-        """Nothing: a run without a step does not train."""
-        return ()
 
     def _judge(self, params: Mapping[str, Any], step: StepEvent) -> Iterator[Example]:
         if "functions" in params:

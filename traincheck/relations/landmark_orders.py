@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from traincheck.facts.steps import MODES, OWNED, key_of
+from traincheck.readings.steps import MODES, OWNED, key_of
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import CallEvent, OptimizerEvent
 from traincheck.schema.findings import Symptom

@@ -7,15 +7,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from traincheck.facts.distributed.ranks import RankSteps
-from traincheck.facts.losses import LOSSES, OVER_CLASSES
-from traincheck.facts.steps import is_judged, is_skipped
-from traincheck.relations.base import SATISFIED, ProposerBase, RelationBase, counterexample
+from traincheck.readings.distributed.ranks import RankSteps
+from traincheck.readings.loss_scales import OF_TERMS, LossScale
+from traincheck.readings.losses import LOSSES, OVER_CLASSES
+from traincheck.readings.steps import is_judged, is_skipped
+from traincheck.relations.base import (
+    SATISFIED,
+    DeciderBase,
+    ProposerBase,
+    RelationBase,
+    asked,
+    counterexample,
+)
 from traincheck.relations.iterations import Examples
-from traincheck.relations.readings.reading import OF_TERMS, LossScale
 from traincheck.schema.claims import Hypothesis, Needs, sampled
 from traincheck.schema.events import CallEvent, Event, MarkEvent, StateEvent, StepEvent
-from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom, Topic
+from traincheck.schema.findings import Example, Subject, Symptom, Topic
 from traincheck.schema.marks import Marks
 from traincheck.schema.torch_api import DDP_HOOK, DDP_INIT, JOIN, Families
 
@@ -57,19 +64,21 @@ class ProcessLosses:
         if event.api in LOSSES:
             if event.grad_enabled:
                 self._losses.loss(event)
-                self._scan(event)
+                target = event.args.get("target")
+                stats = target.get("stats") if isinstance(target, Mapping) else None
+                # Targets that are not ahead may be of an autoencoder: *bounded* covers them
+                if (
+                    event.api in OVER_CLASSES
+                    and event.stage == "train"
+                    and stats
+                    and stats.get("shifted")
+                ):
+                    self._shifts.setdefault(int(stats["shifted"]), event)
         elif event.api == Families.BACKWARD:
             self._losses.backward(event)
             self._lines.add(event.where)
         elif event.api == Families.SCALE:
             self._losses.scaled()
-
-    def _scan(self, event: CallEvent) -> None:
-        target = event.args.get("target")
-        stats = target.get("stats") if isinstance(target, Mapping) else None
-        # Targets that are not ahead may be of an autoencoder: *bounded* covers them
-        if event.api in OVER_CLASSES and event.stage == "train" and stats and stats.get("shifted"):
-            self._shifts.setdefault(int(stats["shifted"]), event)
 
     def grouped(self, event: MarkEvent) -> None:
         """There are several ranks."""
@@ -80,7 +89,7 @@ class ProcessLosses:
         lines, self._lines = self._lines, set()
         shifts, self._shifts = self._shifts, {}
         for reading in self._losses.step(event) if not is_skipped(event) else ():
-            if reading.key.name == OF_TERMS:
+            if reading.under == OF_TERMS:
                 continue
             parts = _parts(event) if len(lines) == 1 else 0
             if parts >= _SEVERAL:
@@ -215,24 +224,17 @@ class Loss(RelationBase):
         """A run that has such losses always proposes the claim."""
         return {"api": f"loss of {claim.params['of']}"}
 
-    def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
+    def words(self, claim: Hypothesis) -> Mapping[str, str]:
         """A sum over micro-batches may be intended, with a suitable learning rate."""
         kind = claim.params["of"]
-        return CheckInfo(
-            check_id=check_id,
-            kind="invariant",
-            code=self.name,
-            severity="info" if kind == BACKWARDS else "warning",
-            title=text,
-            likely_cause=_CAUSES[kind],
-            fix=_FIXES[kind],
-        )
+        severity = "info" if kind == BACKWARDS else "warning"
+        return {"severity": severity, "likely_cause": _CAUSES[kind], "fix": _FIXES[kind]}
 
 
 class LossProposer(ProposerBase):
     """Proposes the kinds that the run has numbers of."""
 
-    ignored_kinds = frozenset({"state"})
+    observes = asked("call", "collective", "mark", "optimizer", "step")
 
     def __init__(self) -> None:
         self._shares = LossShares()
@@ -246,8 +248,11 @@ class LossProposer(ProposerBase):
             yield Hypothesis(relation="loss", params={"of": kind})
 
 
-class LossDecider:
-    """Decides when a step ends; for claims about ranks, on all ranks."""
+class LossDecider(DeciderBase):
+    """Decides when a step ends; for claims about ranks, on all ranks.
+
+    At the end of a run nothing: an update that was not made proves nothing.
+    """
 
     def __init__(self, claims: Sequence[Hypothesis]) -> None:
         self._shares = LossShares()
@@ -263,10 +268,6 @@ class LossDecider:
                 if kind == share.kind:
                     found += [(index, example) for example in _judged(share)]
         return found
-
-    def finish(self) -> Examples:
-        """Nothing: an update that was not made proves nothing."""
-        return ()
 
 
 def _judged(share: LossShare) -> list[Example]:

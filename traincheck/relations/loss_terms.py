@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, TypeAlias
 
-from traincheck.facts.loss_terms import StepTerms, is_near, ratios, trained_names
-from traincheck.facts.programs import ProgramName
-from traincheck.relations.base import SATISFIED, ProposerBase, RelationBase, counterexample
+from traincheck.readings.loss_terms import StepTerms, is_near, ratios, trained_names
+from traincheck.relations.base import (
+    SATISFIED,
+    DeciderBase,
+    OfProgram,
+    ProposerBase,
+    RelationBase,
+    asked,
+    counterexample,
+)
 from traincheck.relations.iterations import Examples
 from traincheck.relations.phrasing import in_program
 from traincheck.schema.claims import Hypothesis, Needs
 from traincheck.schema.events import Event
-from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom, Topic
+from traincheck.schema.findings import Example, Subject, Symptom, Topic
 from traincheck.schema.observations.losses import LabelPositions, LossTerms, Positions
 from traincheck.schema.torch_api import Families
 from traincheck.schema.words import joined, listed
@@ -102,25 +108,22 @@ class TermsOfLoss(RelationBase):
         of = {WEIGHT: params["of"], LABELS: LABELS}.get(params["what"], "")
         return {"program": params["program"], "api": _word(of, params.get("over", ""))}
 
-    def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
+    def words(self, claim: Hypothesis) -> Mapping[str, str]:
         what = claim.params["what"]
-        found = super().info(claim, check_id, text)
-        return replace(
-            found,
-            severity="warning",
-            headline=_HEADLINES[what],
-            likely_cause=_CAUSES[what],
-            fix=_FIXES[what],
-        )
+        return {
+            "severity": "warning",
+            "headline": _HEADLINES[what],
+            "likely_cause": _CAUSES[what],
+            "fix": _FIXES[what],
+        }
 
 
 class TermProposer(ProposerBase):
     """Proposes what all observed steps have in common."""
 
-    ignored_kinds = frozenset({"state"})
+    observes = asked("mark", "step")
 
     def __init__(self) -> None:
-        self._program = ProgramName()
         self._steps = StepTerms()
         self._seen: _Seen | None = None  # None before the first step with terms
         self._labels: set[str] | None = None  # None before the first step with labels
@@ -128,7 +131,6 @@ class TermProposer(ProposerBase):
         self._pairs: set[tuple[str, str]] = set()
 
     def observe(self, event: Event) -> None:
-        self._program.observe(event)
         losses = self._steps.observe(event)
         if losses is not None and losses.labels:
             held = {of for of in _OF_LABELS if not _wrong(of, losses.labels)}
@@ -170,19 +172,17 @@ class TermProposer(ProposerBase):
             yield _word(*pair)
 
 
-class TermDecider:
-    """Decides when a step ends."""
+class TermDecider(OfProgram, DeciderBase):
+    """Decides when a step ends. At the end of a run nothing: an unfinished step proves nothing."""
 
     def __init__(self, claims: Sequence[Hypothesis]) -> None:
         self._claims = [claim.params for claim in claims]
         unknown = [p for p in self._claims if p.get("what") not in _CAUSES or "of" not in p]
         if unknown:
             raise ValueError(f"nothing is known of {dict(unknown[0])}")
-        self._program = ProgramName()
         self._steps = StepTerms()
 
     def observe(self, event: Event) -> Examples:
-        self._program.observe(event)
         losses = self._steps.observe(event)
         if losses is None:
             return ()
@@ -199,10 +199,6 @@ class TermDecider:
             if example is not None:
                 decided += [(index, example)] * (_EACH if example.holds else 1)
         return decided
-
-    def finish(self) -> Examples:
-        """Nothing: an unfinished step proves nothing."""
-        return ()
 
 
 def _decide(

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from traincheck.facts.programs import ProgramName
-from traincheck.facts.resumptions import brings_back
-from traincheck.facts.step_changes import ADDED
-from traincheck.facts.steps import OWNED, key_of, landmark_of
-from traincheck.facts.variables import Variable, Variables
+from traincheck.readings.provider import Facts
+from traincheck.readings.resumptions import brings_back
+from traincheck.readings.step_changes import ADDED
+from traincheck.readings.steps import OWNED, key_of, landmark_of
+from traincheck.readings.variables import Variable, Variables
 from traincheck.relations.awaited_changes import GRADIENTS, ClearedByHand
-from traincheck.relations.base import SATISFIED, ProposerBase, RelationBase, counterexample
+from traincheck.relations.base import (
+    SATISFIED,
+    DeciderBase,
+    OfProgram,
+    ProposerBase,
+    RelationBase,
+    asked,
+    counterexample,
+)
 from traincheck.relations.landmark_orders import (
     BESIDE,
     HABITS,
@@ -33,7 +41,7 @@ from traincheck.schema.events import (
     StateEvent,
     StepEvent,
 )
-from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom, Topic
+from traincheck.schema.findings import Example, Subject, Symptom, Topic
 from traincheck.schema.places import short
 from traincheck.schema.torch_api import Families
 
@@ -74,7 +82,9 @@ class BufferFills:
         """Enter an event; the uses of buffers that it completes."""
         if isinstance(event, StateEvent):
             if event.role == "buffer":
-                self._state(event)
+                self.variables.observe(event)
+                if event.change in ("content", "replaced", "unknown"):
+                    self._filled.setdefault(event.name, -1 if event.after is None else event.after)
         elif isinstance(event, CallEvent):
             if event.root and event.family == Families.MODULE and event.exception is None:
                 self._passes.append(event)
@@ -87,11 +97,6 @@ class BufferFills:
             if not self._has_gap:
                 for call in passes:
                     yield from self._uses(call)
-
-    def _state(self, event: StateEvent) -> None:
-        self.variables.observe(event)
-        if event.change in ("content", "replaced", "unknown"):
-            self._filled.setdefault(event.name, -1 if event.after is None else event.after)
 
     def _uses(self, call: CallEvent) -> Iterator[BufferUse]:
         model = (call.module or "").partition(".")[0]
@@ -141,11 +146,10 @@ class BufferProposer(ProposerBase):
                 yield {"role": "buffer", "leaf": leaf, "module_class": module_class}
 
 
-class BufferDecider:
+class BufferDecider(OfProgram):
     """Decides at the end of each step. claims: indices of those about buffers."""
 
     def __init__(self, claims: Sequence[Hypothesis]) -> None:
-        self._program = ProgramName()
         self._buffers = BufferFills()
         self.claims = {i: claim.params for i, claim in enumerate(claims) if is_of_buffers(claim)}
         self._by_kind: dict[Kind, list[int]] = {}
@@ -157,7 +161,6 @@ class BufferDecider:
 
     def observe(self, event: Event) -> list[tuple[int, Example]]:
         """The examples that ``event`` decides."""
-        self._program.observe(event)
         return [
             (index, example)
             for use in self._buffers.observe(event)
@@ -259,17 +262,17 @@ class Order(RelationBase):
         """Some programs compute gradients that no optimizer applies."""
         return None if is_of_buffers(claim) or triple_of(claim) in HABITS else 1
 
-    def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
+    def words(self, claim: Hypothesis) -> Mapping[str, str]:
         """A model may be evaluated before it is trained."""
-        found = super().info(claim, check_id, text)
-        return replace(found, severity="warning") if is_of_buffers(claim) else found
+        return {"severity": "warning"} if is_of_buffers(claim) else {}
 
 
 class OrderProposer(ProposerBase):
     """Proposes every triple whose A, B and C all occur, and buffers that were never used early."""
 
+    observes = asked("call", "checkpoint", "step", "buffer@*")
+
     def __init__(self) -> None:
-        self._program = ProgramName()
         self._seen: set[str] = set()
         self._buffers = BufferProposer()
 
@@ -279,8 +282,6 @@ class OrderProposer(ProposerBase):
             landmark = landmark_of(event)
             if landmark is not None:
                 self._seen.add(landmark)
-        else:
-            self._program.observe(event)
 
     def hypotheses(self) -> Iterator[Hypothesis]:
         for after, needed, before in TRIPLES:
@@ -295,11 +296,13 @@ class OrderProposer(ProposerBase):
                 yield Hypothesis(relation="order", params=params)
 
 
-class OrderDecider:
-    """Decides all triples, each event once for each."""
+class OrderDecider(OfProgram, DeciderBase):
+    """Decides all triples, each event once for each.
+
+    At the end of a run nothing: calls that are still awaited belong to an unfinished step.
+    """
 
     def __init__(self, claims: Sequence[Hypothesis]) -> None:
-        self._program = ProgramName()
         self._params = [claim.params for claim in claims]
         self._buffers = BufferDecider(claims)
         self._orders = {
@@ -316,6 +319,10 @@ class OrderDecider:
         # Gradients that no step applies, as of a saliency map, may be added to anything
         self._unapplied: list[tuple[int, Pending, CallEvent]] = []
         self._by_hand = ClearedByHand([i for i, w in self._orders.items() if w.is_of_zero])
+
+    def bind(self, facts: Facts) -> None:
+        super().bind(facts)
+        self._buffers.bind(facts)
 
     def observe(self, event: Event) -> Sequence[tuple[int, Example]]:
         early = self._buffers.observe(event) if self._buffers.claims else ()
@@ -336,11 +343,6 @@ class OrderDecider:
                 self._open.clear()
                 self._unapplied.clear()
             return self._flush(self._open)
-        self._program.observe(event)
-        return ()
-
-    def finish(self) -> Sequence[tuple[int, Example]]:
-        """Nothing: calls that are still awaited belong to an unfinished step."""
         return ()
 
     def _flush(self, kept: list[tuple[int, Pending, CallEvent]]) -> list[tuple[int, Example]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from traincheck.facts.programs import file_of
+from traincheck.readings.programs import file_of
 from traincheck.schema.findings import Topic
 from traincheck.schema.torch_api import Families
 from traincheck.schema.words import joined, listed

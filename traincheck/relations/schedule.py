@@ -7,14 +7,21 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from traincheck.facts.programs import ProgramName
-from traincheck.facts.steps import is_judged, is_skipped, scheduler_class
-from traincheck.relations.base import SATISFIED, ProposerBase, RelationBase, counterexample
+from traincheck.readings.steps import is_judged, is_skipped, scheduler_class
+from traincheck.relations.base import (
+    SATISFIED,
+    DeciderBase,
+    OfProgram,
+    ProposerBase,
+    RelationBase,
+    asked,
+    counterexample,
+)
 from traincheck.relations.iterations import Examples
 from traincheck.relations.phrasing import in_program
 from traincheck.schema.claims import Hypothesis, Needs
 from traincheck.schema.events import BatchEvent, CallEvent, Event, OptimizerEvent, StepEvent
-from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
+from traincheck.schema.findings import Example, Subject, Symptom
 from traincheck.schema.marks import EVAL_STAGE
 from traincheck.schema.torch_api import Families
 
@@ -252,10 +259,9 @@ _MIN_EPOCHS = 2  # that begin with a scheduler step, before it is not coincidenc
 class ScheduleProposer(ProposerBase):
     """Proposes the most specific shape that all rates have."""
 
-    ignored_kinds = frozenset({"state"})
+    observes = asked("batch", "call", "optimizer", "step")
 
     def __init__(self) -> None:
-        self._program = ProgramName()
         self._rates = Rates()
         self._seen: set[Rate] = set()
         self._has_scheduler = False
@@ -265,7 +271,6 @@ class ScheduleProposer(ProposerBase):
         self._is_by_epoch = True
 
     def observe(self, event: Event) -> None:
-        self._program.observe(event)
         if isinstance(event, CallEvent) and "lr_scheduler" in event.api:
             self._has_scheduler = True
         boundary = self._boundaries.observe(event)
@@ -369,19 +374,18 @@ class Schedule(RelationBase):
     def text(self, claim: Hypothesis) -> str:
         return in_program(claim.params, TEXTS[claim.params["shape"]])
 
-    def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
+    def words(self, claim: Hypothesis) -> Mapping[str, str]:
         """A program without a scheduler may add one later."""
-        severity = "info" if claim.params["shape"] == CONSTANT else "warning"
-        return CheckInfo(
-            check_id=check_id, kind="invariant", code=self.name, severity=severity, title=text
-        )
+        return {"severity": "info" if claim.params["shape"] == CONSTANT else "warning"}
 
 
-class ScheduleDecider:
-    """Decides at the end of each step."""
+class ScheduleDecider(OfProgram, DeciderBase):
+    """Decides at the end of each step.
+
+    At the end of a run nothing: a constant rate may have reached its end.
+    """
 
     def __init__(self, claims: Sequence[Hypothesis]) -> None:
-        self._program = ProgramName()
         self._rates = Rates()
         self._claims = [claim.params for claim in claims]
         for params in self._claims:
@@ -392,7 +396,6 @@ class ScheduleDecider:
         self._moving: set[Rate] = set()
 
     def observe(self, event: Event) -> Examples:
-        self._program.observe(event)
         found: list[tuple[int, Example]] = []
         boundary = self._boundaries.observe(event)
         if boundary is not None:
@@ -408,10 +411,6 @@ class ScheduleDecider:
                     if example is not None:
                         found.append((index, example))
         return found
-
-    def finish(self) -> Examples:
-        """Nothing: a constant rate may have reached its end."""
-        return ()
 
     def _of_boundary(self, boundary: EpochBoundary) -> Iterator[tuple[int, Example]]:
         for index, params in enumerate(self._claims):

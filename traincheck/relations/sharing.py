@@ -4,18 +4,26 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
-from traincheck.facts.programs import ProgramName
-from traincheck.facts.steps import is_judged
-from traincheck.facts.variables import Variable, Variables
-from traincheck.relations.base import SATISFIED, ProposerBase, RelationBase, counterexample
+from traincheck.readings.programs import ProgramName
+from traincheck.readings.provider import Facts
+from traincheck.readings.steps import is_judged
+from traincheck.readings.variables import Variable, Variables
+from traincheck.relations.base import (
+    SATISFIED,
+    DeciderBase,
+    OfProgram,
+    ProposerBase,
+    RelationBase,
+    asked,
+    counterexample,
+)
 from traincheck.relations.iterations import Examples
 from traincheck.relations.phrasing import in_program, names_text
 from traincheck.schema.claims import Hypothesis, Needs
 from traincheck.schema.events import CallEvent, Event, OptimizerEvent, StateEvent, StepEvent
-from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
+from traincheck.schema.findings import Example, Subject, Symptom
 from traincheck.schema.torch_api import Families
 from traincheck.schema.words import is_unowned
 
@@ -26,23 +34,22 @@ _MOST_GROUPS = 24  # of names that share, in one program
 class SharingProposer(ProposerBase):
     """Proposes what is true when the first training step ends."""
 
+    observes = asked("step")
+    uses = (ProgramName, Variables)
+
     def __init__(self) -> None:
-        self._program = ProgramName()
-        self._variables = Variables()
         self._claims: list[dict[str, Any]] = []
         self._has_gap = False  # steps were not recorded, in which variables may have come
 
+    def bind(self, facts: Facts) -> None:
+        super().bind(facts)
+        self._variables = facts.of(Variables)
+
     def observe(self, event: Event) -> None:
-        if isinstance(event, StateEvent):
-            self._variables.observe(event)
-        elif isinstance(event, OptimizerEvent):
-            self._variables.hold(event)
-        elif isinstance(event, StepEvent):
+        if isinstance(event, StepEvent):
             self._has_gap |= event.is_gap
             if not (self._claims or self._has_gap) and is_judged(event):
                 self._claims = list(self._read())
-        else:
-            self._program.observe(event)
 
     def _read(self) -> Iterator[dict[str, Any]]:
         groups = groups_of(self._variables.by_role["parameter"].values())
@@ -69,8 +76,11 @@ def groups_of(variables: Iterable[Variable]) -> list[list[str]]:
     return sorted(sorted(names) for names in found.values())
 
 
-class SharingDecider:
-    """Decides when a training step ends."""
+class SharingDecider(OfProgram, DeciderBase):
+    """Decides when a training step ends.
+
+    At the end of a run nothing: an unfinished step proves nothing.
+    """
 
     def __init__(self, claims: Sequence[Hypothesis]) -> None:
         self._claims = [claim.params for claim in claims]
@@ -78,7 +88,6 @@ class SharingDecider:
             is_apart = params.get("is") == APART and "model" in params
             if not ("names" in params or params.get("is") == OWN or is_apart):
                 raise ValueError(f"nothing is known of {dict(params)}")
-        self._program = ProgramName()
         self._variables = Variables()
         self._optimizers: dict[str, OptimizerEvent] = {}
         self._stepped: set[str] = set()
@@ -95,28 +104,19 @@ class SharingDecider:
             if event.family == Families.OPTIMIZER_STEP and event.owner is not None:
                 self._stepped.add(event.owner)
         elif isinstance(event, StepEvent):
-            return self._step(event)
-        else:
-            self._program.observe(event)
-        return ()
-
-    def _step(self, event: StepEvent) -> Examples:
-        self._has_gap |= event.is_gap
-        found: Examples = ()
-        if is_judged(event) and not self._has_gap:
-            found = tuple(
-                (index, example)
-                for index, params in enumerate(self._claims)
-                if self._program.fits(params)
-                for example in self._judge(params, event)
-            )
-        self._stepped.clear()
-        if found != self._last or any(not example.holds for _, example in found):
-            self._last = found
-        return self._last  # the same object for the same answer
-
-    def finish(self) -> Examples:
-        """Nothing: an unfinished step proves nothing."""
+            self._has_gap |= event.is_gap
+            found: Examples = ()
+            if is_judged(event) and not self._has_gap:
+                found = tuple(
+                    (index, example)
+                    for index, params in enumerate(self._claims)
+                    if self._program.fits(params)
+                    for example in self._judge(params, event)
+                )
+            self._stepped.clear()
+            if found != self._last or any(not example.holds for _, example in found):
+                self._last = found
+            return self._last  # the same object for the same answer
         return ()
 
     def _judge(self, params: Mapping[str, Any], event: StepEvent) -> Iterator[Example]:
@@ -233,7 +233,6 @@ class Sharing(RelationBase):
             text = "Every parameter that an optimizer updates belongs to a model"
         return in_program(params, text)
 
-    def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
+    def words(self, claim: Hypothesis) -> Mapping[str, str]:
         """Weights may well be tied that were not."""
-        found = super().info(claim, check_id, text)
-        return replace(found, **_TIED) if claim.params.get("is") == APART else found
+        return _TIED if claim.params.get("is") == APART else {}

@@ -22,20 +22,14 @@ from traincheck.rules.docs import theme_of
 from traincheck.schema.findings import Finding, Report, Verdict
 from traincheck.schema.probes.event import ProbeEvent
 from traincheck.schema.probes.names import Experiments, Status
+from traincheck.schema.probes.words import EXPERIMENTS
 from traincheck.schema.shown import tally_text
 from traincheck.schema.words import all_printable, counted, joined, printable
 
 _NAMED_MODELS = 3  # models
 _WORDS = {
     Experiments.REPLAY: "unchanged copies agree",
-    Experiments.ROW_MIXING: "other samples do not matter",
-    Experiments.BATCH_PLACE: "the place in the batch does not matter",
-    Experiments.PADDING: "padding does not matter",
-    Experiments.PADDING_ROW: "the padding vector does not matter",
-    Experiments.EVAL_STATE: "evaluation changes no statistics",
-    Experiments.IN_PLACE: "in-place activations do not matter",
-    Experiments.GRADIENT: "the gradient is that of the loss",
-    Experiments.LATER_TOKENS: "later tokens do not matter",
+    **{name: each.summary for name, each in EXPERIMENTS.items()},
 }
 
 

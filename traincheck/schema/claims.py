@@ -22,8 +22,8 @@ LEVELS = ("", "default", "deep")  # each takes more than those before it
 
 OPERATORS = ("==", "!=", ">", "<=")
 
-# A feature of every context: the program (facts/programs.py). Conditions on it are tested for each
-# process, not for each example.
+# A feature of every context: the program (readings/programs.py). Conditions on it are tested for
+# each process, not for each example.
 PROGRAM = "program"
 
 # Calls that are recorded in sampled steps for the statistics of an "activation".

@@ -22,7 +22,7 @@ class EventSource(Protocol):
 class Monitor(Protocol):
     """A running check of one process: a small state machine in bounded memory.
 
-    Must be picklable. A monitor that uses facts names them in ``uses`` (facts/provider.py).
+    Must be picklable. A monitor that uses facts names them in ``uses`` (readings/provider.py).
     """
 
     def observe(self, event: Event) -> Iterable[Violation]: ...
@@ -71,10 +71,10 @@ class Proposer(Protocol):
     `relations.base.ProposerBase` has defaults for all but ``observe`` and ``hypotheses``.
 
     Attributes:
-        ignored_kinds: kinds of events that it does not use. They may be withheld from it.
+        observes: the events that it gets, as of a check with these needs.
     """
 
-    ignored_kinds: frozenset[str]
+    observes: Needs
 
     def observe(self, event: Event) -> None: ...
 

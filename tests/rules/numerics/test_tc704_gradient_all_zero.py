@@ -8,7 +8,7 @@ from tests.builders import MLP, TraceBuilder
 from tests.checking import fires, net, quiet
 from tests.golden import Golden, mentions
 from tests.rules.numbers import numbered
-from traincheck.facts.training_state import TrainingState
+from traincheck.readings.training_state import TrainingState
 from traincheck.schema.events import Event, StateEvent, StepEvent
 from traincheck.schema.findings import Verdict
 from traincheck.schema.torch_api import Families

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.checking import fires, quiet
 from tests.golden import mentions
 from tests.ranks import RankBuilder, two_ranks
-from traincheck.facts.distributed.rank_steps import FSDP_FORWARD
+from traincheck.readings.distributed.rank_steps import FSDP_FORWARD
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
 from traincheck.schema.torch_api import Families

@@ -37,7 +37,10 @@ def diff_calls(reference: Excerpt, observed: Sequence[Node]) -> tuple[Row, ...]:
     matcher = SequenceMatcher(None, _keys(theirs), _keys(ours), autojunk=False)
     for what, i, j, k, m in matcher.get_opcodes():
         if what == "equal":
-            rows += [_pair(left, right) for left, right in zip(theirs[i:j], ours[k:m])]
+            for left, right in zip(theirs[i:j], ours[k:m]):
+                same = (left[0].note, left[0].count) == (right[0].note, right[0].count)
+                mark = " " if same else "~"
+                rows.append(Row(reference=_label(left), observed=_label(right), mark=mark))
         else:
             rows += [Row(reference=_label(one), observed=None, mark="-") for one in theirs[i:j]]
             rows += [Row(reference=None, observed=_label(one), mark="+") for one in ours[k:m]]
@@ -73,11 +76,6 @@ def _keys(found: Sequence[PlacedLine]) -> list[tuple[int, str]]:
         keys.append((line.depth - len(times), line.family or line.api))
         times += [] if line.api else [line.depth]
     return keys
-
-
-def _pair(left: PlacedLine, right: PlacedLine) -> Row:
-    same = (left[0].note, left[0].count) == (right[0].note, right[0].count)
-    return Row(reference=_label(left), observed=_label(right), mark=" " if same else "~")
 
 
 def _label(placed: PlacedLine) -> str:

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from traincheck.facts.steps import landmark_of
+from traincheck.readings.steps import landmark_of
 from traincheck.relations.phrasing import STEP, format_args
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import CallEvent

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from traincheck.check.monitors.invariant_monitor import InvariantMonitor
 from traincheck.check.monitors.program_filter import programs_by_invariant
 from traincheck.check.monitors.subscriptions import Subscription, invariant_subscription
+from traincheck.readings.provider import Facts
 from traincheck.schema.claims import Invariant, Needs
 from traincheck.schema.findings import CheckInfo
 from traincheck.schema.protocols import Relation, Rule, is_for_run
@@ -43,12 +44,12 @@ class Checks:
             needs |= self.needs[invariant.id]
         return needs, tuple(invariant.id for invariant in invariants)
 
-    def for_run(self) -> list[Subscription]:
-        """A subscription for each relation that sees all ranks."""
+    def for_run(self, facts: Facts) -> list[Subscription]:
+        """A subscription for each relation that sees all ranks. facts: those of the run."""
         found = []
         for name, invariants in self.invariants.items():
             if is_for_run(self.relations[name]):
-                monitor = InvariantMonitor(self.relations[name], invariants)
+                monitor = InvariantMonitor(self.relations[name], invariants, facts=facts)
                 found.append(invariant_subscription(monitor, *self.needs_of(invariants)))
         return found
 
@@ -67,7 +68,14 @@ def prepare(
     for invariant in invariants:
         claim = invariant.hypothesis
         relation = relations.get(claim.relation)
-        needs[invariant.id], infos[invariant.id] = Needs(), _bare_info(invariant)
+        needs[invariant.id] = Needs()
+        infos[invariant.id] = CheckInfo(
+            check_id=invariant.id,
+            kind="invariant",
+            code=claim.relation,
+            severity="info",
+            title=invariant.text,
+        )
         if relation is None:
             unusable[invariant.id] = f"this version knows no relation {claim.relation!r}"
             continue
@@ -95,13 +103,3 @@ def prepare(
 def failure_text(error: Exception) -> str:
     """Why a check was disabled, when it raised ``error``."""
     return f"the check failed with {type(error).__name__}: {error}"
-
-
-def _bare_info(invariant: Invariant) -> CheckInfo:
-    return CheckInfo(
-        check_id=invariant.id,
-        kind="invariant",
-        code=invariant.hypothesis.relation,
-        severity="info",
-        title=invariant.text,
-    )

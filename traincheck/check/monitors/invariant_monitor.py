@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 import orjson
 
+from traincheck.readings.provider import Facts, uses_of
 from traincheck.schema.claims import Context, Hypothesis, Invariant, Precondition, Schedule
 from traincheck.schema.events import CallEvent, Event, StepEvent
 from traincheck.schema.findings import Example, Violation
@@ -138,8 +139,10 @@ class InvariantMonitor:
         relation: its decider judges.
         invariants: all of this relation. A claim that several of them make is decided once.
         schedule: where calls or scans were sampled, the steps in which they were recorded in full.
+        facts: those that the decider may use.
 
     Attributes:
+        uses: the kinds of facts that the decider uses.
         decider: may be fed directly; its answers are then to be given to `judge`.
     """
 
@@ -148,6 +151,7 @@ class InvariantMonitor:
         relation: Relation,
         invariants: Sequence[Invariant],
         schedule: Schedule | None = None,
+        facts: Facts | None = None,
     ) -> None:
         claims: dict[bytes, Hypothesis] = {}
         self._guarded: list[_GuardedClaim] = []
@@ -165,6 +169,7 @@ class InvariantMonitor:
                 self._guarded.append(guarded)
             guarded.invariants.append(invariant)
         decider = relation.decider(list(claims.values()))
+        self.uses = uses_of((facts or Facts()).bind(decider))
         self.decider = decider if schedule is None else SampledDecider(decider, schedule)
         self._by_claim = [by_claim[key] for key in claims]
         # Deciders return equal contexts, and equal answers, as one object (protocols.Decider).
@@ -222,7 +227,9 @@ class InvariantMonitor:
         """Test the preconditions of a claim in a new context."""
         if len(self._entries) >= _MAX_CONTEXTS:
             self._flush()
-        claims = (g for g in self._by_claim[claim] if _is_satisfied(g.condition, context))
+        claims = (
+            g for g in self._by_claim[claim] if g.condition is None or g.condition.holds(context)
+        )
         entry = self._entries[claim, id(context)] = _ContextEntry(context, tuple(claims))
         return entry
 
@@ -238,10 +245,6 @@ class InvariantMonitor:
             for entry in cached.entries:
                 entry.flush(cached.times)
         self._answers.clear()
-
-
-def _is_satisfied(condition: Precondition | None, context: Context) -> bool:
-    return condition is None or condition.holds(context)
 
 
 def _violation(invariant: Invariant, example: Example) -> Violation:

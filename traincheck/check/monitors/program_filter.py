@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
-from traincheck.facts.programs import Sketch, file_of, namesakes
+from traincheck.readings.programs import Sketch, file_of, namesakes
 from traincheck.schema.claims import Invariant, Needs
 from traincheck.schema.findings import Violation
 from traincheck.schema.words import counted, joined

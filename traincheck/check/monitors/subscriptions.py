@@ -1,7 +1,7 @@
 """Subscriptions: monitors, and the facts they use, with the events that each of them gets.
 
 A rule with ``scope = "run"`` has one monitor for the whole run, which is subscribed in the router
-of each process. It waits until every rank has ended a step (facts/distributed/ranks.py), so the
+of each process. It waits until every rank has ended a step (readings/distributed/ranks.py), so the
 order in which the ranks are fed makes no difference. The same holds for a relation with this scope.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from traincheck.check.monitors.invariant_monitor import InvariantMonitor
-from traincheck.facts.provider import Fact, FactMonitor, Facts, uses_of
+from traincheck.readings.provider import Fact, FactMonitor, Facts, uses_of
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Violation
@@ -84,6 +84,7 @@ def invariant_subscription(
         judge=monitor.judge,
         finish=monitor.finish,
         triggered=monitor.triggered_by_check,
+        uses=monitor.uses,
         is_learned=True,
     )
 
@@ -107,24 +108,22 @@ def fact_subscriptions(users: Sequence[Subscription], facts: Facts) -> list[Subs
     for user in users:
         for kind in user.uses:
             if kind not in found:
-                found[kind] = _fact_subscription(facts.of(kind))
+                fact = facts.of(kind)
+                found[kind] = Subscription(
+                    events=Needs(),
+                    needs=Needs(),
+                    check_ids=(),
+                    observe=fact.observe,
+                    judge=_as_found,
+                    finish=tuple,
+                    triggered=dict,
+                    is_fact=True,
+                )
             subscription = found[kind]
-            subscription.events = subscription.events | user.needs.delivered | user.events
+            more = user.needs.delivered | user.events if kind.reads is None else kind.reads
+            subscription.events = subscription.events | more
             subscription.check_ids += user.check_ids
     return list(found.values())
-
-
-def _fact_subscription(fact: Fact) -> Subscription:
-    return Subscription(
-        events=Needs(),
-        needs=Needs(),
-        check_ids=(),
-        observe=fact.observe,
-        judge=_as_found,
-        finish=tuple,
-        triggered=dict,
-        is_fact=True,
-    )
 
 
 def _as_found(violations: Iterable[Any]) -> Iterable[Violation]:
@@ -138,17 +137,20 @@ class RunSubscriptions:
     Args:
         rules: all rules; those with ``scope = "run"`` are subscribed.
         relations: subscriptions of the relations that see all ranks.
+        facts: those that these relations use.
 
     Attributes:
         subscriptions: facts first, then their users.
         failed: id of a check -> why it was disabled.
     """
 
-    def __init__(self, rules: Sequence[Rule], relations: Sequence[Subscription] = ()) -> None:
+    def __init__(
+        self, rules: Sequence[Rule], relations: Sequence[Subscription], facts: Facts
+    ) -> None:
         self.failed: dict[str, str] = {}
-        facts = Facts()
         own = [rule_subscription(rule, facts) for rule in rules if is_for_run(rule)]
-        self.subscriptions = [*fact_subscriptions(own, facts), *own, *relations]
+        users = [*own, *relations]
+        self.subscriptions = [*fact_subscriptions(users, facts), *users]
         self._facts = facts
 
     def usable(self, is_observable: Callable[[str], bool]) -> list[Subscription]:

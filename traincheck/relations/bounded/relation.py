@@ -7,88 +7,92 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from traincheck.facts.losses import LOSSES
-from traincheck.facts.programs import ProgramName
-from traincheck.relations.base import SATISFIED, ProposerBase, RelationBase, counterexample
-from traincheck.relations.bounded.messages import (
-    FIXES,
-    HEADLINES,
-    SYMPTOMS,
-    TOPICS,
-    ReadingHistory,
-    cause_of,
-    clause_of,
-    is_satisfied,
-    observed_text,
-    word,
-)
-from traincheck.relations.iterations import Examples, ShortUpdates
-from traincheck.relations.phrasing import in_program
-from traincheck.relations.readings.reading import (
-    AHEAD,
-    DEAD,
-    END_TOKEN,
-    FLAT,
-    GENERATED,
+from traincheck.readings.loss_scales import (
     GRADIENT,
-    GRADIENT_NORM,
-    HIDDEN,
-    LARGEST,
-    LEAST_SHARE,
-    LEFT_OUT,
     LOSS,
-    LOSS_SCALE,
-    MASK,
-    MOVED,
-    NON_FINITE,
     OF_TERMS,
-    PADDING,
-    QUANTITIES,
-    SATURATED,
     SCALED_LOSS,
-    SMALLEST,
-    ReadingKey,
-    ScalarReading,
+    Numbers,
+    ScaleReading,
 )
-from traincheck.relations.readings.scalar_readings import ScalarReadings
-from traincheck.schema.claims import Hypothesis, Needs, sampled, within_modules
-from traincheck.schema.events import Event, StateEvent, StepEvent
-from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
-from traincheck.schema.torch_api import Families
+from traincheck.readings.losses import (
+    LOSSES,
+)
+from traincheck.readings.reading import (
+    Reading,
+)
+from traincheck.readings.scalars import (
+    ScalarReadings,
+)
+from traincheck.relations.base import (
+    SATISFIED,
+    ProposerBase,
+    asked,
+)
+from traincheck.relations.bounded.limits import (
+    ReadingHistory,
+)
+from traincheck.relations.bounded.quantities import (
+    QUANTITIES,
+)
+from traincheck.relations.iterations import (
+    Examples,
+    ShortUpdates,
+)
+from traincheck.relations.learned import (
+    Learned,
+    ReadingDecider,
+)
+from traincheck.schema.claims import (
+    Hypothesis,
+    Needs,
+    sampled,
+    within_modules,
+)
+from traincheck.schema.events import (
+    Event,
+    StepEvent,
+)
+from traincheck.schema.findings import (
+    Example,
+)
+from traincheck.schema.torch_api import (
+    Families,
+)
 
 
 def needs_of(params: Mapping[str, Any]) -> Needs:
     """Of a claim with these parameters."""
     quantity, api = params["quantity"], params.get("api", "")
     kinds = frozenset({"mark", "step"})
-    if quantity == LOSS_SCALE:
+    if quantity == Numbers.LOSS_SCALE:
         calls = frozenset({*LOSSES, Families.BACKWARD, Families.SCALE, Families.OPTIMIZER_STEP})
         # The number of terms must be known where a sum is divided; a mean needs no numbers.
         sums = () if params.get("name") == OF_TERMS else params.get("sums", ())
         return Needs(calls=calls, kinds=kinds | {"batch"}, stats=sampled(*sums))
-    if quantity in (DEAD, SATURATED):
+    if quantity in (Numbers.DEAD, Numbers.SATURATED):
         calls = within_modules(api) | {Families.MODULE}
         return Needs(calls=calls, kinds=kinds, stats=sampled("activation"))
-    if quantity in (HIDDEN, LARGEST, LEFT_OUT, SMALLEST):
-        batches = frozenset({"batch"} if quantity == LEFT_OUT else ())
+    if quantity in (Numbers.HIDDEN, Numbers.LARGEST, Numbers.LEFT_OUT, Numbers.SMALLEST):
+        batches = frozenset({"batch"} if quantity == Numbers.LEFT_OUT else ())
         return Needs(calls=frozenset({api}), kinds=kinds | batches, stats=sampled(api))
     name = params.get("name")
-    if quantity == NON_FINITE and name in (LOSS, SCALED_LOSS):
+    if quantity == Numbers.NON_FINITE and name in (LOSS, SCALED_LOSS):
         return Needs(calls=frozenset({Families.BACKWARD, Families.SCALE}), kinds=kinds)
-    if quantity in (END_TOKEN, PADDING):
+    if quantity in (Numbers.END_TOKEN, Numbers.PADDING):
         return Needs(kinds=kinds | {"batch"}, stats=sampled("batch"))
-    if quantity in (AHEAD, MASK):
-        calls = frozenset({api, Families.MODULE} if quantity == AHEAD else {api})
+    if quantity in (Numbers.AHEAD, Numbers.MASK):
+        calls = frozenset({api, Families.MODULE} if quantity == Numbers.AHEAD else {api})
         return Needs(calls=calls, kinds=kinds | {"batch"}, stats=sampled(api, "batch"))
-    if quantity == NON_FINITE and name != GRADIENT:
+    if quantity == Numbers.NON_FINITE and name != GRADIENT:
         return Needs(kinds=kinds | {"batch"}, stats=sampled("batch"))
-    if quantity == MOVED:
+    if quantity == Numbers.MOVED:
         return Needs(
             states=sampled("parameter@step"),
             kinds=kinds | {"checkpoint", "optimizer"},
             stats=sampled("parameter") | {"update"},
         )
-    if quantity in (GRADIENT_NORM, NON_FINITE, LEAST_SHARE, FLAT):
+    if quantity in (Numbers.GRADIENT_NORM, Numbers.NON_FINITE, Numbers.LEAST_SHARE, Numbers.FLAT):
         return Needs(
             calls=frozenset({Families.SCALE, Families.BACKWARD}),
             states=sampled("gradient@backward", "gradient@zero_grad"),
@@ -99,17 +103,9 @@ def needs_of(params: Mapping[str, Any]) -> Needs:
 
 
 _COUNTED = 1.4  # factor from which on another number of terms was summed
-_PATIENCE = {
-    LEAST_SHARE: 5,
-    FLAT: 5,
-    DEAD: 4,
-    SATURATED: 4,
-    END_TOKEN: 3,
-    PADDING: 3,
-}  # readings in a row that are wrong
 
 
-class Bounded(RelationBase):
+class Bounded(Learned):
     """A number stays within limits.
 
     Claims:
@@ -154,19 +150,18 @@ class Bounded(RelationBase):
         - Labels of batches without padding, if the ignored labels are padding.
     """
 
-    name = "bounded"
+    name = term = "bounded"
+    rows = QUANTITIES
+    named = ("quantity", "api", "name")
 
     def proposer(self) -> BoundedProposer:
-        return BoundedProposer()
+        return BoundedProposer(self)
 
     def decider(self, claims: Sequence[Hypothesis]) -> BoundedDecider:
-        return BoundedDecider(claims)
+        return BoundedDecider(self, claims)
 
     def needs(self, claim: Hypothesis) -> Needs:
         return needs_of(claim.params)
-
-    def text(self, claim: Hypothesis) -> str:
-        return in_program(claim.params, clause_of(claim.params))
 
     def implies(self, claim: Hypothesis, other: Hypothesis) -> bool:
         """Narrower limits of the same numbers imply wider ones."""
@@ -175,35 +170,20 @@ class Bounded(RelationBase):
         is_below = mine.pop("high", math.inf) <= its.pop("high", math.inf)
         return claim.relation == other.relation and mine == its and is_above and is_below
 
-    def antecedent(self, claim: Hypothesis) -> Mapping[str, Any]:
-        """A run without a reading proves nothing."""
-        params = claim.params
-        key = ReadingKey(params["quantity"], params.get("api", ""), params.get("name", ""))
-        return {"program": params["program"], "api": word(key)}
-
-    def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
-        return CheckInfo(
-            check_id=check_id,
-            kind="invariant",
-            code=self.name,
-            severity="warning",
-            title=text,
-            headline=HEADLINES.get(claim.params["quantity"], ""),
-            likely_cause=cause_of(claim.params),
-            fix=FIXES.get(claim.params["quantity"], ""),
-        )
-
 
 class BoundedProposer(ProposerBase):
     """Proposes limits for each key that was read often enough."""
 
-    def __init__(self) -> None:
-        self._program = ProgramName()
+    observes = asked(
+        "batch", "call", "checkpoint", "mark", "optimizer", "step", "gradient@*", "parameter@*"
+    )
+
+    def __init__(self, relation: Bounded) -> None:
+        self._relation = relation
         self._readings = ScalarReadings()
         self._history = ReadingHistory()
 
     def observe(self, event: Event) -> None:
-        self._program.observe(event)
         for reading in self._readings.observe(event):
             self._history.add(reading)
 
@@ -216,88 +196,47 @@ class BoundedProposer(ProposerBase):
 
     def observed_terms(self) -> Iterator[str]:
         """Terms for the readings of the run."""
-        return self._history.observed_terms()
+        return map(self._relation.word, self._history.keys())
 
 
-class BoundedDecider:
-    """Decides each reading when it is made."""
+class BoundedDecider(ReadingDecider):
+    """Decides each reading when it is made. A short update at the end of a run is not judged."""
 
-    def __init__(self, claims: Sequence[Hypothesis]) -> None:
-        self._program = ProgramName()
-        self._readings = ScalarReadings()
-        self._by_key: dict[ReadingKey, list[tuple[int, Mapping[str, Any]]]] = defaultdict(list)
-        for index, claim in enumerate(claims):
-            params = claim.params
-            has_limit = not {"low", "high"}.isdisjoint(params)
-            if params["quantity"] not in QUANTITIES or not has_limit:
-                raise ValueError(f"nothing is known of {dict(params)}")
-            key = ReadingKey(params["quantity"], params.get("api", ""), params.get("name", ""))
-            self._by_key[key].append((index, params))
+    def __init__(self, relation: Bounded, claims: Sequence[Hypothesis]) -> None:
+        super().__init__(relation, claims)
         self._waiting: dict[int, list[Example]] = defaultdict(list)
         self._short = ShortUpdates()
 
     def observe(self, event: Event) -> Examples:
-        self._program.observe(event)
         self._short.observe(event)
         if isinstance(event, StepEvent) and not event.recorded:
             self._waiting.clear()
-        found: list[tuple[int, Example]] = []
-        for reading in self._readings.observe(event):
-            for index, params in self._by_key.get(reading.key, ()):
-                if self._program.fits(params):
-                    found += self._judge(index, params, reading)
-        return found
+        return super().observe(event)
 
-    def finish(self) -> Examples:
-        """Nothing: a short update at the end of a run is not judged."""
-        return ()
-
-    def _judge(self, index: int, params: Mapping[str, Any], reading: ScalarReading) -> Examples:
-        if reading.key.quantity == LOSS_SCALE:
+    def _judge(self, index: int, params: Mapping[str, Any], reading: Reading) -> Examples:
+        if isinstance(reading, ScaleReading):
             return self._scale(index, params, reading)
-        if is_satisfied(params, reading.value):
+        row = QUANTITIES[reading.what]
+        if row.allows(params, reading.value):
             self._waiting.pop(index, None)
-            return ((index, SATISFIED),) * (1 + (reading.key.quantity in (DEAD, SATURATED)))
-        patience = _PATIENCE.get(reading.key.quantity, 1)
+            return ((index, SATISFIED),) * reading.weight
         waiting = self._waiting[index]
-        waiting.append(_negative(params, reading))
-        return ((index, waiting.pop(0)),) if len(waiting) >= patience else ()
+        waiting.append(row.negative(params, reading))
+        return ((index, waiting.pop(0)),) if len(waiting) >= row.patience else ()
 
-    def _scale(self, index: int, params: Mapping[str, Any], reading: ScalarReading) -> Examples:
+    def _scale(self, index: int, params: Mapping[str, Any], reading: ScaleReading) -> Examples:
         """The loss passed to backward() may be smaller in the last update of an epoch."""
         low, high = params["low"], params["high"]
         is_told = reading.is_plain or low == high
         if not (is_told and reading.sums <= set(params.get("sums", ()))):
             return ()
-        is_held = is_satisfied(params, reading.value)
+        row = QUANTITIES[reading.what]
+        is_held = row.allows(params, reading.value)
         # A term that was added: a batch more or less would double or halve it
         is_near = low == high and low / _COUNTED < reading.value < low * _COUNTED
         if reading.value < low and not is_held and not is_near:
-            return self._short.add_short(index, _negative(params, reading))
+            return self._short.add_short(index, row.negative(params, reading))
         self._short.clear_short(index)
         if is_held:
             return ((index, SATISFIED),)
-        return () if is_near else ((index, _negative(params, reading)),)
-
-
-def _negative(params: Mapping[str, Any], reading: ScalarReading) -> Example:
-    event, key = reading.event, reading.key
-    subject = Subject(api=key.api or Families.BACKWARD)
-    if isinstance(event, StateEvent):
-        subject = Subject(variable=event.name)
-    elif key.quantity in (GENERATED, DEAD, SATURATED):
-        subject = Subject(api=key.api, module=key.name)
-    elif key.quantity in (END_TOKEN, PADDING):
-        subject = Subject(variable=key.api)
-    elif key.name == SCALED_LOSS:
-        subject = Subject(api=Families.SCALE)
-    elif key.quantity == NON_FINITE and key.api:
-        subject = Subject(variable=key.name)
-    return counterexample(
-        event,
-        subject,
-        clause_of(params),
-        observed_text(params, reading.value, reading.backwards),
-        SYMPTOMS.get(key.quantity, Symptom.WRONG_VALUE),
-        stage=event.stage,
-    ).replace(topic=TOPICS.get(key.quantity))
+        return () if is_near else ((index, row.negative(params, reading)),)

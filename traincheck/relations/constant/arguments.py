@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
 from itertools import combinations
-from typing import Any, NamedTuple
+from typing import Any
 
-from traincheck.facts.losses import LOSSES
+from traincheck.readings.losses import LOSSES
+from traincheck.readings.reading import Reading
 from traincheck.relations.base import counterexample
 from traincheck.relations.phrasing import display_name, format_args, is_library, topic_of
-from traincheck.schema.events import BatchEvent, CallEvent, MarkEvent, StepEvent
+from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import Example, Subject, Symptom, Topic
 from traincheck.schema.torch_api import ATTENTION, MODAL, MULTI_HEAD, SOFTMAXES, Families
 from traincheck.schema.values import is_number, is_tensor
@@ -23,29 +23,13 @@ KINDS = frozenset({ARGUMENTS, BATCH, BETWEEN, EQUAL, EVALUATED, HYPER, KEPT, MOD
 TENSORS = "tensors"  # among the arguments: the names of those that are tensors
 
 
-class Key(NamedTuple):
-    """The owner of values: the calls of an API in one mode, an optimizer, the program."""
-
-    kind: str
-    name: str = ""
-    training: bool | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """Values by name, as found at one event."""
-
-    key: Key
-    values: Mapping[str, Any]
-    event: CallEvent | StepEvent | BatchEvent | MarkEvent
-    subject: Subject = field(default_factory=Subject)
-
-
 CAUSAL = "is_causal"
 ATTENTIONS = frozenset({ATTENTION, MULTI_HEAD})
 _WHOLE = frozenset(
     {"axis", "dim", "groups", "ignore_index", "padding_idx"}
 )  # integers that are settings, not sizes
+# What a reading of arguments is under: the mode of the module that calls, if it has two
+IN_ANY, IN_TRAINING, IN_EVALUATION = "None", "True", "False"
 _MODE_ARGUMENTS = frozenset({"train", "training"})
 _PAIR = 2
 _HOLDERS = ("torch", "torch.Tensor", "torch.nn.functional")
@@ -71,7 +55,7 @@ class Arguments:
     def __init__(self, wanted: Collection[str] | None) -> None:
         self._wanted = wanted
 
-    def call(self, event: CallEvent) -> Setting | None:
+    def call(self, event: CallEvent) -> Reading | None:
         """The arguments of a call; None if it is not read."""
         api = event.api
         if self._wanted is None:
@@ -81,8 +65,9 @@ class Arguments:
         if not is_wanted or event.exception is not None:
             return None
         training = event.training if api in MODAL else None
-        key, subject = Key(ARGUMENTS, api, training), Subject(api=api, module=event.module)
-        return Setting(key, _given(event, has_mode=training is not None), event, subject)
+        values = _given(event, has_mode=training is not None)
+        subject = Subject(api=api, module=event.module)
+        return Reading(ARGUMENTS, api, str(training), values, event, subject)
 
 
 def _given(event: CallEvent, *, has_mode: bool) -> dict[str, Any]:
@@ -121,7 +106,7 @@ def is_masked(values: Mapping[str, Any]) -> bool:
     return "attn_mask" in values.get(TENSORS, ())
 
 
-def equal_arguments(event: CallEvent, left_out: Collection[str]) -> Setting | None:
+def equal_arguments(event: CallEvent, left_out: Collection[str]) -> Reading | None:
     """Which arguments of a model hold the same numbers, where their fingerprints are known.
 
     left_out: fingerprints to ignore: labels, some of which are ignored.
@@ -135,7 +120,7 @@ def equal_arguments(event: CallEvent, left_out: Collection[str]) -> Setting | No
         return None
     values = {f"{a} and {b}": prints[a] == prints[b] for a, b in combinations(sorted(prints), 2)}
     subject = Subject(api=event.api, module=event.module)
-    return Setting(Key(EQUAL, event.api), values, event, subject)
+    return Reading(EQUAL, event.api, "", values, event, subject)
 
 
 class UserCalls:
@@ -252,26 +237,26 @@ def values_text(values: Mapping[str, Any]) -> str:
     return " and ".join(part for part in (format_args(plain), tensors) if part)
 
 
-def wanted_of(params: Mapping[str, Any], setting: Setting) -> dict[str, Any]:
+def wanted_of(params: Mapping[str, Any], setting: Reading) -> dict[str, Any]:
     """The values that a claim requires of a setting."""
     if params["of"] == MODES:
-        return {module: module not in params["eval"] for module in setting.values}
+        return {module: module not in params["eval"] for module in setting.value}
     if params["of"] == USED:  # nothing is known of the others
-        return {path: used for path, used in params["values"].items() if path in setting.values}
+        return {path: used for path, used in params["values"].items() if path in setting.value}
     if params["of"] in _OF_ITSELF:
         return {params["name"]: _OF_ITSELF[params["of"]]}
-    is_evaluation = setting.key.training is False
+    is_evaluation = setting.under == IN_EVALUATION
     wanted = dict(params.get("evaluation" if is_evaluation else "values", {}))
-    if CAUSAL not in setting.values:  # with a mask, or for a single position
+    if CAUSAL not in setting.value:  # with a mask, or for a single position
         wanted.pop(CAUSAL, None)
     return wanted
 
 
-def negative(params: Mapping[str, Any], setting: Setting, wanted: Mapping[str, Any]) -> Example:
+def negative(params: Mapping[str, Any], setting: Reading, wanted: Mapping[str, Any]) -> Example:
     """The counterexample. wanted: the values that differ from what was found."""
-    found = {name: setting.values[name] for name in wanted if setting.values.get(name) is not None}
+    found = {name: setting.value[name] for name in wanted if setting.value.get(name) is not None}
     expected, observed = values_text(wanted), values_text(found) or _lacking(wanted)
-    subject, symptom, event = setting.subject, Symptom.WRONG_VALUE, setting.event
+    subject, symptom, event = setting.at or Subject(), Symptom.WRONG_VALUE, setting.event
     first = next(iter(wanted))
     if params["of"] in (MODES, EVALUATED):
         modes = ("in evaluation mode", "in training mode")
@@ -279,9 +264,7 @@ def negative(params: Mapping[str, Any], setting: Setting, wanted: Mapping[str, A
         api = Families.TRAIN if params["of"] == MODES else Families.EVAL
         subject = Subject(module=first, api=api)
         symptom = Symptom.EVAL_MODE if wanted[first] else Symptom.TRAINING_MODE
-    elif (
-        params["of"] == ARGUMENTS and setting.key.name in ATTENTIONS and _is_of_mask(wanted, found)
-    ):
+    elif params["of"] == ARGUMENTS and setting.of in ATTENTIONS and _is_of_mask(wanted, found):
         symptom = Symptom.UNMASKED
     elif params["of"] == ARGUMENTS and all(
         _is_tuned(setting, name, wanted[name]) for name in wanted
@@ -291,15 +274,15 @@ def negative(params: Mapping[str, Any], setting: Setting, wanted: Mapping[str, A
         expected = f"{subject.variable} does not change between two steps of {first}"
         observed, symptom = "something else changed it", Symptom.OVERWRITTEN
     elif params["of"] == BATCH:
-        lacking = [name for name in wanted if name not in setting.values]
+        lacking = [name for name in wanted if name not in setting.value]
         expected = f"{first}: {wanted[first]}"
-        observed = f"{first}: {setting.values.get(first)}"
+        observed = f"{first}: {setting.value.get(first)}"
         if lacking:
             are = "is" if len(lacking) == 1 else "are"
-            expected = f"batches of {setting.key.name} with {joined(lacking)}"
-            observed = f"{joined(lacking)} {are} missing from batches of {setting.key.name}"
+            expected = f"batches of {setting.of} with {joined(lacking)}"
+            observed = f"{joined(lacking)} {are} missing from batches of {setting.of}"
     elif params["of"] == USED:
-        subject = Subject(variable=f"{setting.key.name} {first}")
+        subject = Subject(variable=f"{setting.of} {first}")
         expected, observed = "used by a model or a loss", "fetched, and not used"
     elif params["of"] == EQUAL:
         expected, observed = "the same values", f"{', '.join(wanted)} differ"
@@ -307,7 +290,7 @@ def negative(params: Mapping[str, Any], setting: Setting, wanted: Mapping[str, A
         expected, observed = "the initial values", f"{', '.join(wanted)} changed"
     elif params["of"] == SAMPLES:
         expected = "as many rows as in the first steps"
-        observed = f"{setting.values[first]:g} times as many rows as in the first steps of this run"
+        observed = f"{setting.value[first]:g} times as many rows as in the first steps of this run"
     return counterexample(
         event,
         subject,
@@ -330,12 +313,12 @@ def _topic(kind: str, wanted: Mapping[str, Any], found: Mapping[str, Any]) -> To
     return None
 
 
-def _is_tuned(setting: Setting, name: str, wanted: Any) -> bool:
+def _is_tuned(setting: Reading, name: str, wanted: Any) -> bool:
     """Whether users tune a number, and the found value has the same effect."""
-    found = setting.values.get(name)
+    found = setting.value.get(name)
     if not is_number(wanted) or not is_number(found) or wanted * found <= 0:
         return False  # switched off, or on
-    is_choice = name in _TUNED or (name == "p" and "dropout" in setting.key.name)
+    is_choice = name in _TUNED or (name == "p" and "dropout" in setting.of)
     return is_choice and (name == "eps" or 1 / _OFF < found / wanted < _OFF)
 
 
@@ -349,9 +332,9 @@ def _lacking(wanted: Mapping[str, Any]) -> str:
     return f"no {', '.join([*names, *wanted.get(TENSORS, ())])}"
 
 
-def word(kind: str, name: str, *mode: bool | None) -> str:
+def word(kind: str, name: str, *mode: str) -> str:
     """The term for a setting."""
-    return " ".join(("constant", kind, name, *map(str, mode)))
+    return " ".join(("constant", kind, name, *mode))
 
 
 def word_of(params: Mapping[str, Any]) -> str:
@@ -373,7 +356,7 @@ def alike(
         mine.pop("classes", None)
         its.pop("classes", None)
     elif its["of"] == ARGUMENTS:
-        for key, modes in (("values", (None, True)), ("evaluation", (False,))):
+        for key, modes in (("values", (IN_ANY, IN_TRAINING)), ("evaluation", (IN_EVALUATION,))):
             if not any(word(ARGUMENTS, its["name"], mode) in terms for mode in modes):
                 mine.pop(key, None)
                 its.pop(key, None)

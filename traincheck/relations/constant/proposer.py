@@ -7,10 +7,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from math import prod
 from typing import Any
 
-from traincheck.facts.programs import ProgramName
-from traincheck.facts.resumptions import brings_back
-from traincheck.facts.steps import is_judged
-from traincheck.relations.base import ProposerBase
+from traincheck.readings.reading import Key, Reading
+from traincheck.readings.resumptions import brings_back
+from traincheck.readings.steps import is_judged
+from traincheck.relations.base import ProposerBase, asked
 from traincheck.relations.constant.arguments import (
     ARGUMENTS,
     ATTENTIONS,
@@ -19,14 +19,13 @@ from traincheck.relations.constant.arguments import (
     EQUAL,
     EVALUATED,
     HYPER,
+    IN_EVALUATION,
     KEPT,
     MODES,
     SAMPLES,
     TENSORS,
     USED,
     Arguments,
-    Key,
-    Setting,
     UserCalls,
     equal_arguments,
     is_masked,
@@ -59,14 +58,14 @@ def masked_labels(event: BatchEvent) -> Iterator[str]:
             yield leaf["fingerprint"]
 
 
-def leaves_of(event: BatchEvent) -> Setting | None:
+def leaves_of(event: BatchEvent) -> Reading | None:
     """Number of dims and dtype of each part of a batch; sizes are settings."""
     values = {
         path: f"{leaf['dtype']} of {counted(len(leaf['shape']), 'dim')}"
         for path, leaf in event.leaves.items()
         if is_tensor(leaf)
     }
-    return Setting(Key(BATCH, event.loader), values, event) if values else None
+    return Reading(BATCH, event.loader, "", values, event) if values else None
 
 
 class BatchUse:
@@ -110,7 +109,7 @@ class BatchUse:
                 if isinstance(value, dict) and value.get("fingerprint"):
                     self._given.add(value["fingerprint"])
 
-    def step(self, event: StepEvent) -> Iterator[Setting]:
+    def step(self, event: StepEvent) -> Iterator[Reading]:
         """A step ended. In most steps the arguments have no fingerprints."""
         parts, given = self._parts, self._given
         before = {loader: self._before.get(loader, {}) for loader in parts}
@@ -126,7 +125,7 @@ class BatchUse:
             if is_told:
                 values |= dict.fromkeys(known.keys() - values.keys(), False)
             if values:
-                yield Setting(Key(USED, loader), values, event)
+                yield Reading(USED, loader, "", values, event)
 
 
 def _is_distinctive(leaf: Mapping[str, Any]) -> bool:
@@ -172,7 +171,7 @@ class RowCounts:
                 self._calls[event.module or event.api] += 1
                 return
 
-    def step(self, event: StepEvent) -> Iterator[Setting]:
+    def step(self, event: StepEvent) -> Iterator[Reading]:
         """The rows of a step that trained."""
         backwards = max(1, event.counters.get("backward", 0))
         for module, count in self._now.items():
@@ -184,7 +183,7 @@ class RowCounts:
             first = self._first.get(module)
             if first and (count <= first or often <= self._usual[module]):
                 ratio = count / first
-                yield Setting(Key(SAMPLES, module), {module: ratio}, event, Subject(module=module))
+                yield Reading(SAMPLES, module, "", {module: ratio}, event, Subject(module=module))
         self.skip()
 
     def skip(self) -> None:
@@ -208,7 +207,7 @@ class Modes:
         if event.grad_enabled and event.module is not None and not is_frozen:
             self._inside.append(event)
 
-    def root(self, event: CallEvent) -> Setting | None:
+    def root(self, event: CallEvent) -> Reading | None:
         """The root module ended."""
         inside, self._inside = self._inside, []
         if not event.grad_enabled and event.training is not None:
@@ -216,11 +215,11 @@ class Modes:
                 return None  # perhaps a test of shapes, not an evaluation
             name = event.module or event.api
             subject = Subject(module=event.module, api=Families.EVAL)
-            return Setting(Key(EVALUATED, name), {name: event.training}, event, subject)
+            return Reading(EVALUATED, name, "", {name: event.training}, event, subject)
         if not event.training or not inside:
             return None
         values = {call.module or "": call.training for call in inside}
-        return Setting(Key(MODES), values, event)
+        return Reading(MODES, "", "", values, event)
 
     def step(self, event: StepEvent) -> None:
         """No module call reaches over the end of a step."""
@@ -243,7 +242,7 @@ class WritesBetweenSteps:
         """Something was saved or loaded."""
         self._is_loaded |= brings_back(event)
 
-    def mark(self, event: MarkEvent) -> Setting | None:
+    def mark(self, event: MarkEvent) -> Reading | None:
         """The parameters that changed since the last step of their optimizer, if known."""
         found = observed(event, ExternalWrites)
         if found is None:
@@ -253,7 +252,7 @@ class WritesBetweenSteps:
             return None
         names = [name for name in found.names if not is_unowned(name)]
         subject = Subject(variable=names[0] if names else None, api=Families.OPTIMIZER_STEP)
-        return Setting(Key(BETWEEN, found.owner), {found.owner: not names}, event, subject)
+        return Reading(BETWEEN, found.owner, "", {found.owner: not names}, event, subject)
 
 
 class Optimizers:
@@ -268,7 +267,7 @@ class Optimizers:
         self._now[event.id] = event
         self._first.setdefault(event.id, event)
 
-    def step(self, event: StepEvent) -> Iterator[Setting]:
+    def step(self, event: StepEvent) -> Iterator[Reading]:
         """The hyper-parameters at the end of a step that trained."""
         for name, now in self._now.items():
             if name not in event.lr:
@@ -277,15 +276,13 @@ class Optimizers:
             was = [_hyper(group.hyper) for group in self._first[name].groups]
             is_ = [_hyper(group.hyper) for group in now.groups]
             subject = Subject(api=f"{now.cls}.__init__")
-            yield Setting(
-                Key(HYPER, f"{name} {now.cls}"), _by_name(is_[: len(was)]), event, subject
-            )
+            yield Reading(HYPER, f"{name} {now.cls}", "", _by_name(is_[: len(was)]), event, subject)
             cycled = _CYCLED if any(_CYCLES in group for group in is_) else ()
             kept = {
                 key: all(key not in b or a.get(key) == b[key] for a, b in zip(was, is_))
                 for key in {key for group in was for key in group}.difference(cycled)
             }
-            yield Setting(Key(KEPT), kept, event, subject)
+            yield Reading(KEPT, "", "", kept, event, subject)
 
 
 def _hyper(hyper: Mapping[str, Any]) -> dict[str, Any]:
@@ -322,7 +319,7 @@ class Settings:
         self._writes = WritesBetweenSteps()
         self._batch_use = BatchUse()
 
-    def observe(self, event: Event) -> Sequence[Setting]:
+    def observe(self, event: Event) -> Sequence[Reading]:
         """The settings that an event completes."""
         if isinstance(event, CallEvent):
             self._batch_use.call(event)
@@ -363,10 +360,9 @@ _MAX_EVAL = 64  # modules that are named
 class ConstantProposer(ProposerBase):
     """Proposes the values that were always the same."""
 
-    ignored_kinds = frozenset({"state"})
+    observes = asked("batch", "call", "checkpoint", "mark", "optimizer", "step")
 
     def __init__(self) -> None:
-        self._program = ProgramName()
         self._user_calls = UserCalls()
         self._settings = Settings()
         self._values: dict[Key, dict[str, Any]] = {}  # those that were always there and the same
@@ -381,21 +377,19 @@ class ConstantProposer(ProposerBase):
                 self._classes.add(event.api)
         elif isinstance(event, StepEvent):
             self._user_calls.step()
-        else:
-            self._program.observe(event)
         for setting in self._settings.observe(event):
             self._enter(setting)
 
-    def _enter(self, setting: Setting) -> None:
-        key, values = setting.key, setting.values
-        if key.kind == MODES:
+    def _enter(self, setting: Reading) -> None:
+        key, values = setting.key, setting.value
+        if key.what == MODES:
             for module, training in values.items():
                 self._modes[module].add(training)
             return
-        if key.kind == BATCH and setting.event.stage == "train":
-            self._trained.add(key.name)
+        if key.what == BATCH and setting.event.stage == "train":
+            self._trained.add(key.of)
         known = self._values.get(key)
-        if key.kind == USED:  # a step may show only some parts
+        if key.what == USED:  # a step may show only some parts
             known = self._values.setdefault(key, {})
             known.update({name: known.get(name, True) and used for name, used in values.items()})
         elif known is None:
@@ -426,38 +420,38 @@ class ConstantProposer(ProposerBase):
         if self._modes:
             yield word(MODES, "")
         for key in self._values:
-            yield word(key.kind, key.name)
-            if key.kind == ARGUMENTS:
-                yield word(key.kind, key.name, key.training)
+            yield word(key.what, key.of)
+            if key.what == ARGUMENTS:
+                yield word(*key)
 
     def _params(self, key: Key, values: Mapping[str, Any]) -> dict[str, Any] | None:
-        params: dict[str, Any] = {"of": key.kind}
-        if key.kind == SAMPLES:
-            return {**params, "name": key.name}
-        if key.kind in (KEPT, EQUAL, USED):
+        params: dict[str, Any] = {"of": key.what}
+        if key.what == SAMPLES:
+            return {**params, "name": key.of}
+        if key.what in (KEPT, EQUAL, USED):
             kept = sorted(name for name, same in values.items() if same)
-            params |= {} if key.kind == KEPT else {"name": key.name}
+            params |= {} if key.what == KEPT else {"name": key.of}
             return {**params, "values": dict.fromkeys(kept, True)} if kept else None
-        if key.kind in (BETWEEN, EVALUATED):
-            wanted = {key.name: key.kind == BETWEEN}
-            return {**params, "name": key.name} if values == wanted else None
-        params["name"] = key.name
+        if key.what in (BETWEEN, EVALUATED):
+            wanted = {key.of: key.what == BETWEEN}
+            return {**params, "name": key.of} if values == wanted else None
+        params["name"] = key.of
         values = dict(sorted(values.items()))
-        if key.kind == HYPER:
-            name, _, params["class"] = key.name.partition(" ")
+        if key.what == HYPER:
+            name, _, params["class"] = key.of.partition(" ")
             return {**params, "name": name, "values": values} if values else None
-        if key.kind == BATCH:
-            params |= {"stage": "train"} if key.name in self._trained else {}
+        if key.what == BATCH:
+            params |= {"stage": "train"} if key.of in self._trained else {}
             return {**params, "values": values} if values else None
         # In evaluation a function is called too rarely for a separate claim.
-        evaluation = Key(ARGUMENTS, key.name, training=False)
+        evaluation = Key(ARGUMENTS, key.of, IN_EVALUATION)
         other = self._values.get(evaluation, {})
-        if key.name in ATTENTIONS:  # without a mask today, with one where rows are padded
+        if key.of in ATTENTIONS:  # without a mask today, with one where rows are padded
             values, other = (
                 known if is_masked(known) else {k: v for k, v in known.items() if k != TENSORS}
                 for known in (values, other)
             )
-        if key == evaluation or key.name not in self._user_calls.apis or not (values or other):
+        if key == evaluation or key.of not in self._user_calls.apis or not (values or other):
             return None
         params |= {"values": values} if values else {}
         return params | ({"evaluation": dict(sorted(other.items()))} if other else {})

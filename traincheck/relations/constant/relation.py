@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from traincheck.facts.programs import ProgramName
-from traincheck.relations.base import SATISFIED, RelationBase
+from traincheck.readings.reading import Key, Reading
+from traincheck.relations.base import SATISFIED, DeciderBase, OfProgram, RelationBase
 from traincheck.relations.constant.arguments import (
     ARGUMENTS,
     ATTENTIONS,
@@ -16,14 +16,15 @@ from traincheck.relations.constant.arguments import (
     BETWEEN,
     EQUAL,
     HYPER,
+    IN_ANY,
+    IN_EVALUATION,
+    IN_TRAINING,
     KEPT,
     KINDS,
     OWN_WORDS,
     SAMPLES,
     TENSORS,
     USED,
-    Key,
-    Setting,
     alike,
     is_masked,
     name_of,
@@ -36,8 +37,8 @@ from traincheck.relations.constant.proposer import ConstantProposer, Settings
 from traincheck.relations.iterations import Examples, ShortUpdates
 from traincheck.relations.phrasing import in_program
 from traincheck.schema.claims import Hypothesis, Needs, sampled, within_modules
-from traincheck.schema.events import CallEvent, Event, StepEvent
-from traincheck.schema.findings import CheckInfo, Example
+from traincheck.schema.events import Event
+from traincheck.schema.findings import Example
 from traincheck.schema.observations.gradients import ExternalWrites
 from traincheck.schema.torch_api import TARGETED, Families
 
@@ -139,20 +140,19 @@ class Constant(RelationBase):
         mine, its = alike(claim.params, other.params, terms)
         return self.implies(replace(claim, params=mine), replace(other, params=its))
 
-    def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
+    def words(self, claim: Hypothesis) -> Mapping[str, str]:
         """Other hyper-parameters may well be intended."""
-        severity = "info" if claim.params["of"] == HYPER else "warning"
-        found = CheckInfo(
-            check_id=check_id, kind="invariant", code=self.name, severity=severity, title=text
-        )
-        return replace(found, **OWN_WORDS.get(claim.params["of"], {}))
+        kind = claim.params["of"]
+        return {"severity": "info" if kind == HYPER else "warning", **OWN_WORDS.get(kind, {})}
 
 
-class ConstantDecider:
-    """Decides each setting when it is known."""
+class ConstantDecider(OfProgram, DeciderBase):
+    """Decides each setting when it is known.
+
+    At the end of a run nothing: a short step at the end of a run is not judged.
+    """
 
     def __init__(self, claims: Sequence[Hypothesis]) -> None:
-        self._program = ProgramName()
         functions = [claim.params.get("name", "") for claim in claims]
         self._settings = Settings(frozenset(functions))
         self._by_key: dict[Key, list[tuple[int, Mapping[str, Any]]]] = defaultdict(list)
@@ -160,13 +160,13 @@ class ConstantDecider:
             params = claim.params
             if params["of"] not in KINDS:
                 raise ValueError(f"nothing is known of {dict(params)}")
-            modes = (None, True, False) if params["of"] == ARGUMENTS else (None,)
+            modes = (IN_ANY, IN_TRAINING, IN_EVALUATION) if params["of"] == ARGUMENTS else ("",)
             for mode in modes:
                 key = Key(params["of"], name_of(params), mode)
                 self._by_key[key].append((index, params))
         self._short_updates = ShortUpdates()
-        self._masked: set[bool | None] = set()  # modes in which attention was given a mask
-        self._unmasked: dict[tuple[int, bool | None], Example] = {}  # the first call without
+        self._masked: set[str] = set()  # modes in which attention was given a mask
+        self._unmasked: dict[tuple[int, str], Example] = {}  # the first call without
         self._parts: set[tuple[str, str]] = set()  # parts of any batch, and what they are
         self._evaluated: set[str] = set()  # loaders that gave batches of an evaluation
         self._missing: dict[
@@ -174,29 +174,23 @@ class ConstantDecider:
         ] = {}  # claim -> the first, the last step, count
 
     def observe(self, event: Event) -> Examples:
-        if not isinstance(event, (CallEvent, StepEvent)):
-            self._program.observe(event)
         self._short_updates.observe(event)
         found: list[tuple[int, Example]] = []
         for setting in self._settings.observe(event):
-            if setting.key.kind == BATCH:
-                self._parts.update(setting.values.items())
+            if setting.what == BATCH:
+                self._parts.update(setting.value.items())
                 if setting.event.stage == "eval":
-                    self._evaluated.add(setting.key.name)
+                    self._evaluated.add(setting.of)
             for index, params in self._by_key.get(setting.key, ()):
                 if self._program.fits(params):
                     found += self._judge(index, params, setting)
         return found
 
-    def finish(self) -> Examples:
-        """Nothing: a short step at the end of a run is not judged."""
-        return ()
-
-    def _judge(self, index: int, params: Mapping[str, Any], setting: Setting) -> Examples:
+    def _judge(self, index: int, params: Mapping[str, Any], setting: Reading) -> Examples:
         wanted = wanted_of(params, setting)
         if not wanted:
             return ()
-        found = {name: setting.values.get(name) for name in wanted}
+        found = {name: setting.value.get(name) for name in wanted}
         # Another loader or optimizer may lack some, and a loss may be computed outside the model
         if params["of"] in (BATCH, EQUAL, HYPER, KEPT, USED):
             wrong = [name for name in wanted if found[name] not in (None, wanted[name])]
@@ -204,27 +198,33 @@ class ConstantDecider:
                 return self._missing_parts(index, params, setting)
         else:
             wrong = [name for name in wanted if found[name] != wanted[name]]
-        if setting.key.name in ATTENTIONS and is_masked(setting.values):
-            self._masked.add(setting.key.training)
+        if setting.of in ATTENTIONS and is_masked(setting.value):
+            self._masked.add(setting.under)
         if not wrong:
             self._short_updates.clear_short(index)
             return ((index, SATISFIED),)
         counter = negative(params, setting, {name: wanted[name] for name in wrong})
-        if setting.key.name in ATTENTIONS and wrong == [TENSORS] and not is_masked(setting.values):
-            return self._without_mask(index, setting, counter)
-        if params["of"] == SAMPLES and setting.values[params["name"]] < 1:
+        if setting.of in ATTENTIONS and wrong == [TENSORS] and not is_masked(setting.value):
+            # A batch without padding needs no mask: it is forgotten only if it never comes
+            mode = setting.under
+            first = self._unmasked.setdefault((index, mode), counter)
+            late = (setting.event.step or 0) - (first.step or 0)
+            if mode in self._masked or late < _UNPADDED:
+                return ()
+            return ((index, first), (index, counter)) if late == _UNPADDED else ((index, counter),)
+        if params["of"] == SAMPLES and setting.value[params["name"]] < 1:
             return self._short_updates.add_short(index, counter)
         return ((index, counter),)
 
-    def _missing_parts(self, index: int, params: Mapping[str, Any], setting: Setting) -> Examples:
+    def _missing_parts(self, index: int, params: Mapping[str, Any], setting: Reading) -> Examples:
         """A part may be missing from training batches, unless loaders were swapped."""
         wanted = {
-            name: what for name, what in params["values"].items() if name not in setting.values
+            name: what for name, what in params["values"].items() if name not in setting.value
         }
         is_asked = params.get("stage") == setting.event.stage and len(wanted) < len(
             params["values"]
         )
-        if not wanted or not is_asked or setting.key.name in self._evaluated:
+        if not wanted or not is_asked or setting.of in self._evaluated:
             return ((index, SATISFIED),)
         if not self._parts.isdisjoint(wanted.items()):
             return ((index, SATISFIED),)
@@ -237,12 +237,3 @@ class ConstantDecider:
         if count < _UNPADDED:
             return ()
         return ((index, first), (index, counter)) if count == _UNPADDED else ((index, counter),)
-
-    def _without_mask(self, index: int, setting: Setting, counter: Example) -> Examples:
-        """A batch without padding needs no mask: it is forgotten only if it never comes."""
-        mode = setting.key.training
-        first = self._unmasked.setdefault((index, mode), counter)
-        late = (setting.event.step or 0) - (first.step or 0)
-        if mode in self._masked or late < _UNPADDED:
-            return ()
-        return ((index, first), (index, counter)) if late == _UNPADDED else ((index, counter),)

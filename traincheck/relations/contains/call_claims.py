@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from traincheck.facts.modal_modules import MODE_EFFECTS
-from traincheck.facts.step_changes import ADDED
+from traincheck.readings.modal_modules import MODE_EFFECTS
+from traincheck.readings.step_changes import ADDED
 from traincheck.relations import awaited_changes
 from traincheck.relations.phrasing import (
     STEP,

@@ -6,14 +6,13 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from traincheck.facts.distributed.rank_steps import FIRST
-from traincheck.facts.losses import LOSSES
-from traincheck.facts.programs import ProgramName
-from traincheck.facts.step_changes import StepChanges
-from traincheck.facts.steps import is_judged
-from traincheck.facts.variables import Variables
+from traincheck.readings.distributed.rank_steps import FIRST
+from traincheck.readings.losses import LOSSES
+from traincheck.readings.step_changes import StepChanges
+from traincheck.readings.steps import is_judged
+from traincheck.readings.variables import Variables
 from traincheck.relations.awaited_changes import Awaited
-from traincheck.relations.base import SATISFIED, ProposerBase, counterexample
+from traincheck.relations.base import SATISFIED, OfProgram, ProposerBase, counterexample
 from traincheck.relations.contains.call_claims import LANDMARKS, PATIENCE, PATIENT, UPDATES, is_loss
 from traincheck.relations.contains.messages import call_expected, call_observed, landmark_broken
 from traincheck.relations.iterations import Examples, PositiveExamples
@@ -32,11 +31,10 @@ from traincheck.schema.marks import text_length
 from traincheck.schema.torch_api import ATTENTION, COMPILED, Families
 
 
-class CallDecider:
+class CallDecider(OfProgram):
     """Decides when the outer call ends."""
 
     def __init__(self, claims: Sequence[tuple[int, Mapping[str, Any]]]) -> None:
-        self._program = ProgramName()
         self._params = dict(claims)
         self._inner: dict[str, list[tuple[int, dict[str, Any]]]] = defaultdict(list)
         self._outer: dict[str, list[int]] = defaultdict(list)
@@ -53,10 +51,6 @@ class CallDecider:
         self._positives = PositiveExamples()
         self._complete: dict[tuple[Any, ...], Examples] = {}
 
-    def mark(self, event: Event) -> None:
-        """Enter an event that may name the program."""
-        self._program.observe(event)
-
     def call(self, event: CallEvent) -> Examples:
         """Enter a call; decide the claims about the calls within it."""
         # Calls are recorded when they end, the inner before the outer: an inner call lies within
@@ -65,7 +59,7 @@ class CallDecider:
         inner = self._inner.get(event.api)
         if inner is not None and event.exception is None:
             for index, args in inner:
-                if not args or _agrees(event.args, args):
+                if not args or all(event.args.get(name) == value for name, value in args.items()):
                     self._last[index] = event.start_ns
                 else:
                     self._unlike[index] = event
@@ -124,10 +118,6 @@ class CallDecider:
         return self._positives.with_features(training=event.training, autocast=autocast)
 
 
-def _agrees(args: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    return all(args.get(name) == value for name, value in wanted.items())
-
-
 _COSMETIC = frozenset({"inplace", "out"})  # arguments that change no result
 # Arguments that depend on the batch: without padding, attention gets no mask and a flag instead
 _OF_DATA = {ATTENTION: frozenset({"is_causal"})}
@@ -141,7 +131,6 @@ class CallProposer(ProposerBase):
     """Proposes calls directly inside module calls, and the landmarks of a step."""
 
     def __init__(self) -> None:
-        self._program = ProgramName()
         self._open: dict[int, list[CallEvent]] = defaultdict(list)  # parent -> its calls
         self._calls: Counter[str] = Counter()
         self._present: Counter[tuple[str, str]] = Counter()  # outer calls that hold an inner
@@ -172,8 +161,6 @@ class CallProposer(ProposerBase):
             self._open.clear()  # no call reaches over the end of a step
             self._seen += event.recorded
             self._count(event)
-        else:
-            self._program.observe(event)
 
     def _count(self, step: StepEvent) -> None:
         self._since += 1

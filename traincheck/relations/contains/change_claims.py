@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from traincheck.facts.variables import may_stay, variable_of
+from traincheck.readings.variables import may_stay, variable_of
 from traincheck.relations.base import ProposerBase
 from traincheck.relations.phrasing import STEP
 from traincheck.schema.claims import SAMPLED_STEPS, Hypothesis, Needs, sampled

@@ -7,13 +7,13 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from traincheck.facts.distributed.rank_steps import ROUTED, STUCK, UNGRAPHED
-from traincheck.facts.modal_modules import ModeEffects
-from traincheck.facts.optimizers import ByHand
-from traincheck.facts.step_activity import StepActivity
-from traincheck.facts.step_changes import StepChanges
-from traincheck.facts.steps import is_judged, is_skipped
-from traincheck.facts.variables import Variable, Variables, select
+from traincheck.readings.distributed.rank_steps import ROUTED, STUCK, UNGRAPHED
+from traincheck.readings.modal_modules import ModeEffects
+from traincheck.readings.optimizers import ByHand
+from traincheck.readings.step_activity import StepActivity
+from traincheck.readings.step_changes import StepChanges
+from traincheck.readings.steps import is_judged, is_skipped
+from traincheck.readings.variables import Variable, Variables, select
 from traincheck.relations.base import counterexample
 from traincheck.relations.contains.change_claims import TEMPLATES, template_of, within
 from traincheck.relations.contains.messages import change_broken, mode_broken
@@ -377,7 +377,16 @@ class ModeDecider:
             if event.root and event.grad_enabled:
                 self._roots[event.module or event.api] = event
         elif event.family in _UPDATE or event.api == Families.BACKWARD:
-            return self._update(event)
+            # An optimizer step confirms examples. Gradients that are cleared first were computed to
+            # look where they point.
+            if event.family == Families.OPTIMIZER_STEP:
+                pending, self._pending = self._pending, []
+                return pending if event.exception is None else ()
+            if event.family == Families.ZERO_GRAD:
+                self._pending.clear()
+            else:
+                self._pending += self._judge(event)
+            return ()
         return None
 
     def skip(self, *, recorded: bool) -> None:
@@ -386,20 +395,6 @@ class ModeDecider:
         self._pending.clear()
         if not recorded:
             self._in_eval.clear()
-
-    def _update(self, event: CallEvent) -> Examples:
-        """The examples that an optimizer step confirms.
-
-        Gradients that are cleared first were computed to look where they point.
-        """
-        if event.family == Families.OPTIMIZER_STEP:
-            pending, self._pending = self._pending, []
-            return pending if event.exception is None else ()
-        if event.family == Families.ZERO_GRAD:
-            self._pending.clear()
-        else:
-            self._pending += self._judge(event)
-        return ()
 
     def _judge(self, backward: CallEvent) -> list[tuple[int, Example]]:
         """Judge the last forward of each root module before a backward.

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from traincheck.facts.variables import Variable
+from traincheck.readings.variables import Variable
 from traincheck.relations.contains.call_claims import LANDMARKS
 from traincheck.relations.contains.change_claims import template_of
 from traincheck.relations.phrasing import STEP, display_name, format_args, in_program, selector_text

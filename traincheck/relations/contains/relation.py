@@ -6,10 +6,11 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from traincheck.facts.step_changes import StepChanges
-from traincheck.facts.steps import is_judged
-from traincheck.facts.variables import Variables
-from traincheck.relations.base import ProposerBase, RelationBase
+from traincheck.readings.provider import Facts
+from traincheck.readings.step_changes import StepChanges
+from traincheck.readings.steps import is_judged
+from traincheck.readings.variables import Variables
+from traincheck.relations.base import OfProgram, ProposerBase, RelationBase, asked
 from traincheck.relations.contains import call_claims, change_claims
 from traincheck.relations.contains.call_decider import CallDecider, CallProposer, LandmarkDecider
 from traincheck.relations.contains.change_claims import ChangeProposer
@@ -19,7 +20,6 @@ from traincheck.relations.iterations import ExampleCache, Examples
 from traincheck.relations.phrasing import STEP
 from traincheck.schema.claims import Hypothesis, Needs
 from traincheck.schema.events import CallEvent, Event, OptimizerEvent, StateEvent, StepEvent
-from traincheck.schema.findings import CheckInfo
 from traincheck.schema.marks import LIFECYCLE_CHANGES
 from traincheck.schema.torch_api import Families
 
@@ -91,7 +91,11 @@ class Contains(RelationBase):
         same = (mine["outer"], mine["inner"]) == (its["outer"], its["inner"])
         same = same and change_claims.within(mine) <= change_claims.within(its)
         args = mine.get("args", {}).items()
-        return same and its.get("args", {}).items() <= args and _fits(mine, its)
+        return (
+            same
+            and its.get("args", {}).items() <= args
+            and mine.get("program") in (None, its.get("program"))
+        )
 
     def antecedent(self, claim: Hypothesis) -> Mapping[str, Any]:
         return claim.params if "role" in claim.params else call_claims.antecedent(claim.params)
@@ -101,16 +105,10 @@ class Contains(RelationBase):
             return change_claims.min_programs(claim.params)
         return call_claims.min_programs(claim.params)
 
-    def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
+    def words(self, claim: Hypothesis) -> Mapping[str, str]:
         """Missing landmarks and updates are errors; a missing call inside a module is a warning."""
         is_error = "role" in claim.params or claim.params["outer"] == STEP
-        return CheckInfo(
-            check_id=check_id,
-            kind="invariant",
-            code=self.name,
-            severity="error" if is_error else "warning",
-            title=text,
-        )
+        return {"severity": "error" if is_error else "warning"}
 
 
 def _covers(mine: Mapping[str, Any], its: Mapping[str, Any]) -> bool:
@@ -120,15 +118,16 @@ def _covers(mine: Mapping[str, Any], its: Mapping[str, Any]) -> bool:
     )
 
 
-def _fits(mine: Mapping[str, Any], its: Mapping[str, Any]) -> bool:
-    return mine.get("program") in (None, its.get("program"))
-
-
 class ContainsProposer(ProposerBase):
     """Proposes claims about calls and claims about state."""
 
+    observes = asked("call", "optimizer", "step", "*@new")
+
     def __init__(self) -> None:
         self._calls, self._changes = CallProposer(), ChangeProposer()
+
+    def bind(self, facts: Facts) -> None:
+        self._calls.bind(facts)
 
     def observe(self, event: Event) -> None:
         self._calls.observe(event)
@@ -145,7 +144,7 @@ class ContainsProposer(ProposerBase):
         return self._calls.observed_terms()
 
 
-class ContainsDecider:
+class ContainsDecider(OfProgram):
     """Passes claims and events on to the decider of each kind of claim."""
 
     def __init__(self, claims: Sequence[Hypothesis]) -> None:
@@ -159,6 +158,9 @@ class ContainsDecider:
         self._changes = ChangeDecider(by_kind["change"], self._variables, changes)
         self._cache = ExampleCache()
 
+    def bind(self, facts: Facts) -> None:
+        self._calls.bind(facts)
+
     def observe(self, event: Event) -> Examples:
         # By kind, most frequent first: nine events in ten are state changes or calls.
         if isinstance(event, StateEvent):
@@ -166,31 +168,24 @@ class ContainsDecider:
                 self._variables.observe(event)
             self._changes.state(event)
         elif isinstance(event, CallEvent):
-            return self._call(event)
+            if event.family in _OUTER:
+                self._changes.call(event)
+            elif event.api == Families.BACKWARD:
+                self._landmarks.backward(event)
+            found = self._calls.call(event)
+            updated = self._modes.call(event) if self._modes.claims else None
+            return found if updated is None else updated
         elif isinstance(event, StepEvent):
-            return self._step(event)
+            landmarks = self._landmarks.step(event)
+            self._calls.step(event)
+            if not is_judged(event):
+                self._modes.skip(recorded=event.recorded)
+            return self._cache.join((landmarks, self._changes.step(event)))
         elif isinstance(event, OptimizerEvent):
             self._variables.hold(event)
         else:
-            self._calls.mark(event)
             self._modes.mark(event)
         return ()
-
-    def _call(self, event: CallEvent) -> Examples:
-        if event.family in _OUTER:
-            self._changes.call(event)
-        elif event.api == Families.BACKWARD:
-            self._landmarks.backward(event)
-        found = self._calls.call(event)
-        updated = self._modes.call(event) if self._modes.claims else None
-        return found if updated is None else updated
-
-    def _step(self, event: StepEvent) -> Examples:
-        landmarks = self._landmarks.step(event)
-        self._calls.step(event)
-        if not is_judged(event):
-            self._modes.skip(recorded=event.recorded)
-        return self._cache.join((landmarks, self._changes.step(event)))
 
     def finish(self) -> Examples:
         """The examples that the end of a run proves. An unfinished window proves nothing."""

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from traincheck.facts.distributed.rank_steps import ROUTED
-from traincheck.facts.programs import ProgramName
-from traincheck.facts.steps import scheduler_class
-from traincheck.relations.base import NO_CONTEXT, SATISFIED
+from traincheck.readings.distributed.rank_steps import ROUTED
+from traincheck.readings.steps import scheduler_class
+from traincheck.relations.base import NO_CONTEXT, SATISFIED, OfProgram
 from traincheck.relations.count.proposer import (
     BACKWARD,
     CLEARED,
@@ -190,11 +189,10 @@ def often_of(params: Mapping[str, Any]) -> str:
 _FORMS = frozenset({"exactly", "least", "multiple"})
 
 
-class CountDecider:
+class CountDecider(OfProgram):
     """Decides all claims when a window is known to be over."""
 
     def __init__(self, claims: Sequence[Hypothesis]) -> None:
-        self._program = ProgramName()
         self._params = [claim.params for claim in claims]
         self._keys: list[Key] = [(p["api"], p.get("owner")) for p in self._params]
         for params in self._params:
@@ -236,11 +234,19 @@ class CountDecider:
         elif isinstance(event, CollectiveEvent):
             self._windows.collective(event)
         elif isinstance(event, StepEvent):
-            return self._step(event)
+            found = self._deferred.turn()
+            window = self._windows.step(event)
+            if window is None:
+                if not event.recorded:
+                    self._waiting.clear()
+            elif not window.is_free:
+                self._is_several = self._holds_several(window)
+                judged = [self._judge(i, window) for i in range(len(self._params))]
+                found = self._last.join([found, *judged])
+            self._handover.turn()
+            return found
         elif isinstance(event, OptimizerEvent):
             self._handover.hold(event)
-        else:
-            self._program.observe(event)
         return ()
 
     def _as_known(self, event: CallEvent) -> CallEvent:
@@ -249,19 +255,6 @@ class CountDecider:
             return event
         owner = self._handover.stands_for(event.owner)
         return event.replace(owner=owner) if owner in self._owners else event
-
-    def _step(self, event: StepEvent) -> Examples:
-        found = self._deferred.turn()
-        window = self._windows.step(event)
-        if window is None:
-            if not event.recorded:
-                self._waiting.clear()
-        elif not window.is_free:
-            self._is_several = self._holds_several(window)
-            judged = [self._judge(i, window) for i in range(len(self._params))]
-            found = self._last.join([found, *judged])
-        self._handover.turn()
-        return found
 
     def _holds_several(self, window: CallWindow) -> bool:
         """Whether a window has more than one iteration: others were left before backward.

@@ -8,9 +8,8 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from traincheck.facts.programs import ProgramName
-from traincheck.facts.steps import is_judged, is_skipped, scheduler_class
-from traincheck.relations.base import ProposerBase
+from traincheck.readings.steps import is_judged, is_skipped, scheduler_class
+from traincheck.relations.base import ProposerBase, asked
 from traincheck.relations.phrasing import STEP, is_library
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import CallEvent, CollectiveEvent, Event, StepEvent
@@ -164,7 +163,10 @@ class CallWindows:
                 self._cleared = dict.fromkeys(self._cleared, True)
                 self._take_back(event.start_ns)
             elif family == Families.OPTIMIZER_STEP:
-                self._optimizer_step(event)
+                if self._backward_ns[0] >= event.start_ns:
+                    self._searching.add(event.owner)  # a closure, called more than once
+                # Or the mode was not set back: the calls are not known
+                self._is_free |= event.owner in self._searching or self._is_evaluating
         elif self._is_left_out(event):
             return None
         self._has_forward |= event.root
@@ -211,12 +213,6 @@ class CallWindows:
         tensor = tensor_summary(event.args.get("self"))
         is_deaf = tensor is not None and not (tensor.requires_grad and tensor.shape)
         return not is_deaf and (event.parent is not None or self._has_forward)
-
-    def _optimizer_step(self, event: CallEvent) -> None:
-        if self._backward_ns[0] >= event.start_ns:
-            self._searching.add(event.owner)  # a closure, called more than once
-        # Or the mode was not set back: the calls are not known
-        self._is_free |= event.owner in self._searching or self._is_evaluating
 
     def _take_back(self, start_ns: int) -> None:
         """Remove calls within a backward that began then: they were counted before it ended."""
@@ -355,10 +351,9 @@ def word(api: str, owner: str) -> str:
 class CountProposer(ProposerBase):
     """Proposes one count for each key that has one."""
 
-    ignored_kinds = frozenset({"state"})
+    observes = asked("call", "collective", "step")
 
     def __init__(self) -> None:
-        self._program = ProgramName()
         self._windows = CallWindows()
         self._open: dict[int, set[str]] = defaultdict(set)  # parent -> what it calls
         self._own: set[str] = set()  # called by the program itself
@@ -399,8 +394,6 @@ class CountProposer(ProposerBase):
             if window is not None and not window.is_free:
                 self._enter(window)
             self._calls.clear()
-        else:
-            self._program.observe(event)
 
     def _enter(self, window: CallWindow) -> None:
         for key, count in window.counts.items():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from traincheck.relations.base import RelationBase
@@ -19,7 +18,6 @@ from traincheck.relations.count.proposer import (
 )
 from traincheck.relations.phrasing import in_program
 from traincheck.schema.claims import Hypothesis, Needs, within_modules
-from traincheck.schema.findings import CheckInfo
 from traincheck.schema.torch_api import COMPILED, Families
 
 
@@ -121,10 +119,8 @@ class Count(RelationBase):
         whose = {"api": word(params["api"], params["owner"])} if "owner" in params else {}
         return {"program": params["program"], **whose, "outer": LATER}
 
-    def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
+    def words(self, claim: Hypothesis) -> Mapping[str, str]:
         """A missing update is an error. Clipping, schedules and functions may change on purpose."""
-        severity = "error" if claim.params["api"] in ESSENTIAL else "warning"
-        info = CheckInfo(
-            check_id=check_id, kind="invariant", code=self.name, severity=severity, title=text
-        )
-        return replace(info, **CUT) if claim.params["api"] == DETACH else info
+        api = claim.params["api"]
+        severity = "error" if api in ESSENTIAL else "warning"
+        return {"severity": severity, **(CUT if api == DETACH else {})}

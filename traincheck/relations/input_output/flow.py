@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from traincheck.facts.programs import ProgramName
-from traincheck.relations.base import ProposerBase
+from traincheck.relations.base import ProposerBase, asked
 from traincheck.relations.phrasing import is_user_api
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import CallEvent, Event
@@ -147,18 +146,15 @@ class _Api:
 class FlowProposer(ProposerBase):
     """Proposes what never failed. Equal calls are read once."""
 
-    ignored_kinds = frozenset({"state"})
+    observes = asked("call")
 
     def __init__(self, relation: str) -> None:
         self._relation = relation
-        self._program = ProgramName()
         self._apis: dict[tuple[str, str | None], _Api] = {}
         self._seen: set[tuple[Any, ...]] = set()
 
     def observe(self, event: Event) -> None:
-        if not isinstance(event, CallEvent):
-            self._program.observe(event)
-        elif event.exception is None and in_view(event):
+        if isinstance(event, CallEvent) and event.exception is None and in_view(event):
             kind = kind_of(event)
             if kind not in self._seen:
                 if len(self._seen) >= MEMORY:
@@ -202,7 +198,11 @@ class FlowProposer(ProposerBase):
                 yield self._claim(params, is_pinned=is_user_api(name))
             for params in _grads({"api": name}, api):
                 yield self._claim(params, is_pinned=True)
-            flags = {n: next(iter(v)) for n, v in sorted(api.flags.items()) if _is_flag(v)}
+            flags = {
+                n: next(iter(v))
+                for n, v in sorted(api.flags.items())
+                if len(v) == 1 and None not in v
+            }
             if api.is_function and flags:
                 yield self._claim({"api": name, "args": flags}, is_pinned=True)
 
@@ -280,7 +280,3 @@ def _grads(base: dict[str, Any], api: _Api) -> Iterator[dict[str, Any]]:
         for module, found in sorted(grads.items(), key=lambda item: item[0] or ""):
             if found == {True} and module is not None:
                 yield {**wanted, "module": module}
-
-
-def _is_flag(values: set[Any]) -> bool:
-    return len(values) == 1 and None not in values

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
-from traincheck.facts.programs import ProgramName
-from traincheck.relations.base import RelationBase, counterexample
+from traincheck.relations.base import OfProgram, RelationBase, counterexample
 from traincheck.relations.input_output.flow import (
     ARGUMENT,
     MEMORY,
@@ -28,7 +26,7 @@ from traincheck.relations.phrasing import (
 )
 from traincheck.schema.claims import Context, Hypothesis, Needs, within_modules
 from traincheck.schema.events import CallEvent, Event
-from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom, Topic
+from traincheck.schema.findings import Example, Subject, Symptom, Topic
 from traincheck.schema.torch_api import Families
 
 WORDS = {
@@ -139,10 +137,8 @@ class InputOutput(RelationBase):
     def text(self, claim: Hypothesis) -> str:
         return in_program(claim.params, text_of(claim.params))
 
-    def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
-        found = super().info(claim, check_id, text)
-        is_given = claim.params.get("of", "").startswith(ARGUMENT)
-        return replace(found, **DETACHED) if is_given else found
+    def words(self, claim: Hypothesis) -> Mapping[str, str]:
+        return DETACHED if claim.params.get("of", "").startswith(ARGUMENT) else {}
 
     def implies(self, claim: Hypothesis, other: Hypothesis) -> bool:
         """More properties of the same tensors imply fewer; a class implies one of its modules."""
@@ -169,11 +165,10 @@ def _implied(properties: Sequence[str]) -> set[str]:
     return set(properties) | more
 
 
-class FlowDecider:
+class FlowDecider(OfProgram):
     """Decides all claims about an API at once, and equal kinds of calls only once."""
 
     def __init__(self, claims: Sequence[Hypothesis]) -> None:
-        self._program = ProgramName()
         self._by_api: dict[str, list[tuple[int, Mapping[str, Any]]]] = defaultdict(list)
         for index, claim in enumerate(claims):
             _check(claim.params)
@@ -189,7 +184,6 @@ class FlowDecider:
 
     def observe(self, event: Event) -> Sequence[tuple[int, Example]]:
         if not isinstance(event, CallEvent):
-            self._program.observe(event)
             return ()
         claims = self._by_api.get(event.api)
         if claims is None or event.exception is not None or not in_view(event):
@@ -244,7 +238,10 @@ class FlowDecider:
                 continue
             if event.module not in params.get("modules", (params.get("module", event.module),)):
                 continue
-            if _is_scoped(params) and params.get("autocast") != event.autocast:
+            # A claim about dtypes applies to one state of autocast
+            if ("equal" in params or "dtype" in params.get("is", ())) and params.get(
+                "autocast"
+            ) != event.autocast:
                 continue
             answer = _answer(params, event)
             if answer is not None:
@@ -277,11 +274,6 @@ class FlowDecider:
             context=context,
             stage=event.stage,
         ).replace(topic=topic_of_claim(params))
-
-
-def _is_scoped(params: Mapping[str, Any]) -> bool:
-    """Whether the claim is about dtypes: it applies to one state of autocast."""
-    return "equal" in params or "dtype" in params.get("is", ())
 
 
 def _check(params: Mapping[str, Any]) -> None:

@@ -6,12 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from traincheck.facts.optimizers import ByHand
-from traincheck.facts.programs import ProgramName
-from traincheck.facts.step_changes import StepChanges
-from traincheck.facts.steps import is_judged
-from traincheck.facts.variables import Variable, Variables
-from traincheck.relations.base import SATISFIED
+from traincheck.readings.optimizers import ByHand
+from traincheck.readings.step_changes import StepChanges
+from traincheck.readings.steps import is_judged
+from traincheck.readings.variables import Variable, Variables
+from traincheck.relations.base import SATISFIED, OfProgram
 from traincheck.relations.iterations import Examples
 from traincheck.relations.membership.messages import (
     DTYPE,
@@ -68,15 +67,12 @@ class TrackedClaim:
         if "has" in self.params:
             self._compare_structure(variables)
         elif "under" in self.params:
-            self._select(variables)
+            matches = matcher(self.params["under"]).match
+            found = variables.by_role[self.params.get("role", "parameter")].values()
+            self.variables = tuple(v for v in found if matches(v.name))
+            self.names = frozenset(v.name for v in self.variables)
+            self.applies = bool(self.names)
             self._compare_flags(variables)
-
-    def _select(self, variables: Variables) -> None:
-        matches = matcher(self.params["under"]).match
-        found = variables.by_role[self.params.get("role", "parameter")].values()
-        self.variables = tuple(v for v in found if matches(v.name))
-        self.names = frozenset(v.name for v in self.variables)
-        self.applies = bool(self.names)
 
     def _compare_flags(self, variables: Variables) -> None:
         what = self.params["is"]
@@ -131,14 +127,13 @@ _OF_TRAINING = frozenset({HELD, TRAINABLE})
 _LOADED = 2
 
 
-class MembershipDecider:
+class MembershipDecider(OfProgram):
     """Decides when a training step ends. Flags are read again when they change."""
 
     def __init__(self, claims: Sequence[Hypothesis]) -> None:
         self._claims = [TrackedClaim(index, claim.params) for index, claim in enumerate(claims)]
         for claim in self._claims:
             refuse_unknown(claim.params)
-        self._program = ProgramName()
         self._variables = Variables()
         self._changes = StepChanges()
         self._version = -1
@@ -172,35 +167,27 @@ class MembershipDecider:
             if event.op == "load_state_dict" and event.target:
                 self._loaded[event.target] = _LOADED
         elif isinstance(event, StepEvent):
-            self._note(event)
+            # Read the changes of a step that ends
+            self._has_gap |= event.is_gap
+            self._excuse_loaded()
+            self._reaching |= {name.partition(".")[0] for name in self._changes.reached}
+            if self._by_hand.is_open:
+                self._by_hand.note(self._changes.changed["parameter"])
             examples = self._decide(event) if is_judged(event) else ()
-            self._turn(event)
+            # Begin the next step
+            self._changes.turn(event)
+            self._updates.clear()
+            self._moved.clear()
+            self._frozen_in = dict.fromkeys(self._flagged, event)
+            self._flagged.clear()
+            self._lookups.sparse.clear()
             return examples
         elif isinstance(event, CallEvent):
             if event.family == Families.OPTIMIZER_STEP:
                 self._updates[event.span] = event
             else:
                 self._lookups.observe(event)
-        else:
-            self._program.observe(event)
         return ()
-
-    def _note(self, event: StepEvent) -> None:
-        """Read the changes of a step that ends."""
-        self._has_gap |= event.is_gap
-        self._excuse_loaded()
-        self._reaching |= {name.partition(".")[0] for name in self._changes.reached}
-        if self._by_hand.is_open:
-            self._by_hand.note(self._changes.changed["parameter"])
-
-    def _turn(self, event: StepEvent) -> None:
-        """Begin the next step."""
-        self._changes.turn(event)
-        self._updates.clear()
-        self._moved.clear()
-        self._frozen_in = dict.fromkeys(self._flagged, event)
-        self._flagged.clear()
-        self._lookups.sparse.clear()
 
     def finish(self) -> Examples:
         """Claims about parameters that no later step showed to be updated by hand."""

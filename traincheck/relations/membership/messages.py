@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from traincheck.facts.variables import Variables
+from traincheck.readings.variables import Variables
 from traincheck.relations.base import counterexample
 from traincheck.relations.phrasing import in_program
 from traincheck.relations.subtrees import names_folded

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
-from traincheck.facts.programs import ProgramName
-from traincheck.facts.step_changes import StepChanges
-from traincheck.facts.steps import is_judged
-from traincheck.facts.variables import Variable, Variables
-from traincheck.relations.base import ProposerBase, RelationBase
+from traincheck.readings.programs import ProgramName
+from traincheck.readings.provider import Facts
+from traincheck.readings.step_changes import StepChanges
+from traincheck.readings.steps import is_judged
+from traincheck.readings.variables import Variable, Variables
+from traincheck.relations.base import ProposerBase, RelationBase, asked
 from traincheck.relations.membership.decider import MembershipDecider
 from traincheck.relations.membership.messages import (
     DTYPE,
@@ -34,17 +34,19 @@ from traincheck.relations.membership.messages import (
 )
 from traincheck.relations.subtrees import fold
 from traincheck.schema.claims import Hypothesis, Needs, sampled
-from traincheck.schema.events import CallEvent, Event, OptimizerEvent, StateEvent, StepEvent
-from traincheck.schema.findings import CheckInfo
+from traincheck.schema.events import CallEvent, Event, StateEvent, StepEvent
 from traincheck.schema.torch_api import Families
 
 
 class MembershipProposer(ProposerBase):
     """Reads the variables when each training step ends, and proposes what never changed."""
 
+    observes = asked("step", "buffer@*", "gradient@*", "parameter@*") | Needs(
+        calls=Lookups.CALLS | Lookups.MODULES
+    )
+    uses = (ProgramName, Variables)
+
     def __init__(self) -> None:
-        self._program = ProgramName()
-        self._variables = Variables()
         self._changes = StepChanges()
         self._version = -1
         self._has_gap = False  # steps were not recorded, in which variables may have come
@@ -58,14 +60,21 @@ class MembershipProposer(ProposerBase):
         self._varying: dict[str, set[str]] = {"grads": set(), "held": set(), "dtypes": set()}
         self._dtypes: dict[str, dict[str, str]] = {role: {} for role in ROLES}
 
+    def bind(self, facts: Facts) -> None:
+        super().bind(facts)
+        self._variables = facts.of(Variables)
+
     def observe(self, event: Event) -> None:
         if isinstance(event, StateEvent):
-            self._variables.observe(event)
             self._changes.observe(event)
             if event.role in ROLES and event.summary is not None:
-                self._keep_dtype(event, event.summary.dtype)
-        elif isinstance(event, OptimizerEvent):
-            self._variables.hold(event)
+                # Note the dtype of a variable: a model that is cast later has two
+                known = self._dtypes[event.role]
+                if (
+                    is_float(event.summary.dtype)
+                    and known.setdefault(event.name, event.summary.dtype) != event.summary.dtype
+                ):
+                    self._varying["dtypes"].add(event.name.partition(".")[0])
         elif isinstance(event, CallEvent):
             self._lookups.observe(event)
             if event.api in Lookups.MODULES:
@@ -75,14 +84,6 @@ class MembershipProposer(ProposerBase):
             if is_judged(event) and not self._has_gap:
                 self._scan()
             self._changes.turn(event)
-        else:
-            self._program.observe(event)
-
-    def _keep_dtype(self, event: StateEvent, dtype: str) -> None:
-        """Note the dtype of a variable: a model that is cast later has two."""
-        known = self._dtypes[event.role]
-        if is_float(dtype) and known.setdefault(event.name, dtype) != dtype:
-            self._varying["dtypes"].add(event.name.partition(".")[0])
 
     def _scan(self) -> None:
         self._moved |= self._changes.changed["parameter"]
@@ -225,8 +226,6 @@ class Membership(RelationBase):
     def text(self, claim: Hypothesis) -> str:
         return text_of(claim.params)
 
-    def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
+    def words(self, claim: Hypothesis) -> Mapping[str, str]:
         """Another dtype may be intended, and so may a frozen part."""
-        found = super().info(claim, check_id, text)
-        is_choice = claim.params.get("is") in (DTYPE, TRAINABLE)
-        return replace(found, severity="warning") if is_choice else found
+        return {"severity": "warning"} if claim.params.get("is") in (DTYPE, TRAINABLE) else {}

@@ -9,13 +9,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from traincheck.facts.auxiliary_models import (
+from traincheck.readings.auxiliary_models import (
     AUXILIARY,
     AuxiliaryModel,
     AuxiliaryModels,
     auxiliary_call,
 )
-from traincheck.facts.steps import is_judged
+from traincheck.readings.steps import is_judged
 from traincheck.relations.base import SATISFIED, ProposerBase, counterexample
 from traincheck.schema.claims import USE_SCHEDULE, Hypothesis, Needs
 from traincheck.schema.events import Event, MarkEvent, StepEvent

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from traincheck.facts.step_changes import StepChanges
-from traincheck.facts.steps import is_judged
-from traincheck.facts.variables import Variable, Variables
+from traincheck.readings.provider import Facts
+from traincheck.readings.step_changes import StepChanges
+from traincheck.readings.steps import is_judged
+from traincheck.readings.variables import Variable, Variables
 from traincheck.relations.base import ProposerBase
 from traincheck.schema.claims import Hypothesis
 from traincheck.schema.events import Event, StateEvent, StepEvent
@@ -36,14 +37,17 @@ class PeriodicProposer(ProposerBase):
     """Proposes a period where all variables of a kind have the same one."""
 
     def __init__(self) -> None:
-        self._variables = Variables()
         self._changes = StepChanges()
         self._tracks: dict[tuple[str, str], _Track] = {}
         self._steps = 0
 
+    uses = (Variables,)
+
+    def bind(self, facts: Facts) -> None:
+        self._variables = facts.of(Variables)
+
     def observe(self, event: Event) -> None:
         if isinstance(event, StateEvent):
-            self._variables.observe(event)
             self._changes.observe(event)
         elif isinstance(event, StepEvent):
             if not event.recorded:
@@ -76,7 +80,10 @@ class PeriodicProposer(ProposerBase):
         periods: dict[tuple[str, _Selector], set[int]] = defaultdict(set)
         for track in self._tracks.values():
             for selector in _selectors(track.variable):
-                periods[track.variable.role, selector].add(self._period(track))
+                # The gap between changes of a variable; 0 when it varies or is not known yet
+                periods[track.variable.role, selector].add(
+                    track.gaps[0] if len(track.gaps) == 1 and track.count >= _MIN_GAPS else 0
+                )
         found: set[tuple[str, _Selector, int]] = set()
         for track in self._tracks.values():
             role = track.variable.role
@@ -109,10 +116,6 @@ class PeriodicProposer(ProposerBase):
         """Terms for the variables that changed."""
         variables = [track.variable for track in self._tracks.values()]
         return (word({"role": v.role, **dict(s)}) for v in variables for s in _selectors(v))
-
-    def _period(self, track: _Track) -> int:
-        """The gap between changes of a variable; 0 when it varies or is not known yet."""
-        return track.gaps[0] if len(track.gaps) == 1 and track.count >= _MIN_GAPS else 0
 
 
 def word(params: Mapping[str, Any]) -> str:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
-from traincheck.facts.step_changes import StepChanges
-from traincheck.facts.steps import is_judged, is_skipped
-from traincheck.facts.variables import Variable, Variables, select
-from traincheck.relations.base import ProposerBase, RelationBase, counterexample
+from traincheck.readings.provider import Facts
+from traincheck.readings.step_changes import StepChanges
+from traincheck.readings.steps import is_judged, is_skipped
+from traincheck.readings.variables import Variable, Variables, select
+from traincheck.relations.base import DeciderBase, ProposerBase, RelationBase, asked, counterexample
 from traincheck.relations.periodic import auxiliary_models
 from traincheck.relations.periodic.periods import MAX_PERIOD, PeriodicProposer, word
 from traincheck.relations.phrasing import selector_text
 from traincheck.schema.claims import Hypothesis, Needs, sampled
 from traincheck.schema.events import Event, MarkEvent, OptimizerEvent, StateEvent, StepEvent
-from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
+from traincheck.schema.findings import Example, Subject, Symptom
 
 _LOOKS = {"parameter": "step", "buffer": "forward", "optimizer_state": "step"}
 
@@ -93,27 +93,26 @@ class Periodic(RelationBase):
         say = auxiliary_models.word if claim.params["role"] == auxiliary_models.ROLE else word
         return {"api": say(claim.params)}
 
-    def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
-        found = super().info(claim, check_id, text)
-        if claim.params["role"] != auxiliary_models.ROLE:
-            return found
-        return replace(found, **auxiliary_models.words_of(claim.params))
+    def words(self, claim: Hypothesis) -> Mapping[str, str]:
+        is_serving = claim.params["role"] == auxiliary_models.ROLE
+        return auxiliary_models.words_of(claim.params) if is_serving else {}
 
     def min_programs(self, claim: Hypothesis) -> int | None:
         """Never: each program has its own periods."""
         return None
 
 
-def _is_known(params: Mapping[str, Any]) -> bool:
-    """Whether some version wrote these parameters of variables."""
-    return params["role"] in _LOOKS and 1 <= params["period"] <= MAX_PERIOD
-
-
 class EitherProposer(ProposerBase):
     """Proposes for variables and for auxiliary models."""
 
+    observes = asked("mark", "step", "buffer@*", "optimizer_state@*", "parameter@*")
+    uses = PeriodicProposer.uses
+
     def __init__(self) -> None:
         self._variables, self._models = PeriodicProposer(), auxiliary_models.AuxiliaryProposer()
+
+    def bind(self, facts: Facts) -> None:
+        self._variables.bind(facts)
 
     def observe(self, event: Event) -> None:
         self._variables.observe(event)
@@ -132,8 +131,11 @@ class EitherProposer(ProposerBase):
         yield from self._models.observed_terms()
 
 
-class PeriodicDecider:
-    """Decides for each variable, when a step ends, whether a change came or was due."""
+class PeriodicDecider(DeciderBase):
+    """Decides for each variable, when a step ends, whether a change came or was due.
+
+    At the end of a run nothing: a change that is due later is not missing yet.
+    """
 
     def __init__(self, claims: Sequence[Hypothesis]) -> None:
         self._claims: list[tuple[int, Mapping[str, Any]]] = []
@@ -141,7 +143,12 @@ class PeriodicDecider:
         for index, claim in enumerate(claims):
             params = claim.params
             is_serving = params["role"] == auxiliary_models.ROLE
-            if not (auxiliary_models.is_known(params) if is_serving else _is_known(params)):
+            # Some version wrote such parameters
+            if not (
+                auxiliary_models.is_known(params)
+                if is_serving
+                else (params["role"] in _LOOKS and 1 <= params["period"] <= MAX_PERIOD)
+            ):
                 raise ValueError(f"nothing is known of {dict(params)}")
             (serving if is_serving else self._claims).append((index, params))
         self._auxiliary = auxiliary_models.AuxiliaryDecider(serving)
@@ -172,10 +179,6 @@ class PeriodicDecider:
             return [*examples, *self._auxiliary.step(event)]
         elif isinstance(event, MarkEvent):
             return list(self._auxiliary.mark(event))
-        return ()
-
-    def finish(self) -> Sequence[tuple[int, Example]]:
-        """Nothing: a change that is due later is not missing yet."""
         return ()
 
     def _decide(

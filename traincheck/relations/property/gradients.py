@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 
-from traincheck.facts.rescaled_gradients import RESCALED, RescaledGradients
-from traincheck.relations.property.base import EventReader, Property, Reading
+from traincheck.readings.reading import EventReader, Reader, Reading
+from traincheck.readings.rescaled_gradients import RESCALED, RescaledGradients
+from traincheck.relations.property.base import Property
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, StepEvent
 from traincheck.schema.findings import Subject, Symptom
@@ -33,10 +34,10 @@ def _sums(event: Event) -> Iterable[Reading]:
     seen = f"backward() does not reach the sum: {joined(dropped)} gets no gradient"
     at = Subject(api=Families.BACKWARD)
     value = _DROPPED if dropped else _WHOLE
-    yield Reading(of="losses", value=value, seen=seen, at=at, event=event)
+    yield Reading("trained_sums", "losses", "", value, event, at, seen)
 
 
-class _Rescaled:
+class _Rescaled(Reader):
     """Whether gradients are scaled while they accumulate."""
 
     def __init__(self) -> None:
@@ -56,13 +57,10 @@ class _Rescaled:
                 f"multiplied by {one.factor:.4g}, and the next pass adds to that"
             )
         value = _SCALED if found else _PLAIN
-        yield Reading(of="gradients", value=value, seen=seen, at=at, event=event)
-
-    def finish(self) -> Iterable[Reading]:
-        return ()
+        yield Reading("rescaled_sums", "gradients", "", value, event, at, seen)
 
 
-class _HandedOver:
+class _HandedOver(Reader):
     """Whether gradients are replaced between backward and the update, by optimizer.
 
     The first step of an optimizer is left out: nothing is known of its gradients before.
@@ -88,22 +86,14 @@ class _HandedOver:
             for owner, call in sorted(self._stepped.items()):
                 if owner not in self._known:
                     continue
-                is_replaced = owner in self._replaced
-                yield Reading(
-                    of=owner,
-                    value=_REPLACED if is_replaced else _COMPUTED,
-                    seen=f"no new gradients were handed over before {owner} stepped"
-                    if not is_replaced
-                    else f"gradients of {owner} were written after backward()",
-                    at=Subject(api=Families.OPTIMIZER_STEP, variable=owner),
-                    event=call,
-                )
+                value, seen = _COMPUTED, f"no new gradients were handed over before {owner} stepped"
+                if owner in self._replaced:
+                    value, seen = _REPLACED, f"gradients of {owner} were written after backward()"
+                at = Subject(api=Families.OPTIMIZER_STEP, variable=owner)
+                yield Reading("handed_over", owner, "", value, call, at, seen)
         self._known |= self._stepped.keys()
         self._stepped.clear()
         self._replaced.clear()
-
-    def finish(self) -> Iterable[Reading]:
-        return ()
 
 
 def _recomputed(event: Event) -> Iterable[Reading]:
@@ -120,7 +110,7 @@ def _recomputed(event: Event) -> Iterable[Reading]:
         )
     at = Subject(api="torch.utils.checkpoint.checkpoint")
     value = _OTHER if found.differing else _SAME
-    yield Reading(of="segments", value=value, seen=seen, at=at, event=event)
+    yield Reading("recomputed", "segments", "", value, event, at, seen)
 
 
 RECOMPUTED = Property(

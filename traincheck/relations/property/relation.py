@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Mapping
 
-from traincheck.facts.programs import ProgramName
-from traincheck.relations.base import SATISFIED, ProposerBase, RelationBase, counterexample
-from traincheck.relations.iterations import Examples
-from traincheck.relations.phrasing import in_program
-from traincheck.relations.property.base import Property, Reader, Reading
-from traincheck.relations.property.experiments import EXPERIMENTS
+from traincheck.relations.learned import Learned
+from traincheck.relations.property.base import Property
+from traincheck.relations.property.experiments import SHOWN_BY_PROBES
 from traincheck.relations.property.gradients import (
     HANDED_OVER,
     RECOMPUTED,
@@ -28,32 +23,16 @@ from traincheck.relations.property.states import (
     RESTORED_GENERATOR,
     WRITTEN_SETTING,
 )
-from traincheck.schema.claims import Hypothesis, Needs
-from traincheck.schema.events import Event
-from traincheck.schema.findings import CheckInfo, Example
 
 _ALL = (
-    *EXPERIMENTS,
-    TRAINED_SUMS,
-    RESCALED_SUMS,
-    HANDED_OVER,
-    RECOMPUTED,
-    LOADED_WEIGHTS,
-    KEPT_STATE,
-    RESTORED_GENERATOR,
-    PADDING_VECTOR,
-    LOADED_SETTING,
-    WRITTEN_SETTING,
-    METRIC_PHASES,
+    *SHOWN_BY_PROBES, TRAINED_SUMS, RESCALED_SUMS, HANDED_OVER, RECOMPUTED, LOADED_WEIGHTS,
+    KEPT_STATE, RESTORED_GENERATOR, PADDING_VECTOR, LOADED_SETTING, WRITTEN_SETTING, METRIC_PHASES,
     DATASET_READS,
-)
+)  # fmt: skip
 PROPERTIES: Mapping[str, Property] = {each.name: each for each in _ALL}
 
 
-_Key = tuple[str, str]  # property and subject
-
-
-class PropertyHolds(RelationBase):
+class PropertyHolds(Learned):
     """A property that was read in all reference runs is the same.
 
     Claims:
@@ -90,125 +69,6 @@ class PropertyHolds(RelationBase):
         - Properties that do not hold in the reference run.
     """
 
-    name = "property"
-
-    def proposer(self) -> PropertyProposer:
-        return PropertyProposer()
-
-    def decider(self, claims: Sequence[Hypothesis]) -> PropertyDecider:
-        return PropertyDecider(claims)
-
-    def needs(self, claim: Hypothesis) -> Needs:
-        """Marks too, which name the program; files of invariants hold no texts of marks."""
-        needs = PROPERTIES[claim.params["what"]].needs
-        return replace(needs | Needs(kinds=frozenset({"mark"})), marks=frozenset())
-
-    def text(self, claim: Hypothesis) -> str:
-        return in_program(claim.params, _says(claim.params))
-
-    def antecedent(self, claim: Hypothesis) -> Mapping[str, Any]:
-        """A run in which the property of this subject was not read proves nothing."""
-        params = claim.params
-        return {"program": params["program"], "api": _word((params["what"], params["of"]))}
-
-    def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
-        found = super().info(claim, check_id, text)
-        words = PROPERTIES[claim.params["what"]]
-        return replace(
-            found,
-            severity="warning",
-            headline=words.headline,
-            likely_cause=words.cause,
-            fix=words.fix,
-        )
-
-
-class PropertyProposer(ProposerBase):
-    """Proposes what never varied."""
-
-    def __init__(self) -> None:
-        self._program = ProgramName()
-        self._readers = {name: each.reader() for name, each in PROPERTIES.items()}
-        self._values: dict[_Key, set[str]] = {}
-
-    def observe(self, event: Event) -> None:
-        self._program.observe(event)
-        self._enter(lambda reader: reader.observe(event))
-
-    def hypotheses(self) -> Iterator[Hypothesis]:
-        self._enter(lambda reader: reader.finish())
-        if self._program.name is None:
-            return
-        for (what, of), values in sorted(self._values.items()):
-            if len(values) == 1 and values <= PROPERTIES[what].claims.keys():
-                params = {"what": what, "of": of, "value": min(values)}
-                params["program"] = self._program.name
-                yield Hypothesis(relation="property", params=params)
-
-    def observed_terms(self) -> Iterator[str]:
-        """A term for each subject of which a property was read."""
-        return map(_word, self._values)
-
-    def _enter(self, read: Callable[[Reader], Iterable[Reading]]) -> None:
-        for name, reader in self._readers.items():
-            for reading in read(reader):
-                self._values.setdefault((name, reading.of), set()).add(reading.value)
-
-
-class PropertyDecider:
-    """Decides at each reading."""
-
-    def __init__(self, claims: Sequence[Hypothesis]) -> None:
-        self._claims: dict[_Key, list[tuple[int, Mapping[str, Any]]]] = {}
-        for index, claim in enumerate(claims):
-            params = claim.params
-            known = PROPERTIES.get(params.get("what", ""))
-            if known is None or params.get("value") not in known.claims or "of" not in params:
-                raise ValueError(f"nothing is known of {dict(params)}")
-            self._claims.setdefault((known.name, params["of"]), []).append((index, params))
-        self._readers = {name: PROPERTIES[name].reader() for name, _ in self._claims}
-        self._program = ProgramName()
-
-    def observe(self, event: Event) -> Examples:
-        self._program.observe(event)
-        return [
-            decided
-            for name, reader in self._readers.items()
-            for reading in reader.observe(event)
-            for decided in self._decide(name, reading)
-        ]
-
-    def finish(self) -> Examples:
-        return [
-            decided
-            for name, reader in self._readers.items()
-            for reading in reader.finish()
-            for decided in self._decide(name, reading)
-        ]
-
-    def _decide(self, name: str, reading: Reading) -> Iterator[tuple[int, Example]]:
-        for index, params in self._claims.get((name, reading.of), ()):
-            if not self._program.fits(params):
-                continue
-            if reading.value == params["value"]:
-                yield from [(index, SATISFIED)] * reading.weight
-            else:
-                yield index, _negative(params, reading)
-
-
-def _negative(params: Mapping[str, Any], reading: Reading) -> Example:
-    return counterexample(
-        reading.event,
-        reading.at,
-        _says(params),
-        reading.seen,
-        PROPERTIES[params["what"]].symptom,
-    )
-
-
-def _says(params: Mapping[str, Any]) -> str:
-    return PROPERTIES[params["what"]].says(params["of"], params["value"])
-
-
-def _word(key: _Key) -> str:
-    return f"property {' '.join(key)}"
+    name = term = "property"
+    rows = PROPERTIES
+    named = ("what", "of")

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 
-from traincheck.facts.evaluations import EVALUATIONS, Evaluation, KeptStates
-from traincheck.relations.property.base import MANY, EventReader, Property, Reading
+from traincheck.readings.evaluations import EVALUATIONS, Evaluation, KeptStates
+from traincheck.readings.reading import MANY, EventReader, Reader, Reading
+from traincheck.relations.property.base import Property
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, CheckpointEvent, Event
 from traincheck.schema.findings import Subject, Symptom
@@ -42,10 +43,10 @@ def _loads(event: Event) -> Iterable[Reading]:
     )
     value = _UNDONE if back < _NEAR * jump else _KEPT
     at = Subject(module=found.model)
-    yield Reading(of=found.model, value=value, seen=seen, at=at, event=event, weight=MANY)
+    yield Reading("loaded_weights", found.model, "", value, event, at, seen, MANY)
 
 
-class _Kept:
+class _Kept(Reader):
     """Which of the evaluated states the program keeps at the end."""
 
     def __init__(self) -> None:
@@ -73,7 +74,7 @@ def _of_kept(event: CheckpointEvent, kept: Evaluation, losses: list[float]) -> R
     )
     at = Subject(module=event.target) if event.op == "load_state_dict" else Subject(api="save")
     of = "restored" if event.op == "load_state_dict" else "saved"
-    return Reading(of=of, value=value, seen=seen, at=at, event=event, weight=MANY)
+    return Reading("kept_state", of, "", value, event, at, seen, MANY)
 
 
 def _rows(event: Event) -> Iterable[Reading]:
@@ -86,7 +87,7 @@ def _rows(event: Event) -> Iterable[Reading]:
     )
     value = _NOT_ZERO if found.padding_norm else _ZERO
     at = Subject(variable=found.name)
-    yield Reading(of=found.name, value=value, seen=seen, at=at, event=event, weight=MANY)
+    yield Reading("padding_vector", found.name, "", value, event, at, seen, MANY)
 
 
 def _generators(event: Event) -> Iterable[Reading]:
@@ -100,7 +101,7 @@ def _generators(event: Event) -> Iterable[Reading]:
         )
         value = _RESTORED if state.restored else _NOT_RESTORED
         at = Subject(api=f"{state.generator} generator")
-        yield Reading(of=state.generator, value=value, seen=seen, at=at, event=event, weight=MANY)
+        yield Reading("restored_random_state", state.generator, "", value, event, at, seen, MANY)
 
 
 RESTORED_GENERATOR = Property(
@@ -166,12 +167,14 @@ def _loaded(event: Event) -> Iterable[Reading]:
             f"update uses {each.later}"
         )
         yield Reading(
-            of=f"{name} of group {each.group} of {found.owner}",
-            value=value,
-            seen=seen,
-            at=Subject(api=Families.OPTIMIZER_STEP, variable=found.owner),
-            event=event,
-            weight=MANY,
+            "loaded_setting",
+            f"{name} of group {each.group} of {found.owner}",
+            "",
+            value,
+            event,
+            Subject(api=Families.OPTIMIZER_STEP, variable=found.owner),
+            seen,
+            MANY,
         )
 
 
@@ -179,17 +182,19 @@ def _written(event: Event) -> Iterable[Reading]:
     if isinstance(event, CallEvent) and (event.family or event.api) == Families.OPTIMIZER_STEP:
         owner = str(event.owner)
         at = Subject(api=Families.OPTIMIZER_STEP, variable=owner)
-        yield Reading(of=owner, value=_IN_FORCE, seen="", at=at, event=event)
+        yield Reading("written_setting", owner, "", _IN_FORCE, event, at, "")
     found = observed(event, IneffectiveWrite)
     if found is not None:
         name = _NAMES.get(found.name, found.name)
         yield Reading(
-            of=found.owner,
-            value=_ELSEWHERE,
-            seen=f"the {name} is set to {found.written} in a place that {found.owner} does not "
+            "written_setting",
+            found.owner,
+            "",
+            _ELSEWHERE,
+            event,
+            Subject(api=Families.OPTIMIZER_STEP, variable=found.owner),
+            f"the {name} is set to {found.written} in a place that {found.owner} does not "
             f"read ({found.place}), and stays {found.in_force}",
-            at=Subject(api=Families.OPTIMIZER_STEP, variable=found.owner),
-            event=event,
         )
 
 
@@ -234,7 +239,7 @@ def _phases(event: Event) -> Iterable[Reading]:
         f"{found.evaluation} in evaluation"
     )
     at = Subject(api=found.cls)
-    yield Reading(of=name, value=value, seen=seen, at=at, event=event, weight=MANY)
+    yield Reading("metric_phases", name, "", value, event, at, seen, MANY)
 
 
 def _reads(event: Event) -> Iterable[Reading]:
@@ -247,7 +252,7 @@ def _reads(event: Event) -> Iterable[Reading]:
     if found.written:
         seen += f"; reading a sample writes to {found.attribute or 'the dataset'}"
     at = Subject(api=found.cls)
-    yield Reading(of=name, value=value, seen=seen, at=at, event=event, weight=MANY)
+    yield Reading("dataset_reads", name, "", value, event, at, seen, MANY)
 
 
 METRIC_PHASES = Property(

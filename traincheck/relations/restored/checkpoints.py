@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from traincheck.facts.resumptions import brings_back
+from traincheck.readings.resumptions import brings_back
 from traincheck.schema.events import (
     CallEvent,
     CheckpointEvent,
@@ -191,27 +191,24 @@ class Evaluations:
             if event.change == "created":  # a fold or trial may start with the same weights
                 self._first.clear()
         else:
-            yield from self._mark(event, began, fresh)
-
-    def _mark(
-        self, event: MarkEvent, began: Mapping[str, str], fresh: Set[str]
-    ) -> Iterator[CheckpointFact]:
-        found = observed(event, *_EVALUATIONS)
-        if isinstance(found, EvalWeights):
-            model, values = found.model, found.values
-            self._seen[model] = event, len(values)
-            known = (values.keys() & began.keys()) - fresh
-            has_moved = any(values[name] != began[name] for name in known)
-            was_first = model in self._first
-            self._first.discard(model)
-            if known and not has_moved:
-                self._first.add(model)
-            if known and (has_moved or was_first):  # a first update may have a rate of zero
-                weight = min(_MOST_NAMES, len(known))
-                yield CheckpointFact((EVALUATED, model), has_moved, weight, model, event, (event,))
-        elif isinstance(found, EvalWrites) and found.names:
-            self._seen.pop(found.model, None)
-            yield CheckpointFact((LEFT, found.model), False, 1, found.names[0], event, (event,))
+            found = observed(event, *_EVALUATIONS)
+            if isinstance(found, EvalWeights):
+                model, values = found.model, found.values
+                self._seen[model] = event, len(values)
+                known = (values.keys() & began.keys()) - fresh
+                has_moved = any(values[name] != began[name] for name in known)
+                was_first = model in self._first
+                self._first.discard(model)
+                if known and not has_moved:
+                    self._first.add(model)
+                if known and (has_moved or was_first):  # a first update may have a rate of zero
+                    weight = min(_MOST_NAMES, len(known))
+                    yield CheckpointFact(
+                        (EVALUATED, model), has_moved, weight, model, event, (event,)
+                    )
+            elif isinstance(found, EvalWrites) and found.names:
+                self._seen.pop(found.model, None)
+                yield CheckpointFact((LEFT, found.model), False, 1, found.names[0], event, (event,))
 
     def _left(self) -> Iterator[CheckpointFact]:
         """The step of these evaluations has ended: nothing was written."""
@@ -254,7 +251,13 @@ class Checkpoints:
             self._update = None
             if event.op == "load_state_dict" and event.target:
                 self._open.append(event)
-                yield from _of_load(event)
+                if _kind(event) == MODEL:
+                    target, matched = _target(event), event.matched or 0
+                    weight = _weight(event.entries or 0)
+                    yield CheckpointFact((LOADS, target), matched, weight, target, event, (event,))
+                    yield CheckpointFact(
+                        (COPIES, ""), event.shared == 0, weight, target, event, (event,)
+                    )
                 yield from self._of_values(event)
             elif event.op == "save":
                 yield from self._of_save(event)
@@ -339,14 +342,6 @@ class Checkpoints:
                 for kind, name in names.items():
                     key = (ALSO, f"{_target(load)} {kind}")
                     yield CheckpointFact(key, kind in kinds, weight, name, update, (load, update))
-
-
-def _of_load(event: CheckpointEvent) -> Iterator[CheckpointFact]:
-    if _kind(event) == MODEL:
-        target, matched = _target(event), event.matched or 0
-        weight = _weight(event.entries or 0)
-        yield CheckpointFact((LOADS, target), matched, weight, target, event, (event,))
-        yield CheckpointFact((COPIES, ""), event.shared == 0, weight, target, event, (event,))
 
 
 def _of_swaps(loads: Sequence[CheckpointEvent], update: CallEvent) -> Iterator[CheckpointFact]:

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
-from traincheck.facts.programs import ProgramName
-from traincheck.relations.base import SATISFIED, ProposerBase, RelationBase, counterexample
+from traincheck.relations.base import (
+    SATISFIED,
+    DeciderBase,
+    OfProgram,
+    ProposerBase,
+    RelationBase,
+    asked,
+    counterexample,
+)
 from traincheck.relations.phrasing import in_program
 from traincheck.relations.restored.checkpoints import (
     ALSO,
@@ -28,7 +34,7 @@ from traincheck.relations.restored.checkpoints import (
 )
 from traincheck.schema.claims import Hypothesis, Needs
 from traincheck.schema.events import CheckpointEvent, Event
-from traincheck.schema.findings import CheckInfo, Example, Subject, Symptom
+from traincheck.schema.findings import Example, Subject, Symptom
 from traincheck.schema.observations.models import EvalWeights
 from traincheck.schema.torch_api import Families
 from traincheck.schema.words import counted, joined, listed
@@ -256,22 +262,21 @@ class Restored(RelationBase):
         program = {"program": params["program"]} if "program" in params else {}
         return {**program, "api": _word((params["what"], params["of"]))}
 
-    def info(self, claim: Hypothesis, check_id: str, text: str) -> CheckInfo:
-        found = super().info(claim, check_id, text)
-        return replace(found, **WORDS.get(claim.params["what"], {}))
+    def words(self, claim: Hypothesis) -> Mapping[str, str]:
+        return WORDS.get(claim.params["what"], {})
 
 
 class RestoredProposer(ProposerBase):
     """Proposes facts that never varied."""
 
+    observes = asked("call", "checkpoint", "mark", "optimizer", "step", "*@new")
+
     def __init__(self) -> None:
-        self._program = ProgramName()
         self._checkpoints = Checkpoints()
         self._values: dict[Key, Any] = {}
         self._varying: set[Key] = set()
 
     def observe(self, event: Event) -> None:
-        self._program.observe(event)
         for fact in self._checkpoints.observe(event):
             if self._values.setdefault(fact.key, fact.value) != fact.value:
                 self._varying.add(fact.key)
@@ -292,8 +297,11 @@ class RestoredProposer(ProposerBase):
         return map(_word, self._values)
 
 
-class RestoredDecider:
-    """Decides at each load and save, and at the first update after loads."""
+class RestoredDecider(OfProgram, DeciderBase):
+    """Decides at each load and save, and at the first update after loads.
+
+    At the end of a run nothing: no update follows the last load.
+    """
 
     def __init__(self, claims: Sequence[Hypothesis]) -> None:
         self._claims: dict[Key, list[tuple[int, Mapping[str, Any]]]] = {}
@@ -303,16 +311,10 @@ class RestoredDecider:
                 raise ValueError(f"nothing is known of {dict(params)}")
             key = (params["what"], params["of"])
             self._claims.setdefault(key, []).append((index, params))
-        self._program = ProgramName()
         self._checkpoints = Checkpoints()
 
     def observe(self, event: Event) -> Sequence[tuple[int, Example]]:
-        self._program.observe(event)
         return [found for fact in self._checkpoints.observe(event) for found in self._decide(fact)]
-
-    def finish(self) -> Sequence[tuple[int, Example]]:
-        """Nothing: no update follows the last load."""
-        return ()
 
     def _decide(self, fact: CheckpointFact) -> Iterator[tuple[int, Example]]:
         for index, params in self._claims.get(fact.key, ()):

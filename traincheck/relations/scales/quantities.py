@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from traincheck.relations.learned import Row
+from traincheck.relations.scales.schedules import (
+    GRADIENT,
+    LENGTH,
+    LOSS,
+    RATE,
+    FirstSizes,
+    Schedules,
+)
 from traincheck.schema.claims import Needs, sampled
-from traincheck.schema.events import Event
-from traincheck.schema.findings import Subject, Symptom, Topic
+from traincheck.schema.findings import Symptom, Topic
 from traincheck.schema.torch_api import Families
 
-LOSS, GRADIENT, RATE, LENGTH = "first loss", "first gradient", "last rate", "schedule length"
 LOW, HIGH = "low", "high"
+_BOUNDS = {LOW: "at least", HIGH: "at most"}
 _DIGITS = 3  # significant ones of a limit
 _SMALL = 0.05  # of the peak: rates below that are the end of a schedule, whatever they are
 _KINDS = frozenset({"batch", "checkpoint", "mark", "step"})
@@ -25,45 +34,49 @@ _SCHEDULES = frozenset({Families.SCHEDULER_CREATED, Families.SCHEDULER_STEP})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Quantity:
-    """A number that a run has once.
+class Quantity(Row):
+    """A number that a run has once. A reading has several of the run, whose spread widens the band.
 
     Attributes:
-        name: in claims.
-        needs: what a trace must hold to read it.
         factor: the limits are that much farther than the smallest and largest reading.
         margin: and at least that much farther.
         varies: the factor is at least the largest reading divided by the smallest one.
         most: the largest possible value.
         only: if given, the one value that is claimed; others are settings.
         text: what is limited, with ``{of}``.
-        headline, cause, fix, symptom, topic, severity: of a finding.
     """
 
-    name: str
-    needs: Needs
     factor: float
     text: str
-    headline: str
-    cause: str
-    fix: str
-    symptom: Symptom
     margin: float = 0.0
     varies: bool = False
     most: float = math.inf
     only: float | None = None
-    topic: Topic | None = None
-    severity: str = "warning"
 
-    def limits(self, low: float, high: float) -> dict[str, float]:
-        """The limits of readings from ``low`` to ``high``: LOW, HIGH, both, or neither."""
+    def claimed(self, values: Iterable[Any]) -> Iterable[dict[str, Any]]:
+        """LOW, HIGH, both, or neither."""
+        known = [value for some in values for value in some]
+        low, high = min(known), max(known)
         if self.only is not None and max(high / self.only, self.only / low) > self.factor:
-            return {}
+            return ()
         factor = max(self.factor, high / low) if self.varies else self.factor
         least = min(low / factor, low - self.margin)
         largest = max(high * factor, high + self.margin)
-        found = {LOW: _rounded(least, math.floor)} if least > 0 else {}
-        return found | ({HIGH: _rounded(largest, math.ceil)} if largest < self.most else {})
+        found = [{LOW: _rounded(least, math.floor)}] if least > 0 else []
+        return found + ([{HIGH: _rounded(largest, math.ceil)}] if largest < self.most else [])
+
+    def is_known(self, params: Mapping[str, Any]) -> bool:
+        return (LOW in params) != (HIGH in params)
+
+    def allows(self, params: Mapping[str, Any], value: Any) -> bool:
+        """A run breaks a limit if all its readings do."""
+        low, high = min(value), max(value)
+        return bool(high >= params.get(LOW, high) and low <= params.get(HIGH, low))
+
+    def says(self, params: Mapping[str, Any]) -> str:
+        bound = LOW if LOW in params else HIGH
+        text = self.text.format(of=params.get("of", ""))
+        return f"{text} {_BOUNDS[bound]} {params[bound]:g}"
 
 
 def _rounded(value: float, to_whole: Callable[[float], int]) -> float:
@@ -74,6 +87,7 @@ def _rounded(value: float, to_whole: Callable[[float], int]) -> float:
 
 _ALL = (
     Quantity(
+        reader=FirstSizes,
         name=LOSS,
         needs=_SIZES,
         factor=3.0,
@@ -90,6 +104,7 @@ _ALL = (
         topic=Topic.MAGNITUDE,
     ),
     Quantity(
+        reader=FirstSizes,
         name=GRADIENT,
         needs=_SIZES | _GRADIENTS,
         factor=3.0,
@@ -106,6 +121,7 @@ _ALL = (
         severity="info",
     ),
     Quantity(
+        reader=Schedules,
         name=RATE,
         needs=Needs(calls=_SCHEDULES, kinds=_KINDS),
         factor=3.0,
@@ -123,6 +139,7 @@ _ALL = (
         topic=Topic.SCHEDULER,
     ),
     Quantity(
+        reader=Schedules,
         name=LENGTH,
         needs=Needs(calls=_SCHEDULES, kinds=_KINDS),
         factor=1.1,
@@ -140,26 +157,3 @@ _ALL = (
     ),
 )
 QUANTITIES: Mapping[str, Quantity] = {each.name: each for each in _ALL}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunReading:
-    """One quantity of a run.
-
-    Attributes:
-        what: its name in the table.
-        under: what it depends on; only runs with the same are compared.
-        values: the value, and others of the same run, whose spread widens the band.
-        seen: what was observed, as a clause.
-        at: what a finding points to.
-        event: that shows it.
-        of: its owner, such as an optimizer; empty for the run.
-    """
-
-    what: str
-    under: str
-    values: tuple[float, ...]
-    seen: str
-    at: Subject
-    event: Event
-    of: str = ""

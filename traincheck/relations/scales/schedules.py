@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from traincheck.facts.resumptions import brings_back
-from traincheck.facts.steps import is_judged, scheduler_class
-from traincheck.relations.readings.reading import GRADIENT_NORM
-from traincheck.relations.readings.scalar_readings import GradientSizes
-from traincheck.relations.scales.quantities import GRADIENT, LENGTH, LOSS, RATE, RunReading
+from traincheck.readings.loss_scales import Numbers
+from traincheck.readings.reading import MANY, Reader, Reading
+from traincheck.readings.resumptions import brings_back
+from traincheck.readings.scalars import GradientSizes
+from traincheck.readings.steps import is_judged, scheduler_class
 from traincheck.schema.events import (
     BatchEvent,
     CallEvent,
@@ -28,6 +28,7 @@ from traincheck.schema.torch_api import SCHEDULE_LENGTHS, TRAINING_STEPS, Famili
 from traincheck.schema.values import number, tensor_summary
 from traincheck.schema.words import counted
 
+LOSS, GRADIENT, RATE, LENGTH = "first loss", "first gradient", "last rate", "schedule length"
 _LENGTHS = (*(name for name in SCHEDULE_LENGTHS if name != "T_0"), TRAINING_STEPS)
 _PLATEAU = "ReduceLROnPlateau"  # follows the losses, which vary with the seed
 _FEWEST = 8  # updates
@@ -43,7 +44,7 @@ class _Rate:
 
 
 @dataclass(slots=True)
-class Schedules:
+class Schedules(Reader):
     """Follows the schedules of a process.
 
     Nothing is read of runs that resume or lost events, nor of a rate that follows a metric.
@@ -57,19 +58,24 @@ class Schedules:
     _rows: int = 0  # of the first batch
     _is_lost: bool = False
 
-    def observe(self, event: Event) -> None:
-        """Enter an event."""
+    def observe(self, event: Event) -> Iterable[Reading]:
+        """Enter an event; the readings need the whole run."""
         if isinstance(event, CallEvent):
             self._call(event)
         elif isinstance(event, StepEvent):
             self._is_lost |= event.is_gap
             if event.counters.get("optimizer_step"):
                 self._updates += 1
-                self._enter_rates(event)
+                for owner, rates in event.lr.items() if event.recorded else ():
+                    for index, value in enumerate(rates):
+                        rate = self._rates.setdefault((owner, index), _Rate(value, value, event))
+                        rate.peak = max(rate.peak, value)
+                        rate.last, rate.event = value, event
         elif isinstance(event, BatchEvent):
             self._rows = self._rows or event.drawn
         elif isinstance(event, CheckpointEvent):
             self._is_lost |= event.owner is not None and bool(event.changed)
+        return ()
 
     def _call(self, event: CallEvent) -> None:
         owner = str(event.owner)
@@ -82,14 +88,7 @@ class Schedules:
             if event.args or scheduler_class(event) == _PLATEAU:
                 self._adaptive.add(owner)
 
-    def _enter_rates(self, event: StepEvent) -> None:
-        for owner, rates in event.lr.items() if event.recorded else ():
-            for index, value in enumerate(rates):
-                rate = self._rates.setdefault((owner, index), _Rate(value, value, event))
-                rate.peak = max(rate.peak, value)
-                rate.last, rate.event = value, event
-
-    def finish(self) -> Iterator[RunReading]:
+    def finish(self) -> Iterator[Reading]:
         """The readings of the run."""
         if self._is_lost or self._updates < _FEWEST:
             return
@@ -100,7 +99,7 @@ class Schedules:
                 yield from self._lengths(owner, call, under)
                 yield from self._ends(owner, call, under)
 
-    def _lengths(self, owner: str, call: CallEvent, under: str) -> Iterator[RunReading]:
+    def _lengths(self, owner: str, call: CallEvent, under: str) -> Iterator[Reading]:
         made = self._made.get(owner, ())
         for one in made if len(made) == 1 else ():
             found = (number(one.args.get(name)) for name in _LENGTHS)
@@ -112,17 +111,10 @@ class Schedules:
                 f"{name} is built for {length:g} steps, and there are {self._updates} updates: "
                 f"{length / self._updates:.4g} times as many; it is {_lines(one, call)}"
             )
-            yield RunReading(
-                what=LENGTH,
-                of=owner,
-                under=under,
-                values=(length / self._updates,),
-                seen=seen,
-                at=Subject(api=Families.SCHEDULER_STEP),
-                event=one,
-            )
+            at, share = Subject(api=Families.SCHEDULER_STEP), length / self._updates
+            yield Reading(LENGTH, owner, under, (share,), one, at, seen, MANY)
 
-    def _ends(self, owner: str, call: CallEvent, under: str) -> Iterator[RunReading]:
+    def _ends(self, owner: str, call: CallEvent, under: str) -> Iterator[Reading]:
         for (name, index), rate in sorted(self._rates.items()):
             if name != owner or rate.peak <= 0:
                 continue
@@ -131,15 +123,9 @@ class Schedules:
                 f"the last rate is {rate.last:.4g}, {share:.2%} of its peak of {rate.peak:.4g}; "
                 f"the schedule is {_lines(*self._made.get(owner, [])[:1], call)}"
             )
-            yield RunReading(
-                what=RATE,
-                of=f"group {index} of {owner}",
-                under=f"{under}, in step {rate.event.step}",
-                values=(share,),
-                seen=seen,
-                at=Subject(api=Families.SCHEDULER_STEP),
-                event=rate.event,
-            )
+            of, within = f"group {index} of {owner}", f"{under}, in step {rate.event.step}"
+            at = Subject(api=Families.SCHEDULER_STEP)
+            yield Reading(RATE, of, within, (share,), rate.event, at, seen, MANY)
 
 
 def _lines(*calls: CallEvent) -> str:
@@ -153,7 +139,7 @@ WINDOW = 4  # updates whose spread widens the band; selective traces have all th
 
 
 @dataclass(slots=True)
-class FirstSizes:
+class FirstSizes(Reader):
     """Follows the first updates of a process.
 
     Nothing is read of runs that resume, start from a file, or scale losses for half precision; nor
@@ -170,12 +156,15 @@ class FirstSizes:
     _norms: list[tuple[float, Event]] = field(default_factory=list)
     _is_over: bool = False
 
-    def observe(self, event: Event) -> Iterator[RunReading]:
+    def observe(self, event: Event) -> Iterator[Reading]:
         """The readings, when the last of the first updates ends."""
         if self._is_over:
             return
         if isinstance(event, StateEvent):
-            self._state(event)
+            if event.role == "gradient":
+                self._gradients.state(event)
+            elif event.role == "parameter" and event.change == "new" and event.summary is not None:
+                self._parameters[event.name] = math.prod(event.summary.shape)
         elif isinstance(event, CallEvent):
             self._call(event)
         elif isinstance(event, StepEvent):
@@ -188,12 +177,6 @@ class FirstSizes:
             self._is_over |= is_file and brings_back(event)
         elif isinstance(event, MarkEvent) and event.text == Marks.PROCESS_GROUP:
             self._ranks = event.world_size or 1
-
-    def _state(self, event: StateEvent) -> None:
-        if event.role == "gradient":
-            self._gradients.state(event)
-        elif event.role == "parameter" and event.change == "new" and event.summary is not None:
-            self._parameters[event.name] = math.prod(event.summary.shape)
 
     def _call(self, event: CallEvent) -> None:
         if event.exception is not None:
@@ -214,9 +197,9 @@ class FirstSizes:
             digits = round(math.log2(math.prod(summary.shape) / rows))
             self._batch = f"{counted(rows, 'row')} of about {counted(2**digits, 'value')}"
 
-    def _end(self, event: StepEvent) -> Iterator[RunReading]:
+    def _end(self, event: StepEvent) -> Iterator[Reading]:
         calls, self._calls = self._calls, []
-        norms = [r for r in self._gradients.step(event) if r.key.quantity == GRADIENT_NORM]
+        norms = [r for r in self._gradients.step(event) if r.what == Numbers.GRADIENT_NORM]
         if not calls and event.recorded and not event.counters.get("optimizer_step"):
             return
         self._first = self._first or calls
@@ -232,25 +215,17 @@ class FirstSizes:
             self._is_over = True
             yield from self._readings()
 
-    def _readings(self) -> Iterator[RunReading]:
+    def _readings(self) -> Iterator[Reading]:
         call, passes = self._first[0], counted(len(self._first), "backward pass")
         size = counted(sum(self._parameters.values()), "parameter")
         parts = [self._batch, passes, size, f"{self._ranks} ranks" if self._ranks > 1 else ""]
         under = ", ".join(part for part in parts if part)
         at = Subject(api=Families.BACKWARD)
         line = f" at {short(call.where)}" if call.where else ""
-        yield RunReading(
-            what=LOSS,
-            under=under,
-            values=tuple(self._losses),
-            seen=f"{self._losses[0]:.4g} in {passes}{line}",
-            at=at,
-            event=call,
-        )
+        seen = f"{self._losses[0]:.4g} in {passes}{line}"
+        yield Reading(LOSS, "", under, tuple(self._losses), call, at, seen, MANY)
         norms = [norm for norm, _ in self._norms]
         if len(norms) == WINDOW and min(norms) > 0:
             seen = f"the norm is {norms[0]:.4g} after {passes}{line}"
             event = self._norms[0][1]
-            yield RunReading(
-                what=GRADIENT, under=under, values=tuple(norms), seen=seen, at=at, event=event
-            )
+            yield Reading(GRADIENT, "", under, tuple(norms), event, at, seen, MANY)

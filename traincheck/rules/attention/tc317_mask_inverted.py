@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from traincheck.facts.losses import given, number
+from traincheck.readings.losses import given, number
 from traincheck.rules.attention.calls import ATTENTION, Pass, Passes, attention_violation
 from traincheck.rules.base.rule import BuiltInRule
 from traincheck.schema.claims import Needs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from traincheck.facts.losses import OVER_CLASSES, are_next_tokens, given
+from traincheck.readings.losses import OVER_CLASSES, are_next_tokens, given
 from traincheck.rules.base.rule import EventRule
 from traincheck.rules.shared.causality import CALLS, DECODER_LAYER, Readers, is_open
 from traincheck.schema.claims import Needs

@@ -6,10 +6,10 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar
 
-from traincheck.facts.distributed.ranks import RankSteps, RunStep
-from traincheck.facts.provider import Fact, Facts
-from traincheck.facts.step_facts import StepFacts
-from traincheck.facts.training_state import TrainingState
+from traincheck.readings.distributed.ranks import RankSteps, RunStep
+from traincheck.readings.provider import Fact, Facts
+from traincheck.readings.step_facts import StepFacts
+from traincheck.readings.training_state import TrainingState
 from traincheck.rules.base.rule import BuiltInRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event, StepEvent

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from traincheck.facts.losses import number
+from traincheck.readings.losses import number
 from traincheck.rules.base.model_rule import about
 from traincheck.rules.shared.batches import BATCHES, BatchLeafRule, is_image, may_be_images
 from traincheck.schema.claims import Needs

@@ -6,7 +6,7 @@ import posixpath
 from collections.abc import Mapping
 from typing import Any
 
-from traincheck.facts.resumptions import brings_back
+from traincheck.readings.resumptions import brings_back
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, CheckpointEvent, Event, OptimizerEvent
 from traincheck.schema.torch_api import Families

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from traincheck.facts.resumptions import Resumed, Resumptions
+from traincheck.readings.resumptions import Resumed, Resumptions
 from traincheck.rules.base.rule import BuiltInRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event

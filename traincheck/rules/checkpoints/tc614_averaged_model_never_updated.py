@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 
-from traincheck.facts.auxiliary_models import AUXILIARY, AuxiliaryModels, auxiliary_call
+from traincheck.readings.auxiliary_models import AUXILIARY, AuxiliaryModels, auxiliary_call
 from traincheck.rules.base.rule import EventRule
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Subject, Symptom, Violation

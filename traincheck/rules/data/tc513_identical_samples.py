@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from traincheck.facts.losses import number
+from traincheck.readings.losses import number
 from traincheck.rules.base.rule import EventRule
 from traincheck.rules.shared.loaders import DATA_LOADER
 from traincheck.schema.claims import Needs

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from traincheck.facts.hyperparameters import IN_FORCE, Course, HyperparametersInForce
-from traincheck.facts.provider import Fact, Facts
+from traincheck.readings.hyperparameters import IN_FORCE, Course, HyperparametersInForce
+from traincheck.readings.provider import Fact, Facts
 from traincheck.rules.base.rule import BuiltInRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from traincheck.facts.hyperparameters import Course
+from traincheck.readings.hyperparameters import Course
 from traincheck.rules.ledger.in_force_rule import InForceRule, line, subject
 from traincheck.schema.findings import Symptom, Violation
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from traincheck.facts.losses import BCE_LOGITS, F, as_loss, given, loss_needs, number
+from traincheck.readings.losses import BCE_LOGITS, F, as_loss, given, loss_needs, number
 from traincheck.rules.base.rule import BuiltInRule
 from traincheck.rules.shared.losses import loss_violation
 from traincheck.schema.claims import Needs, sampled

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from traincheck.facts.losses import (
+from traincheck.readings.losses import (
     CTC,
     NLL,
     F,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from traincheck.facts.losses import as_loss, given, loss_needs
+from traincheck.readings.losses import as_loss, given, loss_needs
 from traincheck.rules.base.rule import BuiltInRule
 from traincheck.rules.shared.losses import loss_violation
 from traincheck.schema.events import Event

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from traincheck.facts.losses import CROSS_ENTROPY, as_loss, given, loss_needs
+from traincheck.readings.losses import CROSS_ENTROPY, as_loss, given, loss_needs
 from traincheck.rules.base.rule import BuiltInRule
 from traincheck.rules.shared.losses import loss_violation
 from traincheck.schema.events import Event

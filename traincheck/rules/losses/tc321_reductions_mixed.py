@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from traincheck.facts.losses import F
+from traincheck.readings.losses import F
 from traincheck.rules.base.rule import EventRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, StepEvent

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from math import prod
 from typing import Any
 
-from traincheck.facts.losses import OVER_CLASSES, are_next_tokens, as_loss, given, number
+from traincheck.readings.losses import OVER_CLASSES, are_next_tokens, as_loss, given, number
 from traincheck.rules.base.rule import EventRule
 from traincheck.rules.shared.losses import loss_violation
 from traincheck.schema.claims import Needs

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from traincheck.facts.losses import BCE, BCE_LOGITS, as_loss, given, loss_needs, number
+from traincheck.readings.losses import BCE, BCE_LOGITS, as_loss, given, loss_needs, number
 from traincheck.rules.base.rule import EventRule
 from traincheck.rules.shared.losses import loss_violation
 from traincheck.schema.events import CallEvent, Event

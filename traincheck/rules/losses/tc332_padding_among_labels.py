@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from traincheck.facts.losses import CROSS_ENTROPY, as_loss, given, loss_needs
+from traincheck.readings.losses import CROSS_ENTROPY, as_loss, given, loss_needs
 from traincheck.rules.base.rule import EventRule
 from traincheck.rules.shared.losses import loss_violation
 from traincheck.schema.claims import Needs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from traincheck.facts.losses import F, as_loss, given, loss_needs, number
+from traincheck.readings.losses import F, as_loss, given, loss_needs, number
 from traincheck.rules.base.rule import EventRule
 from traincheck.rules.shared.losses import loss_violation
 from traincheck.schema.events import CallEvent, Event

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from traincheck.facts.losses import CROSS_ENTROPY, as_loss, given, loss_needs, number
+from traincheck.readings.losses import CROSS_ENTROPY, as_loss, given, loss_needs, number
 from traincheck.rules.base.rule import EventRule
 from traincheck.rules.shared.losses import loss_violation
 from traincheck.schema.claims import Needs

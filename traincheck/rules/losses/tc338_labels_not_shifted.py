@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import inf, log
 
-from traincheck.facts.losses import OVER_CLASSES, given, number
+from traincheck.readings.losses import OVER_CLASSES, given, number
 from traincheck.rules.base.rule import EventRule
 from traincheck.rules.shared.causality import CALLS, Readers, TrainingStep, is_causal, is_open
 from traincheck.rules.shared.losses import loss_violation

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from traincheck.facts.forwards import Forward
-from traincheck.facts.step_facts import DISCOVERY, MODES, StepFacts
+from traincheck.readings.forwards import Forward
+from traincheck.readings.step_facts import DISCOVERY, MODES, StepFacts
 from traincheck.rules.base.step_rule import StepRule, proof
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import Subject, Symptom, Violation

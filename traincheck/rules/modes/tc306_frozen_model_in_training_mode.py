@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from traincheck.facts.auxiliary_models import AUXILIARY
-from traincheck.facts.forwards import Forward
-from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, MODES, StepFacts
+from traincheck.readings.auxiliary_models import AUXILIARY
+from traincheck.readings.forwards import Forward
+from traincheck.readings.step_facts import DISCOVERY, GRADIENTS, MODES, StepFacts
 from traincheck.rules.base.step_rule import StepRule, proof
 from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.words import joined

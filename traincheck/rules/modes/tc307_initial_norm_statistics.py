@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from traincheck.facts.auxiliary_models import AUXILIARY, AuxiliaryModels
+from traincheck.readings.auxiliary_models import AUXILIARY, AuxiliaryModels
 from traincheck.rules.base.rule import EventRule
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Subject, Symptom, Violation

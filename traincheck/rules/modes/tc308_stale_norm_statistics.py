@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from traincheck.facts.auxiliary_models import AUXILIARY
+from traincheck.readings.auxiliary_models import AUXILIARY
 from traincheck.rules.base.rule import BuiltInRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event, StepEvent

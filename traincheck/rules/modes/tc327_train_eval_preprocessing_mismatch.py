@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from traincheck.facts.losses import number
+from traincheck.readings.losses import number
 from traincheck.rules.base.rule import EventRule
 from traincheck.rules.shared.batches import is_image
 from traincheck.schema.events import Event

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from traincheck.facts.step_facts import DISCOVERY, GRADIENTS
+from traincheck.readings.step_facts import DISCOVERY, GRADIENTS
 from traincheck.rules.base.rule import BuiltInRule
 from traincheck.rules.shared.numbers import is_broken, loss_of
 from traincheck.schema.claims import Needs

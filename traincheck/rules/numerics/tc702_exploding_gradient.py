@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from traincheck.facts.optimizers import Holder
-from traincheck.facts.step_facts import StepFacts
+from traincheck.readings.optimizers import Holder
+from traincheck.readings.step_facts import StepFacts
 from traincheck.rules.base.step_rule import StepRule, proof
 from traincheck.rules.numerics.updaters import updaters
 from traincheck.rules.shared.numbers import NORMS, History, applied_norms

@@ -9,8 +9,8 @@ from collections import defaultdict
 from dataclasses import dataclass
 from functools import lru_cache
 
-from traincheck.facts.small_samples import has_few
-from traincheck.facts.step_facts import Parameter, StepFacts
+from traincheck.readings.small_samples import has_few
+from traincheck.readings.step_facts import Parameter, StepFacts
 from traincheck.rules.base.step_rule import StepRule, proof
 from traincheck.rules.numerics.updaters import updaters
 from traincheck.rules.shared.numbers import MATRIX, NORMS, applied_norms

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from traincheck.facts.small_samples import may_be_chance
+from traincheck.readings.small_samples import may_be_chance
 from traincheck.rules.shared.activations import ACTIVATIONS, ActivationRule, Look, Place, Streak
 from traincheck.schema.claims import Needs
 from traincheck.schema.findings import Symptom, Violation

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from traincheck.facts.small_samples import FEWEST_UNITS
+from traincheck.readings.small_samples import FEWEST_UNITS
 from traincheck.rules.shared.activations import ACTIVATIONS, ActivationRule, Look, Place, Streak
 from traincheck.schema.claims import Needs
 from traincheck.schema.findings import Symptom, Violation

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from traincheck.facts.resumptions import brings_back
+from traincheck.readings.resumptions import brings_back
 from traincheck.rules.base.rule import BuiltInRule
 from traincheck.rules.shared.numbers import MATRIX, is_kernel
 from traincheck.schema.claims import Needs

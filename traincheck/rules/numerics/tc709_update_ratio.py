@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from traincheck.facts.small_samples import has_few
-from traincheck.facts.step_facts import DISCOVERY, Moment, StepFacts
+from traincheck.readings.small_samples import has_few
+from traincheck.readings.step_facts import DISCOVERY, Moment, StepFacts
 from traincheck.rules.base.step_rule import StepRule, proof
 from traincheck.rules.shared.numbers import MATRIX
 from traincheck.schema.claims import Needs

@@ -6,7 +6,7 @@ import math
 import statistics
 from collections import deque
 
-from traincheck.facts.step_facts import DISCOVERY, StepFacts
+from traincheck.readings.step_facts import DISCOVERY, StepFacts
 from traincheck.rules.base.step_rule import StepRule, proof
 from traincheck.rules.shared.numbers import losses
 from traincheck.schema.claims import Needs

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, Parameter, StepFacts
+from traincheck.readings.step_facts import DISCOVERY, GRADIENTS, Parameter, StepFacts
 from traincheck.rules.base.rule import Streak, extend
 from traincheck.rules.base.step_rule import StepRule, proof
 from traincheck.rules.shared.numbers import MATRIX

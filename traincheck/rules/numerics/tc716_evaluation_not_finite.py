@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from traincheck.facts.losses import F, loss_needs
+from traincheck.readings.losses import F, loss_needs
 from traincheck.rules.base.rule import EventRule
 from traincheck.rules.shared.numbers import value_of
 from traincheck.schema.events import CallEvent, Event, StepEvent

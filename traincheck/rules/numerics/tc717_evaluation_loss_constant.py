@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from traincheck.facts.losses import given, loss_needs, number
+from traincheck.readings.losses import given, loss_needs, number
 from traincheck.rules.base.rule import EventRule
 from traincheck.rules.shared.numbers import value_of
 from traincheck.schema.claims import Needs

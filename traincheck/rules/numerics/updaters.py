@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from traincheck.facts.optimizers import Holder
-from traincheck.facts.step_facts import StepFacts
-from traincheck.facts.training_state import TrainingState
+from traincheck.readings.optimizers import Holder
+from traincheck.readings.step_facts import StepFacts
+from traincheck.readings.training_state import TrainingState
 from traincheck.schema.events import OptimizerEvent
 
 

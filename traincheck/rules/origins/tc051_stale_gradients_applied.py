@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from traincheck.facts.step_facts import Moment, StepFacts
+from traincheck.readings.step_facts import Moment, StepFacts
 from traincheck.rules.base.step_rule import StepRule, proof
 from traincheck.rules.shared.numbers import NORMS, number
 from traincheck.schema.findings import Subject, Symptom, Violation

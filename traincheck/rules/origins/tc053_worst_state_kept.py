@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from traincheck.facts.evaluations import EVALUATIONS, Evaluation, KeptStates
-from traincheck.facts.provider import Facts
+from traincheck.readings.evaluations import EVALUATIONS, Evaluation, KeptStates
+from traincheck.readings.provider import Facts
 from traincheck.rules.base.rule import BuiltInRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CheckpointEvent, Event

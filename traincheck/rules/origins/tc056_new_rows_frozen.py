@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from traincheck.facts.provider import Facts
-from traincheck.facts.step_facts import DISCOVERY
-from traincheck.facts.training_state import TrainingState
+from traincheck.readings.provider import Facts
+from traincheck.readings.step_facts import DISCOVERY
+from traincheck.readings.training_state import TrainingState
 from traincheck.rules.base.rule import EventRule
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Subject, Symptom, Violation

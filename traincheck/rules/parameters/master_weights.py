@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import prod
 
-from traincheck.facts.optimizers import Holder
-from traincheck.facts.step_facts import Parameter
-from traincheck.facts.training_state import TrainingState
+from traincheck.readings.optimizers import Holder
+from traincheck.readings.step_facts import Parameter
+from traincheck.readings.training_state import TrainingState
 
 
 def are_masters(ledger: TrainingState, holder: Holder, root: str) -> bool:

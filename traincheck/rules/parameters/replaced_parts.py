@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from traincheck.facts.optimizers import Holder
-from traincheck.facts.training_state import TrainingState
+from traincheck.readings.optimizers import Holder
+from traincheck.readings.training_state import TrainingState
 from traincheck.schema.places import short
 from traincheck.schema.words import joined
 

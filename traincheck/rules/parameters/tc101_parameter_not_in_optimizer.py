@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from traincheck.facts.optimizers import ByHand, Holder
-from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, StepFacts
+from traincheck.readings.optimizers import ByHand, Holder
+from traincheck.readings.step_facts import DISCOVERY, GRADIENTS, StepFacts
 from traincheck.rules.base.rule import Streak, extend
 from traincheck.rules.base.step_rule import StepRule
 from traincheck.rules.parameters.replaced_parts import Replaced

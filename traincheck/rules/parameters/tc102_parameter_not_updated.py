@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypeGuard
 
-from traincheck.facts.distributed.rank_steps import STUCK
-from traincheck.facts.fading import FadedGradients
-from traincheck.facts.optimizers import Holder
-from traincheck.facts.step_facts import Moment, StepFacts
+from traincheck.readings.distributed.rank_steps import STUCK
+from traincheck.readings.fading import FadedGradients
+from traincheck.readings.optimizers import Holder
+from traincheck.readings.step_facts import Moment, StepFacts
 from traincheck.rules.base.rule import Streak, extend
 from traincheck.rules.base.step_rule import StepRule
 from traincheck.rules.shared.numbers import NORMS

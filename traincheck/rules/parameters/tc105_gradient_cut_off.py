@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from traincheck.facts.distributed.rank_steps import UNGRAPHED
-from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, StepFacts
+from traincheck.readings.distributed.rank_steps import UNGRAPHED
+from traincheck.readings.step_facts import DISCOVERY, GRADIENTS, StepFacts
 from traincheck.rules.base.step_rule import StepRule, proof
 from traincheck.rules.shared.gradient_reach import LEAVES, Arrival, cut_off
 from traincheck.schema.events import CallEvent, Event

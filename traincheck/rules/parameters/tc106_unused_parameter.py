@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, StepFacts
+from traincheck.readings.step_facts import DISCOVERY, GRADIENTS, StepFacts
 from traincheck.rules.base.step_rule import StepRule
 from traincheck.rules.shared.gradient_reach import LEAVES, Arrival, cut_off
 from traincheck.schema.events import StepEvent

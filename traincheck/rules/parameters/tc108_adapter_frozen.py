@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, StepFacts
+from traincheck.readings.step_facts import DISCOVERY, GRADIENTS, StepFacts
 from traincheck.rules.base.step_rule import StepRule, proof
 from traincheck.schema.findings import Subject, Symptom, Violation
 

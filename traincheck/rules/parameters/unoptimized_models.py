@@ -6,8 +6,8 @@ from collections import defaultdict
 from dataclasses import replace
 from typing import ClassVar
 
-from traincheck.facts.optimizers import Holder
-from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, StepFacts
+from traincheck.readings.optimizers import Holder
+from traincheck.readings.step_facts import DISCOVERY, GRADIENTS, StepFacts
 from traincheck.rules.base.rule import Streak
 from traincheck.rules.base.step_rule import StepRule, proof
 from traincheck.rules.parameters.master_weights import are_masters

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from traincheck.facts.optimizers import Holder
-from traincheck.facts.step_facts import Parameter, StepFacts
-from traincheck.facts.training_state import TrainingState
+from traincheck.readings.optimizers import Holder
+from traincheck.readings.step_facts import Parameter, StepFacts
+from traincheck.readings.training_state import TrainingState
 from traincheck.rules.base.rule import Streak, extend
 from traincheck.schema.torch_api import Families
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from traincheck.facts.step_facts import DISCOVERY
+from traincheck.readings.step_facts import DISCOVERY
 from traincheck.rules.base.rule import BuiltInRule
 from traincheck.schema.events import Event, OptimizerEvent, StateEvent, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from traincheck.facts.losses import BCE_LOGITS, CROSS_ENTROPY, NLL, F, as_loss, given, loss_needs
+from traincheck.readings.losses import BCE_LOGITS, CROSS_ENTROPY, NLL, F, as_loss, given, loss_needs
 from traincheck.rules.base.rule import BuiltInRule
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Subject, Symptom, Violation

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from traincheck.facts.loss_terms import Label, shown
+from traincheck.readings.loss_terms import Label, shown
 from traincheck.rules.base.rule import EventRule
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Subject, Symptom, Violation

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import ClassVar
 
-from traincheck.facts.distributed.collectives import Collectives, Meeting, Pair
-from traincheck.facts.provider import Fact, Facts
+from traincheck.readings.distributed.collectives import Collectives, Meeting, Pair
+from traincheck.readings.provider import Fact, Facts
 from traincheck.rules.base.rule import BuiltInRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CollectiveEvent, Event

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from math import hypot
 from typing import ClassVar
 
-from traincheck.facts.distributed.replicas import REPLICA_VALUES, Distance, Replicas
-from traincheck.facts.provider import Fact, Facts
+from traincheck.readings.distributed.replicas import REPLICA_VALUES, Distance, Replicas
+from traincheck.readings.provider import Fact, Facts
 from traincheck.rules.base.rule import BuiltInRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event, StepEvent

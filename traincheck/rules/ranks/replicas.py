@@ -9,8 +9,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import ClassVar, NamedTuple
 
-from traincheck.facts.distributed.rank_steps import REPLICAS, SYNC, RankStep, Wrap
-from traincheck.facts.distributed.ranks import RunStep
+from traincheck.readings.distributed.rank_steps import REPLICAS, SYNC, RankStep, Wrap
+from traincheck.readings.distributed.ranks import RunStep
 from traincheck.rules.base.step_rule import RankRule
 from traincheck.schema.events import CallEvent, Event, StateEvent
 from traincheck.schema.findings import Subject, Symptom, Violation

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from traincheck.facts.provider import Fact, Facts
-from traincheck.facts.rescaled_gradients import RESCALED, RescaledGradients, Rescaling
+from traincheck.readings.provider import Fact, Facts
+from traincheck.readings.rescaled_gradients import RESCALED, RescaledGradients, Rescaling
 from traincheck.rules.base.rule import BuiltInRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event, StepEvent

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from traincheck.facts.distributed.replicas import Distance
+from traincheck.readings.distributed.replicas import Distance
 from traincheck.rules.base.rule import Streak, extend
 from traincheck.rules.ranks.drift import PROOF, ReplicaRule, differs
 from traincheck.schema.findings import Subject, Symptom, Violation

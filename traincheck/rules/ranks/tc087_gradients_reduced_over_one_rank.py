@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import hypot
 
-from traincheck.facts.distributed.replicas import Distance, joint
+from traincheck.readings.distributed.replicas import Distance, joint
 from traincheck.rules.ranks.drift import PROOF, ReplicaRule, differs
 from traincheck.schema.findings import Subject, Symptom, Violation
 

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 
-from traincheck.facts.distributed.rank_steps import REPLICAS
-from traincheck.facts.distributed.ranks import RunStep
+from traincheck.readings.distributed.rank_steps import REPLICAS
+from traincheck.readings.distributed.ranks import RunStep
 from traincheck.rules.base.step_rule import RankRule
 from traincheck.rules.ranks.replicas import cause_of
 from traincheck.schema.claims import Needs

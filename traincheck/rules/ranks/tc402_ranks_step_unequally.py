@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from traincheck.facts.distributed.rank_steps import REPLICAS, SYNC
-from traincheck.facts.distributed.ranks import RunStep
+from traincheck.readings.distributed.rank_steps import REPLICAS, SYNC
+from traincheck.readings.distributed.ranks import RunStep
 from traincheck.rules.base.step_rule import RankRule
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import Subject, Symptom, Violation

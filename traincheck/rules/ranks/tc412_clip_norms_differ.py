@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from traincheck.facts.distributed.rank_steps import FSDP_FORWARD
-from traincheck.facts.distributed.ranks import RunStep
+from traincheck.readings.distributed.rank_steps import FSDP_FORWARD
+from traincheck.readings.distributed.ranks import RunStep
 from traincheck.rules.base.step_rule import RankRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from traincheck.facts.distributed.collectives import Meeting
+from traincheck.readings.distributed.collectives import Meeting
 from traincheck.rules.ranks.collectives import CollectiveRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CollectiveEvent

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from traincheck.facts.distributed.collectives import PAIRWISE, entered
+from traincheck.readings.distributed.collectives import PAIRWISE, entered
 from traincheck.schema.events import CallEvent, CollectiveEvent, Event, MarkEvent, StepEvent
 from traincheck.schema.marks import Marks
 from traincheck.schema.torch_api import DDP_INIT, Families

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from traincheck.facts.step_facts import Moment, StepFacts
+from traincheck.readings.step_facts import Moment, StepFacts
 from traincheck.schema.events import CallEvent
 from traincheck.schema.torch_api import Families
 

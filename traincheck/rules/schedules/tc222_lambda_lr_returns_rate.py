@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from traincheck.facts.optimizers import Holder
-from traincheck.facts.step_facts import DISCOVERY, Moment, StepFacts
+from traincheck.readings.optimizers import Holder
+from traincheck.readings.step_facts import DISCOVERY, Moment, StepFacts
 from traincheck.rules.base.step_rule import StepRule, proof
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent

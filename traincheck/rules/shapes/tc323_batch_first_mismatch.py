@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
-from traincheck.facts.losses import OVER_CLASSES, as_loss, given
+from traincheck.readings.losses import OVER_CLASSES, as_loss, given
 from traincheck.rules.base.rule import EventRule
 from traincheck.rules.shared.losses import loss_violation
 from traincheck.schema.claims import Needs

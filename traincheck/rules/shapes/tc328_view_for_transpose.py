@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from itertools import permutations
 from math import prod
 
-from traincheck.facts.losses import CROSS_ENTROPY, NLL, as_loss, given
+from traincheck.readings.losses import CROSS_ENTROPY, NLL, as_loss, given
 from traincheck.rules.base.rule import EventRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, CallEvent, Event, StepEvent

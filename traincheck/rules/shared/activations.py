@@ -10,7 +10,7 @@ from functools import lru_cache
 from math import prod
 from typing import Any, NamedTuple
 
-from traincheck.facts.small_samples import units_of
+from traincheck.readings.small_samples import units_of
 from traincheck.rules.base.rule import BuiltInRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any, NamedTuple
 
-from traincheck.facts.losses import OVER_CLASSES, are_next_tokens, as_loss, number
+from traincheck.readings.losses import OVER_CLASSES, are_next_tokens, as_loss, number
 from traincheck.schema.events import CallEvent, Event, StepEvent
 from traincheck.schema.torch_api import ATTENTION as SDPA
 from traincheck.schema.torch_api import MULTI_HEAD, SOFTMAXES, Families

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from traincheck.facts.step_facts import StepFacts
-from traincheck.facts.training_state import TrainingState
+from traincheck.readings.step_facts import StepFacts
+from traincheck.readings.training_state import TrainingState
 from traincheck.schema import torch_api
 from traincheck.schema.claims import Needs
 from traincheck.schema.torch_api import Families

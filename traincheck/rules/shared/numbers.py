@@ -8,8 +8,8 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from traincheck.facts.optimizers import Holder
-from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, StepFacts
+from traincheck.readings.optimizers import Holder
+from traincheck.readings.step_facts import DISCOVERY, GRADIENTS, StepFacts
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, StateEvent
 from traincheck.schema.torch_api import Families

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
-from traincheck.facts.step_facts import StepFacts
+from traincheck.readings.step_facts import StepFacts
 from traincheck.schema.events import CallEvent
 from traincheck.schema.torch_api import Families
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
+from traincheck.readings.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
 from traincheck.rules.base.step_rule import StepRule, proof
 from traincheck.rules.step_window.accumulated_gradients import Pile, Piling
 from traincheck.schema.claims import Needs

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 
-from traincheck.facts.distributed.rank_steps import FIRST, LATER, LATER_AT_END
-from traincheck.facts.optimizers import UPDATED
-from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, StepFacts
+from traincheck.readings.distributed.rank_steps import FIRST, LATER, LATER_AT_END
+from traincheck.readings.optimizers import UPDATED
+from traincheck.readings.step_facts import DISCOVERY, GRADIENTS, StepFacts
 from traincheck.rules.base.step_rule import StepRule, proof
 from traincheck.rules.step_window.lapse import Lapse
 from traincheck.schema.claims import Needs

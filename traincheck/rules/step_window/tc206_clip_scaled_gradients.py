@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
-from traincheck.facts.training_state import TrainingState
+from traincheck.readings.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
+from traincheck.readings.training_state import TrainingState
 from traincheck.rules.base.step_rule import StepRule, proof
 from traincheck.rules.step_window.tc205_clip_after_step import _clips
 from traincheck.schema.claims import Needs

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from traincheck.facts.loader_epochs import Passes
-from traincheck.facts.resumptions import brings_back
+from traincheck.readings.loader_epochs import Passes
+from traincheck.readings.resumptions import brings_back
 from traincheck.rules.base.rule import EventRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from traincheck.facts.step_facts import Moment, StepFacts
+from traincheck.readings.step_facts import Moment, StepFacts
 from traincheck.rules.base.rule import Streak, extend
 from traincheck.rules.base.step_rule import proof
 from traincheck.schema.findings import Subject, Symptom, Violation

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from traincheck.facts.step_facts import Moment, StepFacts
+from traincheck.readings.step_facts import Moment, StepFacts
 from traincheck.rules.base.rule import Streak, extend
 from traincheck.schema.torch_api import Families
 

@@ -1,1 +1,0 @@
-"""Training state that follows from events. Facts give no verdict; monitors use them."""

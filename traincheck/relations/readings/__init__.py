@@ -1,1 +1,0 @@
-"""Scalars read from events and states, which several relations bound."""
