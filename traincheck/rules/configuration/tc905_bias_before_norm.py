@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from itertools import pairwise
 
-from traincheck.rules.base.model_rule import CONVOLUTION, LINEAR, MODELS, Model, ModelRule, about
-from traincheck.schema.findings import Violation
+from traincheck.rules.base.model_rule import CONVOLUTION, LINEAR, Advice, Model, ModelRule
 
 _BIASED = frozenset({LINEAR, CONVOLUTION, "transposed convolution"})
 _CENTRED = frozenset({"batch norm", "instance norm"})
@@ -43,9 +42,8 @@ class BiasBeforeNorm(ModelRule, code="TC905", severity="info"):
     title = "Biases have no effect before a norm"
     likely_cause = "Layers before a norm were built with the default bias=True."
     fix = "Build these layers with bias=False."
-    needs = MODELS
 
-    def judge(self, model: Model) -> Sequence[Violation]:
+    def judge(self, model: Model) -> Iterable[Advice]:
         idle = []
         layers = list(model.modules.items())
         for (path, facts), (after, norm) in pairwise(layers):
@@ -56,14 +54,8 @@ class BiasBeforeNorm(ModelRule, code="TC905", severity="info"):
                 self.triggered += 1
                 if facts.get("bias") and size == norm.get("num_features"):
                     idle.append(path)
-        if not idle:
-            return ()
-        return [
-            about(
-                self.info,
-                model.event,
-                idle,
-                expected="no bias before a norm that subtracts the mean",
-                observed="the bias has no effect",
-            )
-        ]
+        yield Advice(
+            idle,
+            expected="no bias before a norm that subtracts the mean",
+            observed="the bias has no effect",
+        )

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
-from traincheck.rules.base.model_rule import CONVOLUTION, MODELS, Model, ModelRule, about
-from traincheck.schema.findings import Violation
+from traincheck.rules.base.model_rule import CONVOLUTION, Advice, Model, ModelRule
 
 
 class EvenKernel(ModelRule, code="TC909", severity="info"):
@@ -38,9 +37,8 @@ class EvenKernel(ModelRule, code="TC909", severity="info"):
     title = "Convolutions have kernels of even size"
     likely_cause = "The kernel size is even."
     fix = "Use an odd kernel size with padding = size // 2."
-    needs = MODELS
 
-    def judge(self, model: Model) -> Sequence[Violation]:
+    def judge(self, model: Model) -> Iterable[Advice]:
         odd_one_out = []
         for path, facts in model.of_family(CONVOLUTION):
             self.triggered += 1
@@ -51,14 +49,8 @@ class EvenKernel(ModelRule, code="TC909", severity="info"):
             shifts = any(size % 2 == 0 and by == 1 for size, by in zip(kernel, stride))
             if shifts and not is_by_channel:
                 odd_one_out.append(path)
-        if not odd_one_out:
-            return ()
-        return [
-            about(
-                self.info,
-                model.event,
-                odd_one_out,
-                expected="kernels have odd sizes",
-                observed="an even kernel has no center",
-            )
-        ]
+        yield Advice(
+            odd_one_out,
+            expected="kernels have odd sizes",
+            observed="an even kernel has no center",
+        )

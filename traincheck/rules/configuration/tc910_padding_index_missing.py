@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
-from traincheck.rules.base.model_rule import EMBEDDING, MODELS, Facts, Model, ModelRule, about
-from traincheck.schema.findings import Violation
+from traincheck.rules.base.model_rule import EMBEDDING, Advice, Facts, Model, ModelRule
 
 
 class PaddingIndexMissing(ModelRule, code="TC910", severity="info"):
@@ -40,16 +39,15 @@ class PaddingIndexMissing(ModelRule, code="TC910", severity="info"):
     title = "A token embedding has no padding index"
     likely_cause = "padding_idx was not set."
     fix = "Build the embedding with padding_idx=pad_token_id."
-    needs = MODELS
 
     def __init__(self, rows: int = 100) -> None:
         super().__init__()
         self._rows = rows
 
-    def judge(self, model: Model) -> Sequence[Violation]:
+    def judge(self, model: Model) -> Iterable[Advice]:
         padding = model.tokens.get("pad_token_id")
         if padding is None:
-            return ()
+            return
         without = []
         for path, facts in model.of_family(EMBEDDING):
             if facts.get("num_embeddings", 0) < self._rows or not _is_vocabulary(facts, model):
@@ -57,17 +55,11 @@ class PaddingIndexMissing(ModelRule, code="TC910", severity="info"):
             self.triggered += 1
             if "padding_idx" not in facts:
                 without.append(path)
-        if not without:
-            return ()
-        return [
-            about(
-                self.info,
-                model.event,
-                without,
-                expected=f"padding_idx={padding}, the padding id of the model's configuration",
-                observed="padding_idx is None",
-            )
-        ]
+        yield Advice(
+            without,
+            expected=f"padding_idx={padding}, the padding id of the model's configuration",
+            observed="padding_idx is None",
+        )
 
 
 def _is_vocabulary(facts: Facts, model: Model) -> bool:

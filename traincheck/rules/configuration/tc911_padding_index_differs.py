@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
-from traincheck.rules.base.model_rule import EMBEDDING, MODELS, Model, ModelRule, about
-from traincheck.schema.findings import Violation
+from traincheck.rules.base.model_rule import EMBEDDING, Advice, Model, ModelRule
 
 
 class PaddingIndexDiffers(ModelRule, code="TC911"):
@@ -41,26 +40,19 @@ class PaddingIndexDiffers(ModelRule, code="TC911"):
         "Build the embedding with padding_idx=config.pad_token_id, and retrain the row that got "
         "no gradient."
     )
-    needs = MODELS
 
-    def judge(self, model: Model) -> Sequence[Violation]:
+    def judge(self, model: Model) -> Iterable[Advice]:
         padding = model.tokens.get("pad_token_id")
         if padding is None:
-            return ()
-        found = []
+            return
         for path, facts in model.of_family(EMBEDDING):
             index = facts.get("padding_idx")
             if index is None or facts.get("num_embeddings") != model.tokens.get("vocab_size"):
                 continue
             self.triggered += 1
             if index != padding:
-                found.append(
-                    about(
-                        self.info,
-                        model.event,
-                        [path],
-                        expected=f"padding_idx={padding}, as in the model's configuration",
-                        observed=f"padding_idx is {index}",
-                    )
+                yield Advice(
+                    [path],
+                    expected=f"padding_idx={padding}, as in the model's configuration",
+                    observed=f"padding_idx is {index}",
                 )
-        return found

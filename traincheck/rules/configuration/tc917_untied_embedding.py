@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
-from traincheck.rules.base.model_rule import EMBEDDING, LINEAR, MODELS, Model, ModelRule, about
-from traincheck.schema.findings import Violation
+from traincheck.rules.base.model_rule import EMBEDDING, LINEAR, Advice, Model, ModelRule
 
 
 class UntiedEmbedding(ModelRule, code="TC917", severity="info"):
@@ -42,15 +41,14 @@ class UntiedEmbedding(ModelRule, code="TC917", severity="info"):
         "Set head.weight = embedding.weight before the optimizer is built, unless they should "
         "differ."
     )
-    needs = MODELS
 
     def __init__(self, rows: int = 1000) -> None:
         super().__init__()
         self._rows = rows
 
-    def judge(self, model: Model) -> Sequence[Violation]:
+    def judge(self, model: Model) -> Iterable[Advice]:
         if "tie_word_embeddings" in model.tokens:
-            return ()  # the configuration decides
+            return  # the configuration decides
         heads = {
             (facts.get("out_features"), facts.get("in_features")): path
             for path, facts in model.of_family(LINEAR)
@@ -61,13 +59,9 @@ class UntiedEmbedding(ModelRule, code="TC917", severity="info"):
                 continue
             self.triggered += 1
             if facts.get("storage") != model.modules[heads[size]].get("storage"):
-                return [
-                    about(
-                        self.info,
-                        model.event,
-                        [path, heads[size]],
-                        expected="one matrix for both",
-                        observed="two matrices of the same shape",
-                    )
-                ]
-        return ()
+                yield Advice(
+                    [path, heads[size]],
+                    expected="one matrix for both",
+                    observed="two matrices of the same shape",
+                )
+                return

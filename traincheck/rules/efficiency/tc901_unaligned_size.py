@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
-from traincheck.rules.base.model_rule import CONVOLUTION, LINEAR, MODELS, Model, ModelRule, about
-from traincheck.schema.findings import Violation
+from traincheck.rules.base.model_rule import CONVOLUTION, LINEAR, Advice, Model, ModelRule
 
 _HALF = frozenset({"float16", "bfloat16"})
 _SIZES = ("in_features", "out_features", "in_channels", "out_channels")
@@ -43,15 +42,14 @@ class UnalignedSize(ModelRule, code="TC901", severity="info"):
     title = "Sizes of inner layers do not match the tiles of tensor cores"
     likely_cause = "The sizes were chosen without regard to the tiles of the hardware."
     fix = "Round hidden sizes up to a multiple of 8."
-    needs = MODELS
 
     def __init__(self, multiple: int = 8) -> None:
         super().__init__()
         self._multiple = multiple
 
-    def judge(self, model: Model) -> Sequence[Violation]:
+    def judge(self, model: Model) -> Iterable[Advice]:
         if not model.is_on_cuda or not _HALF & set(model.dtypes):
-            return ()
+            return
         self.triggered += 1
         layers = list(model.of_family(LINEAR, CONVOLUTION))
         odd = [
@@ -59,14 +57,8 @@ class UnalignedSize(ModelRule, code="TC901", severity="info"):
             for path, facts in layers[1:-1]  # the data determines the input and output sizes
             if any(facts.get(key, 0) % self._multiple for key in _SIZES)
         ]
-        if not odd:
-            return ()
-        return [
-            about(
-                self.info,
-                model.event,
-                odd,
-                expected=f"sizes of inner layers are multiples of {self._multiple}",
-                observed="inputs or outputs are not a multiple of 8",
-            )
-        ]
+        yield Advice(
+            odd,
+            expected=f"sizes of inner layers are multiples of {self._multiple}",
+            observed="inputs or outputs are not a multiple of 8",
+        )

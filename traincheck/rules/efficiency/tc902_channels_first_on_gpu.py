@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
-from traincheck.rules.base.model_rule import CONVOLUTION, MODELS, Model, ModelRule, about
-from traincheck.schema.findings import Violation
+from traincheck.rules.base.model_rule import CONVOLUTION, Advice, Model, ModelRule
 
 _HALF = frozenset({"float16", "bfloat16"})
 
@@ -38,11 +37,10 @@ class ChannelsFirstOnGpu(ModelRule, code="TC902", severity="info"):
     title = "Convolutions are stored channels-first on a GPU"
     likely_cause = "The model was not converted to the channels-last layout."
     fix = "Call model.to(memory_format=torch.channels_last), and convert the inputs as well."
-    needs = MODELS
 
-    def judge(self, model: Model) -> Sequence[Violation]:
+    def judge(self, model: Model) -> Iterable[Advice]:
         if not model.is_on_cuda or not _HALF & set(model.dtypes):
-            return ()
+            return
         layouts = [
             (path, facts["channels_last"])
             for path, facts in model.of_family(CONVOLUTION)
@@ -50,13 +48,9 @@ class ChannelsFirstOnGpu(ModelRule, code="TC902", severity="info"):
         ]
         self.triggered += bool(layouts)
         if not layouts or any(last for _, last in layouts):
-            return ()
-        return [
-            about(
-                self.info,
-                model.event,
-                [path for path, _ in layouts],
-                expected="weights of convolutions are stored channels-last",
-                observed="weights are channels-first",
-            )
-        ]
+            return
+        yield Advice(
+            [path for path, _ in layouts],
+            expected="weights of convolutions are stored channels-last",
+            observed="weights are channels-first",
+        )

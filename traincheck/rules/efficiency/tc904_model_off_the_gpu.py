@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
-from traincheck.rules.base.model_rule import MODELS, Model, ModelRule, about
-from traincheck.schema.findings import Violation
+from traincheck.rules.base.model_rule import Advice, Model, ModelRule
 
 
 class ModelOffTheGpu(ModelRule, code="TC904", severity="info"):
@@ -40,11 +39,10 @@ class ModelOffTheGpu(ModelRule, code="TC904", severity="info"):
         "Call model.to(device) before the optimizer is built, and register tensors as buffers so "
         "that they move with the model."
     )
-    needs = MODELS
 
-    def judge(self, model: Model) -> Sequence[Violation]:
+    def judge(self, model: Model) -> Iterable[Advice]:
         if not model.devices:
-            return ()
+            return
         self.triggered += 1
         on_cpu = model.devices.get("cpu", 0)
         if model.is_on_cuda and on_cpu:
@@ -52,13 +50,9 @@ class ModelOffTheGpu(ModelRule, code="TC904", severity="info"):
         elif on_cpu and model.cuda:
             seen = "all elements are on cpu although a GPU is available"
         else:
-            return ()
-        return [
-            about(
-                self.info,
-                model.event,
-                [model.name],
-                expected="parameters and buffers are on the GPU",
-                observed=seen,
-            )
-        ]
+            return
+        yield Advice(
+            [model.name],
+            expected="parameters and buffers are on the GPU",
+            observed=seen,
+        )
