@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from traincheck.rules.base.rule import BuiltInRule
-from traincheck.rules.ranks.waiting import Member, Wait, missing_in, place_of, waits
-from traincheck.rules.ranks.waiting_text import described
+from traincheck.rules.ranks.waiting import Member, Wait, described, missing_in, place_of, waits
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, CollectiveEvent, Event, MarkEvent, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation

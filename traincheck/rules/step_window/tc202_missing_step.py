@@ -5,16 +5,54 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
 
 from traincheck.facts.distributed.rank_steps import FIRST, LATER, LATER_AT_END
 from traincheck.facts.optimizers import UPDATED
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, StepFacts
 from traincheck.rules.base.step_rule import StepRule, proof
-from traincheck.rules.step_window.lapse import Lapse
 from traincheck.schema.claims import Needs
 from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.torch_api import Families
 from traincheck.schema.words import joined
+
+
+@dataclass(slots=True)
+class Lapse:
+    """Steps in a row without an update.
+
+    Attributes:
+        count: the number of steps.
+        first: violations of the first step.
+        latest: violations of the last step.
+    """
+
+    count: int = 0
+    first: list[Violation] = field(default_factory=list)
+    latest: list[Violation] = field(default_factory=list)
+
+    def add(self, found: list[Violation], needed: int) -> list[Violation]:
+        """Add a step and return the violations that are certain now.
+
+        Args:
+            found: the violations of the step.
+            needed: number of steps that prove the fault while the run goes on.
+        """
+        self.count += 1
+        if self.count >= needed:
+            return found if self.count > needed else self.first + found
+        self.first, self.latest = self.first or found, found
+        return []
+
+    def ends(self, least: int, most: int) -> list[Violation]:
+        """The violations that the end of a run proves.
+
+        Args:
+            least: number of steps that prove the fault at the end.
+            most: number of steps after which it was already reported.
+        """
+        return self.first + self.latest if least <= self.count < most else []
+
 
 _CONFIRMED_AT_END = 2  # the run is over: no update will come
 _CONFIRMED_BESIDE = 30  # while another optimizer steps: its turn may come late

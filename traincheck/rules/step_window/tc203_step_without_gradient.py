@@ -10,8 +10,7 @@ from dataclasses import dataclass, field, replace
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
 from traincheck.rules.base.rule import Streak, extend
 from traincheck.rules.base.step_rule import StepRule, proof
-from traincheck.rules.step_window.unowned_tensors import LooseTensors
-from traincheck.rules.step_window.unused_backwards import UnusedPasses
+from traincheck.rules.step_window.dry_optimizers import LooseTensors, UnusedPasses
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
