@@ -210,11 +210,8 @@ class MaskInverted(BuiltInRule, code="TC317", severity="error"):
     def _hides_all(self, root: CallEvent, call: CallEvent) -> Violation:
         name = next(n for n in _MASKS[call.api] if number(given(call, n), "inverted"))
         observed = f"{name} excludes all tokens and none of the padding"
-        return Violation(
-            check_id=self.code,
-            step=root.step,
-            rank=root.rank,
-            stage=root.stage,
+        return self.violation(
+            root,
             subject=Subject(api=call.api, module=root.module),
             symptom=Symptom.UNMASKED,
             message=f"the attention mask is inverted; {observed}",

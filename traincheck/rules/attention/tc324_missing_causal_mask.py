@@ -101,11 +101,8 @@ class MissingCausalMask(EventRule, code="TC324", severity="error", aliases=("fut
             observed, fix = f"{which} without tgt_mask", _OF_DECODER
         elif any(call.api in SOFTMAXES for call in calls):
             observed, fix = f"{which} over all positions, including later ones", _BY_HAND
-        return Violation(
-            check_id=self.code,
-            step=root.step,
-            rank=root.rank,
-            stage=root.stage,
+        return self.violation(
+            root,
             subject=Subject(api=calls[0].api, module=root.module),
             symptom=Symptom.UNMASKED,
             message=f"the loss is over the next tokens of the input of {root.module}; {observed}",

@@ -5,13 +5,37 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, TypeVar
 
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import CheckInfo, Subject, Symptom, Topic, Violation
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 _Rule = TypeVar("_Rule", bound="BuiltInRule")
+
+
+class Rare(TypedDict, total=False):
+    """Fields that only some violations have, and the step where it is an earlier one."""
+
+    step: int | None
+    topic: Topic | None
+    measured: int | None
+    title: str
+    likely_cause: str
+    fix: str
+    optimizer: str
+    provisional: bool
+
+
+class Fields(Rare, total=False):
+    """The same, and what else a violation has from its event."""
+
+    rank: int
+    stage: str
+    evidence: tuple[Event, ...]
 
 
 class BuiltInRule(ABC):
@@ -91,20 +115,22 @@ class BuiltInRule(ABC):
         message: str,
         expected: str,
         observed: str,
-        evidence: tuple[Event, ...] | None = None,
+        **other: Unpack[Fields],
     ) -> Violation:
-        """Make a violation at the step, rank and stage of an event, which is also the evidence."""
+        """Make a violation at the step, rank and stage of an event, which is also the evidence.
+
+        other: fields that differ from those of the event, or that few violations have.
+        """
+        fields = Fields(step=event.step, rank=event.rank, stage=event.stage, evidence=(event,))
+        fields.update(other)
         return Violation(
             check_id=self.code,
-            step=event.step,
-            rank=event.rank,
-            stage=event.stage,
             subject=subject,
             symptom=symptom,
             message=message,
             expected=expected,
             observed=observed,
-            evidence=(event,) if evidence is None else evidence,
+            **fields,
         )
 
 

@@ -215,15 +215,12 @@ class AveragedModelNeverUpdated(EventRule, code="TC614", aliases=("average-never
         return [self._violation(event, model.name, model.looks)]
 
     def _violation(self, event: Event, model: str, rounds: int) -> Violation:
-        return Violation(
-            check_id=self.code,
-            step=event.step,
-            rank=event.rank,
+        return self.violation(
+            event,
             stage="eval",
             subject=Subject(module=model),
             symptom=Symptom.STATE_UNCHANGED,
             message=f"{model} averages weights, but {rounds} evaluations used the same weights",
             expected=f"{model} changes between its evaluations, like the trained model",
             observed=f"the same weights in {rounds} evaluations",
-            evidence=(event,),
         )

@@ -81,11 +81,8 @@ class StateDictKeysMismatch(EventRule, code="TC601", severity="error", aliases=(
     def _in_part(self, event: CheckpointEvent, renamed: _Renamed) -> Violation:
         wanted, given = (prefix + renamed.ends[0] for prefix in (renamed.wanted, renamed.given))
         missing = counted(len(event.missing), "name")
-        return Violation(
-            check_id=self.code,
-            step=event.step,
-            rank=event.rank,
-            stage=event.stage,
+        return self.violation(
+            event,
             subject=Subject(module=event.target),
             symptom=Symptom.NOT_RESTORED,
             title="load_state_dict leaves most of {subject} unchanged: names do not match",
@@ -102,7 +99,6 @@ class StateDictKeysMismatch(EventRule, code="TC601", severity="error", aliases=(
                 f"Rename the keys ({given} to {wanted}), and use strict=True or check the "
                 "missing_keys that are returned."
             ),
-            evidence=(event,),
         )
 
 

@@ -73,10 +73,9 @@ class SchedulerNotRestored(EventRule, code="TC603", severity="error"):
         self, call: CallEvent, event: StepEvent, file: CheckpointEvent, model: CheckpointEvent
     ) -> Violation:
         cls = call.api.rpartition(".")[0].rpartition(".")[2]
-        return Violation(
-            check_id=self.code,
+        return self.violation(
+            call,
             step=event.step,
-            rank=call.rank,
             stage="train",
             subject=Subject(api=call.api.replace(".__init__", ".load_state_dict")),
             symptom=Symptom.NOT_RESTORED,
@@ -158,10 +157,8 @@ class ScalerNotRestored(EventRule, code="TC609"):
             return []
         self._is_reported = True
         return [
-            Violation(
-                check_id=self.code,
-                step=used.step,
-                rank=used.rank,
+            self.violation(
+                used,
                 stage="train",
                 subject=Subject(api=Families.SCALER_STEP),
                 symptom=Symptom.NOT_RESTORED,

@@ -269,10 +269,9 @@ class InitializedAfterLoad(EventRule, code="TC613", severity="error"):
             return []
         call = self._filled[lost[0].identity]
         return [
-            Violation(
-                check_id=self.code,
+            self.violation(
+                load,
                 step=lost[0].step,
-                rank=load.rank,
                 stage=lost[0].stage,
                 subject=Subject(module=load.target, variable=lost[0].name),
                 symptom=Symptom.NOT_RESTORED,

@@ -81,10 +81,8 @@ class DataOrderDiffersAfterResume(
 
     def _violation(self, one: Resumed) -> Violation:
         samples = counted(one.again, "sample")
-        return Violation(
-            check_id=self.code,
-            step=one.batch.step,
-            rank=one.batch.rank,
+        return self.violation(
+            one.batch,
             stage="train",
             subject=Subject(variable=one.batch.loader),
             symptom=Symptom.REPEATED_DATA,
@@ -236,10 +234,8 @@ class StepCountResetOnResume(EventRule, code="TC612", aliases=("count-begins-ane
         proof: Event,
     ) -> Violation:
         key, number = saved
-        return Violation(
-            check_id=self.code,
-            step=first.step,
-            rank=first.rank,
+        return self.violation(
+            first,
             stage="train",
             subject=Subject(api="torch.load"),
             symptom=Symptom.NOT_RESTORED,

@@ -207,11 +207,8 @@ class OptimizerSavedInPart(EventRule, code="TC605"):
         count, optimizer = min(self._held.values(), key=lambda held: held[0])
         name = optimizer.cls.rpartition(".")[2]
         return [
-            Violation(
-                check_id=self.code,
-                step=event.step,
-                rank=event.rank,
-                stage=event.stage,
+            self.violation(
+                event,
                 subject=Subject(api=optimizer.cls),
                 symptom=Symptom.NOT_RESTORED,
                 message=(

@@ -103,10 +103,8 @@ class OptimizerNotRestored(EventRule, code="TC602", severity="error"):
         if holder is not file:
             held = f"and {holder.path}, in which the run saves its optimizer state, was never read"
         cls = created.cls.rpartition(".")[2]
-        return Violation(
-            check_id=self.code,
-            step=step.step,
-            rank=step.rank,
+        return self.violation(
+            step,
             stage="train",
             subject=Subject(api=f"{created.cls}.load_state_dict"),
             symptom=Symptom.NOT_RESTORED,

@@ -132,10 +132,8 @@ class RanksDriftInRandomNumbers(RandomStateRule, code="TC511"):
             for rank, digest in zip(sorted(pages), digests)
         )
         return [
-            Violation(
-                check_id=self.code,
-                step=event.step,
-                rank=event.rank,
+            self.violation(
+                event,
                 stage="train",
                 subject=Subject(api="torch.random"),
                 symptom=Symptom.OUT_OF_STEP,
@@ -218,10 +216,8 @@ class RanksRepeatRandomDraws(
             return []
         self.is_over = True
         return [
-            Violation(
-                check_id=self.code,
-                step=event.step,
-                rank=event.rank,
+            self.violation(
+                event,
                 stage="train",
                 subject=Subject(api="torch.random"),
                 symptom=Symptom.ADVICE,

@@ -104,10 +104,8 @@ class ReseededDuringTraining(EventRule, code="TC510", aliases=("seeded-again",))
         if first == event.step or not owners:
             return None
         observed = f"steps {first} and {event.step} both seed with {seeded.seed} and draw the same"
-        return Violation(
-            check_id=self.code,
-            step=event.step,
-            rank=event.rank,
+        return self.violation(
+            event,
             stage="train",
             subject=Subject(api="torch.manual_seed"),
             symptom=Symptom.REPEATED_DATA,
@@ -225,10 +223,8 @@ class ReseededPerSample(BuiltInRule, code="TC518", aliases=("seeded-for-each-sam
         self._reported.add(source)
         name = _NAMES.get(source, source)
         return [
-            Violation(
-                check_id=self.code,
-                step=event.step,
-                rank=event.rank,
+            self.violation(
+                event,
                 stage="train",
                 subject=Subject(api=name),
                 symptom=Symptom.REPEATED_DATA,

@@ -132,10 +132,8 @@ class ShuffledOrderRepeats(BuiltInRule, code="TC503"):
                 "shuffles every epoch with the same seed."
             )
             fix = "Call loader.sampler.set_epoch(epoch) at the start of every epoch."
-        return Violation(
-            check_id=self.code,
-            step=event.step,
-            rank=event.rank,
+        return self.violation(
+            event,
             stage="train",
             subject=Subject(api=DATA_LOADER, variable=event.loader),
             symptom=Symptom.REPEATED_DATA,
@@ -145,7 +143,6 @@ class ShuffledOrderRepeats(BuiltInRule, code="TC503"):
             ),
             expected="each epoch has its own order",
             observed=f"epoch {event.epoch} starts with samples {list(event.indices[:4])} again",
-            evidence=(event,),
             likely_cause=cause,
             fix=fix,
         )

@@ -226,10 +226,8 @@ class SampleRedrawn(BuiltInRule, code="TC514", severity="info", aliases=("drawn-
 
     def _violation(self, event: BatchEvent, epoch: _Epoch) -> Violation:
         sampler = (event.sampler or "sampler").rpartition(".")[2]
-        return Violation(
-            check_id=self.code,
-            step=event.step,
-            rank=event.rank,
+        return self.violation(
+            event,
             stage="train",
             subject=Subject(api=DATA_LOADER, variable=event.loader),
             symptom=Symptom.ADVICE,
@@ -242,7 +240,6 @@ class SampleRedrawn(BuiltInRule, code="TC514", severity="info", aliases=("drawn-
             observed=(
                 f"{epoch.again} draws of earlier samples, and {epoch.after} new samples later"
             ),
-            evidence=(event,),
         )
 
 

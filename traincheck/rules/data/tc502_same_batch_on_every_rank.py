@@ -140,10 +140,8 @@ class SameBatchOnEveryRank(BuiltInRule, code="TC502", severity="error"):
             source, api = first.loader, DATA_LOADER
             sampler = (first.sampler or "none").rpartition(".")[2]
             given = f"{source} gives all of them the same batches (sampler {sampler})"
-        return Violation(
-            check_id=self.code,
-            step=first.step,
-            rank=first.rank,
+        return self.violation(
+            first,
             stage="train",
             subject=Subject(api=api, variable=source),
             symptom=Symptom.REPEATED_DATA,

@@ -102,10 +102,8 @@ class LabelsInOrder(BuiltInRule, code="TC506"):
 
     def _violation(self, run: _Run, path: str) -> Violation:
         event = run.first
-        return Violation(
-            check_id=self.code,
-            step=event.step,
-            rank=event.rank,
+        return self.violation(
+            event,
             stage="train",
             subject=Subject(api=DATA_LOADER, variable=event.loader),
             symptom=Symptom.REPEATED_DATA,
@@ -119,7 +117,6 @@ class LabelsInOrder(BuiltInRule, code="TC506"):
                 "and the next; "
                 f"{len(run.classes)} classes came one after the other"
             ),
-            evidence=(event,),
         )
 
 

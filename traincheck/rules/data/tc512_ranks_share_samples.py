@@ -161,10 +161,8 @@ class RanksShareSamples(BuiltInRule, code="TC512"):
                 "Draw the order from one seed on all ranks, after the seed is broadcast, and then "
                 "take order[rank::world_size]. DistributedSampler(dataset, seed=...) does this."
             )
-        return Violation(
-            check_id=self.code,
-            step=first.step,
-            rank=first.rank,
+        return self.violation(
+            first,
             stage="train",
             subject=Subject(api=DATA_LOADER, variable=first.loader),
             symptom=Symptom.REPEATED_DATA,
@@ -174,7 +172,6 @@ class RanksShareSamples(BuiltInRule, code="TC512"):
             ),
             expected="each sample comes on one rank only",
             observed=f"{shared.count} samples of {len(shared.places)} batches came on both ranks",
-            evidence=(first,),
             likely_cause=cause,
             fix=fix,
         )

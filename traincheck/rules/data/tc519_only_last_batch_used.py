@@ -112,10 +112,8 @@ class OnlyLastBatchUsed(EventRule, code="TC519", severity="error"):
 
     def _violation(self, batches: _Fetched, call: CallEvent | None, event: StepEvent) -> Violation:
         loader, count = batches.last.loader, batches.count
-        return Violation(
-            check_id=self.code,
-            step=event.step,
-            rank=event.rank,
+        return self.violation(
+            event,
             stage="train",
             subject=Subject(api=DATA_LOADER, variable=loader),
             symptom=Symptom.REPEATED_DATA,

@@ -157,8 +157,8 @@ class WorkersRepeatRandomDraws(
             f"workers {first.number} and {second.number} start with the same state of "
             f"{described(generator)}"
         )
-        return Violation(
-            check_id=self.code,
+        return self.violation(
+            second.event,
             step=self._book.step(second),
             rank=second.rank,
             stage="train",
@@ -251,8 +251,8 @@ class EpochsRepeatRandomDraws(BuiltInRule, code="TC505", aliases=("epochs-draw-t
             f"worker {worker.number} starts with the same state of {described(generator)} in "
             f"epochs {before.epoch} and {worker.epoch}"
         )
-        return Violation(
-            check_id=self.code,
+        return self.violation(
+            worker.event,
             step=self._book.step(worker),
             rank=worker.rank,
             stage="train",

@@ -206,10 +206,9 @@ class ReductionsMixed(EventRule, code="TC321", severity="info"):
         summed, mean = mixed
         names = tuple(call.api.removeprefix(F) for call in mixed)
         return [
-            Violation(
-                check_id=self.code,
+            self.violation(
+                event,
                 step=self._first,
-                rank=event.rank,
                 stage="train",
                 subject=Subject(api=summed.api),
                 symptom=Symptom.ADVICE,

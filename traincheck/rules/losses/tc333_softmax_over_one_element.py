@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
 from traincheck.rules.base.rule import Streak, extend
-from traincheck.rules.base.step_rule import StepRule, proof
+from traincheck.rules.base.step_rule import StepRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -99,11 +99,11 @@ class SoftmaxOverOneElement(StepRule, code="TC333", aliases=("softmax-over-one",
     ) -> Violation:
         function, shape = call.api.rpartition(".")[2], list(_shape(call))
         given = f"{function} over dim {call.args.get('dim')} of {shape}"
-        return proof(
-            (self.code, Symptom.LOSS_INPUT),
+        return self.proof(
             facts,
             step=step,
             subject=Subject(api=call.api, module=call.module),
+            symptom=Symptom.LOSS_INPUT,
             message=f"{given} is 1 everywhere; the gradient of {joined(names)} is always zero",
             expected="a softmax over several elements",
             observed=f"{given} is 1 everywhere",

@@ -90,17 +90,14 @@ class EndTokenNotLearned(BuiltInRule, code="TC319", severity="error"):
     def _violation(self, event: BatchEvent) -> Violation:
         token = event.tokens["lost_end"]
         observed = f"token {token} ends most rows and is -100 in all labels"
-        return Violation(
-            check_id=self.code,
-            step=event.step,
-            rank=event.rank,
+        return self.violation(
+            event,
             stage="train",
             subject=Subject(api=DATA_LOADER, variable=event.loader),
             symptom=Symptom.LOSS_INPUT,
             message=f"the end token is never a label in batches of {event.loader}; {observed}",
             expected="the token that ends a row is a label like any other",
             observed=observed,
-            evidence=(event,),
         )
 
 

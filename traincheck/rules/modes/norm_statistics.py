@@ -76,10 +76,8 @@ class InitialNormStatistics(EventRule, code="TC307"):
         return [self._violation(event, model.name)]
 
     def _violation(self, event: Event, model: str) -> Violation:
-        return Violation(
-            check_id=self.code,
-            step=event.step,
-            rank=event.rank,
+        return self.violation(
+            event,
             stage="eval",
             subject=Subject(module=model),
             symptom=Symptom.STATE_UNCHANGED,
@@ -88,7 +86,6 @@ class InitialNormStatistics(EventRule, code="TC307"):
             ),
             expected="running statistics that were updated or copied like the weights",
             observed="running_mean is 0 and running_var is 1, from no batch",
-            evidence=(event,),
         )
 
 
@@ -157,15 +154,12 @@ class StaleNormStatistics(BuiltInRule, code="TC308"):
         ]
 
     def _violation(self, event: Event, model: str) -> Violation:
-        return Violation(
-            check_id=self.code,
-            step=event.step,
-            rank=event.rank,
+        return self.violation(
+            event,
             stage="eval",
             subject=Subject(module=model),
             symptom=Symptom.STATE_UNCHANGED,
             message=f"{model} is a mean of weights, but its batch norms were never updated for it",
             expected="a pass over training data in training mode (update_bn) before the evaluation",
             observed="running statistics copied from the last averaged model",
-            evidence=(event,),
         )

@@ -6,7 +6,7 @@ from traincheck.facts.auxiliary_models import AUXILIARY
 from traincheck.facts.forwards import Forward
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, MODES, StepFacts
 from traincheck.rules.base.rule import Streak, extend
-from traincheck.rules.base.step_rule import StepRule, proof
+from traincheck.rules.base.step_rule import StepRule
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.words import joined
@@ -89,10 +89,10 @@ class DropoutInEvaluation(StepRule, code="TC303"):
             ", in a layer that eval() does not reach because it is not a submodule of the model"
             * is_unowned
         )
-        return proof(
-            (self.code, Symptom.WRONG_VALUE),
+        return self.proof(
             facts,
             subject=Subject(api=call.api, module=path),
+            symptom=Symptom.WRONG_VALUE,
             message=f"{path} is in evaluation mode and calls {name}() that drops with p={p}{by}",
             expected=f"{name}() drops nothing in evaluation mode",
             observed=f"{name}() drops with p={p}{by}",
@@ -182,11 +182,11 @@ class PartLeftInEvalMode(StepRule, code="TC304"):
     def _violation(
         self, path: str, call: CallEvent, streak: Streak, forward: Forward, facts: StepFacts
     ) -> Violation:
-        return proof(
-            (self.code, Symptom.EVAL_MODE),
+        return self.proof(
             facts,
             step=streak.first,
             subject=Subject(module=path),
+            symptom=Symptom.EVAL_MODE,
             message=f"{path} is in evaluation mode while {forward.path} around it is trained",
             expected=f"{path} in training mode, as in the previous steps",
             observed=f"the dropout of {path} is off",
@@ -268,11 +268,11 @@ class FrozenModelInTrainingMode(StepRule, code="TC306"):
         self, forward: Forward, active: list[str], first: int | None, facts: StepFacts
     ) -> Violation:
         path = forward.path
-        return proof(
-            (self.code, Symptom.TRAINING_MODE),
+        return self.proof(
             facts,
             step=first,
             subject=Subject(module=path),
+            symptom=Symptom.TRAINING_MODE,
             message=f"{path} is not trained and is used without gradients, but in training mode",
             expected=f"{path} in evaluation mode, as no optimizer holds any of it",
             observed=f"layers that behave as in training: {joined(active)}",

@@ -8,7 +8,7 @@ from traincheck.facts.forwards import Forward
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, MODES, StepFacts
 from traincheck.rules.base.model_rule import MODELS
 from traincheck.rules.base.rule import Streak, extend
-from traincheck.rules.base.step_rule import StepRule, proof
+from traincheck.rules.base.step_rule import StepRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -137,11 +137,11 @@ class TrainedInEvalMode(StepRule, code="TC301", severity="error"):
     ) -> Violation:
         since = "" if path in self._was_training else "; it was never in training mode"
         last = self._eval.get(path) or self._eval.get(path.partition(".")[0])
-        violation = proof(
-            (self.code, Symptom.EVAL_MODE),
+        violation = self.proof(
             facts,
             step=step,
             subject=Subject(module=path),
+            symptom=Symptom.EVAL_MODE,
             message=f"{path} is in evaluation mode in the forward passes that train it{since}",
             expected=f"{path} in training mode",
             observed=f"trained layers that behave as in evaluation: {joined(affected)}{since}",

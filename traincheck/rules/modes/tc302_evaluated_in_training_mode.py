@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from traincheck.facts.forwards import Forward
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, MODES, StepFacts
-from traincheck.rules.base.step_rule import StepRule, proof
+from traincheck.rules.base.step_rule import StepRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.words import joined
@@ -131,10 +131,10 @@ class EvaluatedInTrainingMode(StepRule, code="TC302"):
     def _violation(self, forward: Forward, facts: StepFacts, active: list[str]) -> Violation:
         path = forward.path
         where = joined(sorted(forward.loaders))
-        return proof(
-            (self.code, Symptom.TRAINING_MODE),
+        return self.proof(
             facts,
             subject=Subject(module=path),
+            symptom=Symptom.TRAINING_MODE,
             message=f"{path} is evaluated without gradients, but in training mode",
             expected=f"{path} in evaluation mode over the batches of {where}",
             observed=f"layers that behave as in training: {joined(active)}",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, MODES, StepFacts
-from traincheck.rules.base.step_rule import StepRule, proof
+from traincheck.rules.base.step_rule import StepRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.findings import Subject, Symptom, Violation
 
@@ -65,10 +65,10 @@ class SpectralNormBeforeTraining(StepRule, code="TC305"):
             elif root not in self._trained and root not in self.ledger.loaded:
                 self._early.setdefault(
                     root,
-                    proof(
-                        (self.code, Symptom.WRONG_ORDER),
+                    self.proof(
                         facts,
                         subject=Subject(module=forward.path),
+                        symptom=Symptom.WRONG_ORDER,
                         message="",
                         expected="a pass in training mode first",
                         observed=f"the first pass of {forward.path} is in evaluation mode",

@@ -94,10 +94,8 @@ class TrainEvalPreprocessingMismatch(
 
     def _violation(self, event: Event, model: str, name: str, sides: _Sides) -> Violation:
         training, evaluation = _text(sides.training), _text(sides.evaluation)
-        return Violation(
-            check_id=self.code,
-            step=event.step,
-            rank=event.rank,
+        return self.violation(
+            event,
             stage="eval",
             subject=Subject(module=model),
             symptom=Symptom.WRONG_VALUE,
@@ -105,7 +103,6 @@ class TrainEvalPreprocessingMismatch(
             message=f"argument {name} of {model} is scaled differently than in training",
             expected=f"in training {training}",
             observed=f"in evaluation {evaluation}",
-            evidence=(event,),
         )
 
 

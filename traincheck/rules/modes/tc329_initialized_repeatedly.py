@@ -84,15 +84,12 @@ class InitializedRepeatedly(
 
     def _violation(self, name: str, api: str, count: int, step: StepEvent) -> Violation:
         function = api.rpartition(".")[2]
-        return Violation(
-            check_id=self.code,
-            step=step.step,
-            rank=step.rank,
+        return self.violation(
+            step,
             stage="init",
             subject=Subject(api=api, variable=name),
             symptom=Symptom.ADVICE,
             message=f"{function} initializes {name} {count} times",
             expected="at most one initialization after the constructor's",
             observed=f"{count} calls of {function}",
-            evidence=(step,),
         )

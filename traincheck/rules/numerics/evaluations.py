@@ -94,10 +94,9 @@ class Overfitting(BuiltInRule, code="TC712", severity="info"):
             return ()
         self._is_reported = True
         return [
-            Violation(
-                check_id=self.code,
+            self.violation(
+                event,
                 step=best[0],
-                rank=event.rank,
                 stage="eval",
                 subject=Subject(api=event.api),
                 symptom=Symptom.NOT_LEARNING,
@@ -107,7 +106,6 @@ class Overfitting(BuiltInRule, code="TC712", severity="info"):
                     f"the evaluation loss rose from {best[2]:.4g} to {past[-1][2]:.4g} since "
                     f"step {best[0]}, while the training loss fell to {past[-1][1]:.4g}"
                 ),
-                evidence=(event,),
             )
         ]
 

@@ -7,7 +7,7 @@ import statistics
 from collections import deque
 
 from traincheck.facts.step_facts import DISCOVERY, StepFacts
-from traincheck.rules.base.step_rule import StepRule, proof
+from traincheck.rules.base.step_rule import StepRule
 from traincheck.rules.shared.numbers import losses
 from traincheck.schema.claims import Needs
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -90,11 +90,11 @@ class LossNotDecreasing(StepRule, code="TC710", severity="info"):
         if after < before or min(values) < 0:
             return []
         return [
-            proof(
-                (self.code, Symptom.NOT_LEARNING),
+            self.proof(
                 facts,
                 step=self._first,
                 subject=Subject(api=Families.BACKWARD),
+                symptom=Symptom.NOT_LEARNING,
                 message=f"the loss is no better after {self.window} optimizer steps",
                 expected="a median loss that falls",
                 observed=f"a median loss of {before:.4g} at first and {after:.4g} at last",
@@ -171,11 +171,11 @@ class ConstantLoss(StepRule, code="TC711"):
         self._is_over = True
         self.triggered += 1
         return [
-            proof(
-                (self.code, Symptom.NOT_LEARNING),
+            self.proof(
                 facts,
                 step=self._first,
                 subject=Subject(api=Families.BACKWARD),
+                symptom=Symptom.NOT_LEARNING,
                 message="the loss does not change between steps, not even with the batch",
                 expected="a loss that differs between batches",
                 observed=f"a loss of {values[-1]!r} in each of {self._count} steps",

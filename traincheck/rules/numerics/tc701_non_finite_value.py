@@ -210,10 +210,9 @@ class NonFiniteValue(BuiltInRule, code="TC701", severity="error"):
         self._is_reported = True
         subject = place.subject if place.subject != Subject() else Subject(api=Families.BACKWARD)
         observed = place.words if place.words == shown else f"{place.words}, then {shown}"
-        return Violation(
-            check_id=self.code,
+        return self.violation(
+            event,
             step=step,
-            rank=event.rank,
             stage="train",
             subject=subject,
             symptom=Symptom.NON_FINITE,

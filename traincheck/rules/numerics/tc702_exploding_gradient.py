@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from traincheck.facts.optimizers import Holder
 from traincheck.facts.step_facts import StepFacts
-from traincheck.rules.base.step_rule import StepRule, proof
+from traincheck.rules.base.step_rule import StepRule
 from traincheck.rules.numerics.updaters import updaters
 from traincheck.rules.shared.numbers import NORMS, History, applied_norms
 from traincheck.schema.claims import Needs
@@ -127,11 +127,11 @@ class ExplodingGradient(StepRule, code="TC702"):
     ) -> Violation:
         worst = max(norms, key=lambda identity: norms[identity])
         name = self.ledger.name(worst)
-        return proof(
-            (self.code, Symptom.GRADIENT_SIZE),
+        return self.proof(
             facts,
             step=step,
             subject=Subject(variable=name),
+            symptom=Symptom.GRADIENT_SIZE,
             message=(
                 f"the norm of the gradients that {holder.label} applies leaves the range of its "
                 f"history, above all the gradient of {name}"

@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from traincheck.facts.small_samples import has_few
 from traincheck.facts.step_facts import Parameter, StepFacts
-from traincheck.rules.base.step_rule import StepRule, proof
+from traincheck.rules.base.step_rule import StepRule
 from traincheck.rules.numerics.updaters import updaters
 from traincheck.rules.shared.numbers import MATRIX, NORMS, applied_norms
 from traincheck.schema.claims import Needs
@@ -131,11 +131,11 @@ class VanishingGradient(StepRule, code="TC703"):
 
     def _violation(self, identity: int, streak: _Streak, facts: StepFacts) -> Violation:
         name = self.ledger.name(identity)
-        return proof(
-            (self.code, Symptom.GRADIENT_SIZE),
+        return self.proof(
             facts,
             step=streak.first,
             subject=Subject(variable=name),
+            symptom=Symptom.GRADIENT_SIZE,
             message=f"the gradient of {name} is tiny compared with those of the other weights",
             expected="gradients of weights that differ by a few orders of magnitude",
             observed=f"{streak.share:.1e} of the largest gradient of the model",

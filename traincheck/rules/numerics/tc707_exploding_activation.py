@@ -72,16 +72,14 @@ class ExplodingActivation(ActivationRule, code="TC707"):
             return ()
         streak.is_reported = True
         return [
-            Violation(
-                check_id=self.code,
+            self.violation(
+                look.event,
                 step=streak.first,
-                rank=look.event.rank,
                 stage="train",
                 subject=look.place.subject,
                 symptom=Symptom.GRADIENT_SIZE,
                 message=f"the outputs of {look.place.label} leave the range of their history",
                 expected="the largest output stays near its history",
                 observed=f"{look.place.label}: up to {largest:.3g}, usually {usual:.3g}",
-                evidence=(look.event,),
             )
         ]

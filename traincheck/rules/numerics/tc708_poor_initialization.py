@@ -151,10 +151,8 @@ class PoorInitialization(BuiltInRule, code="TC708"):
         observed: str,
         step: CallEvent,
     ) -> Violation:
-        return Violation(
-            check_id=self.code,
-            step=step.step,
-            rank=step.rank,
+        return self.violation(
+            step,
             stage="init",
             subject=Subject(variable=names[0]),
             symptom=Symptom.INITIALIZATION,

@@ -82,17 +82,14 @@ class ClassImbalance(BuiltInRule, code="TC713", severity="info"):
         if share <= self.share or column.low == column.high:
             return []
         return [
-            Violation(
-                check_id=self.code,
-                step=event.step,
-                rank=event.rank,
+            self.violation(
+                event,
                 stage="train",
                 subject=Subject(variable=path),
                 symptom=Symptom.NOT_LEARNING,
                 message=f"one class makes up nearly all labels in {path} of {event.loader}",
                 expected="labels of several classes in a batch",
                 observed=f"{share:.0%} of the labels in {column.count} batches are one class",
-                evidence=(event,),
             )
         ]
 

@@ -107,17 +107,15 @@ class DeadUnits(ActivationRule, code="TC705"):
     def _violation(self, look: Look, dead: float, streak: Streak) -> Violation:
         off = "zero" if look.kind in _HARD else "off"
         seen = f"{dead:.0%} of the units are {off} for all {look.samples} samples of a batch"
-        return Violation(
-            check_id=self.code,
+        return self.violation(
+            look.event,
             step=streak.first,
-            rank=look.event.rank,
             stage="train",
             subject=look.place.subject,
             symptom=Symptom.DEAD_UNITS,
             message=f"most units of {look.place.label} are {off} for every sample",
             expected="most units are active for some sample of a batch",
             observed=f"{look.place.label}: {seen}, at {streak.steps} steps",
-            evidence=(look.event,),
         )
 
 
@@ -191,17 +189,15 @@ class SaturatedActivation(ActivationRule, code="TC706"):
         streak.is_reported = True
         seen = f"{share:.0%} of its outputs at a limit, at {streak.steps} steps"
         return [
-            Violation(
-                check_id=self.code,
+            self.violation(
+                look.event,
                 step=streak.first,
-                rank=look.event.rank,
                 stage="train",
                 subject=look.place.subject,
                 symptom=Symptom.DEAD_UNITS,
                 message=f"{look.place.label} is at its limits, where its gradient vanishes",
                 expected="outputs of a hidden activation are between its limits",
                 observed=f"{look.place.label}: {seen}",
-                evidence=(look.event,),
             )
         ]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from traincheck.facts.optimizers import Holder
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, Parameter, StepFacts
 from traincheck.rules.base.rule import Streak, extend
-from traincheck.rules.base.step_rule import StepRule, proof
+from traincheck.rules.base.step_rule import StepRule
 from traincheck.rules.shared.numbers import MATRIX, losses
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import StateEvent
@@ -88,11 +88,11 @@ class GradientAllZero(StepRule, code="TC704"):
             return []
         loss = f"the loss is {values[-1]:.4g}, " if values else ""
         return [
-            proof(
-                (self.code, Symptom.NOT_LEARNING),
+            self.proof(
                 facts,
                 step=streak.first,
                 subject=Subject(api=Families.BACKWARD),
+                symptom=Symptom.NOT_LEARNING,
                 message=(
                     f"backward() gives {holder.label} gradients that are exactly zero, in "
                     "consecutive steps"
@@ -195,11 +195,11 @@ class ParameterGradientZero(StepRule, code="TC715", severity="info"):
             return []
         name = self.ledger.name(identity)
         return [
-            proof(
-                (self.code, Symptom.NOT_LEARNING),
+            self.proof(
                 facts,
                 step=streak.first,
                 subject=Subject(variable=name),
+                symptom=Symptom.NOT_LEARNING,
                 message=f"the gradient of {name} is exactly zero in consecutive steps",
                 expected="a gradient that is nonzero at least now and then",
                 observed=f"zero in {streak.count} consecutive steps",

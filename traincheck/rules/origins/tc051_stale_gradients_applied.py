@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from traincheck.facts.step_facts import Moment, StepFacts
-from traincheck.rules.base.step_rule import StepRule, proof
+from traincheck.rules.base.step_rule import StepRule
 from traincheck.rules.shared.numbers import NORMS, number
 from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.observations.base import needs_of
@@ -117,11 +117,11 @@ class StaleGradientsApplied(StepRule, code="TC051", severity="error"):
         lines = [m.call for m in facts.moments if m.family == Families.BACKWARD]
         computed = {i for m in facts.moments for i in m.reached} - self.ledger.held()
         names = joined(self.ledger.names(computed), _MOST_NAMES)
-        return proof(
-            (self.code, Symptom.STEP_WITHOUT_GRADIENT, self.ledger.one_of_several(owner)),
+        return self.proof(
             facts,
             step=row.first,
             subject=Subject(api=Families.OPTIMIZER_STEP),
+            symptom=Symptom.STEP_WITHOUT_GRADIENT,
             message=(
                 f"{row.count + 1} updates in a row apply bit-identical gradients, while backward "
                 f"computes new ones of {names}, which no optimizer applies"
@@ -132,6 +132,7 @@ class StaleGradientsApplied(StepRule, code="TC051", severity="error"):
                 f"parameters; backward computed others of {names}"
             ),
             evidence=[*lines[-1:], moment.call],
+            optimizer=self.ledger.one_of_several(owner),
         )
 
 

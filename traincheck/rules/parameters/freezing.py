@@ -9,7 +9,7 @@ from typing import ClassVar
 from traincheck.facts.optimizers import Holder
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, StepFacts
 from traincheck.rules.base.rule import Streak
-from traincheck.rules.base.step_rule import StepRule, proof
+from traincheck.rules.base.step_rule import StepRule
 from traincheck.rules.parameters.master_weights import are_masters
 from traincheck.schema.claims import Needs
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -82,11 +82,11 @@ class UnoptimizedModelRule(StepRule):
         calls = [forward.call for forward in facts.forwards if forward.path == root]
         names = [p.name for p in self.ledger.parameters.values() if p.root == root]
         held = ", ".join(holder.label for holder in self.ledger.holders.values())
-        found = proof(
-            (self.code, self.symptom),
+        found = self.proof(
             facts,
             step=streak.first,
             subject=Subject(module=root),
+            symptom=self.symptom,
             message=f"{root} gets gradients ({joined(names)}), but no optimizer holds any of it",
             expected=f"an optimizer holds {root}, or it gets no gradients",
             observed=f"gradients of {joined(names)}; the optimizers are {held}",
@@ -156,10 +156,10 @@ class FreezeWithoutEffect(StepRule, code="TC115"):
                 if below and module not in self._reported:
                     self._reported.add(module)
                     found.append(
-                        proof(
-                            (self.code, Symptom.UNFROZEN),
+                        self.proof(
                             facts,
                             subject=Subject(module=module, variable=below[0]),
+                            symptom=Symptom.UNFROZEN,
                             message=(
                                 f"{module} has requires_grad = False, but its parameters are "
                                 "trained"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, MODES, StepFacts
-from traincheck.rules.base.step_rule import StepRule, proof
+from traincheck.rules.base.step_rule import StepRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -90,11 +90,11 @@ class FrozenParameterUpdated(StepRule, code="TC107", severity="error"):
     ) -> Violation:
         name = self.ledger.name(identity)
         label = self.ledger.holders[str(call.owner)].label
-        return proof(
-            (self.code, Symptom.SILENT_WRITE),
+        return self.proof(
             facts,
             step=step,
             subject=Subject(variable=name),
+            symptom=Symptom.SILENT_WRITE,
             message=f"the step of {label} changes {name}, frozen earlier (requires_grad=False)",
             expected="a frozen parameter stays unchanged",
             observed=f"{label} moves it by momentum, weight decay or an old gradient",
@@ -163,11 +163,11 @@ class AdapterFrozen(StepRule, code="TC108"):
         return found
 
     def _violation(self, name: str, root: str, step: int | None, facts: StepFacts) -> Violation:
-        return proof(
-            (self.code, Symptom.FROZEN),
+        return self.proof(
             facts,
             step=step,
             subject=Subject(variable=name),
+            symptom=Symptom.FROZEN,
             message=f"{root} is trained, but its adapters do not require grad: {name}",
             expected="an adapter that requires grad",
             observed="requires_grad is False for every adapter",
@@ -251,11 +251,11 @@ class FrozenNormStatistics(StepRule, code="TC109", severity="info"):
         self, path: str, step: int | None, call: CallEvent, facts: StepFacts
     ) -> Violation:
         name = f"{path}.running_mean"
-        return proof(
-            (self.code, Symptom.SILENT_WRITE),
+        return self.proof(
             facts,
             step=step,
             subject=Subject(variable=name, module=path),
+            symptom=Symptom.SILENT_WRITE,
             message=f"the weight of {path} is frozen, but its statistics change: {name}",
             expected="frozen batch normalization in evaluation mode",
             observed="batch normalization with a frozen weight is in training mode",

@@ -72,10 +72,8 @@ class WeightsModifiedInEval(
         return [self._violation(event, wrote.model, name) for name in new]
 
     def _violation(self, event: Event, model: str, name: str) -> Violation:
-        return Violation(
-            check_id=self.code,
-            step=event.step,
-            rank=event.rank,
+        return self.violation(
+            event,
             stage="eval",
             subject=Subject(module=model, variable=name),
             symptom=Symptom.SILENT_WRITE,
@@ -163,10 +161,9 @@ class WeightsModifiedBetweenSteps(
         return found
 
     def _violation(self, event: Event, owner: str, name: str, step: int | None) -> Violation:
-        return Violation(
-            check_id=self.code,
+        return self.violation(
+            event,
             step=step,
-            rank=event.rank,
             stage="train",
             subject=Subject(variable=name),
             symptom=Symptom.ADVICE,
@@ -175,5 +172,4 @@ class WeightsModifiedBetweenSteps(
             observed=(
                 f"at {_IN_A_ROW} scans in a row the values differ from those that {owner} left"
             ),
-            evidence=(event,),
         )

@@ -236,10 +236,9 @@ class ParameterNotInOptimizer(StepRule, code="TC101", severity="error"):
                 f"Create {name} once, in __init__(), and only use it in forward(). If it is "
                 "replaced on purpose, give the new one to the optimizer (add_param_group)."
             )
-        return Violation(
-            check_id=self.code,
+        return self.violation(
+            event,
             step=step,
-            rank=event.rank,
             stage="train",
             subject=Subject(variable=name),
             symptom=Symptom.NOT_IN_OPTIMIZER,

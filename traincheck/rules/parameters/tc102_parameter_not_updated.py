@@ -228,10 +228,9 @@ class ParameterNotUpdated(StepRule, code="TC102", severity="error"):
     ) -> Violation:
         name, owner = self.ledger.name(identity), str(moment.call.owner)
         label = self.ledger.holders[owner].label
-        return Violation(
-            check_id=self.code,
+        return self.violation(
+            event,
             step=streak.first if streak.count == confirmed else event.step,
-            rank=event.rank,
             stage="train",
             subject=Subject(variable=name),
             symptom=Symptom.NOT_UPDATED,

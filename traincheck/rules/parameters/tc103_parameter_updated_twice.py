@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
-from traincheck.rules.base.step_rule import StepRule, proof
+from traincheck.rules.base.step_rule import StepRule
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.torch_api import Families
@@ -88,11 +88,11 @@ class ParameterUpdatedTwice(StepRule, code="TC103"):
     ) -> Violation:
         name = self.ledger.name(identity)
         first, second = (self.ledger.holders[str(call.owner)].label for call in calls)
-        return proof(
-            (self.code, Symptom.APPLIED_TWICE),
+        return self.proof(
             facts,
             step=step,
             subject=Subject(variable=name),
+            symptom=Symptom.APPLIED_TWICE,
             message=f"{first} and {second} both apply the same gradient to {name}",
             expected="one optimizer applies each gradient",
             observed=f"{first} and {second} hold the same parameters",

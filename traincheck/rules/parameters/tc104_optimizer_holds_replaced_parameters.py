@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from traincheck.facts.optimizers import Holder
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, StepFacts
-from traincheck.rules.base.step_rule import StepRule, proof
+from traincheck.rules.base.step_rule import StepRule
 from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.torch_api import Families
 
@@ -78,11 +78,11 @@ class OptimizerHoldsReplacedParameters(
         self, name: str, holder: Holder, step: int | None, facts: StepFacts
     ) -> Violation:
         calls = [m.call for m in facts.updates() if m.call.owner == holder.event.id]
-        return proof(
-            (self.code, Symptom.NOT_IN_OPTIMIZER),
+        return self.proof(
             facts,
             step=step,
             subject=Subject(api=Families.OPTIMIZER_STEP, variable=name),
+            symptom=Symptom.NOT_IN_OPTIMIZER,
             message=f"{holder.label} holds {name}, but no model has it any more",
             expected="every parameter of an optimizer belongs to a model",
             observed=f"{holder.label} holds parameters that were replaced or removed",

@@ -110,10 +110,8 @@ class WeightsUntied(EventRule, code="TC110", severity="error"):
     def _violation(
         self, state: StateEvent, states: list[StateEvent], event: StepEvent
     ) -> Violation:
-        return Violation(
-            check_id=self.code,
-            step=event.step,
-            rank=event.rank,
+        return self.violation(
+            event,
             stage="train",
             subject=Subject(variable=state.name),
             symptom=Symptom.SHARING_LOST,

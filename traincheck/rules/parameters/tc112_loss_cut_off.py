@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from traincheck.facts.optimizers import Holder
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, StepFacts
-from traincheck.rules.base.step_rule import StepRule, proof
+from traincheck.rules.base.step_rule import StepRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -116,11 +116,11 @@ class LossCutOff(StepRule, code="TC112", severity="error"):
     ) -> Violation:
         names = sorted(holder.names.values())
         held = f"no gradient ever reached {joined(names)} of {holder.label}"
-        found = proof(
-            (self.code, Symptom.STEP_WITHOUT_GRADIENT),
+        found = self.proof(
             facts,
             step=step,
             subject=Subject(api=Families.BACKWARD),
+            symptom=Symptom.STEP_WITHOUT_GRADIENT,
             message=f"backward() reaches no parameter, but {holder.label} steps all the same",
             expected="backward() computes gradients of parameters",
             observed=held if names else f"{holder.label} holds no parameter",

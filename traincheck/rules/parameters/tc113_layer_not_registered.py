@@ -126,10 +126,9 @@ class LayerNotRegistered(BuiltInRule, code="TC113"):
     ) -> Violation:
         kinds = sorted({call.api.removesuffix(".forward").rpartition(".")[2] for call in strangers})
         calls = f"{counted(len(strangers), 'call')} of {', '.join(kinds)} in a step"
-        return Violation(
-            check_id=self.code,
+        return self.violation(
+            event,
             step=step,
-            rank=event.rank,
             stage="train",
             symptom=Symptom.NOT_IN_OPTIMIZER,
             subject=Subject(api=strangers[0].api, module=name),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from traincheck.facts.optimizers import Holder
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, StepFacts
 from traincheck.rules.base.rule import Streak, extend
-from traincheck.rules.base.step_rule import StepRule, proof
+from traincheck.rules.base.step_rule import StepRule
 from traincheck.rules.parameters.master_weights import are_masters
 from traincheck.schema.claims import Needs
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -106,11 +106,11 @@ class MasterWeightsNotCopiedBack(
     def _violation(self, root: str, holder: Holder, facts: StepFacts) -> Violation:
         steps = [m.call for m in facts.updates() if m.call.owner == holder.event.id]
         count = self._streaks[root].count
-        return proof(
-            (self.code, Symptom.NOT_UPDATED),
+        return self.proof(
             facts,
             step=self._streaks[root].first,
             subject=Subject(module=root),
+            symptom=Symptom.NOT_UPDATED,
             message=f"{holder.label} updates copies of {root}, but {root} does not change",
             expected=f"{root} changes with the copies that are updated",
             observed=f"{holder.label} has stepped {count} times since {root} last changed",

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from traincheck.facts.distributed.rank_steps import UNGRAPHED
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, StepFacts
-from traincheck.rules.base.step_rule import StepRule, proof
+from traincheck.rules.base.step_rule import StepRule
 from traincheck.rules.shared.gradient_reach import LEAVES, Arrival, cut_off
 from traincheck.schema.events import CallEvent, Event, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -140,11 +140,11 @@ class GradientCutOff(StepRule, code="TC105"):
         call = facts.uses.get(name.rpartition(".")[0])
         backward = [m.call for m in facts.moments if m.family == Families.BACKWARD]
         evidence: list[Event] = [*backward[-1:], *([call] if call is not None else [])]
-        return proof(
-            (self.code, Symptom.NO_GRADIENT),
+        return self.proof(
             facts,
             step=step,
             subject=Subject(variable=name),
+            symptom=Symptom.NO_GRADIENT,
             message=(
                 f"no gradient reaches {name}, although forward uses it and the optimizer holds it"
             ),
@@ -250,15 +250,12 @@ class UnusedParameter(StepRule, code="TC106", severity="info"):
     def _violation(self, identity: int, seen: tuple[int, StepEvent]) -> Violation:
         count, event = seen
         name = self.ledger.name(identity)
-        return Violation(
-            check_id=self.code,
-            step=event.step,
-            rank=event.rank,
+        return self.violation(
+            event,
             stage="train",
             subject=Subject(variable=name),
             symptom=Symptom.NO_GRADIENT,
             message=f"no gradient ever reaches {name}, although an optimizer holds it",
             expected="a gradient in some step",
             observed=f"none in {count} steps",
-            evidence=(event,),
         )

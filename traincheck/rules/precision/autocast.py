@@ -176,10 +176,8 @@ class EpsUnderflows(BuiltInRule, code="TC803", severity="error", aliases=("eps-v
         self, call: CallEvent, optimizer: OptimizerEvent, name: str, eps: float
     ) -> Violation:
         cls = optimizer.cls.rpartition(".")[2]
-        return Violation(
-            check_id=self.code,
-            step=call.step,
-            rank=call.rank,
+        return self.violation(
+            call,
             stage="train",
             subject=Subject(api=call.api, variable=name),
             symptom=Symptom.PRECISION,
@@ -257,10 +255,8 @@ class LossNotScaled(BuiltInRule, code="TC804"):
         if self._is_scaled or first is None:
             return []
         return [
-            Violation(
-                check_id=self.code,
-                step=first.step,
-                rank=first.rank,
+            self.violation(
+                first,
                 stage="train",
                 subject=Subject(module=first.module),
                 symptom=Symptom.PRECISION,

@@ -133,10 +133,8 @@ class ParametersInHalf(BuiltInRule, code="TC805", severity="info"):
 
     def _violation(self, state: StateEvent, step: StepEvent) -> Violation:
         dtype = "half precision" if state.summary is None else state.summary.dtype
-        return Violation(
-            check_id=self.code,
-            step=step.step,
-            rank=step.rank,
+        return self.violation(
+            step,
             stage="train",
             subject=Subject(variable=state.name),
             symptom=Symptom.PRECISION,

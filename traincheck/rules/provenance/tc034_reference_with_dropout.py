@@ -8,7 +8,7 @@ from typing import Any
 
 from traincheck.facts.forwards import Forward
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, MODES, StepFacts
-from traincheck.rules.base.step_rule import StepRule, proof
+from traincheck.rules.base.step_rule import StepRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -92,10 +92,10 @@ class ReferenceWithDropout(StepRule, code="TC034"):
 
     def _violation(self, forward: Forward, facts: StepFacts) -> Violation:
         path, active = forward.path, sorted(_active(forward))
-        return proof(
-            (self.code, Symptom.TRAINING_MODE),
+        return self.proof(
             facts,
             subject=Subject(module=path),
+            symptom=Symptom.TRAINING_MODE,
             message=f"dropout is on while {path} computes log-probabilities without gradients",
             expected=f"{path} in evaluation mode in the pass without gradients, or no dropout",
             observed=f"{path} is in training mode, dropout is active in {joined(active)}",

@@ -68,11 +68,9 @@ class EnteredCallRule(CollectiveRule):
     def _violation(self, first: CollectiveEvent, other: CollectiveEvent) -> Violation:
         observed = f"rank {first.rank}: {_described(first)}; rank {other.rank}: {_described(other)}"
         steps = [step for step in (first.step, other.step) if step is not None]
-        return Violation(
-            check_id=self.code,
+        return self.violation(
+            other,
             step=min(steps, default=None),
-            rank=other.rank,
-            stage=other.stage,
             subject=Subject(api=f"torch.distributed.{other.op}", variable=other.variable),
             symptom=Symptom.OUT_OF_STEP,
             message=(

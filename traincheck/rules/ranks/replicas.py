@@ -177,8 +177,8 @@ class CauseRule(RankRule):
         return found
 
     def _violation(self, name: str, cause: Cause, step: RunStep) -> Violation:
-        return Violation(
-            check_id=self.code,
+        return self.violation(
+            step.end,
             step=step.step,
             rank=cause.rank,
             stage="train",

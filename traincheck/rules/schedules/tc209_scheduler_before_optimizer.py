@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
-from traincheck.rules.base.step_rule import StepRule, proof
+from traincheck.rules.base.step_rule import StepRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -101,15 +101,16 @@ class SchedulerBeforeOptimizer(StepRule, code="TC209"):
         label = self.ledger.holders[owner].label
         name = window.early.api.split(".")[-2]
         return [
-            proof(
-                (self.code, Symptom.WRONG_ORDER, self.ledger.one_of_several(owner)),
+            self.proof(
                 facts,
                 step=first,
                 subject=Subject(api=Families.SCHEDULER_STEP),
+                symptom=Symptom.WRONG_ORDER,
                 message=f"{name}.step() comes before the step of {label}, from the first one on",
                 expected=f"{name}.step() after the step of {label}",
                 observed=f"backward(), {name}.step(), step of {label}",
                 evidence=(window.early, moment.call),
+                optimizer=self.ledger.one_of_several(owner),
             )
         ]
 

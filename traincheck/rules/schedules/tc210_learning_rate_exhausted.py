@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
-from traincheck.rules.base.step_rule import StepRule, proof
+from traincheck.rules.base.step_rule import StepRule
 from traincheck.rules.schedules.fading_rates import SCHEDULING, Rate
 from traincheck.schema.claims import Needs
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -206,11 +206,11 @@ class LearningRateExhausted(StepRule, code="TC210"):
             else f"the rate reaches zero before step {rate.first_zero}"
         )
         calls = [call for call in (rate.call, moment.call) if call is not None]
-        return proof(
-            (self.code, Symptom.SCHEDULE, self.ledger.one_of_several(owner)),
+        return self.proof(
             facts,
             step=rate.often_since if rate.often else rate.first_zero,
             subject=Subject(api=Families.SCHEDULER_STEP),
+            symptom=Symptom.SCHEDULE,
             message=(
                 f"{often}, and {label} keeps stepping with a learning rate of zero (from step "
                 f"{rate.first_zero} on)"
@@ -218,4 +218,5 @@ class LearningRateExhausted(StepRule, code="TC210"):
             expected="a learning rate above zero while there are gradients to apply",
             observed=often,
             evidence=calls,
+            optimizer=self.ledger.one_of_several(owner),
         )

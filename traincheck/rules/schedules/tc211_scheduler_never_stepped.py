@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
-from traincheck.rules.base.step_rule import StepRule, proof
+from traincheck.rules.base.step_rule import StepRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -129,15 +129,16 @@ class SchedulerNeverStepped(StepRule, code="TC211"):
         name = made.api.split(".")[-2]
         label = self.ledger.holders[owner].label
         passes = counted(epochs, "epoch")
-        return proof(
-            (self.code, Symptom.SCHEDULE, self.ledger.one_of_several(owner)),
+        return self.proof(
             facts,
             step=self._first_step.get(owner),
             subject=Subject(api=Families.SCHEDULER_STEP),
+            symptom=Symptom.SCHEDULE,
             message=f"{name}, built for {label}, is never stepped in {passes}",
             expected=f"{name}.step() once per step or once per epoch",
             observed=f"no step of {name} in {passes}",
             evidence=(made, moment.call),
+            optimizer=self.ledger.one_of_several(owner),
         )
 
     def _epochs_of(self, owner: str) -> int:

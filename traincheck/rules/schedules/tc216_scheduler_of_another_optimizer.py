@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, StepFacts
-from traincheck.rules.base.step_rule import StepRule, proof
+from traincheck.rules.base.step_rule import StepRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -157,11 +157,11 @@ class SchedulerOfAnotherOptimizer(StepRule, code="TC216"):
         self, owner: str, other: str, call: CallEvent, step: int | None, facts: StepFacts
     ) -> Violation:
         idle, active = (self.ledger.holders[name] for name in (owner, other))
-        found = proof(
-            (self.code, Symptom.SCHEDULE),
+        found = self.proof(
             facts,
             step=step,
             subject=Subject(api=Families.SCHEDULER_STEP),
+            symptom=Symptom.SCHEDULE,
             message=(
                 f"a scheduler changes the learning rate of {idle.label}, which does not step; "
                 f"{active.label} trains the same parameters"

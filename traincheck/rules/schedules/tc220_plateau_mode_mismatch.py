@@ -104,17 +104,14 @@ class PlateauModeMismatch(EventRule, code="TC220", aliases=("plateau-of-the-wron
         shown = ", ".join(f"{metric:.4g}" for metric in metrics[-_SHOWN:])
         rises = metrics[-1] > metrics[0]
         word = "rises" if rises else "falls"
-        return Violation(
-            check_id=self.code,
-            step=call.step,
-            rank=call.rank,
+        return self.violation(
+            call,
             stage="train",
             subject=Subject(api=Families.SCHEDULER_STEP),
             symptom=Symptom.SCHEDULE,
             message=f"the rate of {call.owner} is reduced while the metric {word} ({shown})",
             expected=f'mode="{"max" if rises else "min"}" for a metric that improves as it {word}',
             observed=f"the metric {word} ({shown}), but the rate is reduced",
-            evidence=(call,),
         )
 
 

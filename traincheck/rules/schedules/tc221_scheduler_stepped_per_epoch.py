@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from traincheck.facts.loader_epochs import Passes
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
-from traincheck.rules.base.step_rule import StepRule, proof
+from traincheck.rules.base.step_rule import StepRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -166,11 +166,11 @@ class SchedulerSteppedPerEpoch(StepRule, code="TC221", aliases=("schedule-in-ano
         places = [short(call.where) for call in (plan.made, plan.call)]
         name = plan.cls.rpartition(".")[2]
         lines = f"built at {places[0]}, stepped at {places[1]}"
-        return proof(
-            (self.code, Symptom.SCHEDULE),
+        return self.proof(
             self._last,
             step=plan.call.step,
             subject=Subject(api=Families.SCHEDULER_STEP),
+            symptom=Symptom.SCHEDULE,
             message=f"{name} of {label} is stepped in another unit: {how}",
             expected=f"{name}.step() as often as its schedule counts",
             observed=f"{name} is {lines}; {how}",

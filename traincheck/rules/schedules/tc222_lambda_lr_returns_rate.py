@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from traincheck.facts.optimizers import Holder
 from traincheck.facts.step_facts import DISCOVERY, Moment, StepFacts
-from traincheck.rules.base.step_rule import StepRule, proof
+from traincheck.rules.base.step_rule import StepRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -114,11 +114,11 @@ class LambdaLrReturnsRate(StepRule, code="TC222", aliases=("rate-multiplied-twic
     def _violation(self, course: _Course, holder: Holder, pair: tuple[float, float]) -> Violation:
         assert self._last is not None  # there have been updates
         fact = f"the largest rate is {pair[1]:.3g}, the initial rate {pair[0]:.3g} squared"
-        return proof(
-            (self.code, Symptom.SCHEDULE),
+        return self.proof(
             self._last,
             step=course.first,
             subject=Subject(api=Families.SCHEDULER_STEP),
+            symptom=Symptom.SCHEDULE,
             message=f"LambdaLR of {holder.label}: {fact}",
             expected=f"a rate of {pair[0]:.3g} where the function returns 1",
             observed=fact,

@@ -128,18 +128,14 @@ class ViewForTranspose(EventRule, code="TC328"):
         self, call: CallEvent, mixed: str, before: Sequence[int], after: Sequence[int]
     ) -> Violation:
         name = call.api.rpartition(".")[2]
-        return Violation(
-            check_id=self.code,
-            step=call.step,
-            rank=call.rank,
-            stage=call.stage,
+        return self.violation(
+            call,
             subject=Subject(api=call.api, module=call.module),
             symptom=Symptom.LOSS_INPUT,
             message=f"{name}() mixes {mixed}",
             expected=f"{mixed} stay intact, as with transpose() or permute()",
             observed=f"{name}() changes the shape {tuple(before)} to {tuple(after)}",
             title=f"A view mixes {mixed}" + (f" in {call.module}" if call.module else ""),
-            evidence=(call,),
         )
 
 

@@ -90,11 +90,9 @@ class PartialAccumulationWindow(EventRule, code="TC214", severity="info"):
         what = "has" if is_whole else "is left at the end of the run with"
         batches = counted(size, "batch")
         return [
-            Violation(
-                check_id=self.code,
+            self.violation(
+                event,
                 step=first.step,
-                rank=event.rank,
-                stage=event.stage,
                 subject=Subject(api=Families.OPTIMIZER_STEP),
                 symptom=Symptom.ADVICE,
                 message=f"a window of gradient accumulation {what} {batches}, not {usual}",
@@ -212,11 +210,9 @@ class LossNotDivided(EventRule, code="TC215", severity="info"):
             return []
         self._is_over = True
         return [
-            Violation(
-                check_id=self.code,
+            self.violation(
+                event,
                 step=self._first.step,
-                rank=event.rank,
-                stage=event.stage,
                 subject=Subject(api=Families.BACKWARD),
                 symptom=Symptom.ADVICE,
                 message=(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
 from traincheck.facts.training_state import TrainingState
-from traincheck.rules.base.step_rule import StepRule, proof
+from traincheck.rules.base.step_rule import StepRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -109,11 +109,11 @@ class ClipAfterStep(StepRule, code="TC205", severity="error"):
             observed = (
                 f"{name}() finds no gradients: they were cleared, and backward() has not run yet"
             )
-        violation = proof(
-            (self.code, Symptom.WRONG_ORDER),
+        violation = self.proof(
             facts,
             step=self._first if self._count <= _CONFIRMED else self._late_step,
             subject=Subject(api=late.api),
+            symptom=Symptom.WRONG_ORDER,
             message=f"{name}() {place}",
             expected=f"{name}() between backward() and step()",
             observed=observed,
@@ -232,10 +232,10 @@ class ClipScaledGradients(StepRule, code="TC206", severity="error"):
         )
         labels = [self.ledger.holders[owner].label for owner in self._owners]
         whose = f" of {listed(labels)}" if labels else ""
-        return proof(
-            (self.code, Symptom.WRONG_ORDER),
+        return self.proof(
             facts,
             subject=Subject(api=clip.api),
+            symptom=Symptom.WRONG_ORDER,
             message=(
                 f"{name}() clips gradients{whose} that are still multiplied by the scale of "
                 f"GradScaler; scaler.unscale_() is not called before it{whose and ' for these'}"

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from traincheck.facts.step_facts import Moment, StepFacts
 from traincheck.rules.base.rule import Streak, extend
-from traincheck.rules.base.step_rule import proof
 from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.torch_api import Families
 
@@ -59,18 +56,22 @@ class LooseTensors:
             return []
         self._reported.add(owner)
         what = "ever has a gradient" if known is None else "has a gradient any more"
-        found = proof(
-            ("TC203", Symptom.STEP_WITHOUT_GRADIENT),
-            facts,
+        cause, fix = (_COPIES, _OWN) if known is None else (_FORMER, _RENEW)
+        found = Violation(
+            check_id="TC203",
             step=streak.first,
+            rank=facts.event.rank,
+            stage="eval" if moment.call.stage == "eval" else "train",
             subject=Subject(api=Families.OPTIMIZER_STEP),
+            symptom=Symptom.STEP_WITHOUT_GRADIENT,
             message=f"{label} steps, but none of its tensors {what}",
             expected="the optimizer steps with gradients from backward()",
             observed=f"none in {streak.count} steps of {label}, which holds tensors of no model",
-            evidence=[moment.call],
+            evidence=(moment.call,),
+            likely_cause=cause,
+            fix=fix,
         )
-        cause, fix = (_COPIES, _OWN) if known is None else (_FORMER, _RENEW)
-        return [replace(found, likely_cause=cause, fix=fix)]
+        return [found]
 
 
 _STEPS = frozenset({Families.OPTIMIZER_STEP, Families.SCALER_STEP})

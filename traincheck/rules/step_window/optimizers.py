@@ -181,10 +181,9 @@ class OptimizerRecreatedEachEpoch(EventRule, code="TC223", aliases=("optimizer-m
     def _violation(self, row: list[_Generation], call: CallEvent) -> Violation:
         first, second, third = (generation.made for generation in row)
         name = first.cls.rpartition(".")[2]
-        return Violation(
-            check_id=self.code,
+        return self.violation(
+            call,
             step=row[1].first_step,
-            rank=call.rank,
             stage="train",
             subject=Subject(api=f"{first.cls}.__init__"),
             symptom=Symptom.MADE_ANEW,

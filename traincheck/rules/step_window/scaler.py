@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
-from traincheck.rules.base.step_rule import StepRule, proof
+from traincheck.rules.base.step_rule import StepRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.torch_api import Families
@@ -90,10 +90,10 @@ class ScalerBypassed(StepRule, code="TC207", severity="error"):
 
     def _violation(self, moment: Moment, wrong: frozenset[int], facts: StepFacts) -> Violation:
         label = self.ledger.holders[str(moment.call.owner)].label
-        return proof(
-            (self.code, Symptom.WRONG_ORDER, self.ledger.one_of_several(str(moment.call.owner))),
+        return self.proof(
             facts,
             subject=Subject(api=Families.OPTIMIZER_STEP),
+            symptom=Symptom.WRONG_ORDER,
             message=(
                 f"{label} steps directly although its gradients are multiplied by the scale of "
                 "GradScaler"
@@ -101,6 +101,7 @@ class ScalerBypassed(StepRule, code="TC207", severity="error"):
             expected="scaler.step(optimizer), which divides gradients by the scale",
             observed=f"{label} applies {len(wrong)} gradients of a loss scaled by scaler.scale()",
             evidence=(moment.call,),
+            optimizer=self.ledger.one_of_several(str(moment.call.owner)),
         )
 
 
@@ -198,15 +199,16 @@ class ScalerSkipsEveryStep(StepRule, code="TC208", severity="error"):
             return []
         label = self.ledger.holders[owner].label
         beside = f", while its scheduler stepped {run.scheduled} times" if run.scheduled else ""
-        run.pending = proof(
-            (self.code, Symptom.STEPS_SKIPPED, self.ledger.one_of_several(owner)),
+        run.pending = self.proof(
             facts,
             step=run.first,
             subject=Subject(api=Families.SCALER_STEP),
+            symptom=Symptom.STEPS_SKIPPED,
             message=f"GradScaler skips {run.count} steps of {label} in a row{beside}",
             expected=f"scaler.step() lets {label} step",
             observed=f"{run.count} steps in a row were skipped{beside}",
             evidence=(moment.call,),
+            optimizer=self.ledger.one_of_several(owner),
         )
         return [run.pending] if run.count == self.skipped else []
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
-from traincheck.rules.base.step_rule import StepRule, proof
+from traincheck.rules.base.step_rule import StepRule
 from traincheck.rules.step_window.accumulated_gradients import Pile, Piling
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
@@ -108,10 +108,10 @@ class MissingZeroGrad(StepRule, code="TC201", severity="error"):
         """Violations of updates that the program makes without an optimizer."""
         return [
             replace(
-                proof(
-                    (self.code, Symptom.MISSING_ZERO_GRAD),
+                self.proof(
                     pile.facts,
                     subject=Subject(api=Families.ZERO_GRAD, variable=name),
+                    symptom=Symptom.MISSING_ZERO_GRAD,
                     message=(
                         f"the program updates {name} again although its gradient still contains "
                         "that of the previous update: nothing clears it in between"
@@ -179,10 +179,8 @@ class MissingZeroGrad(StepRule, code="TC201", severity="error"):
             for m in facts.moments
             if m.family == Families.BACKWARD and m.call.span < moment.call.span
         ]
-        return Violation(
-            check_id=self.code,
-            step=event.step,
-            rank=event.rank,
+        return self.violation(
+            event,
             stage="train",
             subject=Subject(api=Families.ZERO_GRAD, variable=name),
             symptom=Symptom.MISSING_ZERO_GRAD,

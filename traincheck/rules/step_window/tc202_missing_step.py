@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from traincheck.facts.distributed.rank_steps import FIRST, LATER, LATER_AT_END
 from traincheck.facts.optimizers import UPDATED
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, StepFacts
-from traincheck.rules.base.step_rule import StepRule, proof
+from traincheck.rules.base.step_rule import StepRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.torch_api import Families
@@ -263,10 +263,10 @@ class MissingStep(StepRule, code="TC202", severity="error"):
         has, step = ("has", "steps") if is_one else ("have", "step")
         never = f"no longer {step}" if is_later else f"{has} never stepped"
         return [
-            proof(
-                (self.code, Symptom.MISSING_STEP, one),
+            self.proof(
                 facts,
                 subject=Subject(api=Families.OPTIMIZER_STEP, variable=name),
+                symptom=Symptom.MISSING_STEP,
                 message=f"backward() computes gradients for {name}, but {labels} {never}",
                 expected="a step of the optimizer after backward()",
                 observed=(
@@ -274,6 +274,7 @@ class MissingStep(StepRule, code="TC202", severity="error"):
                     f"gradients, but {never}{beside}"
                 ),
                 evidence=(*calls[:1], facts.event),
+                optimizer=one,
             )
             for name in self.ledger.names(victims)
         ]

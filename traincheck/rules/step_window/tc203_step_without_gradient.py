@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
 from traincheck.rules.base.rule import Streak, extend
-from traincheck.rules.base.step_rule import StepRule, proof
+from traincheck.rules.base.step_rule import StepRule
 from traincheck.rules.step_window.dry_optimizers import LooseTensors, UnusedPasses
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
@@ -159,15 +159,16 @@ class StepWithoutGradient(StepRule, code="TC203", severity="error"):
             return []
         self._reported.add(owner)
         label, models = self.ledger.holders[owner].label, joined(parts)
-        found = proof(
-            (self.code, Symptom.STEP_WITHOUT_GRADIENT, self.ledger.one_of_several(owner)),
+        found = self.proof(
             facts,
             step=streak.first,
             subject=Subject(api=Families.OPTIMIZER_STEP, module=parts[0]),
+            symptom=Symptom.STEP_WITHOUT_GRADIENT,
             message=f"{label} steps, but no gradient ever reaches {models}",
             expected="the optimizer steps with gradients from backward()",
             observed=f"none in {streak.count} steps of {label}, though {models} runs with grad",
             evidence=[moment.call],
+            optimizer=self.ledger.one_of_several(owner),
         )
         cause = (
             f"The output of {models} is cut off from every loss: by a detach(), a no_grad() block, "
@@ -205,10 +206,9 @@ class StepWithoutGradient(StepRule, code="TC203", severity="error"):
         calls = [m.call for m in facts.moments if m.family == Families.BACKWARD][:1]
         names = self.ledger.names(run.lost)
         first = [run.first_call] if run.first_call is not None else []
-        return Violation(
-            check_id=self.code,
+        return self.violation(
+            event,
             step=step,
-            rank=event.rank,
             stage="train",
             subject=Subject(
                 api=Families.OPTIMIZER_STEP, variable=names[0] if len(names) == 1 else None

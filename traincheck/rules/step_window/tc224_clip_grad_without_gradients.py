@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
 from traincheck.rules.base.rule import Streak, extend
-from traincheck.rules.base.step_rule import StepRule, proof
+from traincheck.rules.base.step_rule import StepRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -81,11 +81,11 @@ class ClipGradWithoutGradients(
         self, call: CallEvent, owner: str, step: int | None, facts: StepFacts
     ) -> Violation:
         label = self.ledger.holders[owner].label
-        return proof(
-            (self.code, Symptom.WRONG_ORDER),
+        return self.proof(
             facts,
             step=step,
             subject=Subject(api=call.api),
+            symptom=Symptom.WRONG_ORDER,
             message=f"clip_grad_norm_() finds no gradient, but {label} applies some",
             expected="the norm of the gradients that the optimizer applies",
             observed=f"the norm is 0 in each step, while {label} applies nonzero gradients",

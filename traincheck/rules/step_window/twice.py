@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
-from traincheck.rules.base.step_rule import StepRule, proof
+from traincheck.rules.base.step_rule import StepRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -65,11 +65,11 @@ class SameLossTwice(StepRule, code="TC212"):
         if len(self._steps) != _SAME_LOSSES:
             return []
         return [
-            proof(
-                (self.code, Symptom.APPLIED_TWICE),
+            self.proof(
                 facts,
                 step=self._steps[0],
                 subject=Subject(api=Families.BACKWARD),
+                symptom=Symptom.APPLIED_TWICE,
                 message=(
                     "backward() runs twice on the same loss with no zero_grad() in between, so "
                     "its gradient is doubled"
@@ -187,11 +187,11 @@ class OptimizerSteppedTwice(StepRule, code="TC219", aliases=("stepped-again",)):
         holder = self.ledger.holders.get(str(second.owner))
         label = holder.label if holder is not None else "the optimizer"
         return [
-            proof(
-                (self.code, Symptom.APPLIED_TWICE, self.ledger.one_of_several(str(second.owner))),
+            self.proof(
                 facts,
                 step=step,
                 subject=Subject(api=Families.OPTIMIZER_STEP),
+                symptom=Symptom.APPLIED_TWICE,
                 message=(
                     f"{label} steps twice after each backward(), with the same gradients and no "
                     "call of the loop in between"
@@ -199,6 +199,7 @@ class OptimizerSteppedTwice(StepRule, code="TC219", aliases=("stepped-again",)):
                 expected="one step for each backward()",
                 observed=f"{label} steps again on gradients that it has just applied",
                 evidence=(second, first),
+                optimizer=self.ledger.one_of_several(str(second.owner)),
             )
         ]
 

@@ -80,18 +80,14 @@ class WarningRule(BuiltInRule):
 
     def _violation(self, known: Known, event: WarningEvent) -> Violation:
         text = " ".join(event.text.split())
-        return Violation(
-            check_id=self.code,
-            step=event.step,
-            rank=event.rank,
-            stage=event.stage,
+        return self.violation(
+            event,
             subject=Subject(api=known.name),
             symptom=Symptom.WARNED,
             topic=known.topic,
             message=f"{self.speaker} warns: {text}",
             expected="no such warning",
             observed=text,
-            evidence=(event,),
             title=known.title,
             likely_cause=known.cause,
             fix=known.fix,
