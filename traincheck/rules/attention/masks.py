@@ -161,25 +161,20 @@ class MaskInverted(BuiltInRule, code="TC317", severity="error"):
         hidden: list[Violation] = []
         if isinstance(event, CallEvent):
             if event.api in _MASKS:
-                self._scan(event)
+                inverted = [number(given(event, name), "inverted") for name in _MASKS[event.api]]
+                self.triggered += any(one is not None for one in inverted)
+                if any(inverted):
+                    self._hiding.append(event)
             elif event.root:
-                hidden = self._hidden(event)
+                calls, self._hiding = self._hiding, []
+                if not calls:
+                    hidden = []
+                else:
+                    self._first = self._first or self._hides_all(event, calls[0])
+                    self._found += 1
+                    hidden = [self._first] if self._found == _PROOF else []
         found = self._passes.observe(event)
         return hidden if found is None else hidden + self._compare(found)
-
-    def _scan(self, call: CallEvent) -> None:
-        inverted = [number(given(call, name), "inverted") for name in _MASKS[call.api]]
-        self.triggered += any(one is not None for one in inverted)
-        if any(inverted):
-            self._hiding.append(call)
-
-    def _hidden(self, root: CallEvent) -> list[Violation]:
-        calls, self._hiding = self._hiding, []
-        if not calls:
-            return []
-        self._first = self._first or self._hides_all(root, calls[0])
-        self._found += 1
-        return [self._first] if self._found == _PROOF else []
 
     def _compare(self, found: Pass) -> list[Violation]:
         padding = found.batch.tokens.get("padding", 0)

@@ -85,7 +85,10 @@ class MissingCausalMask(EventRule, code="TC324", severity="error", aliases=("fut
         if not over:
             return []
         self.triggered += 1
-        if not all(_is_open(length, calls) for _, length, calls in over):
+        if not all(
+            (bool(calls) and all(is_open(call, length) for call in calls))
+            for _, length, calls in over
+        ):
             return []
         self._found += 1
         read, _, calls = over[0]
@@ -93,7 +96,9 @@ class MissingCausalMask(EventRule, code="TC324", severity="error", aliases=("fut
         return [self._first] if self._found == _PROOF else []
 
     def _violation(self, root: CallEvent, calls: Sequence[CallEvent]) -> Violation:
-        names = " and ".join(sorted({_name(call) for call in calls}))
+        names = " and ".join(
+            sorted({call.api.removesuffix(".forward").rpartition(".")[2] for call in calls})
+        )
         is_one = len(calls) == 1
         which = f"{names} is called" if is_one else f"all {len(calls)} calls of {names} are made"
         observed, fix = f"{which} without is_causal and without attn_mask", ""
@@ -111,11 +116,3 @@ class MissingCausalMask(EventRule, code="TC324", severity="error", aliases=("fut
             evidence=(calls[0], root),
             fix=fix,
         )
-
-
-def _is_open(length: int, calls: Sequence[CallEvent]) -> bool:
-    return bool(calls) and all(is_open(call, length) for call in calls)
-
-
-def _name(call: CallEvent) -> str:
-    return call.api.removesuffix(".forward").rpartition(".")[2]

@@ -76,7 +76,24 @@ class AveragedModelNotRestored(EventRule, code="TC611", aliases=("average-forgot
             if not event.recorded:
                 self._loaded.clear()
         elif (found := observed(event, LoadedAverage)) is not None:
-            return self._change(event, found)
+            model = found.model
+            loaded = self._loaded.get(model)
+            if loaded is None or event.step is None or not loaded.load.changed:
+                return []
+            if not loaded.steps:
+                if not self._is_resumed(loaded.load, event.step, found.of):
+                    return self._forget(model)
+                self.triggered += 1
+                if found.equal is not True:
+                    return self._forget(model)
+                loaded.copied = event, found
+            elif found.equal is not False or event.step != loaded.steps[-1] + 1:
+                return self._forget(model)
+            loaded.steps.append(event.step)
+            if len(loaded.steps) < _UPDATES or loaded.copied is None:
+                return []
+            self._forget(model)
+            return [self._violation(loaded.load, *loaded.copied)]
         return []
 
     def _checkpoint(self, event: CheckpointEvent) -> None:
@@ -89,26 +106,6 @@ class AveragedModelNotRestored(EventRule, code="TC611", aliases=("average-forgot
             self._loaded[event.target] = _Loaded(event)
         elif event.owner is not None and brings_back(event):
             self._optimizer = event
-
-    def _change(self, event: Event, found: LoadedAverage) -> list[Violation]:
-        model = found.model
-        loaded = self._loaded.get(model)
-        if loaded is None or event.step is None or not loaded.load.changed:
-            return []
-        if not loaded.steps:
-            if not self._is_resumed(loaded.load, event.step, found.of):
-                return self._forget(model)
-            self.triggered += 1
-            if found.equal is not True:
-                return self._forget(model)
-            loaded.copied = event, found
-        elif found.equal is not False or event.step != loaded.steps[-1] + 1:
-            return self._forget(model)
-        loaded.steps.append(event.step)
-        if len(loaded.steps) < _UPDATES or loaded.copied is None:
-            return []
-        self._forget(model)
-        return [self._violation(loaded.load, *loaded.copied)]
 
     def _is_resumed(self, load: CheckpointEvent, step: int, trained_model: str) -> bool:
         """Whether the trained model, with other values, and its optimizer were loaded too."""

@@ -140,34 +140,31 @@ class ScalerNotRestored(EventRule, code="TC609"):
             if (event.family or event.api) == Families.SCALER_STEP:
                 self._used = self._used or event
         elif isinstance(event, StepEvent):
-            return self._step()
+            resume, used = self._resume, self._used
+            file, part = resume.file, resume.part("scaler")
+            if part is None or file is None or used is None or resume.optimizer is None:
+                return []
+            if resume.model is None:
+                return []
+            self.triggered += 1
+            if self._is_reported or self._scaler is not None or file.path not in resume.saved:
+                return []
+            if part.get("scale") == _DEFAULT:
+                return []
+            self._is_reported = True
+            return [
+                self.violation(
+                    used,
+                    stage="train",
+                    subject=Subject(api=Families.SCALER_STEP),
+                    symptom=Symptom.NOT_RESTORED,
+                    message=(
+                        "GradScaler restarts, although model and optimizer were loaded from "
+                        f"{file.path}, which holds its state"
+                    ),
+                    expected=f"scaler.load_state_dict(): the scale was {part.get('scale')}",
+                    observed="scaler.load_state_dict() is not called",
+                    evidence=(used, file),
+                )
+            ]
         return []
-
-    def _step(self) -> list[Violation]:
-        resume, used = self._resume, self._used
-        file, part = resume.file, resume.part("scaler")
-        if part is None or file is None or used is None or resume.optimizer is None:
-            return []
-        if resume.model is None:
-            return []
-        self.triggered += 1
-        if self._is_reported or self._scaler is not None or file.path not in resume.saved:
-            return []
-        if part.get("scale") == _DEFAULT:
-            return []
-        self._is_reported = True
-        return [
-            self.violation(
-                used,
-                stage="train",
-                subject=Subject(api=Families.SCALER_STEP),
-                symptom=Symptom.NOT_RESTORED,
-                message=(
-                    "GradScaler restarts, although model and optimizer were loaded from "
-                    f"{file.path}, which holds its state"
-                ),
-                expected=f"scaler.load_state_dict(): the scale was {part.get('scale')}",
-                observed="scaler.load_state_dict() is not called",
-                evidence=(used, file),
-            )
-        ]

@@ -82,7 +82,10 @@ class WeightsResetDuringTraining(EventRule, code="TC608", aliases=("training-und
     def judge(self, event: Event) -> list[Violation]:
         if isinstance(event, StateEvent):
             if event.role == "parameter":
-                self._parameter(event)
+                if event.change == "content":
+                    self._moved.add(event.name)
+                elif event.change == "new" and event.summary is not None:
+                    self._first.setdefault(event.name, event.summary.fingerprint)
         elif isinstance(event, CheckpointEvent):
             self._checkpoint(event)
         elif isinstance(event, OptimizerEvent):
@@ -97,12 +100,6 @@ class WeightsResetDuringTraining(EventRule, code="TC608", aliases=("training-und
         elif isinstance(event, CallEvent):
             return self._step(event)
         return []
-
-    def _parameter(self, event: StateEvent) -> None:
-        if event.change == "content":
-            self._moved.add(event.name)
-        elif event.change == "new" and event.summary is not None:
-            self._first.setdefault(event.name, event.summary.fingerprint)
 
     def _evaluated(self, event: Event, found: EvalWeights) -> None:
         """Add an evaluation of a model. A load before it has been recorded by now."""
@@ -227,7 +224,13 @@ class InitializedAfterLoad(EventRule, code="TC613", severity="error"):
         elif not self._loads:
             return []
         elif isinstance(event, CallEvent):
-            self._call(event)
+            if event.api not in _INITS:
+                self._is_over = True  # the step ends soon, after the late records of states
+                return []
+            result = event.result if isinstance(event.result, dict) else {}
+            identity = result.get("identity")
+            if not self._is_over and isinstance(identity, int) and len(self._filled) < _MOST:
+                self._filled[identity] = event
         elif isinstance(event, StateEvent):
             self._look(event)
         elif isinstance(event, StepEvent) and self._is_over:
@@ -238,15 +241,6 @@ class InitializedAfterLoad(EventRule, code="TC613", severity="error"):
             self._is_over = False
             return found
         return []
-
-    def _call(self, event: CallEvent) -> None:
-        if event.api not in _INITS:
-            self._is_over = True  # the step ends soon, after the late records of states
-            return
-        result = event.result if isinstance(event.result, dict) else {}
-        identity = result.get("identity")
-        if not self._is_over and isinstance(identity, int) and len(self._filled) < _MOST:
-            self._filled[identity] = event
 
     def _look(self, event: StateEvent) -> None:
         if event.role != "parameter" or event.summary is None or not event.summary.fingerprint:

@@ -77,23 +77,22 @@ class DataOrderDiffersAfterResume(
         if not one.again or load in self._reported:
             return []
         self._reported.add(load)
-        return [self._violation(one)]
-
-    def _violation(self, one: Resumed) -> Violation:
         samples = counted(one.again, "sample")
-        return self.violation(
-            one.batch,
-            stage="train",
-            subject=Subject(variable=one.batch.loader),
-            symptom=Symptom.REPEATED_DATA,
-            message=(
-                f"{one.load.path} was saved after {one.done} batches of an epoch; after the "
-                f"resume, {one.batch.loader} returns samples of those batches again"
-            ),
-            expected="the skipped batches are those that were trained on before",
-            observed=f"{samples} of this batch were trained on before in the same epoch",
-            evidence=(one.batch, one.load),
-        )
+        return [
+            self.violation(
+                one.batch,
+                stage="train",
+                subject=Subject(variable=one.batch.loader),
+                symptom=Symptom.REPEATED_DATA,
+                message=(
+                    f"{one.load.path} was saved after {one.done} batches of an epoch; after the "
+                    f"resume, {one.batch.loader} returns samples of those batches again"
+                ),
+                expected="the skipped batches are those that were trained on before",
+                observed=f"{samples} of this batch were trained on before in the same epoch",
+                evidence=(one.batch, one.load),
+            )
+        ]
 
 
 _DISTRIBUTED = "torch.utils.data.distributed.DistributedSampler"
@@ -157,7 +156,20 @@ class StepCountResetOnResume(EventRule, code="TC612", aliases=("count-begins-ane
     def judge(self, event: Event) -> list[Violation]:
         self._resume.observe(event)
         if isinstance(event, CheckpointEvent):
-            return self._checkpoint(event)
+            resume = self._resume
+            if event.op == "load":
+                self._file = None
+                self._owners.clear()
+            elif event.op == "load_state_dict":
+                if event.owner is not None and resume.optimizer is event:
+                    self._owners.add(event.owner)
+                file = resume.file
+                if file is not None and file.numbers and resume.model and resume.optimizer:
+                    self._file, self._first, self._sampled = file, None, None
+                    self._steps = self._backwards = 0
+            elif self._file is not None and self._first is not None:
+                return self._saved(event, self._file, self._first)
+            return []
         if self._file is None:
             return []
         if isinstance(event, BatchEvent):
@@ -168,22 +180,6 @@ class StepCountResetOnResume(EventRule, code="TC612", aliases=("count-begins-ane
             self._backwards += family == Families.BACKWARD
             if family == Families.OPTIMIZER_STEP:
                 return self._step(event, self._file)
-        return []
-
-    def _checkpoint(self, event: CheckpointEvent) -> list[Violation]:
-        resume = self._resume
-        if event.op == "load":
-            self._file = None
-            self._owners.clear()
-        elif event.op == "load_state_dict":
-            if event.owner is not None and resume.optimizer is event:
-                self._owners.add(event.owner)
-            file = resume.file
-            if file is not None and file.numbers and resume.model and resume.optimizer:
-                self._file, self._first, self._sampled = file, None, None
-                self._steps = self._backwards = 0
-        elif self._file is not None and self._first is not None:
-            return self._saved(event, self._file, self._first)
         return []
 
     def _step(self, event: CallEvent, file: CheckpointEvent) -> list[Violation]:
@@ -215,15 +211,15 @@ class StepCountResetOnResume(EventRule, code="TC612", aliases=("count-begins-ane
             self.triggered += 1
             self._file = None
             key, now = before[0], event.numbers[before[0]]
-            if now >= before[1] or (names is _STEP and not self._counts(now)):
+            # Whether a number counts steps since the resume, not within an epoch.
+            if now >= before[1] or (
+                names is _STEP
+                and not any(abs(now - since) <= 1 for since in (self._steps, self._backwards))
+            ):
                 return []
             said = f'the next saved file holds "{key}": {now}'
             return [self._violation(first, file, before, said, event)]
         return []
-
-    def _counts(self, number: int) -> bool:
-        """Whether a number counts steps since the resume, not within an epoch."""
-        return any(abs(number - since) <= 1 for since in (self._steps, self._backwards))
 
     def _violation(
         self,

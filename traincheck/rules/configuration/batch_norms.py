@@ -149,7 +149,17 @@ class NormMomentumReversed(EventRule, code="TC923"):
             is_update = event.recorded and event.counters.get("optimizer_step", 0) > 0
             return self._step(found) if is_update and not self._is_over else []
         if isinstance(event, CallEvent):
-            self._call(event)
+            if not event.grad_enabled or event.module is None:
+                return []
+            if event.api == _API:
+                self.triggered += 1
+                self._has_calls = True
+                momentum: Value = event.args.get("momentum")
+                is_tracked = is_tensor(event.args.get("running_mean"))
+                if event.args.get("training") is True and is_tracked and self._is_large(momentum):
+                    self._called[event.module] = momentum, event
+            elif event.root and event.training:
+                self._roots.setdefault(event.module, event)
             return []
         model = model_of(event)
         for path, facts in model.of_family("batch norm") if model else ():
@@ -161,19 +171,6 @@ class NormMomentumReversed(EventRule, code="TC923"):
 
     def _is_large(self, momentum: Value) -> bool:
         return isinstance(momentum, float) and self._least <= momentum < 1
-
-    def _call(self, call: CallEvent) -> None:
-        if not call.grad_enabled or call.module is None:
-            return
-        if call.api == _API:
-            self.triggered += 1
-            self._has_calls = True
-            momentum: Value = call.args.get("momentum")
-            is_tracked = is_tensor(call.args.get("running_mean"))
-            if call.args.get("training") is True and is_tracked and self._is_large(momentum):
-                self._called[call.module] = momentum, call
-        elif call.root and call.training:
-            self._roots.setdefault(call.module, call)
 
     def _found(self) -> dict[str, tuple[float, CallEvent]]:
         """Norms trained in this step with a large momentum."""

@@ -56,10 +56,46 @@ class ReusedModuleRule(BuiltInRule):
         if Families.BACKWARD in (event.family, event.api):
             self._clear()  # calls of a recomputation
         elif event.root:
-            return self._close(event)
+            calls, counted = self._calls, self._counted
+            others = {module for module, rows in self._rows.items() if len(rows) > 1}
+            others |= {m for m in self._looped if m.rpartition(".")[0] not in self._repeating}
+            self._clear()
+            if not event.grad_enabled or not event.training:
+                return ()
+            self.triggered += bool(counted)
+            again = {
+                module: count
+                for module in counted & calls.keys() - others
+                if (count := sum(calls[module].values())) >= _TWICE
+            }
+            inside = _inside(calls) if again else {}
+            reused = {
+                _unit(module, calls, inside, self._repeating): count
+                for module, count in again.items()
+            }
+            self._reused = Counter({u: self._reused[u] + 1 for u in reused if u is not None})
+            return [
+                about(
+                    self.info,
+                    event,
+                    [unit],
+                    expected="one call in each forward",
+                    observed=f"{reused[unit]} calls in one forward",
+                )
+                for unit, times in sorted(self._reused.items())
+                if times == self.in_a_row
+            ]
         elif event.module is not None:
             if event.family == Families.MODULE:
-                self._enter(event, event.module)
+                module = event.module
+                spans = self._calls.setdefault(module, {})
+                spans[event.parent] = spans.get(event.parent, 0) + 1
+                if self.has_others and self._last.get(event.parent) == module:
+                    self._looped.add(module)
+                self._last[event.parent] = module
+                given = event.args.get("0")
+                if isinstance(given, dict) and is_tensor(given) and given["shape"]:
+                    self._rows[module].add(given["shape"][0])
             if self.counts(event):
                 self._counted.add(event.module)
         return ()
@@ -68,49 +104,9 @@ class ReusedModuleRule(BuiltInRule):
     def counts(self, event: CallEvent) -> bool:
         """Whether a call shows that its module counts."""
 
-    def _enter(self, event: CallEvent, module: str) -> None:
-        spans = self._calls.setdefault(module, {})
-        spans[event.parent] = spans.get(event.parent, 0) + 1
-        if self.has_others and self._last.get(event.parent) == module:
-            self._looped.add(module)
-        self._last[event.parent] = module
-        given = event.args.get("0")
-        if isinstance(given, dict) and is_tensor(given) and given["shape"]:
-            self._rows[module].add(given["shape"][0])
-
     def _clear(self) -> None:
         self._calls, self._counted = {}, set()
         self._last, self._looped, self._rows = {}, set(), defaultdict(set)
-
-    def _close(self, event: CallEvent) -> Sequence[Violation]:
-        calls, counted = self._calls, self._counted
-        others = {module for module, rows in self._rows.items() if len(rows) > 1}
-        others |= {m for m in self._looped if m.rpartition(".")[0] not in self._repeating}
-        self._clear()
-        if not event.grad_enabled or not event.training:
-            return ()
-        self.triggered += bool(counted)
-        again = {
-            module: count
-            for module in counted & calls.keys() - others
-            if (count := sum(calls[module].values())) >= _TWICE
-        }
-        inside = _inside(calls) if again else {}
-        reused = {
-            _unit(module, calls, inside, self._repeating): count for module, count in again.items()
-        }
-        self._reused = Counter({u: self._reused[u] + 1 for u in reused if u is not None})
-        return [
-            about(
-                self.info,
-                event,
-                [unit],
-                expected="one call in each forward",
-                observed=f"{reused[unit]} calls in one forward",
-            )
-            for unit, times in sorted(self._reused.items())
-            if times == self.in_a_row
-        ]
 
 
 def _inside(calls: Calls) -> dict[str, set[int]]:

@@ -45,27 +45,24 @@ class RandomStateRule(BuiltInRule):
             if event.source == "torch" and event.is_step_end:
                 page.state = event
         elif isinstance(event, StepEvent):
-            return self._end(event)
+            page = self._open.pop(event.rank, Page())
+            if not event.recorded:
+                self.is_over = True
+                return []
+            if not event.complete:
+                return []
+            pages = self._ended[event.step]
+            pages[event.rank] = page
+            if len(pages) < max(2, len(self._ranks)):
+                self.is_over = len(self._ended) > _MOST_OPEN
+                return []
+            del self._ended[event.step]
+            return self.compare(event, pages)
         return []
 
     @abstractmethod
     def compare(self, event: StepEvent, pages: Mapping[int, Page]) -> list[Violation]:
         """Return the violations of a step that all ranks have ended; pages: by rank."""
-
-    def _end(self, event: StepEvent) -> list[Violation]:
-        page = self._open.pop(event.rank, Page())
-        if not event.recorded:
-            self.is_over = True
-            return []
-        if not event.complete:
-            return []
-        pages = self._ended[event.step]
-        pages[event.rank] = page
-        if len(pages) < max(2, len(self._ranks)):
-            self.is_over = len(self._ended) > _MOST_OPEN
-            return []
-        del self._ended[event.step]
-        return self.compare(event, pages)
 
 
 class RanksDriftInRandomNumbers(RandomStateRule, code="TC511"):

@@ -74,21 +74,18 @@ class ReseededDuringTraining(EventRule, code="TC510", aliases=("seeded-again",))
                 self._seen.clear()  # another training, which should draw like the one before
                 self._found = None
         elif isinstance(event, StepEvent):
-            return self._end(event)
-        return []
-
-    def _end(self, event: StepEvent) -> list[Violation]:
-        found, self._found = self._found, None
-        seeded, left, owners = self._seeded, self._left, frozenset(self._owners)
-        self._seeded = self._left = None
-        self._owners.clear()
-        if self._is_reported:
+            found, self._found = self._found, None
+            seeded, left, owners = self._seeded, self._left, frozenset(self._owners)
+            self._seeded = self._left = None
+            self._owners.clear()
+            if self._is_reported:
+                return []
+            if found is not None:
+                self._is_reported = True
+                return [found]
+            if seeded is not None and left is not None and event.recorded:
+                self._found = self._step(seeded, left, event, owners)
             return []
-        if found is not None:
-            self._is_reported = True
-            return [found]
-        if seeded is not None and left is not None and event.recorded:
-            self._found = self._step(seeded, left, event, owners)
         return []
 
     def _step(
@@ -171,21 +168,18 @@ class ReseededPerSample(BuiltInRule, code="TC518", aliases=("seeded-for-each-sam
     def observe(self, event: Event) -> list[Violation]:
         ready = list(self._book.observe(event))
         if isinstance(event, RngEvent):
-            self._seeded(event)
+            if event.change != "seed" or event.seed is None or event.stage == "eval":
+                return []
+            key = (event.source, event.seed)
+            self._last[key] = event
+            if event.step is None:
+                self._of_streams[event.stream][key] += 1
+            elif event.source in ("numpy", "python"):  # TC510 reports torch, from its states
+                self._loops[event.rank].counted[key] += 1
         elif isinstance(event, StepEvent):
             self._workers.update((worker.event.stream, worker) for worker in ready)
             return [*self._step(event), *self._judge_workers(event)]
         return []
-
-    def _seeded(self, event: RngEvent) -> None:
-        if event.change != "seed" or event.seed is None or event.stage == "eval":
-            return
-        key = (event.source, event.seed)
-        self._last[key] = event
-        if event.step is None:
-            self._of_streams[event.stream][key] += 1
-        elif event.source in ("numpy", "python"):  # TC510 reports torch, from its states
-            self._loops[event.rank].counted[key] += 1
 
     def _step(self, event: StepEvent) -> list[Violation]:
         loop = self._loops[event.rank]

@@ -71,7 +71,15 @@ class ShuffledOrderRepeats(BuiltInRule, code="TC503"):
                 self._enter(event)
         elif isinstance(event, CallEvent):
             if (event.family or event.api) == Families.BACKWARD:
-                self._trained(self._last.get(event.rank, ""))
+                # Mark the epoch as trained on: before its first backward, the batch
+                # may only be viewed.
+                loader = self._last.get(event.rank, "")
+                orders = self._loaders.get(loader)
+                if orders is None:
+                    return []
+                orders.is_trained_on = True
+                if orders.repeated is not None:
+                    self._repeated.setdefault(loader, orders.repeated)
         elif isinstance(event, OptimizerEvent) and event.change == "created":
             self._loaders.clear()
         elif isinstance(event, StepEvent):
@@ -104,15 +112,6 @@ class ShuffledOrderRepeats(BuiltInRule, code="TC503"):
             orders.repeated = orders.start
             if orders.is_trained_on:
                 self._repeated.setdefault(event.loader, orders.start)
-
-    def _trained(self, loader: str) -> None:
-        """Mark the epoch as trained on: before its first backward, the batch may only be viewed."""
-        orders = self._loaders.get(loader)
-        if orders is None:
-            return
-        orders.is_trained_on = True
-        if orders.repeated is not None:
-            self._repeated.setdefault(loader, orders.repeated)
 
     def _conclude(self, rank: int) -> list[Violation]:
         found = []

@@ -124,15 +124,11 @@ def _is_odd(
         return False
     # A tensor with equal rows may share the buffer
     others = [o for name, o in leaves.items() if name != path and number(o, "alike") != 1]
-    if not all(_is_label(other) for other in others):
+    if not all((len(other.shape) == 1 and other.dtype == "int64") for other in others):
         return False
     if not others:
         return is_other and tensor.dtype.startswith(("float", "bfloat"))
     return any(number(other, "min") != number(other, "max") for other in others)
-
-
-def _is_label(tensor: TensorSummary) -> bool:
-    return len(tensor.shape) == 1 and tensor.dtype == "int64"
 
 
 _PROOF = 8  # repeated samples, and new samples after them
@@ -193,36 +189,30 @@ class SampleRedrawn(BuiltInRule, code="TC514", severity="info", aliases=("drawn-
         self._training.observe(event)
         if isinstance(event, BatchEvent):
             if event.sampler in _SAMPLERS and event.indices:
-                self._enter(event)
+                key = (event.rank, event.loader)
+                epoch = self._epochs.get(key)
+                if epoch is None or epoch.number != event.epoch:
+                    epoch = self._epochs[key] = _Epoch(event.epoch)
+                    self.triggered += 1
+                for index in event.indices:
+                    if index in epoch.seen:
+                        epoch.again += 1
+                        epoch.first = epoch.first or event
+                    elif len(epoch.seen) < _MOST:
+                        epoch.seen.add(index)
+                        epoch.after += epoch.again >= _PROOF
         elif isinstance(event, StepEvent):
             if not event.recorded:
                 self._epochs.clear()
-            return self._conclude()
+            found = []
+            for key, epoch in self._epochs.items():
+                if key in self._reported or epoch.first is None or epoch.after < _PROOF:
+                    continue
+                if key in self._training:
+                    self._reported.add(key)
+                    found.append(self._violation(epoch.first, epoch))
+            return found
         return []
-
-    def _enter(self, event: BatchEvent) -> None:
-        key = (event.rank, event.loader)
-        epoch = self._epochs.get(key)
-        if epoch is None or epoch.number != event.epoch:
-            epoch = self._epochs[key] = _Epoch(event.epoch)
-            self.triggered += 1
-        for index in event.indices:
-            if index in epoch.seen:
-                epoch.again += 1
-                epoch.first = epoch.first or event
-            elif len(epoch.seen) < _MOST:
-                epoch.seen.add(index)
-                epoch.after += epoch.again >= _PROOF
-
-    def _conclude(self) -> list[Violation]:
-        found = []
-        for key, epoch in self._epochs.items():
-            if key in self._reported or epoch.first is None or epoch.after < _PROOF:
-                continue
-            if key in self._training:
-                self._reported.add(key)
-                found.append(self._violation(epoch.first, epoch))
-        return found
 
     def _violation(self, event: BatchEvent, epoch: _Epoch) -> Violation:
         sampler = (event.sampler or "sampler").rpartition(".")[2]

@@ -69,17 +69,6 @@ class StreamRepeatedByWorkers(BuiltInRule, code="TC501", severity="error"):
             found = [] if epoch is None else self._count(loader, epoch)
             epoch = self._epochs[loader] = _Epoch(event.epoch)
             self.triggered += 1
-        self._enter(epoch, event)
-        is_proof = epoch.is_varied and not epoch.own and epoch.copies >= 2 * (event.workers - 1)
-        if is_proof and epoch.copied is not None and loader not in self._reported:
-            said = f"batches of {event.workers} workers are equal in all {epoch.copies} comparisons"
-            found += [self._violation(epoch.copied, said)]
-        return found
-
-    def finish(self) -> list[Violation]:
-        return [v for loader, epoch in self._epochs.items() for v in self._count(loader, epoch)]
-
-    def _enter(self, epoch: _Epoch, event: BatchEvent) -> None:
         content = content_of(event)
         if content and epoch.last:
             if not event.index % event.workers:
@@ -99,6 +88,14 @@ class StreamRepeatedByWorkers(BuiltInRule, code="TC501", severity="error"):
                     epoch.again = epoch.again or event
             elif len(epoch.makers) < _MAX_SAMPLES:
                 epoch.makers[sample] = Counter((worker,))
+        is_proof = epoch.is_varied and not epoch.own and epoch.copies >= 2 * (event.workers - 1)
+        if is_proof and epoch.copied is not None and loader not in self._reported:
+            said = f"batches of {event.workers} workers are equal in all {epoch.copies} comparisons"
+            found += [self._violation(epoch.copied, said)]
+        return found
+
+    def finish(self) -> list[Violation]:
+        return [v for loader, epoch in self._epochs.items() for v in self._count(loader, epoch)]
 
     def _count(self, loader: str, epoch: _Epoch) -> list[Violation]:
         """Count samples after a pass: if workers shuffle, only counts show the repetition."""

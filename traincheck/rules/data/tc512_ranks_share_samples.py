@@ -80,30 +80,29 @@ class RanksShareSamples(BuiltInRule, code="TC512"):
             self._ranks.add(event.rank)
         elif isinstance(event, BatchEvent):
             if event.stage == "train" and len(self._ranks) > 1 and event.samples:
-                self._enter(event)
+                epoch = self._epochs.get(event.loader)
+                if epoch is None or event.epoch > epoch.number:
+                    epoch = self._epochs[event.loader] = _Epoch(event.epoch)
+                if event.epoch < epoch.number or event.rank not in self._ranks:
+                    return []
+                own = epoch.ranks.setdefault(event.rank, _Draws())
+                own.is_shuffled |= not event.indices or any(
+                    b < a for a, b in pairwise(event.indices)
+                )
+                self.triggered += len(epoch.ranks) > 1
+                known = len(event.indices) == len(event.samples)
+                for row, sample in enumerate(event.samples):
+                    if sample in own.seen:
+                        own.again += 1
+                    elif len(own.seen) < _MOST:
+                        own.seen[sample] = (event.index, event.indices[row] if known else None)
+                        self._compare(epoch, event, sample)
         elif isinstance(event, StepEvent):
             return self._conclude()
         return []
 
     def finish(self) -> list[Violation]:
         return self._conclude()
-
-    def _enter(self, event: BatchEvent) -> None:
-        epoch = self._epochs.get(event.loader)
-        if epoch is None or event.epoch > epoch.number:
-            epoch = self._epochs[event.loader] = _Epoch(event.epoch)
-        if event.epoch < epoch.number or event.rank not in self._ranks:
-            return
-        own = epoch.ranks.setdefault(event.rank, _Draws())
-        own.is_shuffled |= not event.indices or any(b < a for a, b in pairwise(event.indices))
-        self.triggered += len(epoch.ranks) > 1
-        known = len(event.indices) == len(event.samples)
-        for row, sample in enumerate(event.samples):
-            if sample in own.seen:
-                own.again += 1
-            elif len(own.seen) < _MOST:
-                own.seen[sample] = (event.index, event.indices[row] if known else None)
-                self._compare(epoch, event, sample)
 
     def _compare(self, epoch: _Epoch, event: BatchEvent, sample: str) -> None:
         """Record whether another rank had the sample at another place."""

@@ -71,18 +71,15 @@ class OnlyLastBatchUsed(EventRule, code="TC519", severity="error"):
             elif known.last.epoch == event.epoch:
                 known.add(event)
         elif isinstance(event, CallEvent) and event.grad_enabled and event.stage == "train":
-            self._enter(event)
+            if event.api in TARGETED:
+                self._given |= {key for _, key in identified({"": event.args.get("target")})}
+            elif event.family == Families.MODULE and event.root:
+                self._given |= {key for _, key in identified(event.args)}
+            elif event.api == Families.BACKWARD:
+                self._backward = event
         elif isinstance(event, StepEvent):
             return self._step(event)
         return []
-
-    def _enter(self, event: CallEvent) -> None:
-        if event.api in TARGETED:
-            self._given |= {key for _, key in identified({"": event.args.get("target")})}
-        elif event.family == Families.MODULE and event.root:
-            self._given |= {key for _, key in identified(event.args)}
-        elif event.api == Families.BACKWARD:
-            self._backward = event
 
     def _step(self, event: StepEvent) -> list[Violation]:
         fetched, self._fetched = self._fetched, {}

@@ -228,23 +228,21 @@ class EpochsRepeatRandomDraws(BuiltInRule, code="TC505", aliases=("epochs-draw-t
             if before is None or before.epoch == worker.epoch:
                 continue
             self.triggered += 1
+            # Whether another worker draws the same numbers, which TC504 reports.
             same = [
                 name
                 for name, states in worker.drawn.items()
-                if before.drawn.get(name) == states and not self._is_shared(name, worker)
+                if before.drawn.get(name) == states
+                and not any(
+                    other.drawn.get(name) == worker.drawn[name]
+                    for (rank, loader, number), other in self._last.items()
+                    if (rank, loader) == (worker.rank, worker.loader) and number != worker.number
+                )
             ]
             if same and key[:2] not in self._reported:
                 self._reported.add(key[:2])
                 found.append(self._violation(same[0], before, worker))
         return found
-
-    def _is_shared(self, name: str, worker: Worker) -> bool:
-        """Whether another worker draws the same numbers, which TC504 reports."""
-        return any(
-            other.drawn.get(name) == worker.drawn[name]
-            for (rank, loader, number), other in self._last.items()
-            if (rank, loader) == (worker.rank, worker.loader) and number != worker.number
-        )
 
     def _violation(self, generator: str, before: Worker, worker: Worker) -> Violation:
         observed = (

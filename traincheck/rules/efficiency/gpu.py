@@ -184,27 +184,24 @@ class FullPrecisionOnGpu(BuiltInRule, code="TC903", severity="info"):
                 else:
                     del self._models[event.module]
         elif isinstance(event, StepEvent):
-            return self._count(event)
-        return ()
-
-    def _count(self, event: StepEvent) -> Sequence[Violation]:
-        called, self._called = self._called & set(self._models), set()
-        found = []
-        for name in sorted(called):
-            self.triggered += 1
-            self._steps[name] = self._steps.get(name, 0) + 1
-            if self._steps[name] == _STEPS:
-                del self._models[name]
-                found.append(
-                    about(
-                        self.info,
-                        event,
-                        [name],
-                        expected="autocast, or parameters in half precision",
-                        observed="float32 without autocast",
+            called, self._called = self._called & set(self._models), set()
+            found = []
+            for name in sorted(called):
+                self.triggered += 1
+                self._steps[name] = self._steps.get(name, 0) + 1
+                if self._steps[name] == _STEPS:
+                    del self._models[name]
+                    found.append(
+                        about(
+                            self.info,
+                            event,
+                            [name],
+                            expected="autocast, or parameters in half precision",
+                            observed="float32 without autocast",
+                        )
                     )
-                )
-        return found
+            return found
+        return ()
 
 
 class ModelOffTheGpu(ModelRule, code="TC904", severity="info"):

@@ -87,13 +87,30 @@ class DrawnOrderLost(BuiltInRule, code="TC072"):
         elif isinstance(event, OptimizerEvent) and event.change == "created":
             self._orders.clear()
         elif isinstance(event, StepEvent):
-            return self._conclude(event)
-        found = observed(event, EpochOrder)
-        order = None if found is None else self._orders.get((event.rank, found.loader))
-        if found is not None and order is not None:
-            order.drawn = found.drawn
-            if order.is_first:
-                order.first_drawn = found.drawn
+            if not event.recorded:
+                self._orders = {k: o for k, o in self._orders.items() if k[0] != event.rank}
+                return []
+            found = []
+            for key, order in self._orders.items():
+                if key[0] != event.rank or key not in self._training or order.is_first:
+                    continue
+                if not (order.drawn and order.first_drawn) or order.place < _LEAST:
+                    continue
+                self.triggered += 1
+                if (
+                    key not in self._reported
+                    and order.agrees
+                    and _is_sorted(order.first[: order.place])
+                ):
+                    self._reported.add(key)
+                    found.append(self._violation(order))
+            return found
+        epoch = observed(event, EpochOrder)
+        known = None if epoch is None else self._orders.get((event.rank, epoch.loader))
+        if epoch is not None and known is not None:
+            known.drawn = epoch.drawn
+            if known.is_first:
+                known.first_drawn = epoch.drawn
         return ()
 
     def _enter(self, event: BatchEvent) -> None:
@@ -115,26 +132,6 @@ class DrawnOrderLost(BuiltInRule, code="TC072"):
         end = order.place + len(event.indices)
         order.agrees &= whole and order.first[order.place : end] == list(event.indices)
         order.place = end
-
-    def _conclude(self, event: StepEvent) -> list[Violation]:
-        if not event.recorded:
-            self._orders = {k: o for k, o in self._orders.items() if k[0] != event.rank}
-            return []
-        found = []
-        for key, order in self._orders.items():
-            if key[0] != event.rank or key not in self._training or order.is_first:
-                continue
-            if not (order.drawn and order.first_drawn) or order.place < _LEAST:
-                continue
-            self.triggered += 1
-            if (
-                key not in self._reported
-                and order.agrees
-                and _is_sorted(order.first[: order.place])
-            ):
-                self._reported.add(key)
-                found.append(self._violation(order))
-        return found
 
     def _violation(self, order: _Order) -> Violation:
         start = order.start

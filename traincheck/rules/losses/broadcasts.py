@@ -67,9 +67,20 @@ class LossBroadcasts(BuiltInRule, code="TC313", severity="error"):
         self.triggered += 1
         if prediction.shape == target.shape:
             return []
-        pairs = _broadcast(prediction.shape, target.shape)
+        # Number of elements of the shape that both broadcast to.
+        first = prediction.shape
+        second = target.shape
+        count = max(len(first), len(second))
+        a, b = (1,) * (count - len(first)) + first, (1,) * (count - len(second)) + second
+        pairs = math.prod(max(x, y) for x, y in zip(a, b))
         is_more = pairs > max(math.prod(prediction.shape), math.prod(target.shape))
-        if not is_more and not _is_square(prediction.shape, target.shape):
+        # Whether there is a target for each pair of samples, e.g. because the
+        # target was broadcast.
+        if not is_more and not (
+            len(prediction.shape) == 1
+            and prediction.shape[0] > 1
+            and target.shape == prediction.shape * 2
+        ):
             return []
         name = call.api.rpartition(".")[2]
         observed = f"input {list(prediction.shape)}, target {list(target.shape)}"
@@ -82,18 +93,6 @@ class LossBroadcasts(BuiltInRule, code="TC313", severity="error"):
                 observed=observed,
             )
         ]
-
-
-def _is_square(prediction: tuple[int, ...], target: tuple[int, ...]) -> bool:
-    """Whether there is a target for each pair of samples, e.g. because the target was broadcast."""
-    return len(prediction) == 1 and prediction[0] > 1 and target == prediction * 2
-
-
-def _broadcast(first: tuple[int, ...], second: tuple[int, ...]) -> int:
-    """Number of elements of the shape that both broadcast to."""
-    count = max(len(first), len(second))
-    a, b = (1,) * (count - len(first)) + first, (1,) * (count - len(second)) + second
-    return math.prod(max(x, y) for x, y in zip(a, b))
 
 
 _ENOUGH = 2  # steps
@@ -187,11 +186,23 @@ class BroadcastInOwnLoss(EventRule, code="TC331"):
 
     def judge(self, event: Event) -> list[Violation]:
         if isinstance(event, StepEvent):
-            return self._conclude()
+            sizes, self._sizes = self._sizes.union(self._calls.values()), set()
+            self._calls.clear()
+            records, self._records = self._records, []
+            found: dict[object, Violation] = {}
+            for call, (mark, broadcasts) in records:
+                self.triggered += 1
+                for pairs in _pairs(broadcasts):
+                    if pairs.size in sizes:
+                        place = call.where, pairs.name, len(pairs.given)
+                        found.setdefault(place, self._violation(call, mark, pairs))
+            self._steps.update(found.keys())
+            self._first = {**found, **self._first}
+            return [self._first[place] for place in found if self._steps[place] == _ENOUGH]
         if isinstance(event, BatchEvent):
             self._count(event.leaves)
-        elif (found := observed(event, LossBroadcast)) is not None:
-            self._before[event.stream] = event, found
+        elif (broadcast := observed(event, LossBroadcast)) is not None:
+            self._before[event.stream] = event, broadcast
         elif isinstance(event, CallEvent):
             if event.api == Families.BACKWARD:
                 record = self._before.pop(event.stream, None)
@@ -204,21 +215,6 @@ class BroadcastInOwnLoss(EventRule, code="TC331"):
 
     def _count(self, values: Mapping[str, Any]) -> None:
         self._sizes.update(t.shape[0] for t in tensors_in(values).values() if t.shape)
-
-    def _conclude(self) -> list[Violation]:
-        sizes, self._sizes = self._sizes.union(self._calls.values()), set()
-        self._calls.clear()
-        records, self._records = self._records, []
-        found: dict[object, Violation] = {}
-        for call, (mark, broadcasts) in records:
-            self.triggered += 1
-            for pairs in _pairs(broadcasts):
-                if pairs.size in sizes:
-                    place = call.where, pairs.name, len(pairs.given)
-                    found.setdefault(place, self._violation(call, mark, pairs))
-        self._steps.update(found.keys())
-        self._first = {**found, **self._first}
-        return [self._first[place] for place in found if self._steps[place] == _ENOUGH]
 
     def _violation(self, call: CallEvent, mark: Event, pairs: _Pairs) -> Violation:
         other = [pairs.size] if len(pairs.given) > 1 else [pairs.size, 1]

@@ -63,7 +63,27 @@ class MicroBatchesWeightedEqually(
     def observe(self, event: Event) -> list[Violation]:
         if isinstance(event, StepEvent):
             counts, self._counts, self._waiting = self._counts, [], []
-            return self._judge(event, counts)
+            backwards = event.counters.get("backward", 0)
+            if len(counts) < 2 or len(counts) != backwards:  # noqa: PLR2004  # no accumulation
+                return []
+            if event.counters.get("optimizer_step", 0) != 1 or not event.complete:
+                return []
+            self.triggered += 1
+            least, most = (pick(n for _, n in counts) for pick in (min, max))
+            if not least or most < self._ratio * least:
+                return []
+            observed = (
+                f"{least} to {most} valid labels in the {len(counts)} micro-batches of a step"
+            )
+            return [
+                loss_violation(
+                    self.code,
+                    counts[0][0],
+                    f"means over {observed} are added with the same weight",
+                    expected="each label has the same weight",
+                    observed=observed,
+                )
+            ]
         call = as_loss(event, (CROSS_ENTROPY,))
         if call is not None:
             valid = _valid(call)
@@ -74,27 +94,6 @@ class MicroBatchesWeightedEqually(
                 self._counts += self._waiting
             self._waiting = []
         return []
-
-    def _judge(self, step: StepEvent, counts: list[tuple[CallEvent, int]]) -> list[Violation]:
-        backwards = step.counters.get("backward", 0)
-        if len(counts) < 2 or len(counts) != backwards:  # noqa: PLR2004  # no accumulation
-            return []
-        if step.counters.get("optimizer_step", 0) != 1 or not step.complete:
-            return []
-        self.triggered += 1
-        least, most = (pick(n for _, n in counts) for pick in (min, max))
-        if not least or most < self._ratio * least:
-            return []
-        observed = f"{least} to {most} valid labels in the {len(counts)} micro-batches of a step"
-        return [
-            loss_violation(
-                self.code,
-                counts[0][0],
-                f"means over {observed} are added with the same weight",
-                expected="each label has the same weight",
-                observed=observed,
-            )
-        ]
 
 
 def _valid(call: CallEvent) -> int | None:
@@ -164,20 +163,17 @@ class ReductionsMixed(EventRule, code="TC321", severity="info"):
         if isinstance(event, StepEvent):
             return self._step(event)
         if isinstance(event, CallEvent):
-            self._call(event)
+            if (event.family or event.api) == Families.BACKWARD:
+                if self._sums and self._mean is not None and not self._is_divided(event):
+                    self._mixed = (self._sums[-1], self._mean)
+                self._clear()
+            elif event.grad_enabled and event.exception is None and event.stage == "train":
+                reduction = event.args.get("reduction")
+                if reduction == "sum":
+                    self._sums.append(event)
+                elif reduction in _MEANS:
+                    self._mean = event
         return []
-
-    def _call(self, event: CallEvent) -> None:
-        if (event.family or event.api) == Families.BACKWARD:
-            if self._sums and self._mean is not None and not self._is_divided(event):
-                self._mixed = (self._sums[-1], self._mean)
-            self._clear()
-        elif event.grad_enabled and event.exception is None and event.stage == "train":
-            reduction = event.args.get("reduction")
-            if reduction == "sum":
-                self._sums.append(event)
-            elif reduction in _MEANS:
-                self._mean = event
 
     def _is_divided(self, backward: CallEvent) -> bool:
         given = number_of(backward.args.get("tensors"))

@@ -76,39 +76,33 @@ class LabelsShiftedTwice(EventRule, code="TC322"):
         if isinstance(event, BatchEvent):
             self._find_labels(f"{event.loader} ", event.leaves)
         elif isinstance(event, StepEvent):
-            return self._step(event)
+            labels, twice, others = self._labels, self._twice, self._others
+            self._labels = self._twice = None
+            self._others = 0
+            if labels is None or not event.counters.get("backward"):
+                return []
+            self.triggered += 1
+            if twice is None or others:
+                return []
+            self._is_over = True
+            return [self._violation(twice, *labels)]
         elif isinstance(event, CallEvent):
-            self._call(event)
+            if event.family == Families.MODULE:
+                if event.root and event.grad_enabled:
+                    self._find_labels(f"{event.module or event.api} argument ", event.args)
+                return []
+            call = as_loss(event, OVER_CLASSES)
+            target = None if call is None else given(call, "target")
+            if call is None or target is None:
+                return []
+            if call.stage == "train" and number(target, "shifted") == _TWICE:
+                self._twice = self._twice or call
+            else:
+                self._others += 1
         return []
-
-    def _call(self, event: CallEvent) -> None:
-        if event.family == Families.MODULE:
-            if event.root and event.grad_enabled:
-                self._find_labels(f"{event.module or event.api} argument ", event.args)
-            return
-        call = as_loss(event, OVER_CLASSES)
-        target = None if call is None else given(call, "target")
-        if call is None or target is None:
-            return
-        if call.stage == "train" and number(target, "shifted") == _TWICE:
-            self._twice = self._twice or call
-        else:
-            self._others += 1
 
     def _find_labels(self, where: str, values: Mapping[str, Any]) -> None:
         self._labels = self._labels or next(_shifted(where, values), None)
-
-    def _step(self, event: StepEvent) -> list[Violation]:
-        labels, twice, others = self._labels, self._twice, self._others
-        self._labels = self._twice = None
-        self._others = 0
-        if labels is None or not event.counters.get("backward"):
-            return []
-        self.triggered += 1
-        if twice is None or others:
-            return []
-        self._is_over = True
-        return [self._violation(twice, *labels)]
 
     def _violation(self, call: CallEvent, name: str, shape: tuple[int, int]) -> Violation:
         rows, columns = shape

@@ -64,28 +64,22 @@ class EndTokenNotLearned(BuiltInRule, code="TC319", severity="error"):
     def observe(self, event: Event) -> list[Violation]:
         self._training.observe(event)
         if isinstance(event, BatchEvent) and any(p.endswith(".labels") for p in event.leaves):
-            self._enter(event)
+            self.triggered += 1
+            token = event.tokens.get("lost_end")
+            lost = self._lost.setdefault(event.loader, [])
+            if token is None or (lost and lost[0].tokens["lost_end"] != token):
+                lost.clear()
+            elif len(lost) < _PROOF:
+                lost.append(event)
         elif isinstance(event, StepEvent):
-            return self._conclude(event.rank)
+            found = []
+            for loader, lost in self._lost.items():
+                is_training = (event.rank, loader) in self._training
+                if len(lost) >= _PROOF and is_training and loader not in self._reported:
+                    self._reported.add(loader)
+                    found.append(self._violation(lost[0]))
+            return found
         return []
-
-    def _enter(self, event: BatchEvent) -> None:
-        self.triggered += 1
-        token = event.tokens.get("lost_end")
-        lost = self._lost.setdefault(event.loader, [])
-        if token is None or (lost and lost[0].tokens["lost_end"] != token):
-            lost.clear()
-        elif len(lost) < _PROOF:
-            lost.append(event)
-
-    def _conclude(self, rank: int) -> list[Violation]:
-        found = []
-        for loader, lost in self._lost.items():
-            is_training = (rank, loader) in self._training
-            if len(lost) >= _PROOF and is_training and loader not in self._reported:
-                self._reported.add(loader)
-                found.append(self._violation(lost[0]))
-        return found
 
     def _violation(self, event: BatchEvent) -> Violation:
         token = event.tokens["lost_end"]

@@ -83,7 +83,9 @@ class TrainEvalPreprocessingMismatch(
             if stats is None:
                 continue
             self.triggered += 1
-            key = _key(event.rank, given.model, name, tensor)
+            dims = len(tensor.shape)
+            features = tensor.shape[-1] if dims == _SEQUENCE else tensor.shape[1]
+            key = event.rank, given.model, name, dims, features
             sides = self._sides.setdefault(key, _Sides())
             (sides.training if given.training else sides.evaluation).append(stats)
             sides.is_image &= is_image(tensor)
@@ -147,12 +149,6 @@ class _Sides:
 
 
 _Key = tuple[int, str, str, int, int]  # rank, model, input, number of dims, features
-
-
-def _key(rank: int, model: str, name: str, tensor: TensorSummary) -> _Key:
-    dims = len(tensor.shape)
-    features = tensor.shape[-1] if dims == _SEQUENCE else tensor.shape[1]
-    return rank, model, name, dims, features
 
 
 def _stats_of(tensor: TensorSummary) -> _Stats | None:

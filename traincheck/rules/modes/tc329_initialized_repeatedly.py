@@ -70,17 +70,14 @@ class InitializedRepeatedly(
         elif isinstance(event, StateEvent) and event.role == "parameter":
             self._names.setdefault(event.identity, event.name)
         elif isinstance(event, StepEvent):
-            return self._judge(event)
+            self._is_over = True
+            self.triggered += any(identity in self._names for identity, _ in self._counts)
+            return [
+                self._violation(self._names[identity], api, count, event)
+                for (identity, api), count in sorted(self._counts.items())
+                if count >= self._times and identity in self._names
+            ]
         return []
-
-    def _judge(self, step: StepEvent) -> list[Violation]:
-        self._is_over = True
-        self.triggered += any(identity in self._names for identity, _ in self._counts)
-        return [
-            self._violation(self._names[identity], api, count, step)
-            for (identity, api), count in sorted(self._counts.items())
-            if count >= self._times and identity in self._names
-        ]
 
     def _violation(self, name: str, api: str, count: int, step: StepEvent) -> Violation:
         function = api.rpartition(".")[2]

@@ -192,35 +192,29 @@ class EvaluationNotFinite(EventRule, code="TC716"):
 
     def judge(self, event: Event) -> list[Violation]:
         if isinstance(event, CallEvent):
-            self._call(event)
+            value = value_of(event.result) if event.api in _EVALUATED_LOSSES else None
+            if value is None:
+                return []
+            if event.grad_enabled:
+                if math.isnan(value):
+                    self._count = 0
+            elif event.stage == EVAL_STAGE:
+                self._has_evaluated = True
+                if math.isnan(value) and self._broken is None:
+                    self._broken = event
         elif isinstance(event, StepEvent) and self._has_evaluated:
-            return self._end()
-        return []
-
-    def _call(self, call: CallEvent) -> None:
-        value = value_of(call.result) if call.api in _EVALUATED_LOSSES else None
-        if value is None:
-            return
-        if call.grad_enabled:
-            if math.isnan(value):
+            self.triggered += 1
+            broken, self._broken, self._has_evaluated = self._broken, None, False
+            if broken is None:
                 self._count = 0
-        elif call.stage == EVAL_STAGE:
-            self._has_evaluated = True
-            if math.isnan(value) and self._broken is None:
-                self._broken = call
-
-    def _end(self) -> list[Violation]:
-        self.triggered += 1
-        broken, self._broken, self._has_evaluated = self._broken, None, False
-        if broken is None:
-            self._count = 0
-            return []
-        self._first = broken if self._count == 0 else self._first
-        self._count += 1
-        if self._count < _IN_A_ROW or self._is_reported or self._first is None:
-            return []
-        self._is_reported = True
-        return [self._violation(self._first, broken)]
+                return []
+            self._first = broken if self._count == 0 else self._first
+            self._count += 1
+            if self._count < _IN_A_ROW or self._is_reported or self._first is None:
+                return []
+            self._is_reported = True
+            return [self._violation(self._first, broken)]
+        return []
 
     def _violation(self, first: CallEvent, last: CallEvent) -> Violation:
         name = first.api.removeprefix(F)

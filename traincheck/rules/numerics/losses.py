@@ -81,9 +81,6 @@ class LossNotDecreasing(StepRule, code="TC710", severity="info"):
             return []
         self._is_over = True
         self.triggered += 1
-        return self._compare(facts)
-
-    def _compare(self, facts: StepFacts) -> list[Violation]:
         part = max(1, self.window // _PART)
         values = list(self._values)
         before, after = statistics.median(values[:part]), statistics.median(values[-part:])

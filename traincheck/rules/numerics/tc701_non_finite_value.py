@@ -96,7 +96,19 @@ class NonFiniteValue(BuiltInRule, code="TC701", severity="error"):
                     words = f"{_many(summary.stats)} in {path} of {event.loader}"
                     self._note("batch", words, Subject(variable=path), event)
         elif isinstance(event, StepEvent):
-            return self._end(event)
+            found: list[Violation] = []
+            self.triggered += self._stepped is not None
+            if not event.recorded:
+                self._streak = 0
+            elif self._stepped is not None:
+                found = self._judge(event)
+            for place in self._after:
+                self._broken_parameters.setdefault(str(place.subject.variable), place)
+            if self._stepped is not None or not event.recorded:
+                self._places.clear()
+            self._after, self._stepped, self._backward = [], None, None
+            self._seen.clear()
+            return found
         return ()
 
     def _note(self, kind: str, words: str, subject: Subject, event: Event) -> None:
@@ -145,21 +157,6 @@ class NonFiniteValue(BuiltInRule, code="TC701", severity="error"):
                 self._note("loss", "a loss that is not finite", Subject(), event)
         elif family == Families.OPTIMIZER_STEP and event.exception is None:
             self._has_stepped, self._stepped = True, event
-
-    def _end(self, event: StepEvent) -> list[Violation]:
-        found: list[Violation] = []
-        self.triggered += self._stepped is not None
-        if not event.recorded:
-            self._streak = 0
-        elif self._stepped is not None:
-            found = self._judge(event)
-        for place in self._after:
-            self._broken_parameters.setdefault(str(place.subject.variable), place)
-        if self._stepped is not None or not event.recorded:
-            self._places.clear()
-        self._after, self._stepped, self._backward = [], None, None
-        self._seen.clear()
-        return found
 
     def _judge(self, event: StepEvent) -> list[Violation]:
         if self._after:

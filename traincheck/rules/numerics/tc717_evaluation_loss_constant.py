@@ -85,7 +85,21 @@ class EvaluationLossConstant(EventRule, code="TC717", aliases=("evaluation-loss-
             found, self._window = self._close(), _Window(event)
             return found
         if isinstance(event, CallEvent) and event.exception is None:
-            return self._call(event)
+            window = self._window
+            if event.api in TARGETED:
+                if event.grad_enabled:
+                    value, low_high = value_of(event.result), _extremes_of(given(event, "input"))
+                    values = self._trained.setdefault(event.api, set())
+                    if value is not None and len(values) < 2:  # noqa: PLR2004
+                        values.add(value)
+                    if low_high is not None:
+                        self._extremes.append(low_high)
+                    return self._end()
+                if window is not None:
+                    _add(window, event)
+            elif window is not None and event.root and not event.grad_enabled:
+                window.sizes.update(_sizes(event.result))
+            return []
         return self._end() if isinstance(event, StepEvent) else []
 
     def finish(self) -> list[Violation]:
@@ -96,26 +110,6 @@ class EvaluationLossConstant(EventRule, code="TC717", aliases=("evaluation-loss-
         found, self._window = self._close(), None
         self._row.clear()
         return found
-
-    def _call(self, call: CallEvent) -> list[Violation]:
-        window = self._window
-        if call.api in TARGETED:
-            if call.grad_enabled:
-                self._train(call)
-                return self._end()
-            if window is not None:
-                _add(window, call)
-        elif window is not None and call.root and not call.grad_enabled:
-            window.sizes.update(_sizes(call.result))
-        return []
-
-    def _train(self, call: CallEvent) -> None:
-        value, low_high = value_of(call.result), _extremes_of(given(call, "input"))
-        values = self._trained.setdefault(call.api, set())
-        if value is not None and len(values) < 2:  # noqa: PLR2004
-            values.add(value)
-        if low_high is not None:
-            self._extremes.append(low_high)
 
     def _close(self) -> list[Violation]:
         """Finish a batch and check whether it continues the row."""

@@ -94,7 +94,20 @@ class DeadUnits(ActivationRule, code="TC705"):
         if streak.is_reported or streak.steps < self.looks or streak.samples < _SAMPLES_OF_ALL:
             return ()
         streak.is_reported = True
-        return [self._violation(look, dead, streak)]
+        off = "zero" if look.kind in _HARD else "off"
+        seen = f"{dead:.0%} of the units are {off} for all {look.samples} samples of a batch"
+        return [
+            self.violation(
+                look.event,
+                step=streak.first,
+                stage="train",
+                subject=look.place.subject,
+                symptom=Symptom.DEAD_UNITS,
+                message=f"most units of {look.place.label} are {off} for every sample",
+                expected="most units are active for some sample of a batch",
+                observed=f"{look.place.label}: {seen}, at {streak.steps} steps",
+            )
+        ]
 
     def _is_bad(self, look: Look, dead: float) -> bool:
         if look.kind not in _HARD:
@@ -103,20 +116,6 @@ class DeadUnits(ActivationRule, code="TC705"):
             return True
         on = (1 - look.stats.get("zeros", 1.0)) / (1 - dead)
         return dead >= self.share and on >= _RARE
-
-    def _violation(self, look: Look, dead: float, streak: Streak) -> Violation:
-        off = "zero" if look.kind in _HARD else "off"
-        seen = f"{dead:.0%} of the units are {off} for all {look.samples} samples of a batch"
-        return self.violation(
-            look.event,
-            step=streak.first,
-            stage="train",
-            subject=look.place.subject,
-            symptom=Symptom.DEAD_UNITS,
-            message=f"most units of {look.place.label} are {off} for every sample",
-            expected="most units are active for some sample of a batch",
-            observed=f"{look.place.label}: {seen}, at {streak.steps} steps",
-        )
 
 
 _ELEMENTS = 256  # with fewer, a record is no evidence

@@ -74,7 +74,11 @@ class GradientAllZero(StepRule, code="TC704"):
                 continue
             self.triggered += 1
             values = losses(facts)
-            if moment.applied or not facts.reached.isdisjoint(holder.ids) or _is_zero(values):
+            if (
+                moment.applied
+                or not facts.reached.isdisjoint(holder.ids)
+                or (values is not None and not any(values))
+            ):
                 self._streaks.pop(holder.event.id, None)
                 continue
             found += self._count(holder, values, facts)
@@ -102,10 +106,6 @@ class GradientAllZero(StepRule, code="TC704"):
                 evidence=[m.call for m in facts.moments if m.family == Families.BACKWARD][:1],
             )
         ]
-
-
-def _is_zero(values: list[float] | None) -> bool:
-    return values is not None and not any(values)
 
 
 class ParameterGradientZero(StepRule, code="TC715", severity="info"):

@@ -164,7 +164,13 @@ class PaddingRowNotZero(EventRule, code="TC057"):
         if found is None or not found.padding_ids:
             return []
         self.triggered += 1
-        if not _is_random(found):
+        # Whether the row was filled, and matters.
+        if not (
+            not (found.is_loaded or found.frozen)
+            and found.usual_norm > 0
+            and found.padding_norm >= _LEAST * found.usual_norm
+            and (found.padding_gradient or 0.0) > _TAKES_PART
+        ):
             self._found.pop(found.name, None)
             return []
         first = self._found.setdefault(found.name, (event, found))
@@ -194,13 +200,3 @@ class PaddingRowNotZero(EventRule, code="TC057"):
                 f"{share:.0%} of the norm of the gradient reaches their results"
             ),
         )
-
-
-def _is_random(found: EmbeddingRows) -> bool:
-    """Whether the row was filled, and matters."""
-    return (
-        not (found.is_loaded or found.frozen)
-        and found.usual_norm > 0
-        and found.padding_norm >= _LEAST * found.usual_norm
-        and (found.padding_gradient or 0.0) > _TAKES_PART
-    )

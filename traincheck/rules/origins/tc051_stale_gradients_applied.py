@@ -78,21 +78,17 @@ class StaleGradientsApplied(StepRule, code="TC051", severity="error"):
             is_update = moment.family == Families.OPTIMIZER_STEP
             for owner in used:
                 row = self._rows.setdefault(owner, _Row())
-                self._follow(row, moment, facts.written, owner, held)
+                # Enter a call: which gradients it changed. written: those that the
+                # program assigned.
+                holder = self.ledger.holders.get(owner)
+                ours = holder.ids if holder is not None else frozenset()
+                row.is_fresh |= not ours.isdisjoint(moment.reached | moment.cleared | facts.written)
+                if moment.family == Families.BACKWARD:
+                    row.others |= moment.reached - held
                 if is_update and moment.call.owner == owner and self._is_stale(row, moment, facts):
                     found.append(self._violation(row, moment, facts))
                     self._reported.add(owner)
         return found
-
-    def _follow(
-        self, row: _Row, moment: Moment, written: frozenset[int], owner: str, held: set[int]
-    ) -> None:
-        """Enter a call: which gradients it changed. written: those that the program assigned."""
-        holder = self.ledger.holders.get(owner)
-        ours = holder.ids if holder is not None else frozenset()
-        row.is_fresh |= not ours.isdisjoint(moment.reached | moment.cleared | written)
-        if moment.family == Families.BACKWARD:
-            row.others |= moment.reached - held
 
     def _is_stale(self, row: _Row, moment: Moment, facts: StepFacts) -> bool:
         """Judge an update, and begin to wait for the next one."""

@@ -82,7 +82,11 @@ class OptimizerStateMisplaced(EventRule, code="TC052", severity="error"):
             return []
         # The latest save that all loaded state can come from
         for saved_in, saved in reversed(self._saves):
-            if saved_in.rank == event.rank and _is_source(saved, values):
+            # Whether each loaded state is in a save, wherever.
+            if saved_in.rank == event.rank and all(
+                any(_are_same(state, other) for other in saved.values())
+                for state in values.values()
+            ):
                 self.triggered += 1
                 return self._compare(event, found, saved, values)
         return []
@@ -124,13 +128,6 @@ class OptimizerStateMisplaced(EventRule, code="TC052", severity="error"):
 def _tail(name: str) -> str:
     """The name below its model: models of one class are numbered."""
     return name if is_unowned(name) else name.partition(".")[2] or name
-
-
-def _is_source(saved: _Values, loaded: _Values) -> bool:
-    """Whether each loaded state is in a save, wherever."""
-    return all(
-        any(_are_same(state, other) for other in saved.values()) for state in loaded.values()
-    )
 
 
 def _are_same(one: Mapping[str, _Sketch], other: Mapping[str, _Sketch]) -> bool:

@@ -72,11 +72,9 @@ class UnoptimizedModelRule(StepRule):
         return [
             self._violation(root, streak, facts)
             for root, streak in streaks.items()
-            if streak.count == self.steps and self._may_be_loaded(root) is self.is_loaded
+            if streak.count == self.steps
+            and (self.ledger.has_read or root in self.ledger.loaded) is self.is_loaded
         ]
-
-    def _may_be_loaded(self, root: str) -> bool:
-        return self.ledger.has_read or root in self.ledger.loaded
 
     def _violation(self, root: str, streak: Streak, facts: StepFacts) -> Violation:
         calls = [forward.call for forward in facts.forwards if forward.path == root]

@@ -69,18 +69,18 @@ class WeightsModifiedInEval(
             return []
         new = [name for name in wrote.names if name not in self._reported]
         self._reported.update(new)
-        return [self._violation(event, wrote.model, name) for name in new]
-
-    def _violation(self, event: Event, model: str, name: str) -> Violation:
-        return self.violation(
-            event,
-            stage="eval",
-            subject=Subject(module=model, variable=name),
-            symptom=Symptom.SILENT_WRITE,
-            message=f"each forward pass of {model} in evaluation changes {name}",
-            expected="evaluation leaves parameters unchanged",
-            observed=f"{name} has different values after each of two forward passes",
-        )
+        return [
+            self.violation(
+                event,
+                stage="eval",
+                subject=Subject(module=wrote.model, variable=name),
+                symptom=Symptom.SILENT_WRITE,
+                message=f"each forward pass of {wrote.model} in evaluation changes {name}",
+                expected="evaluation leaves parameters unchanged",
+                observed=f"{name} has different values after each of two forward passes",
+            )
+            for name in new
+        ]
 
 
 _IN_A_ROW = 3

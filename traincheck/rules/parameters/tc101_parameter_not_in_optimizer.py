@@ -127,7 +127,10 @@ class ParameterNotInOptimizer(StepRule, code="TC101", severity="error"):
             self._misheld.clear()
             self._thawed.clear()
             return []
-        self._note_thawed(facts)
+        for identity in facts.flipped:
+            self._thawed.pop(identity, None)
+            if self._is_trained(identity):
+                self._thawed[identity] = Streak(facts.event.step)
         owners = {moment.call.owner for moment in facts.updates()}
         stepped = [holder for key, holder in ledger.holders.items() if key in owners]
         self._misheld.follow(stepped, facts)
@@ -169,12 +172,6 @@ class ParameterNotInOptimizer(StepRule, code="TC101", severity="error"):
                 )
             found.append((identity, violation))
         return found
-
-    def _note_thawed(self, facts: StepFacts) -> None:
-        for identity in facts.flipped:
-            self._thawed.pop(identity, None)
-            if self._is_trained(identity):
-                self._thawed[identity] = Streak(facts.event.step)
 
     def _late(self, stepped: Sequence[Holder], facts: StepFacts) -> list[Violation]:
         """Parameters that were unfrozen although their optimizer no longer steps."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
+from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, StepFacts
 from traincheck.rules.base.step_rule import StepRule
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -74,7 +74,10 @@ class ParameterUpdatedTwice(StepRule, code="TC103"):
             self.triggered += 1
             for identity in moment.applied:
                 before = applied.get(identity)
-                if before is not None and _are_apart(before, moment):
+                # Whether the steps follow each other. A wrapper's step begins before the inner one.
+                if before is not None and (
+                    before.owner != moment.call.owner and before.span < moment.call.span
+                ):
                     twice[identity] = (before, moment.call)
                 applied[identity] = moment.call
         return twice
@@ -98,8 +101,3 @@ class ParameterUpdatedTwice(StepRule, code="TC103"):
             observed=f"{first} and {second} hold the same parameters",
             evidence=(calls[1], calls[0]),
         )
-
-
-def _are_apart(before: CallEvent, moment: Moment) -> bool:
-    """Whether the steps follow each other. A wrapper's step begins before the inner one."""
-    return before.owner != moment.call.owner and before.span < moment.call.span

@@ -56,7 +56,12 @@ class OptimizerHoldsReplacedParameters(
         for owner in sorted(owners & self.ledger.holders.keys()):
             self.triggered += 1
             holder = self.ledger.holders[owner]
-            lost = self._lost(holder, facts)
+            known = self.ledger.parameters
+            lost = sorted(
+                holder.names[i]
+                for i in holder.ids
+                if i not in known and not holder.is_unowned(i) and i not in facts.gradients
+            )
             # TC101 covers an optimizer that holds no live parameter at all.
             if not lost or holder.ids.isdisjoint(self.ledger.parameters):
                 continue
@@ -65,14 +70,6 @@ class OptimizerHoldsReplacedParameters(
             if count + 1 == _CONFIRMED:
                 found += [self._violation(name, holder, first, facts) for name in lost]
         return found
-
-    def _lost(self, holder: Holder, facts: StepFacts) -> list[str]:
-        known = self.ledger.parameters
-        return sorted(
-            holder.names[i]
-            for i in holder.ids
-            if i not in known and not holder.is_unowned(i) and i not in facts.gradients
-        )
 
     def _violation(
         self, name: str, holder: Holder, step: int | None, facts: StepFacts

@@ -44,18 +44,17 @@ class Misheld:
         fed = _fed(stepped, facts)
         for holder in stepped:
             if holder.event.id in fed:
-                self._take_turn(holder.event.id, holder.ids, facts.event.step)
-
-    def _take_turn(self, owner: str, ids: frozenset[int], step: int | None) -> None:
-        self._fed[owner] = ids
-        for other, theirs in self._fed.items():
-            if other != owner and (ids <= theirs or theirs <= ids):
-                pair = frozenset((owner, other))
-                turns = self._turns.setdefault(pair, {other})
-                turns.add(owner)
-                if len(turns) == len(pair):
-                    extend(self._shared, pair, step)
-                    turns.clear()
+                owner = holder.event.id
+                ids = holder.ids
+                self._fed[owner] = ids
+                for other, theirs in self._fed.items():
+                    if other != owner and (ids <= theirs or theirs <= ids):
+                        pair = frozenset((owner, other))
+                        turns = self._turns.setdefault(pair, {other})
+                        turns.add(owner)
+                        if len(turns) == len(pair):
+                            extend(self._shared, pair, facts.event.step)
+                            turns.clear()
 
     def is_dry(self, holder: Holder) -> bool:
         streak = self._dry.get(holder.event.id)

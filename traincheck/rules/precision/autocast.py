@@ -76,11 +76,8 @@ class AutocastWithoutEffect(BuiltInRule, code="TC801"):
         if not event.root:
             return []
         dtypes, self._dtypes = self._dtypes, {}
-        return self._judge(event, dtypes)
-
-    def _judge(self, root: CallEvent, dtypes: dict[str, int]) -> list[Violation]:
-        asked = root.autocast
-        if asked is None or not root.grad_enabled or not dtypes or self._last is None:
+        asked = event.autocast
+        if asked is None or not event.grad_enabled or not dtypes or self._last is None:
             return []
         self.triggered += 1
         if set(dtypes) != {"float32"} or dtypes["float32"] < _FEW or asked == "float32":
@@ -88,13 +85,13 @@ class AutocastWithoutEffect(BuiltInRule, code="TC801"):
         observed = f"all {dtypes['float32']} matrix products are in float32, none in {asked}"
         return [
             self.violation(
-                root,
-                subject=Subject(api=self._last.api, module=root.module),
+                event,
+                subject=Subject(api=self._last.api, module=event.module),
                 symptom=Symptom.PRECISION,
-                message=f"{root.module} runs under autocast to {asked}, but {observed}",
+                message=f"{event.module} runs under autocast to {asked}, but {observed}",
                 expected=f"matrix products in {asked}",
                 observed=observed,
-                evidence=(self._last, root),
+                evidence=(self._last, event),
             )
         ]
 
@@ -153,24 +150,22 @@ class EpsUnderflows(BuiltInRule, code="TC803", severity="error", aliases=("eps-v
         elif isinstance(event, OptimizerEvent):
             self._optimizers[event.id] = event
         elif isinstance(event, CallEvent) and event.owner in self._optimizers:
-            return self._judge(event, self._optimizers[event.owner])
+            optimizer = self._optimizers[event.owner]
+            if optimizer.id in self._reported or event.family != Families.OPTIMIZER_STEP:
+                return []
+            found = []
+            for group in optimizer.groups:
+                eps = group.hyper.get("eps")
+                if not isinstance(eps, (int, float)) or group.hyper.get("fused"):
+                    continue
+                self.triggered += 1
+                if eps < _LEAST:
+                    named = [self._half[i] for i in group.ids if i in self._half]
+                    found += [self._violation(event, optimizer, name, eps) for name in named]
+            if found:
+                self._reported.add(optimizer.id)
+            return found
         return ()
-
-    def _judge(self, call: CallEvent, optimizer: OptimizerEvent) -> list[Violation]:
-        if optimizer.id in self._reported or call.family != Families.OPTIMIZER_STEP:
-            return []
-        found = []
-        for group in optimizer.groups:
-            eps = group.hyper.get("eps")
-            if not isinstance(eps, (int, float)) or group.hyper.get("fused"):
-                continue
-            self.triggered += 1
-            if eps < _LEAST:
-                named = [self._half[i] for i in group.ids if i in self._half]
-                found += [self._violation(call, optimizer, name, eps) for name in named]
-        if found:
-            self._reported.add(optimizer.id)
-        return found
 
     def _violation(
         self, call: CallEvent, optimizer: OptimizerEvent, name: str, eps: float
@@ -241,28 +236,25 @@ class LossNotScaled(BuiltInRule, code="TC804"):
             elif event.root and event.autocast == "float16" and event.grad_enabled:
                 self._root = event
         elif isinstance(event, StepEvent):
-            return self._judge(event)
+            root, self._root = self._root, None
+            if event.counters.get("scaler_step", 0):
+                self._is_scaled = True
+            if root is None or not event.counters.get("optimizer_step", 0) or not event.recorded:
+                return []
+            self.triggered += 1
+            first, self._first = self._first, root
+            if self._is_scaled or first is None:
+                return []
+            return [
+                self.violation(
+                    first,
+                    stage="train",
+                    subject=Subject(module=first.module),
+                    symptom=Symptom.PRECISION,
+                    message=f"{first.module} is trained in float16 autocast with an unscaled loss",
+                    expected="a GradScaler between loss and backward()",
+                    observed="no call of a GradScaler",
+                    evidence=(first, root, event),
+                )
+            ]
         return []
-
-    def _judge(self, step: StepEvent) -> list[Violation]:
-        root, self._root = self._root, None
-        if step.counters.get("scaler_step", 0):
-            self._is_scaled = True
-        if root is None or not step.counters.get("optimizer_step", 0) or not step.recorded:
-            return []
-        self.triggered += 1
-        first, self._first = self._first, root
-        if self._is_scaled or first is None:
-            return []
-        return [
-            self.violation(
-                first,
-                stage="train",
-                subject=Subject(module=first.module),
-                symptom=Symptom.PRECISION,
-                message=f"{first.module} is trained in float16 autocast with an unscaled loss",
-                expected="a GradScaler between loss and backward()",
-                observed="no call of a GradScaler",
-                evidence=(first, root, step),
-            )
-        ]

@@ -131,7 +131,16 @@ class OnlyIgnoredLabelsTrained(EventRule, code="TC033", severity="error"):
             return []
         known = [each for each in found.positions if each.labels is not None and each.trained]
         self.triggered += bool(known)
-        inverted = [each for each in known if _is_inverted(each)]
+        inverted = [
+            each
+            for each in known
+            if (
+                each.trained_labels == 0
+                and (each.labels or 0) >= _FEWEST
+                and each.ignored >= _FEWEST
+                and each.trained_ignored >= _MOST_OF_IGNORED * each.ignored
+            )
+        ]
         self._steps += bool(inverted) and len(inverted) == len(known)
         if not inverted or self._steps != _STEPS:
             return []
@@ -151,12 +160,3 @@ class OnlyIgnoredLabelsTrained(EventRule, code="TC033", severity="error"):
                 f"{found.ignored} ignored ones {found.trained_ignored} do"
             ),
         )
-
-
-def _is_inverted(found: Positions) -> bool:
-    return (
-        found.trained_labels == 0
-        and (found.labels or 0) >= _FEWEST
-        and found.ignored >= _FEWEST
-        and found.trained_ignored >= _MOST_OF_IGNORED * found.ignored
-    )

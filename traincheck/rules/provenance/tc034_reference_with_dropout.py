@@ -83,7 +83,18 @@ class ReferenceWithDropout(StepRule, code="TC034"):
         found = []
         for forward in facts.forwards:
             beside = trained.get(forward.path)
-            if forward.call.grad_enabled or beside is None or not _is_reference(forward, beside):
+            # Whether a pass without gradients is that of a reference, with
+            # dropout.
+            if (
+                forward.call.grad_enabled
+                or beside is None
+                or not (
+                    forward.is_training
+                    and forward.count == beside.count
+                    and bool(_active(forward))
+                    and _shapes(forward) == _shapes(beside)
+                )
+            ):
                 continue
             self._steps[forward.path] += 1
             if self._steps[forward.path] == _STEPS:
@@ -105,16 +116,6 @@ class ReferenceWithDropout(StepRule, code="TC034"):
 
 def _active(forward: Forward) -> list[str]:
     return [path for path, call in forward.dropping.items() if call.training is not False]
-
-
-def _is_reference(forward: Forward, trained: Forward) -> bool:
-    """Whether a pass without gradients is that of a reference, with dropout."""
-    return (
-        forward.is_training
-        and forward.count == trained.count
-        and bool(_active(forward))
-        and _shapes(forward) == _shapes(trained)
-    )
 
 
 def _shapes(forward: Forward) -> dict[str, Any]:

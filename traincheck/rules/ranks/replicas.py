@@ -51,11 +51,7 @@ def cause_of(name: str, step: RunStep) -> Cause | None:
         cause = _outside(name, rank.parameter(name), wrap, number) or _unarmed(page, wrap, number)
         if cause is not None:
             return cause
-    return _other_rates(step)
-
-
-def _other_rates(step: RunStep) -> Cause | None:
-    """Ranks that step with different learning rates."""
+    # Ranks that step with different learning rates.
     first = step.first_rank
     rates = {number: page.end.lr if page.end else {} for number, page in step.pages.items()}
     for number, page in step.pages.items():

@@ -7,7 +7,6 @@ from traincheck.facts.distributed.ranks import RunStep
 from traincheck.rules.base.rule import Streak, extend
 from traincheck.rules.base.step_rule import RankRule
 from traincheck.schema.claims import Needs
-from traincheck.schema.events import CollectiveEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.torch_api import Families
 
@@ -94,9 +93,9 @@ class RanksInitializedDifferently(
             message=f"all ranks reduce the gradient of {name}, but its initial values differ",
             expected="the same content on every rank before the first step",
             observed=f"rank {rank} and rank {step.first_rank} started with different values",
-            evidence=(looks[0], looks[-1], _collective(name, step, rank)),
+            evidence=(
+                looks[0],
+                looks[-1],
+                next(c for c in step.pages[rank].collectives if c.variable == name),
+            ),
         )
-
-
-def _collective(name: str, step: RunStep, rank: int) -> CollectiveEvent:
-    return next(c for c in step.pages[rank].collectives if c.variable == name)

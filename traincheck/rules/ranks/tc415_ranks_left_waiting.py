@@ -76,7 +76,22 @@ class RanksLeftWaiting(BuiltInRule, code="TC415", severity="error"):
             return ()
         if isinstance(event, MarkEvent):
             if event.text == Marks.STALLED:
-                return self._stalled(event)
+                # A rank is silent. Report it if the ranks that wait for it are silent
+                # too.
+                member = self._members.get(event.rank)
+                seconds = event.data.get("silent_s")
+                if member is None or not isinstance(seconds, (int, float)):
+                    return ()
+                member.silent_s = max(float(seconds), 1e-9)
+                if self._stall is not None:
+                    return ()
+                for wait in waits(self._members, is_over=False):
+                    if all(self._members[rank].silent_s for rank in wait.ranks):
+                        missing = missing_in(wait, self._members)
+                        still = [m for m in missing if m.silent_s or m.ended is not None]
+                        if still and len(still) == len(missing):
+                            return self._report_stall(wait, _culprit(still))
+                return ()
             if event.text == Marks.RUN_ENDED:
                 return () if self._stall else self._ended(event)
         member = self._member(event)
@@ -113,23 +128,6 @@ class RanksLeftWaiting(BuiltInRule, code="TC415", severity="error"):
                 return None
             member = self._members[event.rank] = Member(event.rank, pid)
         return member
-
-    def _stalled(self, mark: MarkEvent) -> Sequence[Violation]:
-        """A rank is silent. Report it if the ranks that wait for it are silent too."""
-        member = self._members.get(mark.rank)
-        seconds = mark.data.get("silent_s")
-        if member is None or not isinstance(seconds, (int, float)):
-            return ()
-        member.silent_s = max(float(seconds), 1e-9)
-        if self._stall is not None:
-            return ()
-        for wait in waits(self._members, is_over=False):
-            if all(self._members[rank].silent_s for rank in wait.ranks):
-                missing = missing_in(wait, self._members)
-                still = [m for m in missing if m.silent_s or m.ended is not None]
-                if still and len(still) == len(missing):
-                    return self._report_stall(wait, _culprit(still))
-        return ()
 
     def _report_stall(self, wait: Wait, culprit: Member) -> Sequence[Violation]:
         """Report the stall; provisionally if the rank is alive and may continue."""

@@ -73,22 +73,23 @@ class Member:
         if not isinstance(event, MarkEvent) or event.text in _GOES_ON:
             self.raised = None
         if isinstance(event, CollectiveEvent):
-            self._returned(event)
+            self._enter(event)
+            self.inside.pop(event.stream, None)
+            self.raised = event if event.raised else None
         elif isinstance(event, MarkEvent):
             self._marked(event)
         elif isinstance(event, CallEvent):
-            self._called(event)
+            if event.api == DDP_INIT:
+                self.exchanges = True
+            elif Families.BACKWARD in (event.api, event.family) and not event.open:
+                self.backward, self.computes = None, False
+                self.raised = event if event.exception and self.exchanges else None
         if getattr(event, "where", None):
             self.last = event
 
     def _enter(self, event: CollectiveEvent) -> None:
         known = self.entered.get(event.group, 0)
         self.entered[event.group] = max(known, event.number + 1)
-
-    def _returned(self, event: CollectiveEvent) -> None:
-        self._enter(event)
-        self.inside.pop(event.stream, None)
-        self.raised = event if event.raised else None
 
     def _marked(self, mark: MarkEvent) -> None:
         if mark.text == Marks.COLLECTIVE_ENTERED:
@@ -101,13 +102,6 @@ class Member:
             self.computes = False
         elif mark.text == Marks.ENDED:
             self.ended = mark
-
-    def _called(self, call: CallEvent) -> None:
-        if call.api == DDP_INIT:
-            self.exchanges = True
-        elif Families.BACKWARD in (call.api, call.family) and not call.open:
-            self.backward, self.computes = None, False
-            self.raised = call if call.exception and self.exchanges else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,7 +109,14 @@ class LearningRateExhausted(StepRule, code="TC210"):
         rate.count(facts)
         if now and moment.applied and not rate.was_positive and not any((*(before or ()), *now)):
             rate.rest(moment, facts, is_advanced=is_advanced)
-            return self._rest(owner, rate)
+            # Violations of an initial rate of zero that the schedule does not
+            # raise.
+            is_only = all(its is rate or not its.fading.updates for its in self._rates.values())
+            waits = rate.waits >= _KEPT and rate.made is not None and is_only
+            if rate.is_reported or not (waits or rate.kept == _KEPT):
+                return []
+            rate.is_reported = True
+            return [self._idle(owner, rate)]
         if not before or not now or not moment.applied:
             return []
         if any(value != 0 for value in before) or any(value != 0 for value in now):
@@ -125,15 +132,6 @@ class LearningRateExhausted(StepRule, code="TC210"):
             return []
         rate.is_reported = True
         return [self._violation(owner, rate, moment, facts)]
-
-    def _rest(self, owner: str, rate: Rate) -> list[Violation]:
-        """Violations of an initial rate of zero that the schedule does not raise."""
-        is_only = all(its is rate or not its.fading.updates for its in self._rates.values())
-        waits = rate.waits >= _KEPT and rate.made is not None and is_only
-        if rate.is_reported or not (waits or rate.kept == _KEPT):
-            return []
-        rate.is_reported = True
-        return [self._idle(owner, rate)]
 
     def _fade(self, owner: str, rate: Rate, moment: Moment, facts: StepFacts) -> list[Violation]:
         """Violations of a rate that its schedule has reduced to almost zero."""

@@ -114,7 +114,24 @@ class SchedulerNeverStepped(StepRule, code="TC211"):
         if epochs < self.epochs:
             return []
         if self._waiting.get(owner, (0,))[0] != epochs:
-            self._waiting[owner] = epochs, self._violation(owner, epochs, moment, facts)
+            made = self._made[owner]
+            name = made.api.split(".")[-2]
+            label = self.ledger.holders[owner].label
+            passes = counted(epochs, "epoch")
+            self._waiting[owner] = (
+                epochs,
+                self.proof(
+                    facts,
+                    step=self._first_step.get(owner),
+                    subject=Subject(api=Families.SCHEDULER_STEP),
+                    symptom=Symptom.SCHEDULE,
+                    message=f"{name}, built for {label}, is never stepped in {passes}",
+                    expected=f"{name}.step() once per step or once per epoch",
+                    observed=f"no step of {name} in {passes}",
+                    evidence=(made, moment.call),
+                    optimizer=self.ledger.one_of_several(owner),
+                ),
+            )
         if epochs < _SURE * self.epochs:
             return []
         self.triggered += 1
@@ -123,23 +140,6 @@ class SchedulerNeverStepped(StepRule, code="TC211"):
 
     def finish(self) -> list[Violation]:
         return [violation for _, violation in self._waiting.values()]
-
-    def _violation(self, owner: str, epochs: int, moment: Moment, facts: StepFacts) -> Violation:
-        made = self._made[owner]
-        name = made.api.split(".")[-2]
-        label = self.ledger.holders[owner].label
-        passes = counted(epochs, "epoch")
-        return self.proof(
-            facts,
-            step=self._first_step.get(owner),
-            subject=Subject(api=Families.SCHEDULER_STEP),
-            symptom=Symptom.SCHEDULE,
-            message=f"{name}, built for {label}, is never stepped in {passes}",
-            expected=f"{name}.step() once per step or once per epoch",
-            observed=f"no step of {name} in {passes}",
-            evidence=(made, moment.call),
-            optimizer=self.ledger.one_of_several(owner),
-        )
 
     def _epochs_of(self, owner: str) -> int:
         """Whole passes over each loader that feeds training since the optimizer's first step.

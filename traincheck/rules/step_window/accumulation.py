@@ -74,7 +74,11 @@ class PartialAccumulationWindow(EventRule, code="TC214", severity="info"):
         usual = self._usual()
         is_whole = counters.get("optimizer_step") == 1 and event.complete
         self.triggered += is_whole and size > 1
-        if usual is None or size >= usual or not (is_whole or _is_left_over(event)):
+        if (
+            usual is None
+            or size >= usual
+            or not (is_whole or (not event.complete and not event.counters.get("optimizer_step")))
+        ):
             self._sizes[size] += is_whole
             self._was_smaller = False
             return []
@@ -108,10 +112,6 @@ class PartialAccumulationWindow(EventRule, code="TC214", severity="info"):
             return None
         size, count = next(iter(self._sizes.items()))
         return size if size > 1 and count >= self.windows else None
-
-
-def _is_left_over(event: StepEvent) -> bool:
-    return not event.complete and not event.counters.get("optimizer_step")
 
 
 _LOSSES = TARGETED - {HUBER}
@@ -171,23 +171,20 @@ class LossNotDivided(EventRule, code="TC215", severity="info"):
         if self._is_over:
             return []
         if isinstance(event, CallEvent):
-            self._call(event)
+            if event.api in _LOSSES:
+                is_mean = event.args.get("reduction") == "mean" and event.grad_enabled
+                self._loss = _value(event.result) if is_mean else None
+            elif (event.family or event.api) == Families.OPTIMIZER_STEP:
+                if any(call.span > event.span for call in self._same):
+                    self._is_over = True  # a closure: each pass uses the same batch
+            elif (event.family or event.api) == Families.BACKWARD:
+                given, loss = _value(event.args.get("tensors")), self._loss
+                self._loss = None
+                if given is not None and loss and abs(given - loss) <= _EXACT * abs(loss):
+                    self._same.append(event)
         elif isinstance(event, StepEvent):
             return self._step(event)
         return []
-
-    def _call(self, event: CallEvent) -> None:
-        if event.api in _LOSSES:
-            is_mean = event.args.get("reduction") == "mean" and event.grad_enabled
-            self._loss = _value(event.result) if is_mean else None
-        elif (event.family or event.api) == Families.OPTIMIZER_STEP:
-            if any(call.span > event.span for call in self._same):
-                self._is_over = True  # a closure: each pass uses the same batch
-        elif (event.family or event.api) == Families.BACKWARD:
-            given, loss = _value(event.args.get("tensors")), self._loss
-            self._loss = None
-            if given is not None and loss and abs(given - loss) <= _EXACT * abs(loss):
-                self._same.append(event)
 
     def _step(self, event: StepEvent) -> list[Violation]:
         same, self._same = self._same, []

@@ -138,45 +138,39 @@ class OptimizerRecreatedEachEpoch(EventRule, code="TC223", aliases=("optimizer-m
         if isinstance(event, BatchEvent):
             self._passes.enter(event)
         elif isinstance(event, OptimizerEvent):
-            self._made(event)
+            if event.change != "created" or not _keeps_state(event):
+                return []
+            likeness = (
+                event.cls,
+                event.where,
+                frozenset(i for group in event.groups for i in group.ids),
+                repr([dict(group.hyper) for group in event.groups]),
+            )
+            batches = dict(self._passes.batches)
+            now = _Generation(event, {one: self._passes.whole(one) for one in batches}, batches)
+            row = self._rows.get(likeness)
+            now.loader = _fed_once(row[-1], now) if row else None
+            if not row or now.loader is None or row[-1].loader not in (None, now.loader):
+                row = []
+            if len(self._rows) > _MOST_ROWS:
+                self._rows.clear()
+            self._rows[likeness] = [*row[-_IN_A_ROW:], now]
+            self._last = {one[-1].made.id: one for one in self._rows.values()}
         elif isinstance(event, CallEvent) and event.family == Families.OPTIMIZER_STEP:
-            return self._step(event)
+            row = self._last.get(str(event.owner))
+            if row is None:
+                return []
+            last = row[-1]
+            last.steps += 1
+            if last.steps > 1:
+                return []
+            last.first_step = event.step
+            self.triggered += 1
+            return [self._violation(row, event)] if len(row) == _IN_A_ROW else []
         elif _may_reset(event):
             self._rows.clear()
             self._last.clear()
         return []
-
-    def _made(self, event: OptimizerEvent) -> None:
-        if event.change != "created" or not _keeps_state(event):
-            return
-        likeness = (
-            event.cls,
-            event.where,
-            frozenset(i for group in event.groups for i in group.ids),
-            repr([dict(group.hyper) for group in event.groups]),
-        )
-        batches = dict(self._passes.batches)
-        now = _Generation(event, {one: self._passes.whole(one) for one in batches}, batches)
-        row = self._rows.get(likeness)
-        now.loader = _fed_once(row[-1], now) if row else None
-        if not row or now.loader is None or row[-1].loader not in (None, now.loader):
-            row = []
-        if len(self._rows) > _MOST_ROWS:
-            self._rows.clear()
-        self._rows[likeness] = [*row[-_IN_A_ROW:], now]
-        self._last = {one[-1].made.id: one for one in self._rows.values()}
-
-    def _step(self, call: CallEvent) -> list[Violation]:
-        row = self._last.get(str(call.owner))
-        if row is None:
-            return []
-        last = row[-1]
-        last.steps += 1
-        if last.steps > 1:
-            return []
-        last.first_step = call.step
-        self.triggered += 1
-        return [self._violation(row, call)] if len(row) == _IN_A_ROW else []
 
     def _violation(self, row: list[_Generation], call: CallEvent) -> Violation:
         first, second, third = (generation.made for generation in row)

@@ -165,7 +165,16 @@ class MissingZeroGrad(StepRule, code="TC201", severity="error"):
         if window is None:
             return []
         self.triggered += 1
-        cause = _cause(window.other, self._cleared.get(owner))
+        # The call that ran instead of the missing zero_grad, or "" if there
+        # was none.
+        cleared = self._cleared.get(owner)
+        call = cleared or window.other
+        if call is None:
+            cause = ""
+        else:
+            place = f" ({short(call.where)})" if call.where else ""
+            what = "is not called in every iteration" if cleared else "clears other gradients"
+            cause = f"zero_grad(){place} {what}: {_APPLIED}"
         return [
             self._violation(self.ledger.name(identity), moment, facts, cause)
             for identity in sorted(window.piled, key=self.ledger.name)
@@ -209,18 +218,3 @@ class _Window:
     used: set[int] = field(default_factory=set)
     piled: set[int] = field(default_factory=set)
     other: CallEvent | None = None
-
-
-def _cause(other: CallEvent | None, cleared: CallEvent | None) -> str:
-    """The call that ran instead of the missing zero_grad, or "" if there was none.
-
-    Args:
-        other: a zero_grad since the last step.
-        cleared: an earlier zero_grad that did clear these gradients.
-    """
-    call = cleared or other
-    if call is None:
-        return ""
-    place = f" ({short(call.where)})" if call.where else ""
-    what = "is not called in every iteration" if cleared else "clears other gradients"
-    return f"zero_grad(){place} {what}: {_APPLIED}"

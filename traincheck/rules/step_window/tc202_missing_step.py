@@ -130,7 +130,9 @@ class MissingStep(StepRule, code="TC202", severity="error"):
         families = {moment.family for moment in facts.moments}
         stepping = (Families.OPTIMIZER_STEP, Families.SCALER_STEP)
         self._stepped |= {str(m.call.owner) for m in facts.moments if m.family in stepping}
-        self._note_moved(facts)
+        for owner, holder in self.ledger.holders.items():
+            if owner not in self._stepped:
+                self._moved.update(facts.changed.intersection(holder.names))
         self._note_ready(facts)
         is_updated = (
             counters.get("optimizer_step", 0)
@@ -161,11 +163,6 @@ class MissingStep(StepRule, code="TC202", severity="error"):
             for violation in first
         ]
         return late or beside or self._sum
-
-    def _note_moved(self, facts: StepFacts) -> None:
-        for owner, holder in self.ledger.holders.items():
-            if owner not in self._stepped:
-                self._moved.update(facts.changed.intersection(holder.names))
 
     def _is_by_hand(self, identity: int) -> bool:
         """Whether the program updates the parameter itself. Clipping weights changes them once."""

@@ -56,7 +56,14 @@ class SameLossTwice(StepRule, code="TC212"):
             self._last = None
             self._steps.clear()
             return []
-        pair = self._repeated(facts)
+        self._last = None
+        pair = None
+        for moment in facts.moments:
+            if moment.family == Families.BACKWARD:
+                pair = pair or self._same(moment)
+                self._last = moment.call if moment.call.args.get("retain_graph") else None
+            elif moment.family in (Families.MODULE, Families.ZERO_GRAD, Families.OPTIMIZER_STEP):
+                self._last = None
         if pair is None:
             if facts.updates():
                 self._steps.clear()
@@ -79,17 +86,6 @@ class SameLossTwice(StepRule, code="TC212"):
                 evidence=(pair[1], pair[0]),
             )
         ]
-
-    def _repeated(self, facts: StepFacts) -> tuple[CallEvent, CallEvent] | None:
-        self._last = None
-        found = None
-        for moment in facts.moments:
-            if moment.family == Families.BACKWARD:
-                found = found or self._same(moment)
-                self._last = moment.call if moment.call.args.get("retain_graph") else None
-            elif moment.family in (Families.MODULE, Families.ZERO_GRAD, Families.OPTIMIZER_STEP):
-                self._last = None
-        return found
 
     def _same(self, moment: Moment) -> tuple[CallEvent, CallEvent] | None:
         value = _value(moment.call)
