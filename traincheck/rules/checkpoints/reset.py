@@ -232,7 +232,10 @@ class InitializedAfterLoad(EventRule, code="TC613", severity="error"):
             if not self._is_over and isinstance(identity, int) and len(self._filled) < _MOST:
                 self._filled[identity] = event
         elif isinstance(event, StateEvent):
-            self._look(event)
+            if event.role != "parameter" or event.summary is None or not event.summary.fingerprint:
+                return []
+            if any(event.name in load.values for load in self._loads.values()):
+                self._looks.setdefault(event.name, event)
         elif isinstance(event, StepEvent) and self._is_over:
             found = [v for load in self._loads.values() for v in self._conclude(load)]
             self._loads.clear()
@@ -241,12 +244,6 @@ class InitializedAfterLoad(EventRule, code="TC613", severity="error"):
             self._is_over = False
             return found
         return []
-
-    def _look(self, event: StateEvent) -> None:
-        if event.role != "parameter" or event.summary is None or not event.summary.fingerprint:
-            return
-        if any(event.name in load.values for load in self._loads.values()):
-            self._looks.setdefault(event.name, event)
 
     def _conclude(self, load: CheckpointEvent) -> list[Violation]:
         looks = [self._looks[name] for name in load.values if name in self._looks]

@@ -178,7 +178,15 @@ class ReseededPerSample(BuiltInRule, code="TC518", aliases=("seeded-for-each-sam
                 self._loops[event.rank].counted[key] += 1
         elif isinstance(event, StepEvent):
             self._workers.update((worker.event.stream, worker) for worker in ready)
-            return [*self._step(event), *self._judge_workers(event)]
+            found = []
+            for stream, worker in self._workers.items():
+                for key, count in self._of_streams[stream].most_common(1):
+                    self.triggered += 1
+                    if count >= _PER_WORKER:
+                        often = f"{count} times in worker {worker.number} of {worker.loader}"
+                        found += self._report(key, event, often)
+            self._workers = dict(list(self._workers.items())[-_MOST_WORKERS:])
+            return [*self._step(event), *found]
         return []
 
     def _step(self, event: StepEvent) -> list[Violation]:
@@ -198,17 +206,6 @@ class ReseededPerSample(BuiltInRule, code="TC518", aliases=("seeded-for-each-sam
                 key, event, f"{counted[key]} times in a step, in consecutive steps"
             )
         ]
-
-    def _judge_workers(self, event: StepEvent) -> list[Violation]:
-        found = []
-        for stream, worker in self._workers.items():
-            for key, count in self._of_streams[stream].most_common(1):
-                self.triggered += 1
-                if count >= _PER_WORKER:
-                    often = f"{count} times in worker {worker.number} of {worker.loader}"
-                    found += self._report(key, event, often)
-        self._workers = dict(list(self._workers.items())[-_MOST_WORKERS:])
-        return found
 
     def _report(self, key: _Seed, event: StepEvent, often: str) -> list[Violation]:
         source, number = key

@@ -102,22 +102,20 @@ class SameBatchOnEveryRank(BuiltInRule, code="TC502", severity="error"):
         ranks[event.rank] = event
         if self._ranks <= ranks.keys():
             del self._open[place]
-            self._compare(place[0], ranks)
+            source = place[0]
+            contents = {_content(event) for event in ranks.values()}
+            if () in contents:
+                return
+            self.triggered += 1
+            if len(contents) > 1:
+                self._differs.add(source)
+                return
+            first = min(ranks.values(), key=lambda event: event.rank)
+            shared = self._shared.setdefault(source, {})
+            if len(shared) < _PROOF:
+                shared.setdefault(contents.pop(), first)
         elif len(self._open) > _OPEN:
             del self._open[next(iter(self._open))]
-
-    def _compare(self, source: str, ranks: dict[int, _Given]) -> None:
-        contents = {_content(event) for event in ranks.values()}
-        if () in contents:
-            return
-        self.triggered += 1
-        if len(contents) > 1:
-            self._differs.add(source)
-            return
-        first = min(ranks.values(), key=lambda event: event.rank)
-        shared = self._shared.setdefault(source, {})
-        if len(shared) < _PROOF:
-            shared.setdefault(contents.pop(), first)
 
     def _conclude(self) -> list[Violation]:
         found = []

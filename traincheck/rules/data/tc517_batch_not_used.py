@@ -101,7 +101,7 @@ class BatchNotUsed(EventRule, code="TC517", severity="error"):
                 and self._is_left_out(place, now, last)
             }
             before, self._rows = self._rows, {}
-            for place in sorted(again, key=lambda place: (not (place[0] not in TARGETED), place)):
+            for place in sorted(again, key=lambda place: (place[0] in TARGETED, place)):
                 was_old = now.given[place].isdisjoint(last.fresh())  # in the previous scan too
                 row = before.get(place) or _Row((last if was_old else now).calls[place])
                 row.count += 1

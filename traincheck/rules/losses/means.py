@@ -164,8 +164,11 @@ class ReductionsMixed(EventRule, code="TC321", severity="info"):
             return self._step(event)
         if isinstance(event, CallEvent):
             if (event.family or event.api) == Families.BACKWARD:
-                if self._sums and self._mean is not None and not self._is_divided(event):
-                    self._mixed = (self._sums[-1], self._mean)
+                if self._sums and self._mean is not None:
+                    given = number_of(event.args.get("tensors"))
+                    total = sum(number_of(call.result) or 0.0 for call in self._sums)
+                    if not (given is not None and given < total):
+                        self._mixed = (self._sums[-1], self._mean)
                 self._clear()
             elif event.grad_enabled and event.exception is None and event.stage == "train":
                 reduction = event.args.get("reduction")
@@ -174,11 +177,6 @@ class ReductionsMixed(EventRule, code="TC321", severity="info"):
                 elif reduction in _MEANS:
                     self._mean = event
         return []
-
-    def _is_divided(self, backward: CallEvent) -> bool:
-        given = number_of(backward.args.get("tensors"))
-        total = sum(number_of(call.result) or 0.0 for call in self._sums)
-        return given is not None and given < total
 
     def _clear(self) -> None:
         self._sums.clear()

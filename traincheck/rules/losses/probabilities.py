@@ -17,9 +17,8 @@ from traincheck.facts.losses import (
 )
 from traincheck.rules.base.rule import BuiltInRule
 from traincheck.rules.shared.losses import loss_violation
-from traincheck.schema.events import CallEvent, Event
+from traincheck.schema.events import Event
 from traincheck.schema.findings import Violation
-from traincheck.schema.values import TensorSummary
 
 
 class CrossEntropyOfProbabilities(BuiltInRule, code="TC310", severity="error"):
@@ -137,7 +136,27 @@ class NllLossWithoutLog(BuiltInRule, code="TC312", severity="error"):
             return []
         loss = call.api.removeprefix(F)
         if high <= _ROUNDING:
-            return [] if dim is None else self._other_dim(call, loss, tensor, dim, high)
+            if dim is None:
+                return []
+            # Check that one class has at least the mean probability, as
+            # probabilities sum to one.
+            if not tensor.shape:
+                return []
+            classes = tensor.shape[min(dim, len(tensor.shape) - 1)]
+            least = -math.log(max(classes, 1))
+            if high >= least - _CLEARLY:
+                return []
+            violation = loss_violation(
+                self.code,
+                call,
+                f"the input of {loss} does not hold log-probabilities of its classes",
+                expected=(
+                    f"{classes} log-probabilities for each sample, one of them at least {least:.3g}"
+                ),
+                observed=f"the greatest element is {high:.3g}",
+                cause="log_softmax runs over another dim than the classes: {observed}.",
+            )
+            return [violation]
         if are_distributions(tensor):
             observed = "its rows are probabilities: softmax was used in place of log_softmax"
         else:
@@ -151,25 +170,3 @@ class NllLossWithoutLog(BuiltInRule, code="TC312", severity="error"):
                 observed=observed,
             )
         ]
-
-    def _other_dim(
-        self, call: CallEvent, loss: str, tensor: TensorSummary, dim: int, high: float
-    ) -> list[Violation]:
-        """Check that one class has at least the mean probability, as probabilities sum to one."""
-        if not tensor.shape:
-            return []
-        classes = tensor.shape[min(dim, len(tensor.shape) - 1)]
-        least = -math.log(max(classes, 1))
-        if high >= least - _CLEARLY:
-            return []
-        violation = loss_violation(
-            self.code,
-            call,
-            f"the input of {loss} does not hold log-probabilities of its classes",
-            expected=(
-                f"{classes} log-probabilities for each sample, one of them at least {least:.3g}"
-            ),
-            observed=f"the greatest element is {high:.3g}",
-            cause="log_softmax runs over another dim than the classes: {observed}.",
-        )
-        return [violation]

@@ -8,7 +8,7 @@ from typing import Any
 
 from traincheck.facts.losses import OVER_CLASSES, are_next_tokens, as_loss, given, number
 from traincheck.rules.base.rule import EventRule
-from traincheck.rules.shared.causality import CALLS, Readers, TrainingStep, is_causal, is_open
+from traincheck.rules.shared.causality import CALLS, Readers, is_causal, is_open
 from traincheck.rules.shared.losses import loss_violation
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import BatchEvent, CallEvent, Event, StepEvent
@@ -189,7 +189,13 @@ class LabelsNotShifted(EventRule, code="TC338"):
 
     def judge(self, event: Event) -> list[Violation]:
         step = self._readers.observe(event) if self._found < _PROOF else None
-        if step is None or not step.losses or not _is_causal(step):
+        if step is None or not step.losses:
+            return []
+        # Whether some attention hides later positions, and none shows all
+        # positions.
+        calls = [(call, read.length) for read in step.reads for call in read.calls]
+        is_shown = any(length and is_open(call, length) for call, length in calls)
+        if not (any(is_causal(call) for call, _ in calls) and not is_shown):
             return []
         self.triggered += 1
         if not all(number(given(loss, "target"), "fed") for loss in step.losses):
@@ -210,13 +216,6 @@ class LabelsNotShifted(EventRule, code="TC338"):
             expected="labels that are one token ahead of the input tokens",
             observed=f"the same tokens as labels and as inputs; the loss falls to {mean:.2g}",
         )
-
-
-def _is_causal(step: TrainingStep) -> bool:
-    """Whether some attention hides later positions, and none shows all positions."""
-    calls = [(call, read.length) for read in step.reads for call in read.calls]
-    is_shown = any(length and is_open(call, length) for call, length in calls)
-    return any(is_causal(call) for call, _ in calls) and not is_shown
 
 
 def _mean(loss: CallEvent) -> float:

@@ -66,19 +66,17 @@ class DropoutInEvaluation(StepRule, code="TC303"):
                 if mode:
                     continue
                 self.triggered += 1
-                if path not in self._reported and self._has_parameters(path, forward):
-                    self._reported.add(path)
-                    found.append(self._violation(path, call, facts))
+                if path not in self._reported:
+                    below = f"{path}."
+                    if path == forward.path or any(
+                        name.startswith(below)
+                        for parameter in self.ledger.parameters.values()
+                        for name in parameter.names
+                    ):
+                        self._reported.add(path)
+                        found.append(self._violation(path, call, facts))
             self.triggered += bool(forward.idle) and not forward.is_training
         return found
-
-    def _has_parameters(self, path: str, forward: Forward) -> bool:
-        below = f"{path}."
-        return path == forward.path or any(
-            name.startswith(below)
-            for parameter in self.ledger.parameters.values()
-            for name in parameter.names
-        )
 
     def _violation(self, path: str, call: CallEvent, facts: StepFacts) -> Violation:
         name = call.api.rpartition(".")[2]

@@ -96,7 +96,26 @@ class EvaluationLossConstant(EventRule, code="TC717", aliases=("evaluation-loss-
                         self._extremes.append(low_high)
                     return self._end()
                 if window is not None:
-                    _add(window, event)
+                    # Add a loss of an evaluation; if it is partly unknown, the batch is
+                    # not compared.
+                    result, value = tensor_summary(event.result), value_of(event.result)
+                    outputs, target = given(event, "input"), _extremes_of(given(event, "target"))
+                    is_known = (
+                        event.stage == EVAL_STAGE
+                        and result is not None
+                        and result.dtype in _FULL
+                        and _extremes_of(outputs) is not None
+                        and target is not None
+                        and target[0] < target[1]
+                        and len(window.losses) < _MOST
+                    )
+                    if not is_known or outputs is None or value is None or not math.isfinite(value):
+                        window.is_plain = False
+                        return []
+                    window.losses.append(
+                        _Loss(event.api, value, math.prod(outputs.shape), outputs.stats or {})
+                    )
+                    window.calls.append(event)
             elif window is not None and event.root and not event.grad_enabled:
                 window.sizes.update(_sizes(event.result))
             return []
@@ -127,7 +146,19 @@ class EvaluationLossConstant(EventRule, code="TC717", aliases=("evaluation-loss-
         if len(row) < _IN_A_ROW:
             return []
         self._is_over = True
-        return [self._violation(row, telling[0])]
+        place = telling[0]
+        call, loss = row[0].calls[place], row[0].losses[place]
+        return [
+            self.violation(
+                call,
+                subject=Subject(api=call.api),
+                symptom=Symptom.REPEATED_DATA,
+                message=f"the loss is the same for different batches of {row[-1].batch.loader}",
+                expected="losses that differ from batch to batch, as in training",
+                observed=f"a loss of {loss.value!r} for {len(row)} different consecutive batches",
+                evidence=(call, row[-1].calls[place]),
+            )
+        ]
 
     def _is_telling(self, loss: _Loss, window: _Window) -> bool:
         """Whether the loss is of model outputs that would differ for other samples."""
@@ -148,18 +179,6 @@ class EvaluationLossConstant(EventRule, code="TC717", aliases=("evaluation-loss-
         """Whether training outputs had this extreme too, e.g. the limit of a clamp or sigmoid."""
         return sum(extreme in low_high for low_high in self._extremes) > 1
 
-    def _violation(self, row: list[_Window], place: int) -> Violation:
-        call, loss = row[0].calls[place], row[0].losses[place]
-        return self.violation(
-            call,
-            subject=Subject(api=call.api),
-            symptom=Symptom.REPEATED_DATA,
-            message=f"the loss is the same for different batches of {row[-1].batch.loader}",
-            expected="losses that differ from batch to batch, as in training",
-            observed=f"a loss of {loss.value!r} for {len(row)} different consecutive batches",
-            evidence=(call, row[-1].calls[place]),
-        )
-
 
 class _Loss(NamedTuple):
     """A loss of an evaluation. size, stats: size and statistics of its input."""
@@ -179,26 +198,6 @@ class _Window:
     calls: list[CallEvent] = field(default_factory=list)
     sizes: set[int] = field(default_factory=set)
     is_plain: bool = True
-
-
-def _add(window: _Window, call: CallEvent) -> None:
-    """Add a loss of an evaluation; if it is partly unknown, the batch is not compared."""
-    result, value = tensor_summary(call.result), value_of(call.result)
-    outputs, target = given(call, "input"), _extremes_of(given(call, "target"))
-    is_known = (
-        call.stage == EVAL_STAGE
-        and result is not None
-        and result.dtype in _FULL
-        and _extremes_of(outputs) is not None
-        and target is not None
-        and target[0] < target[1]
-        and len(window.losses) < _MOST
-    )
-    if not is_known or outputs is None or value is None or not math.isfinite(value):
-        window.is_plain = False
-        return
-    window.losses.append(_Loss(call.api, value, math.prod(outputs.shape), outputs.stats or {}))
-    window.calls.append(call)
 
 
 def _sizes(result: Value) -> Iterator[int]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from traincheck.facts.optimizers import Holder
-from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, Parameter, StepFacts
+from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, StepFacts
 from traincheck.rules.base.rule import Streak, extend
 from traincheck.rules.base.step_rule import StepRule
 from traincheck.rules.shared.numbers import MATRIX, losses
 from traincheck.schema.claims import Needs
-from traincheck.schema.events import StateEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.torch_api import Families
 
@@ -188,7 +187,15 @@ class ParameterGradientZero(StepRule, code="TC715", severity="info"):
         parameter = self.ledger.parameters.get(identity)
         if look is not None and "Embedding" in (look.module_class or ""):
             return []
-        if parameter is None or not _is_judged(parameter, look):
+        if parameter is None:
+            return []
+        # Whether it is a weight, or another parameter of a user-defined
+        # module except biases.
+        kind = "" if look is None else look.module_class or ""
+        is_own = bool(kind) and not kind.startswith("torch.")
+        if not (
+            len(parameter.shape) >= MATRIX or (is_own and "bias" not in parameter.name.lower())
+        ):
             return []
         streak = extend(self._streaks, identity, facts.event.step)
         if streak.count != self.steps:
@@ -206,10 +213,3 @@ class ParameterGradientZero(StepRule, code="TC715", severity="info"):
                 evidence=() if look is None else (look,),
             )
         ]
-
-
-def _is_judged(parameter: Parameter, look: StateEvent | None) -> bool:
-    """Whether it is a weight, or another parameter of a user-defined module except biases."""
-    kind = "" if look is None else look.module_class or ""
-    is_own = bool(kind) and not kind.startswith("torch.")
-    return len(parameter.shape) >= MATRIX or (is_own and "bias" not in parameter.name.lower())

@@ -78,6 +78,7 @@ class WeightsModifiedInEval(
                 message=f"each forward pass of {wrote.model} in evaluation changes {name}",
                 expected="evaluation leaves parameters unchanged",
                 observed=f"{name} has different values after each of two forward passes",
+                evidence=(),
             )
             for name in new
         ]

@@ -242,20 +242,19 @@ class UnusedParameter(StepRule, code="TC106", severity="info"):
             if seen[0] >= steps and identity not in self._cut and identity not in self._reported
         }
         self._reported |= sure.keys()
-        return [
-            self._violation(identity, sure[identity])
-            for identity in sorted(sure, key=self.ledger.name)
-        ]
-
-    def _violation(self, identity: int, seen: tuple[int, StepEvent]) -> Violation:
-        count, event = seen
-        name = self.ledger.name(identity)
-        return self.violation(
-            event,
-            stage="train",
-            subject=Subject(variable=name),
-            symptom=Symptom.NO_GRADIENT,
-            message=f"no gradient ever reaches {name}, although an optimizer holds it",
-            expected="a gradient in some step",
-            observed=f"none in {count} steps",
-        )
+        found = []
+        for identity in sorted(sure, key=self.ledger.name):
+            count, event = sure[identity]
+            name = self.ledger.name(identity)
+            found.append(
+                self.violation(
+                    event,
+                    stage="train",
+                    subject=Subject(variable=name),
+                    symptom=Symptom.NO_GRADIENT,
+                    message=f"no gradient ever reaches {name}, although an optimizer holds it",
+                    expected="a gradient in some step",
+                    observed=f"none in {count} steps",
+                )
+            )
+        return found

@@ -109,7 +109,14 @@ def _unarmed(page: RankStep, wrap: Wrap, rank: int) -> Cause | None:
             observed=f"only {call.module} is called, not the wrapper",
             evidence=(wrap.event, call),
         )
-    forward = _last_forward(page, wrap)
+    # The last training call of a wrapper before the first optimizer step
+    # that follows one.
+    forward = None
+    for call in page.calls:
+        if call.api == DDP_FORWARD and call.module == wrap.module and call.grad_enabled:
+            forward = call
+        elif call.family == Families.OPTIMIZER_STEP and forward is not None:
+            break
     if forward is not None and update is not None and forward.args.get(SYNC) is False:
         return Cause(
             reason=Reason.UNSYNCHRONIZED,
@@ -137,17 +144,6 @@ def _bypass(page: RankStep, wrap: Wrap) -> CallEvent | None:
                 return None
             first = first or call
     return first
-
-
-def _last_forward(page: RankStep, wrap: Wrap) -> CallEvent | None:
-    """The last training call of a wrapper before the first optimizer step that follows one."""
-    last = None
-    for call in page.calls:
-        if call.api == DDP_FORWARD and call.module == wrap.module and call.grad_enabled:
-            last = call
-        elif call.family == Families.OPTIMIZER_STEP and last is not None:
-            break
-    return last
 
 
 class CauseRule(RankRule):

@@ -157,14 +157,13 @@ class RanksLeftWaiting(BuiltInRule, code="TC415", severity="error"):
                     return self._report(wait, culprit)
         is_seen = not any(member.is_blind for member in self._members.values())
         if found and is_seen and not end.data.get("interrupted") and not _is_out_of_order(found):
-            return self._died_inside(found[0])
+            # All ranks had entered the call: name a rank that was killed inside
+            # it, if known.
+            wait = found[0]
+            killed = [m for m in map(self._members.__getitem__, wait.ranks) if m.ended is None]
+            culprit = _culprit(killed) if 0 < len(killed) < len(wait.ranks) else None
+            return self._report(wait, culprit)
         return ()
-
-    def _died_inside(self, wait: Wait) -> Sequence[Violation]:
-        """All ranks had entered the call: name a rank that was killed inside it, if known."""
-        killed = [m for m in map(self._members.__getitem__, wait.ranks) if m.ended is None]
-        culprit = _culprit(killed) if 0 < len(killed) < len(wait.ranks) else None
-        return self._report(wait, culprit)
 
     def _report(self, wait: Wait, culprit: Member | None) -> Sequence[Violation]:
         self._is_over = True

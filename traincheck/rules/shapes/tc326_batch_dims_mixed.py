@@ -69,24 +69,21 @@ class BatchDimsMixed(EventRule, code="TC326"):
             steps, self._steps = self._steps, defaultdict(_Step)
             return [found for step in steps.values() for found in self._conclude(step)]
         if isinstance(event, CallEvent):
-            self._call(event)
+            is_first = self._flags.get(event.module or "")
+            given = tensor_summary(event.args.get("0") or event.args.get("query"))
+            if event.api not in _LAYERS or not event.grad_enabled or event.stage != "train":
+                return []
+            if is_first is None or given is None or len(given.shape) != _NDIM:
+                return []
+            step = self._steps[str(event.module).partition(".")[0]]
+            if is_first:
+                step.batches.add(given.shape[0])
+            else:
+                step.others.append((given.shape[0], given.shape[1], event))
         elif (model := model_of(event)) is not None:
             flags = {path: facts.get("batch_first") for path, facts in model.modules.items()}
             self._flags |= {path: flag for path, flag in flags.items() if isinstance(flag, bool)}
         return []
-
-    def _call(self, event: CallEvent) -> None:
-        is_first = self._flags.get(event.module or "")
-        given = tensor_summary(event.args.get("0") or event.args.get("query"))
-        if event.api not in _LAYERS or not event.grad_enabled or event.stage != "train":
-            return
-        if is_first is None or given is None or len(given.shape) != _NDIM:
-            return
-        step = self._steps[str(event.module).partition(".")[0]]
-        if is_first:
-            step.batches.add(given.shape[0])
-        else:
-            step.others.append((given.shape[0], given.shape[1], event))
 
     def _conclude(self, step: _Step) -> list[Violation]:
         if len(step.batches) != 1 or not step.others:

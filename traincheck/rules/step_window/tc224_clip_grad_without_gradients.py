@@ -75,22 +75,20 @@ class ClipGradWithoutGradients(
         if streak.count < _CONFIRMED:
             return []
         step = streak.first if streak.count == _CONFIRMED else facts.event.step
-        return [self._violation(calls[0], owner, step, facts)]
-
-    def _violation(
-        self, call: CallEvent, owner: str, step: int | None, facts: StepFacts
-    ) -> Violation:
+        call = calls[0]
         label = self.ledger.holders[owner].label
-        return self.proof(
-            facts,
-            step=step,
-            subject=Subject(api=call.api),
-            symptom=Symptom.WRONG_ORDER,
-            message=f"clip_grad_norm_() finds no gradient, but {label} applies some",
-            expected="the norm of the gradients that the optimizer applies",
-            observed=f"the norm is 0 in each step, while {label} applies nonzero gradients",
-            evidence=(call,),
-        )
+        return [
+            self.proof(
+                facts,
+                step=step,
+                subject=Subject(api=call.api),
+                symptom=Symptom.WRONG_ORDER,
+                message=f"clip_grad_norm_() finds no gradient, but {label} applies some",
+                expected="the norm of the gradients that the optimizer applies",
+                observed=f"the norm is 0 in each step, while {label} applies nonzero gradients",
+                evidence=(call,),
+            )
+        ]
 
 
 def _clipped(moments: Sequence[Moment]) -> list[tuple[list[CallEvent], str]]:
