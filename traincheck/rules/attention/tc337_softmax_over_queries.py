@@ -82,7 +82,15 @@ class SoftmaxOverQueries(EventRule, code="TC337", severity="error"):
         wrong = {(len(w.shape), w.normalized, w.summed): w for w in weights}
         for key, found in wrong.items():
             if key not in self._first:
-                dims, text = len(found.shape), _text(found)
+                over = "the queries" if found.normalized == found.kept else "e.g. the heads"
+                dims, text = (
+                    len(found.shape),
+                    (
+                        f"softmax runs over dim {found.normalized} of {list(found.shape)} "
+                        f"({over}), but the "
+                        f"product with the values sums over dim {found.summed}"
+                    ),
+                )
                 call = next(
                     (
                         call
@@ -114,11 +122,3 @@ class SoftmaxOverQueries(EventRule, code="TC337", severity="error"):
 def _is_wrong(found: AttentionWeights) -> bool:
     queries, keys = found.shape[found.kept], found.shape[found.summed]
     return found.normalized != found.summed and queries == keys >= _POSITIONS
-
-
-def _text(found: AttentionWeights) -> str:
-    over = "the queries" if found.normalized == found.kept else "e.g. the heads"
-    return (
-        f"softmax runs over dim {found.normalized} of {list(found.shape)} ({over}), but the "
-        f"product with the values sums over dim {found.summed}"
-    )

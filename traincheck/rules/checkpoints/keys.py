@@ -190,33 +190,32 @@ class LoadedWeightLostByTying(EventRule, code="TC606", aliases=("loaded-weight-g
         elif isinstance(event, CallEvent):
             self._loads.clear()
         elif isinstance(event, StateEvent) and event.role == "parameter":
-            return self._look(event)
+            if event.change not in ("new", "replaced"):
+                return []
+            root = _root(event.name)
+            other = self._names.setdefault((root, event.identity), event)
+            load = self._loads.get(root)
+            if load is None or other.name == event.name or event.summary is None:
+                return []
+            pair = (load.values.get(event.name), load.values.get(other.name))
+            now = event.summary.fingerprint
+            if None in pair or pair[0] == pair[1] or now not in pair:
+                return []
+            lost, kept = (event, other) if pair[1] == now else (other, event)
+            return [
+                self.violation(
+                    event,
+                    subject=Subject(variable=lost.name),
+                    symptom=Symptom.NOT_RESTORED,
+                    message=(
+                        f"{lost.name}, loaded with other values, is now the same as {kept.name}"
+                    ),
+                    expected=f"{lost.name} and {kept.name} with different values, as loaded",
+                    observed="both names refer to one parameter",
+                    evidence=(load, lost),
+                )
+            ]
         return []
-
-    def _look(self, event: StateEvent) -> list[Violation]:
-        if event.change not in ("new", "replaced"):
-            return []
-        root = _root(event.name)
-        other = self._names.setdefault((root, event.identity), event)
-        load = self._loads.get(root)
-        if load is None or other.name == event.name or event.summary is None:
-            return []
-        pair = (load.values.get(event.name), load.values.get(other.name))
-        now = event.summary.fingerprint
-        if None in pair or pair[0] == pair[1] or now not in pair:
-            return []
-        lost, kept = (event, other) if pair[1] == now else (other, event)
-        return [
-            self.violation(
-                event,
-                subject=Subject(variable=lost.name),
-                symptom=Symptom.NOT_RESTORED,
-                message=f"{lost.name}, loaded with other values, is now the same as {kept.name}",
-                expected=f"{lost.name} and {kept.name} with different values, as loaded",
-                observed="both names refer to one parameter",
-                evidence=(load, lost),
-            )
-        ]
 
 
 def _root(name: str) -> str:

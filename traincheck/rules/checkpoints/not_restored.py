@@ -66,27 +66,27 @@ class SchedulerNotRestored(EventRule, code="TC603", severity="error"):
                 self.triggered += 1
                 if resume.scheduler is None:
                     self._is_reported = True
-                    return [self._violation(call, event, file, model)]
+                    cls = call.api.rpartition(".")[0].rpartition(".")[2]
+                    return [
+                        self.violation(
+                            call,
+                            step=event.step,
+                            stage="train",
+                            subject=Subject(api=call.api.replace(".__init__", ".load_state_dict")),
+                            symptom=Symptom.NOT_RESTORED,
+                            message=(
+                                f"{cls} restarts, although model and optimizer were loaded from "
+                                f"{file.path}, "
+                                "which holds the state of a scheduler"
+                            ),
+                            expected="scheduler.load_state_dict() before training continues",
+                            observed=(
+                                f"{model.target} and its optimizer were loaded, but {cls} was not"
+                            ),
+                            evidence=(call, file, model),
+                        )
+                    ]
         return []
-
-    def _violation(
-        self, call: CallEvent, event: StepEvent, file: CheckpointEvent, model: CheckpointEvent
-    ) -> Violation:
-        cls = call.api.rpartition(".")[0].rpartition(".")[2]
-        return self.violation(
-            call,
-            step=event.step,
-            stage="train",
-            subject=Subject(api=call.api.replace(".__init__", ".load_state_dict")),
-            symptom=Symptom.NOT_RESTORED,
-            message=(
-                f"{cls} restarts, although model and optimizer were loaded from {file.path}, "
-                "which holds the state of a scheduler"
-            ),
-            expected="scheduler.load_state_dict() before training continues",
-            observed=f"{model.target} and its optimizer were loaded, but {cls} was not",
-            evidence=(call, file, model),
-        )
 
 
 _DEFAULT = 65536.0  # initial scale of every scaler

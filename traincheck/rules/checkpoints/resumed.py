@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from itertools import pairwise
 
-from traincheck.facts.resumptions import Resumed, Resumptions
+from traincheck.facts.resumptions import Resumptions
 from traincheck.rules.base.rule import BuiltInRule, EventRule
 from traincheck.rules.checkpoints.resume import RESUME, Resume
 from traincheck.schema.claims import Needs
@@ -69,30 +69,31 @@ class DataOrderDiffersAfterResume(
         self._reported: set[tuple[int, str, int]] = set()  # rank, stream and number of a load
 
     def observe(self, event: Event) -> list[Violation]:
-        return [found for one in self._resumptions.observe(event) for found in self._judge(one)]
-
-    def _judge(self, one: Resumed) -> list[Violation]:
-        self.triggered += 1
-        load = (one.load.rank, one.load.stream, one.load.seq)
-        if not one.again or load in self._reported:
-            return []
-        self._reported.add(load)
-        samples = counted(one.again, "sample")
-        return [
-            self.violation(
-                one.batch,
-                stage="train",
-                subject=Subject(variable=one.batch.loader),
-                symptom=Symptom.REPEATED_DATA,
-                message=(
-                    f"{one.load.path} was saved after {one.done} batches of an epoch; after the "
-                    f"resume, {one.batch.loader} returns samples of those batches again"
-                ),
-                expected="the skipped batches are those that were trained on before",
-                observed=f"{samples} of this batch were trained on before in the same epoch",
-                evidence=(one.batch, one.load),
+        violations: list[Violation] = []
+        for one in self._resumptions.observe(event):
+            self.triggered += 1
+            load = (one.load.rank, one.load.stream, one.load.seq)
+            if not one.again or load in self._reported:
+                continue
+            self._reported.add(load)
+            samples = counted(one.again, "sample")
+            violations.append(
+                self.violation(
+                    one.batch,
+                    stage="train",
+                    subject=Subject(variable=one.batch.loader),
+                    symptom=Symptom.REPEATED_DATA,
+                    message=(
+                        f"{one.load.path} was saved after {one.done} batches of an epoch; after "
+                        "the "
+                        f"resume, {one.batch.loader} returns samples of those batches again"
+                    ),
+                    expected="the skipped batches are those that were trained on before",
+                    observed=f"{samples} of this batch were trained on before in the same epoch",
+                    evidence=(one.batch, one.load),
+                )
             )
-        ]
+        return violations
 
 
 _DISTRIBUTED = "torch.utils.data.distributed.DistributedSampler"

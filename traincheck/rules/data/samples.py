@@ -87,22 +87,22 @@ class IdenticalSamples(EventRule, code="TC513", aliases=("samples-alike",)):
             streak.count += 1
             streak.first = streak.first or event
             if streak.count == _IN_A_ROW:
-                found.append(self._violation(streak.first, path, tensor))
+                found.append(
+                    self.violation(
+                        streak.first,
+                        subject=Subject(api=DATA_LOADER, variable=streak.first.loader),
+                        symptom=Symptom.REPEATED_DATA,
+                        message=(
+                            f"{streak.first.loader} draws {streak.first.drawn} samples with "
+                            f"different indices, but {path} "
+                            "holds "
+                            "the same sample in all rows"
+                        ),
+                        expected="each index returns its own sample",
+                        observed=f"all {tensor.shape[0]} rows of {path} are equal",
+                    )
+                )
         return found
-
-    def _violation(self, event: BatchEvent, path: str, tensor: TensorSummary) -> Violation:
-        return self.violation(
-            event,
-            subject=Subject(api=DATA_LOADER, variable=event.loader),
-            symptom=Symptom.REPEATED_DATA,
-            message=(
-                f"{event.loader} draws {event.drawn} samples with different indices, but {path} "
-                "holds "
-                "the same sample in all rows"
-            ),
-            expected="each index returns its own sample",
-            observed=f"all {tensor.shape[0]} rows of {path} are equal",
-        )
 
 
 @dataclass(slots=True)

@@ -149,29 +149,29 @@ class WorkersRepeatRandomDraws(
                     and source not in self._reported
                 ):
                     self._reported.add(source)
-                    found.append(self._violation(name, other, worker))
+                    observed = (
+                        f"workers {other.number} and {worker.number} start with the same state of "
+                        f"{described(name)}"
+                    )
+                    found.append(
+                        self.violation(
+                            worker.event,
+                            step=self._book.step(worker),
+                            rank=worker.rank,
+                            stage="train",
+                            subject=Subject(api=DATA_LOADER, variable=worker.loader),
+                            symptom=Symptom.REPEATED_DATA,
+                            message=(
+                                f"workers {other.number} and {worker.number} of {worker.loader} "
+                                "draw the same "
+                                f"random numbers from {described(name)}"
+                            ),
+                            expected="each worker draws its own numbers",
+                            observed=observed,
+                            evidence=(other.event, worker.event),
+                        )
+                    )
         return found
-
-    def _violation(self, generator: str, first: Worker, second: Worker) -> Violation:
-        observed = (
-            f"workers {first.number} and {second.number} start with the same state of "
-            f"{described(generator)}"
-        )
-        return self.violation(
-            second.event,
-            step=self._book.step(second),
-            rank=second.rank,
-            stage="train",
-            subject=Subject(api=DATA_LOADER, variable=second.loader),
-            symptom=Symptom.REPEATED_DATA,
-            message=(
-                f"workers {first.number} and {second.number} of {second.loader} draw the same "
-                f"random numbers from {described(generator)}"
-            ),
-            expected="each worker draws its own numbers",
-            observed=observed,
-            evidence=(first.event, second.event),
-        )
 
 
 class EpochsRepeatRandomDraws(BuiltInRule, code="TC505", aliases=("epochs-draw-the-same",)):

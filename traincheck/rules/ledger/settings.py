@@ -75,7 +75,27 @@ class LoadedSettingReplacesAsked(InForceRule, code="TC065"):
                 self.triggered += 1
                 settings = [s for s in load.settings if self._is_contradiction(course, load, s)]
                 if settings and load.updates >= _UPDATES:
-                    found.append(self._violation(course, load, settings))
+                    names = list(dict.fromkeys(setting.name for setting in settings))
+                    first = settings[0]
+                    several = f" (and {', '.join(names[1:])})" if names[1:] else ""
+                    how = "its schedule starts from" if first.name == _BASE else "trains with"
+                    name = "lr" if first.name == _BASE else first.name
+                    observed = (
+                        f"{course.label} was created with "
+                        f"{name}={first.before}{line(course.made.where)}"
+                        f" and {how} {first.loaded} of the checkpoint{several}"
+                    )
+                    found.append(
+                        self.violation(
+                            load.mark,
+                            subject=subject(course),
+                            symptom=Symptom.SCHEDULE,
+                            message=f"the load replaces {name} of {course.label}{line(load.where)}",
+                            expected=f"{name}={first.before}, as asked for",
+                            observed=observed,
+                            evidence=(course.made, load.mark),
+                        )
+                    )
         return found
 
     def _is_contradiction(self, course: Course, load: Load, setting: LoadedSetting) -> bool:
@@ -103,28 +123,6 @@ class LoadedSettingReplacesAsked(InForceRule, code="TC065"):
             if other.made.cls == course.made.cls and group < len(rates) and rates[group] == rate:
                 return True
         return False
-
-    def _violation(
-        self, course: Course, load: Load, settings: Sequence[LoadedSetting]
-    ) -> Violation:
-        names = list(dict.fromkeys(setting.name for setting in settings))
-        first = settings[0]
-        several = f" (and {', '.join(names[1:])})" if names[1:] else ""
-        how = "its schedule starts from" if first.name == _BASE else "trains with"
-        name = "lr" if first.name == _BASE else first.name
-        observed = (
-            f"{course.label} was created with {name}={first.before}{line(course.made.where)}"
-            f" and {how} {first.loaded} of the checkpoint{several}"
-        )
-        return self.violation(
-            load.mark,
-            subject=subject(course),
-            symptom=Symptom.SCHEDULE,
-            message=f"the load replaces {name} of {course.label}{line(load.where)}",
-            expected=f"{name}={first.before}, as asked for",
-            observed=observed,
-            evidence=(course.made, load.mark),
-        )
 
 
 def _asked(made: OptimizerEvent, setting: LoadedSetting) -> object:

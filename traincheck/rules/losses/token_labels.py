@@ -151,40 +151,40 @@ class PaddingAmongLabels(EventRule, code="TC332"):
         elif self._batch is not None:
             call = as_loss(event, (CROSS_ENTROPY,))
             if call is not None and call.stage == "train":
-                return self._loss(call, self._batch)
+                batch = self._batch
+                target = given(call, "target")
+                if target is None or target.stats is None:
+                    return []
+                # A language model has a label for each position except the first
+                elements, whole = prod(target.shape), batch.rows * batch.columns
+                if elements not in (whole, whole - batch.rows):
+                    return []
+                self.triggered += 1
+                left_out = target.stats.get("ignored", 0.0)
+                if (
+                    call.args.get("ignore_index", IGNORED_LABEL) == batch.label
+                    or call.args.get("reduction") == "none"
+                    or call.args.get("weight") is not None
+                    or left_out > batch.share / 2  # each row may ignore its first label anyway
+                ):
+                    self._count = 0
+                    return []
+                self._first = call if self._count == 0 else self._first
+                self._count += 1
+                if self._count != _ENOUGH or self._first is None:
+                    return []
+                return [
+                    loss_violation(
+                        self.code,
+                        self._first,
+                        "cross_entropy is taken over padding",
+                        expected="labels of padding that the loss ignores",
+                        observed=(
+                            f"{batch.share:.0%} of a batch is padding, with the label {batch.label}"
+                        ),
+                    )
+                ]
         return []
-
-    def _loss(self, call: CallEvent, batch: _Padded) -> list[Violation]:
-        target = given(call, "target")
-        if target is None or target.stats is None:
-            return []
-        # A language model has a label for each position except the first
-        elements, whole = prod(target.shape), batch.rows * batch.columns
-        if elements not in (whole, whole - batch.rows):
-            return []
-        self.triggered += 1
-        left_out = target.stats.get("ignored", 0.0)
-        if (
-            call.args.get("ignore_index", IGNORED_LABEL) == batch.label
-            or call.args.get("reduction") == "none"
-            or call.args.get("weight") is not None
-            or left_out > batch.share / 2  # each row may ignore its first label anyway
-        ):
-            self._count = 0
-            return []
-        self._first = call if self._count == 0 else self._first
-        self._count += 1
-        if self._count != _ENOUGH or self._first is None:
-            return []
-        return [
-            loss_violation(
-                self.code,
-                self._first,
-                "cross_entropy is taken over padding",
-                expected="labels of padding that the loss ignores",
-                observed=f"{batch.share:.0%} of a batch is padding, with the label {batch.label}",
-            )
-        ]
 
 
 @dataclass(frozen=True, slots=True)

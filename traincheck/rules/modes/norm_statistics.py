@@ -73,20 +73,20 @@ class InitialNormStatistics(EventRule, code="TC307"):
         if not model.has_moved or model.name in self._reported:
             return []
         self._reported.add(model.name)
-        return [self._violation(event, model.name)]
-
-    def _violation(self, event: Event, model: str) -> Violation:
-        return self.violation(
-            event,
-            stage="eval",
-            subject=Subject(module=model),
-            symptom=Symptom.STATE_UNCHANGED,
-            message=(
-                f"{model} is evaluated; its weights have changed, but its batch norms have not"
-            ),
-            expected="running statistics that were updated or copied like the weights",
-            observed="running_mean is 0 and running_var is 1, from no batch",
-        )
+        return [
+            self.violation(
+                event,
+                stage="eval",
+                subject=Subject(module=model.name),
+                symptom=Symptom.STATE_UNCHANGED,
+                message=(
+                    f"{model.name} is evaluated; its weights have changed, but its batch norms "
+                    "have not"
+                ),
+                expected="running statistics that were updated or copied like the weights",
+                observed="running_mean is 0 and running_var is 1, from no batch",
+            )
+        ]
 
 
 class StaleNormStatistics(BuiltInRule, code="TC308"):
@@ -148,18 +148,19 @@ class StaleNormStatistics(BuiltInRule, code="TC308"):
         if self._is_sampled:
             return []
         return [
-            self._violation(event, model)
+            self.violation(
+                event,
+                stage="eval",
+                subject=Subject(module=model),
+                symptom=Symptom.STATE_UNCHANGED,
+                message=(
+                    f"{model} is a mean of weights, but its batch norms were never updated for it"
+                ),
+                expected=(
+                    "a pass over training data in training mode (update_bn) before the evaluation"
+                ),
+                observed="running statistics copied from the last averaged model",
+            )
             for (rank, model), event in self._evaluated.items()
             if (rank, model) not in self._updated
         ]
-
-    def _violation(self, event: Event, model: str) -> Violation:
-        return self.violation(
-            event,
-            stage="eval",
-            subject=Subject(module=model),
-            symptom=Symptom.STATE_UNCHANGED,
-            message=f"{model} is a mean of weights, but its batch norms were never updated for it",
-            expected="a pass over training data in training mode (update_bn) before the evaluation",
-            observed="running statistics copied from the last averaged model",
-        )

@@ -72,21 +72,21 @@ class InitializedRepeatedly(
         elif isinstance(event, StepEvent):
             self._is_over = True
             self.triggered += any(identity in self._names for identity, _ in self._counts)
-            return [
-                self._violation(self._names[identity], api, count, event)
-                for (identity, api), count in sorted(self._counts.items())
-                if count >= self._times and identity in self._names
-            ]
+            found = []
+            for (identity, api), count in sorted(self._counts.items()):
+                if count >= self._times and identity in self._names:
+                    name = self._names[identity]
+                    function = api.rpartition(".")[2]
+                    found.append(
+                        self.violation(
+                            event,
+                            stage="init",
+                            subject=Subject(api=api, variable=name),
+                            symptom=Symptom.ADVICE,
+                            message=f"{function} initializes {name} {count} times",
+                            expected="at most one initialization after the constructor's",
+                            observed=f"{count} calls of {function}",
+                        )
+                    )
+            return found
         return []
-
-    def _violation(self, name: str, api: str, count: int, step: StepEvent) -> Violation:
-        function = api.rpartition(".")[2]
-        return self.violation(
-            step,
-            stage="init",
-            subject=Subject(api=api, variable=name),
-            symptom=Symptom.ADVICE,
-            message=f"{function} initializes {name} {count} times",
-            expected="at most one initialization after the constructor's",
-            observed=f"{count} calls of {function}",
-        )

@@ -86,28 +86,7 @@ class PoorInitialization(BuiltInRule, code="TC708"):
         if self._is_over:
             return ()
         if isinstance(event, StateEvent):
-            root = event.name.partition(".")[0]
-            if _NORMALIZING in (event.module_class or "").rpartition(".")[2]:
-                self._normalized.add(root)
-            known = self._models[root]
-            if event.change not in ("new", "replaced"):
-                if event.change != "flags":
-                    self._changed[event.name] = event.after
-                return ()
-            summary = event.summary
-            stats = None if summary is None else summary.stats
-            if summary is None or stats is None or not is_kernel(event.module_class):
-                return ()
-            if len(summary.shape) < MATRIX or 0 in summary.shape or "norm" not in stats:
-                return ()
-            elements = math.prod(summary.shape)
-            rms = stats["norm"] / math.sqrt(elements)
-            low, high = stats.get("min"), stats.get("max")
-            known[event.name] = _Weight(
-                event=event,
-                value=low if low is not None and low == high and elements > 1 else None,
-                gain=rms * math.sqrt(math.prod(summary.shape[1:])),
-            )
+            self._state(event)
         elif isinstance(event, CheckpointEvent):
             if event.op == "load_state_dict" and brings_back(event):
                 self._models.clear()  # the recorded weights are not the trained ones
@@ -118,6 +97,30 @@ class PoorInitialization(BuiltInRule, code="TC708"):
                     self._models[_root(name)].pop(name, None)
             return [v for weights in self._models.values() for v in self._judge(weights, event)]
         return ()
+
+    def _state(self, event: StateEvent) -> None:
+        root = event.name.partition(".")[0]
+        if _NORMALIZING in (event.module_class or "").rpartition(".")[2]:
+            self._normalized.add(root)
+        known = self._models[root]
+        if event.change not in ("new", "replaced"):
+            if event.change != "flags":
+                self._changed[event.name] = event.after
+            return
+        summary = event.summary
+        stats = None if summary is None else summary.stats
+        if summary is None or stats is None or not is_kernel(event.module_class):
+            return
+        if len(summary.shape) < MATRIX or 0 in summary.shape or "norm" not in stats:
+            return
+        elements = math.prod(summary.shape)
+        rms = stats["norm"] / math.sqrt(elements)
+        low, high = stats.get("min"), stats.get("max")
+        known[event.name] = _Weight(
+            event=event,
+            value=low if low is not None and low == high and elements > 1 else None,
+            gain=rms * math.sqrt(math.prod(summary.shape[1:])),
+        )
 
     def _judge(self, weights: Mapping[str, _Weight], step: CallEvent) -> list[Violation]:
         if len(weights) < _FEWEST:

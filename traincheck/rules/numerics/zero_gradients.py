@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from traincheck.facts.optimizers import Holder
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, StepFacts
 from traincheck.rules.base.rule import Streak, extend
 from traincheck.rules.base.step_rule import StepRule
@@ -80,31 +79,26 @@ class GradientAllZero(StepRule, code="TC704"):
             ):
                 self._streaks.pop(holder.event.id, None)
                 continue
-            found += self._count(holder, values, facts)
-        return found
-
-    def _count(
-        self, holder: Holder, values: list[float] | None, facts: StepFacts
-    ) -> list[Violation]:
-        streak = extend(self._streaks, holder.event.id, facts.event.step)
-        if streak.count != (self.steps if values else _UNKNOWN * self.steps):
-            return []
-        loss = f"the loss is {values[-1]:.4g}, " if values else ""
-        return [
-            self.proof(
-                facts,
-                step=streak.first,
-                subject=Subject(api=Families.BACKWARD),
-                symptom=Symptom.NOT_LEARNING,
-                message=(
-                    f"backward() gives {holder.label} gradients that are exactly zero, in "
-                    "consecutive steps"
-                ),
-                expected="a nonzero gradient while the loss is not zero",
-                observed=f"{loss}all gradients were zero in {streak.count} consecutive steps",
-                evidence=[m.call for m in facts.moments if m.family == Families.BACKWARD][:1],
+            streak = extend(self._streaks, holder.event.id, facts.event.step)
+            if streak.count != (self.steps if values else _UNKNOWN * self.steps):
+                continue
+            loss = f"the loss is {values[-1]:.4g}, " if values else ""
+            found.append(
+                self.proof(
+                    facts,
+                    step=streak.first,
+                    subject=Subject(api=Families.BACKWARD),
+                    symptom=Symptom.NOT_LEARNING,
+                    message=(
+                        f"backward() gives {holder.label} gradients that are exactly zero, in "
+                        "consecutive steps"
+                    ),
+                    expected="a nonzero gradient while the loss is not zero",
+                    observed=f"{loss}all gradients were zero in {streak.count} consecutive steps",
+                    evidence=[m.call for m in facts.moments if m.family == Families.BACKWARD][:1],
+                )
             )
-        ]
+        return found
 
 
 class ParameterGradientZero(StepRule, code="TC715", severity="info"):

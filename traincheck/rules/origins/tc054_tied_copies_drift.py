@@ -130,23 +130,23 @@ class TiedCopiesDrift(EventRule, code="TC054"):
             if self._pairs[copy, source] >= _UPDATES and copy not in self._reported:
                 # The other copies of a weight: they have one finding.
                 self._reported.update((copy for copy, other in self._pairs if other == source))
-                found.append(self._violation(step, mine, theirs))
+                trained = "both are trained" if theirs.requires_grad else "only the copy is trained"
+                found.append(
+                    self.violation(
+                        step,
+                        subject=Subject(variable=mine.name),
+                        symptom=Symptom.SHARING_LOST,
+                        message=(
+                            f"{mine.name} began as a copy of {theirs.name}, which is tied, and "
+                            "moved away from "
+                            f"it in {_UPDATES} updates"
+                        ),
+                        expected="one matrix for tied layers",
+                        observed=f"two matrices that were equal and differ now; {trained}",
+                        evidence=(mine, theirs),
+                    )
+                )
         return found
-
-    def _violation(self, step: StepEvent, mine: StateEvent, theirs: StateEvent) -> Violation:
-        trained = "both are trained" if theirs.requires_grad else "only the copy is trained"
-        return self.violation(
-            step,
-            subject=Subject(variable=mine.name),
-            symptom=Symptom.SHARING_LOST,
-            message=(
-                f"{mine.name} began as a copy of {theirs.name}, which is tied, and moved away from "
-                f"it in {_UPDATES} updates"
-            ),
-            expected="one matrix for tied layers",
-            observed=f"two matrices that were equal and differ now; {trained}",
-            evidence=(mine, theirs),
-        )
 
 
 def _is_known(event: StateEvent) -> bool:

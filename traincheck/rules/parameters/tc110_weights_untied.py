@@ -79,7 +79,22 @@ class WeightsUntied(EventRule, code="TC110", severity="error"):
                     objects[state.identity].append(state)
                 if len(objects) == len(states) > 1:
                     self._groups.remove(group)
-                    found += [self._violation(state, states, event) for state in states]
+                    found += [
+                        self.violation(
+                            event,
+                            stage="train",
+                            subject=Subject(variable=state.name),
+                            symptom=Symptom.SHARING_LOST,
+                            message=(
+                                f"{state.name}: names that shared one parameter now hold "
+                                "different ones"
+                            ),
+                            expected="names that shared one parameter still share it",
+                            observed="they hold different objects",
+                            evidence=tuple(states[:3]),
+                        )
+                        for state in states
+                    ]
             return found
         return []
 
@@ -103,17 +118,3 @@ class WeightsUntied(EventRule, code="TC110", severity="error"):
                 group.add(other)
                 return
         self._groups.append({name, other})
-
-    def _violation(
-        self, state: StateEvent, states: list[StateEvent], event: StepEvent
-    ) -> Violation:
-        return self.violation(
-            event,
-            stage="train",
-            subject=Subject(variable=state.name),
-            symptom=Symptom.SHARING_LOST,
-            message=f"{state.name}: names that shared one parameter now hold different ones",
-            expected="names that shared one parameter still share it",
-            observed="they hold different objects",
-            evidence=tuple(states[:3]),
-        )

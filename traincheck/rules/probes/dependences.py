@@ -71,7 +71,10 @@ class SamplesMixed(ProbeRule, code="TC001"):
     def judged(self, event: ProbeEvent) -> Violation:
         operation = event.detail.get("operation", "").rpartition(".")[2]
         others = event.numbers.get("samples", 2) - 1
-        moved = f"changing one sample moved the {others:.0f} others by {_share(event):.2g} %"
+        moved = (
+            f"changing one sample moved the {others:.0f} others by "
+            f"{(100 * event.numbers.get('change', 0.0)):.2g} %"
+        )
         is_proven = not event.detail.get("first")
         if operation and is_proven:
             moved += f": {operation}() mixes them in {event.where}{line_of(event)}"
@@ -86,10 +89,6 @@ class SamplesMixed(ProbeRule, code="TC001"):
             observed=moved,
         )
         return replace(found, fix=_FIXES.get(operation, "") if is_proven else "")
-
-
-def _share(event: ProbeEvent) -> float:
-    return 100 * event.numbers.get("change", 0.0)
 
 
 class PlaceInBatchMatters(ProbeRule, code="TC003"):

@@ -161,8 +161,8 @@ class RanksLeftWaiting(BuiltInRule, code="TC415", severity="error"):
             # it, if known.
             wait = found[0]
             killed = [m for m in map(self._members.__getitem__, wait.ranks) if m.ended is None]
-            culprit = _culprit(killed) if 0 < len(killed) < len(wait.ranks) else None
-            return self._report(wait, culprit)
+            is_one_of_them = 0 < len(killed) < len(wait.ranks)
+            return self._report(wait, _culprit(killed) if is_one_of_them else None)
         return ()
 
     def _report(self, wait: Wait, culprit: Member | None) -> Sequence[Violation]:

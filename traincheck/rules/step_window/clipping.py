@@ -71,32 +71,29 @@ class ClipAfterStep(StepRule, code="TC205", severity="error"):
             return []
         found: list[Violation] = []
         for moment in facts.moments:
-            found += self._follow(moment, facts)
+            family = moment.family
+            if family in _CLIPS and _clips(moment.call):
+                self.triggered += 1
+                if not self._stepped:
+                    self._clipped, self._count, self._found = True, 0, []
+                elif not self._clipped:
+                    self._late, self._late_step = moment.call, facts.event.step
+                    self._is_early = self._began
+            elif family in _UPDATES:
+                self._stepped, self._late, self._began = True, None, False
+            elif family in (Families.BACKWARD, Families.ZERO_GRAD):
+                late, self._late = self._late, None
+                self._began |= family == Families.ZERO_GRAD
+                if family == Families.BACKWARD:
+                    self._stepped = self._clipped = False
+                if late is not None:
+                    found += self._proved(late, facts)
+                    continue
         return found
 
     def finish(self) -> list[Violation]:
         """Report a single late clipping if the run ends early."""
         return self._found if self._count >= _CONFIRMED_AT_END else []
-
-    def _follow(self, moment: Moment, facts: StepFacts) -> list[Violation]:
-        family = moment.family
-        if family in _CLIPS and _clips(moment.call):
-            self.triggered += 1
-            if not self._stepped:
-                self._clipped, self._count, self._found = True, 0, []
-            elif not self._clipped:
-                self._late, self._late_step = moment.call, facts.event.step
-                self._is_early = self._began
-        elif family in _UPDATES:
-            self._stepped, self._late, self._began = True, None, False
-        elif family in (Families.BACKWARD, Families.ZERO_GRAD):
-            late, self._late = self._late, None
-            self._began |= family == Families.ZERO_GRAD
-            if family == Families.BACKWARD:
-                self._stepped = self._clipped = False
-            if late is not None:
-                return self._proved(late, facts)
-        return []
 
     def _proved(self, late: CallEvent, facts: StepFacts) -> list[Violation]:
         self._first = self._late_step if self._count == 0 else self._first

@@ -60,19 +60,20 @@ class BetasSwapped(EventRule, code="TC218"):
         for betas in dict.fromkeys(_betas(event)):
             self.triggered += 1
             if betas[0] > max(_LONG, betas[1]) and betas[1] < _LONG:
-                found.append(self._violation(event, betas))
+                name = event.cls.rpartition(".")[2]
+                found.append(
+                    self.violation(
+                        event,
+                        subject=Subject(api=event.cls),
+                        symptom=Symptom.WRONG_VALUE,
+                        message=f"{event.id} ({name}) was built with betas={betas}",
+                        expected=(
+                            "the first beta, for gradients, below the second, for their squares"
+                        ),
+                        observed=f"betas={betas}",
+                    )
+                )
         return found
-
-    def _violation(self, event: OptimizerEvent, betas: tuple[float, float]) -> Violation:
-        name = event.cls.rpartition(".")[2]
-        return self.violation(
-            event,
-            subject=Subject(api=event.cls),
-            symptom=Symptom.WRONG_VALUE,
-            message=f"{event.id} ({name}) was built with betas={betas}",
-            expected="the first beta, for gradients, below the second, for their squares",
-            observed=f"betas={betas}",
-        )
 
 
 def _betas(event: OptimizerEvent) -> Iterator[tuple[float, float]]:

@@ -67,26 +67,23 @@ class ScalerBypassed(StepRule, code="TC207", severity="error"):
         found: list[Violation] = []
         for moment in facts.moments:
             self._scaled -= moment.cleared
-            found += self._follow(moment, facts, through)
+            call, family = moment.call, moment.family
+            if family == Families.SCALE:
+                self._scaling = call.args.get("enabled") is not False
+            elif family == Families.BACKWARD:
+                if self._scaling:
+                    self._scaled |= moment.reached
+                self._scaling = False
+            elif family in (Families.UNSCALE, Families.SCALER_STEP):
+                holder = self.ledger.holders.get(str(call.owner))
+                self._scaled -= self._scaled if holder is None else holder.ids
+            elif family == Families.OPTIMIZER_STEP and self._scaled:
+                self.triggered += 1
+                wrong = moment.applied & self._scaled
+                if wrong and call.parent not in through:
+                    found.append(self._violation(moment, wrong, facts))
+                    continue
         return found
-
-    def _follow(self, moment: Moment, facts: StepFacts, through: set[int]) -> list[Violation]:
-        call, family = moment.call, moment.family
-        if family == Families.SCALE:
-            self._scaling = call.args.get("enabled") is not False
-        elif family == Families.BACKWARD:
-            if self._scaling:
-                self._scaled |= moment.reached
-            self._scaling = False
-        elif family in (Families.UNSCALE, Families.SCALER_STEP):
-            holder = self.ledger.holders.get(str(call.owner))
-            self._scaled -= self._scaled if holder is None else holder.ids
-        elif family == Families.OPTIMIZER_STEP and self._scaled:
-            self.triggered += 1
-            wrong = moment.applied & self._scaled
-            if wrong and call.parent not in through:
-                return [self._violation(moment, wrong, facts)]
-        return []
 
     def _violation(self, moment: Moment, wrong: frozenset[int], facts: StepFacts) -> Violation:
         label = self.ledger.holders[str(moment.call.owner)].label
@@ -178,7 +175,29 @@ class ScalerSkipsEveryStep(StepRule, code="TC208", severity="error"):
                 if moment.call.span in inner or not is_skipped:
                     self._runs.pop(owner, None)
                 else:
-                    found += self._skip(owner, moment, facts)
+                    run = self._runs.setdefault(owner, _Run())
+                    run.first = facts.event.step if run.count == 0 else run.first
+                    run.count += 1
+                    if run.count > self.skipped:
+                        continue
+                    label = self.ledger.holders[owner].label
+                    beside = (
+                        f", while its scheduler stepped {run.scheduled} times"
+                        if run.scheduled
+                        else ""
+                    )
+                    run.pending = self.proof(
+                        facts,
+                        step=run.first,
+                        subject=Subject(api=Families.SCALER_STEP),
+                        symptom=Symptom.STEPS_SKIPPED,
+                        message=f"GradScaler skips {run.count} steps of {label} in a row{beside}",
+                        expected=f"scaler.step() lets {label} step",
+                        observed=f"{run.count} steps in a row were skipped{beside}",
+                        evidence=(moment.call,),
+                        optimizer=self.ledger.one_of_several(owner),
+                    )
+                    found += [run.pending] if run.count == self.skipped else []
         return found
 
     def finish(self) -> list[Violation]:
@@ -190,27 +209,6 @@ class ScalerSkipsEveryStep(StepRule, code="TC208", severity="error"):
             and self.skipped_of_all <= run.count < self.skipped
             and run.pending is not None
         ]
-
-    def _skip(self, owner: str, moment: Moment, facts: StepFacts) -> list[Violation]:
-        run = self._runs.setdefault(owner, _Run())
-        run.first = facts.event.step if run.count == 0 else run.first
-        run.count += 1
-        if run.count > self.skipped:
-            return []
-        label = self.ledger.holders[owner].label
-        beside = f", while its scheduler stepped {run.scheduled} times" if run.scheduled else ""
-        run.pending = self.proof(
-            facts,
-            step=run.first,
-            subject=Subject(api=Families.SCALER_STEP),
-            symptom=Symptom.STEPS_SKIPPED,
-            message=f"GradScaler skips {run.count} steps of {label} in a row{beside}",
-            expected=f"scaler.step() lets {label} step",
-            observed=f"{run.count} steps in a row were skipped{beside}",
-            evidence=(moment.call,),
-            optimizer=self.ledger.one_of_several(owner),
-        )
-        return [run.pending] if run.count == self.skipped else []
 
 
 @dataclass(slots=True)

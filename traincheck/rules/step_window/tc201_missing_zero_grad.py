@@ -175,34 +175,35 @@ class MissingZeroGrad(StepRule, code="TC201", severity="error"):
             place = f" ({short(call.where)})" if call.where else ""
             what = "is not called in every iteration" if cleared else "clears other gradients"
             cause = f"zero_grad(){place} {what}: {_APPLIED}"
-        return [
-            self._violation(self.ledger.name(identity), moment, facts, cause)
-            for identity in sorted(window.piled, key=self.ledger.name)
-        ]
-
-    def _violation(self, name: str, moment: Moment, facts: StepFacts, cause: str) -> Violation:
-        event = facts.event
-        label = self.ledger.holders[str(moment.call.owner)].label
-        backward = [
-            m.call
-            for m in facts.moments
-            if m.family == Families.BACKWARD and m.call.span < moment.call.span
-        ]
-        return self.violation(
-            event,
-            stage="train",
-            subject=Subject(api=Families.ZERO_GRAD, variable=name),
-            symptom=Symptom.MISSING_ZERO_GRAD,
-            message=(
-                f"{label} steps again although the gradient of {name} still contains that of the "
-                "previous step: there is no zero_grad() in between"
-            ),
-            expected="gradients are cleared between two steps of an optimizer",
-            observed="backward() added to gradients that the previous step had applied",
-            evidence=(moment.call, *backward[-1:]),
-            likely_cause=cause,
-            optimizer=self.ledger.one_of_several(str(moment.call.owner)),
-        )
+        found = []
+        for identity in sorted(window.piled, key=self.ledger.name):
+            name = self.ledger.name(identity)
+            event = facts.event
+            label = self.ledger.holders[str(moment.call.owner)].label
+            backward = [
+                m.call
+                for m in facts.moments
+                if m.family == Families.BACKWARD and m.call.span < moment.call.span
+            ]
+            found.append(
+                self.violation(
+                    event,
+                    stage="train",
+                    subject=Subject(api=Families.ZERO_GRAD, variable=name),
+                    symptom=Symptom.MISSING_ZERO_GRAD,
+                    message=(
+                        f"{label} steps again although the gradient of {name} still contains that "
+                        "of the "
+                        "previous step: there is no zero_grad() in between"
+                    ),
+                    expected="gradients are cleared between two steps of an optimizer",
+                    observed="backward() added to gradients that the previous step had applied",
+                    evidence=(moment.call, *backward[-1:]),
+                    likely_cause=cause,
+                    optimizer=self.ledger.one_of_several(str(moment.call.owner)),
+                )
+            )
+        return found
 
 
 @dataclass(slots=True)
