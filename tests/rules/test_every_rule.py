@@ -13,7 +13,7 @@ import pytest
 
 from tests.builders import healthy_run
 from tests.checking import Alone, net
-from tests.rules.broken import BROKEN
+from tests.rules.broken import BROKEN, TESTS
 from tests.together import together
 from traincheck.check.engine import Engine
 from traincheck.errors import UsageError
@@ -57,6 +57,31 @@ def test_tables_and_folders_agree() -> None:
     codes = [rule.info.code for rule in RULES]
     assert codes == sorted(set(codes))
     assert sorted(code for found in MODULES.values() for code in found) == codes
+
+
+def folders() -> dict[int, str]:
+    """The folder of each code, as the table on the page about adding a rule has it."""
+    page = (FOLDER.parents[1] / "docs" / "adding-a-rule.md").read_text(encoding="utf-8")
+    found = {}
+    for name, ranges in re.findall(r"^\| `(\w+)` \| ([0-9, -]+) \|$", page, re.M):
+        for part in ranges.split(", "):
+            first, _, last = part.partition("-")
+            for code in range(int(first), int(last or first) + 1):
+                assert code not in found, f"{name} and {found[code]} have {code}"
+                found[code] = name
+    return found
+
+
+def test_the_tables_give_the_folder_of_each_code() -> None:
+    known = folders()
+    wrong = [
+        f"{code} is in {path.parent.name}, not in {known.get(int(code[2:]))}"
+        for path, codes in MODULES.items()
+        for code in codes
+        if known.get(int(code[2:])) != path.parent.name
+    ]
+    assert not wrong
+    assert [code for code, path in TESTS.items() if path.parent.name != known[int(code[2:])]] == []
 
 
 def test_a_module_is_named_by_its_one_rule_or_by_its_family() -> None:
