@@ -188,7 +188,9 @@ class MaskInverted(BuiltInRule, code="TC317", severity="error"):
             self._agreed.clear()
             return []
         self._agreed.add(padding)
-        if len(self._agreed) < _CERTAIN and not any(map(_is_of_keys, masks)):
+        # Whether a mask is the same for all queries
+        is_of_keys = any(all(size == 1 for size in mask.shape[1:-1]) for mask in masks)
+        if len(self._agreed) < _CERTAIN and not is_of_keys:
             return []
         left_out = _left_out(masks[0])
         observed = f"it excludes {left_out:.1%} of positions, and {padding:.1%} are padding"
@@ -231,8 +233,3 @@ def _mask(call: CallEvent, found: Pass) -> TensorSummary | None:
 def _left_out(mask: TensorSummary) -> float:
     """The share of positions that a mask excludes."""
     return (mask.stats or {})["zeros"]
-
-
-def _is_of_keys(mask: TensorSummary) -> bool:
-    """Whether the mask is the same for all queries."""
-    return all(size == 1 for size in mask.shape[1:-1])

@@ -96,12 +96,11 @@ class ModelRule(BuiltInRule):
 
     def __init__(self) -> None:
         super().__init__()
-        self._reported: set[str] = set()
         self._given: set[tuple[str, str, str]] = set()  # class, layers below the model, observed
 
     def observe(self, event: Event) -> Sequence[Violation]:
         model = model_of(event)
-        if model is None or model.name in self._reported:
+        if model is None or model.name in self.reported:
             return ()
         kind = model.model_class.rpartition(".")[2]
         found = []
@@ -110,7 +109,7 @@ class ModelRule(BuiltInRule):
                 below = [path.removeprefix(model.name) for path in advice.modules]
                 found.append((advice, (kind, joined(below, _SHOWN), advice.observed)))
         if found:
-            self._reported.add(model.name)
+            self.reported.add(model.name)
         new = [advice for advice, key in found if key not in self._given]
         self._given.update(key for _, key in found)
         return [

@@ -51,6 +51,8 @@ class BuiltInRule(ABC):
         observes: events that it receives, if fewer than it needs.
         aliases: former names.
         triggered: how often the situation occurred that it checks.
+        reported: subjects that it reported; a rule that reports each once asks here.
+        is_over: it found all that it can find in this process, or saw that it can find nothing.
     """
 
     info: CheckInfo
@@ -63,6 +65,8 @@ class BuiltInRule(ABC):
     fix: ClassVar[str]
     fix_of_several: ClassVar[str] = ""
     triggered: int
+    reported: set[Any]
+    is_over: bool
     _options: dict[str, Any]
 
     def __init_subclass__(
@@ -93,6 +97,8 @@ class BuiltInRule(ABC):
 
     def __init__(self) -> None:
         self.triggered = 0
+        self.reported = set()
+        self.is_over = False
 
     def monitor(self: _Rule) -> _Rule:
         """Start a new run of this check with the same options."""
@@ -158,6 +164,10 @@ class Streak:
 
     first: int | None
     count: int = 0
+
+    def at(self, confirmed: int, now: int | None) -> int | None:
+        """The step of a report: the first one in the report that confirms it, later the present."""
+        return self.first if self.count == confirmed else now
 
 
 def extend(streaks: dict[_Key, Streak], key: _Key, step: int | None) -> Streak:

@@ -79,9 +79,8 @@ class UnscaledImage(BatchLeafRule, code="TC918", severity="info"):
             return ()
         self.triggered += 1
         is_of_bytes = low >= 0 and self._bright < high <= _BYTE
-        if (
-            not is_of_bytes and high >= -self._bright
-        ):  # otherwise, a mean of bytes was subtracted too often
+        # From values far below zero, a mean of bytes was subtracted too often
+        if not is_of_bytes and high >= -self._bright:
             return ()
         return self.again(
             event,

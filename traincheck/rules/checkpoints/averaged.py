@@ -194,7 +194,6 @@ class AveragedModelNeverUpdated(EventRule, code="TC614", aliases=("average-never
     def __init__(self) -> None:
         super().__init__()
         self._models: defaultdict[int, AuxiliaryModels] = defaultdict(AuxiliaryModels)
-        self._reported: set[str] = set()
 
     def judge(self, event: Event) -> list[Violation]:
         call = auxiliary_call(event)
@@ -206,9 +205,9 @@ class AveragedModelNeverUpdated(EventRule, code="TC614", aliases=("average-never
         self.triggered += 1
         model = self._models[event.rank].look(call, event.step)
         is_long = model.looks >= _ROUNDS and event.step - (model.first or 0) >= _STEPS
-        if not is_long or model.has_moved or model.name in self._reported:
+        if not is_long or model.has_moved or model.name in self.reported:
             return []
-        self._reported.add(model.name)
+        self.reported.add(model.name)
         return [self._violation(event, model.name, model.looks)]
 
     def _violation(self, event: Event, model: str, rounds: int) -> Violation:

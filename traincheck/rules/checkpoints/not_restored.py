@@ -49,12 +49,11 @@ class SchedulerNotRestored(EventRule, code="TC603", severity="error"):
     def __init__(self) -> None:
         super().__init__()
         self._resume = Resume()
-        self._is_reported = False
 
     def judge(self, event: Event) -> list[Violation]:
         resume = self._resume
         resume.observe(event)
-        if not isinstance(event, StepEvent) or self._is_reported:
+        if not isinstance(event, StepEvent) or self.is_over:
             return []
         file, model = resume.file, resume.model
         if file is None or model is None or resume.optimizer is None:
@@ -65,7 +64,7 @@ class SchedulerNotRestored(EventRule, code="TC603", severity="error"):
             if owner in resume.stepped and owner not in resume.continued:
                 self.triggered += 1
                 if resume.scheduler is None:
-                    self._is_reported = True
+                    self.is_over = True
                     cls = call.api.rpartition(".")[0].rpartition(".")[2]
                     return [
                         self.violation(
@@ -127,7 +126,6 @@ class ScalerNotRestored(EventRule, code="TC609"):
         self._resume = Resume()
         self._scaler: CheckpointEvent | None = None
         self._used: CallEvent | None = None
-        self._is_reported = False
 
     def judge(self, event: Event) -> list[Violation]:
         self._resume.observe(event)
@@ -147,11 +145,11 @@ class ScalerNotRestored(EventRule, code="TC609"):
             if resume.model is None:
                 return []
             self.triggered += 1
-            if self._is_reported or self._scaler is not None or file.path not in resume.saved:
+            if self.is_over or self._scaler is not None or file.path not in resume.saved:
                 return []
             if part.get("scale") == _DEFAULT:
                 return []
-            self._is_reported = True
+            self.is_over = True
             return [
                 self.violation(
                     used,

@@ -75,7 +75,6 @@ class WeightsResetDuringTraining(EventRule, code="TC608", aliases=("training-und
         self._stepped: set[str | None] = set()  # optimizers, before the load
         self._load: CheckpointEvent | None = None
         self._is_used = False
-        self._reported: set[str | None] = set()
         self._moved: set[str] = set()  # parameters, since the last evaluation with first weights
         self._seen: dict[str, list[tuple[Event, int]]] = {}  # such evaluations by model
 
@@ -134,13 +133,13 @@ class WeightsResetDuringTraining(EventRule, code="TC608", aliases=("training-und
         self._stepped.add(event.owner)
         if not is_known:
             return []
-        if load is not None and self._is_used and load.target not in self._reported:
-            self._reported.add(load.target)
+        if load is not None and self._is_used and load.target not in self.reported:
+            self.reported.add(load.target)
             said = f"loads exactly its {_MADE} and is evaluated or saved with them"
             return [self._violation(load, load.target, said, len(load.values))]
         for model, marks in self._seen.items():
-            if len(marks) >= _EVALUATIONS and model not in self._reported:
-                self._reported.add(model)
+            if len(marks) >= _EVALUATIONS and model not in self.reported:
+                self.reported.add(model)
                 first, count = marks[0]
                 said = f"is evaluated repeatedly with exactly its {_MADE}"
                 return [self._violation(first, model, said, count)]
@@ -212,7 +211,6 @@ class InitializedAfterLoad(EventRule, code="TC613", severity="error"):
         self._loads: dict[str, CheckpointEvent] = {}  # by target
         self._filled: dict[int, CallEvent] = {}  # last initialization by identity
         self._looks: dict[str, StateEvent] = {}  # first record of each loaded weight since then
-        self._is_over = False
 
     def judge(self, event: Event) -> list[Violation]:
         if isinstance(event, CheckpointEvent):
@@ -225,23 +223,23 @@ class InitializedAfterLoad(EventRule, code="TC613", severity="error"):
             return []
         elif isinstance(event, CallEvent):
             if event.api not in _INITS:
-                self._is_over = True  # the step ends soon, after the late records of states
+                self.is_over = True  # the step ends soon, after the late records of states
                 return []
             result = event.result if isinstance(event.result, dict) else {}
             identity = result.get("identity")
-            if not self._is_over and isinstance(identity, int) and len(self._filled) < _MOST:
+            if not self.is_over and isinstance(identity, int) and len(self._filled) < _MOST:
                 self._filled[identity] = event
         elif isinstance(event, StateEvent):
             if event.role != "parameter" or event.summary is None or not event.summary.fingerprint:
                 return []
             if any(event.name in load.values for load in self._loads.values()):
                 self._looks.setdefault(event.name, event)
-        elif isinstance(event, StepEvent) and self._is_over:
+        elif isinstance(event, StepEvent) and self.is_over:
             found = [v for load in self._loads.values() for v in self._conclude(load)]
             self._loads.clear()
             self._filled.clear()
             self._looks.clear()
-            self._is_over = False
+            self.is_over = False
             return found
         return []
 

@@ -184,7 +184,6 @@ class OptimizerSavedInPart(EventRule, code="TC605"):
     def __init__(self) -> None:
         super().__init__()
         self._held: dict[str, tuple[int, OptimizerEvent]] = {}
-        self._is_reported = False
 
     def judge(self, event: Event) -> list[Violation]:
         if isinstance(event, OptimizerEvent):
@@ -201,9 +200,9 @@ class OptimizerSavedInPart(EventRule, code="TC605"):
             return []
         self.triggered += 1
         counts = [count for count, _ in self._held.values()]
-        if self._is_reported or listed >= min(counts):
+        if self.is_over or listed >= min(counts):
             return []
-        self._is_reported = True
+        self.is_over = True
         count, optimizer = min(self._held.values(), key=lambda held: held[0])
         name = optimizer.cls.rpartition(".")[2]
         return [

@@ -72,7 +72,6 @@ class RandomStateNotRestored(EventRule, code="TC610", severity="warning"):
         self._updated = False
         self._earlier: set[tuple[str, int | None]] = set()  # sources and seeds before the load
         self._since: set[tuple[str, int | None]] = set()
-        self._is_reported = False
 
     def judge(self, event: Event) -> list[Violation]:
         if isinstance(event, CheckpointEvent):
@@ -89,9 +88,9 @@ class RandomStateNotRestored(EventRule, code="TC610", severity="warning"):
             return []
         self.triggered += 1
         lost = sorted(set(self._lost(found)))
-        if not lost or self._is_reported:
+        if not lost or self.is_over:
             return []
-        self._is_reported = True
+        self.is_over = True
         states = [state for state in found.states if state.generator in lost]
         again = [state.generator for state in states if state.seeded]
         keys = joined(

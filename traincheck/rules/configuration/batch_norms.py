@@ -139,7 +139,6 @@ class NormMomentumReversed(EventRule, code="TC923"):
         self._called: dict[str, tuple[float, CallEvent]] = {}  # momentum by path, in this step
         self._roots: dict[str, CallEvent] = {}  # models trained in this step
         self._rows: dict[str, tuple[int, CallEvent]] = {}  # path -> number of steps, first call
-        self._is_over = False
 
     # Recorded calls of batch norm decide, because modes and momenta can change at any time. Without
     # them, e.g. in compiled models, the description of the trained model decides.
@@ -147,7 +146,7 @@ class NormMomentumReversed(EventRule, code="TC923"):
         if isinstance(event, StepEvent):
             found, self._called, self._roots = self._found(), {}, {}
             is_update = event.recorded and event.counters.get("optimizer_step", 0) > 0
-            return self._step(found) if is_update and not self._is_over else []
+            return self._step(found) if is_update and not self.is_over else []
         if isinstance(event, CallEvent):
             if not event.grad_enabled or event.module is None:
                 return []
@@ -190,7 +189,7 @@ class NormMomentumReversed(EventRule, code="TC923"):
         paths = [path for path in found if self._rows[path][0] >= _PROOF]
         if not paths:
             return []
-        self._is_over = True
+        self.is_over = True
         values = sorted({f"{found[path][0]:g}" for path in paths})
         return [
             about(

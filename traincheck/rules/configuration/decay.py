@@ -114,15 +114,11 @@ class AdamWithDecay(BuiltInRule, code="TC906", severity="info"):
     fix = "Use torch.optim.AdamW, and tune the decay again."
     needs = Needs(kinds=frozenset({"optimizer"}))
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._reported: set[str] = set()
-
     def observe(self, event: Event) -> Sequence[Violation]:
         if not isinstance(event, OptimizerEvent) or event.cls != _ADAM:
             return ()
         made = event.where or event.id  # one line may create many, e.g. for one model after another
-        if made in self._reported:
+        if made in self.reported:
             return ()
         self.triggered += 1
         coupled = [
@@ -132,7 +128,7 @@ class AdamWithDecay(BuiltInRule, code="TC906", severity="info"):
         ]
         if not coupled:
             return ()
-        self._reported |= {made, event.id}
+        self.reported |= {made, event.id}
         return [
             about(
                 self.info,

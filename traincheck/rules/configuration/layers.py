@@ -10,7 +10,6 @@ from traincheck.rules.base.model_rule import (
     EMBEDDING,
     LINEAR,
     Advice,
-    Facts,
     Model,
     ModelRule,
 )
@@ -161,7 +160,8 @@ class PaddingIndexMissing(ModelRule, code="TC910", severity="info"):
             return
         without = []
         for path, facts in model.of_family(EMBEDDING):
-            if facts.get("num_embeddings", 0) < self._rows or not _is_vocabulary(facts, model):
+            rows = facts.get("num_embeddings", 0)
+            if rows < self._rows or rows != model.tokens.get("vocab_size"):
                 continue
             self.triggered += 1
             if "padding_idx" not in facts:
@@ -171,10 +171,6 @@ class PaddingIndexMissing(ModelRule, code="TC910", severity="info"):
             expected=f"padding_idx={padding}, the padding id of the model's configuration",
             observed="padding_idx is None",
         )
-
-
-def _is_vocabulary(facts: Facts, model: Model) -> bool:
-    return facts.get("num_embeddings") == model.tokens.get("vocab_size")
 
 
 class PaddingIndexDiffers(ModelRule, code="TC911"):

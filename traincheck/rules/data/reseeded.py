@@ -59,7 +59,6 @@ class ReseededDuringTraining(EventRule, code="TC510", aliases=("seeded-again",))
         # (seed, state at the end, optimizers) -> step
         self._seen: dict[tuple[int, str, frozenset[str]], int] = {}
         self._found: Violation | None = None  # reported unless another training starts next step
-        self._is_reported = False
 
     def judge(self, event: Event) -> list[Violation]:
         if isinstance(event, RngEvent) and event.source == "torch":
@@ -78,10 +77,10 @@ class ReseededDuringTraining(EventRule, code="TC510", aliases=("seeded-again",))
             seeded, left, owners = self._seeded, self._left, frozenset(self._owners)
             self._seeded = self._left = None
             self._owners.clear()
-            if self._is_reported:
+            if self.is_over:
                 return []
             if found is not None:
-                self._is_reported = True
+                self.is_over = True
                 return [found]
             if seeded is not None and left is not None and event.recorded:
                 self._found = self._step(seeded, left, event, owners)
@@ -163,7 +162,6 @@ class ReseededPerSample(BuiltInRule, code="TC518", aliases=("seeded-for-each-sam
         self._of_streams: defaultdict[str, Counter[_Seed]] = defaultdict(Counter)
         self._workers: dict[str, Worker] = {}  # of loaders that feed training
         self._last: dict[_Seed, RngEvent] = {}
-        self._reported: set[str] = set()
 
     def observe(self, event: Event) -> list[Violation]:
         ready = list(self._book.observe(event))
@@ -209,9 +207,9 @@ class ReseededPerSample(BuiltInRule, code="TC518", aliases=("seeded-for-each-sam
 
     def _report(self, key: _Seed, event: StepEvent, often: str) -> list[Violation]:
         source, number = key
-        if source in self._reported:
+        if source in self.reported:
             return []
-        self._reported.add(source)
+        self.reported.add(source)
         name = _NAMES.get(source, source)
         return [
             self.violation(

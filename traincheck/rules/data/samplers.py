@@ -60,7 +60,6 @@ class ShuffledOrderRepeats(BuiltInRule, code="TC503"):
         self._loaders: dict[str, _Orders] = {}
         self._last: dict[int, str] = {}  # rank -> loader of its last batch
         self._repeated: dict[str, BatchEvent] = {}
-        self._reported: set[str] = set()
         self._training = TrainingLoaders()
 
     def observe(self, event: Event) -> list[Violation]:
@@ -85,7 +84,12 @@ class ShuffledOrderRepeats(BuiltInRule, code="TC503"):
         elif isinstance(event, StepEvent):
             if not event.recorded:
                 self._loaders.clear()
-            return self._conclude(event.rank)
+            found = []
+            for loader, batch in self._repeated.items():
+                if loader not in self.reported and (event.rank, loader) in self._training:
+                    self.reported.add(loader)
+                    found.append(self._violation(batch))
+            return found
         return []
 
     def _enter(self, event: BatchEvent) -> None:
@@ -112,14 +116,6 @@ class ShuffledOrderRepeats(BuiltInRule, code="TC503"):
             orders.repeated = orders.start
             if orders.is_trained_on:
                 self._repeated.setdefault(event.loader, orders.start)
-
-    def _conclude(self, rank: int) -> list[Violation]:
-        found = []
-        for loader, event in self._repeated.items():
-            if loader not in self._reported and (rank, loader) in self._training:
-                self._reported.add(loader)
-                found.append(self._violation(event))
-        return found
 
     def _violation(self, event: BatchEvent) -> Violation:
         is_distributed = "DistributedSampler" in (event.sampler or "")

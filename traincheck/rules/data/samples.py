@@ -182,7 +182,6 @@ class SampleRedrawn(BuiltInRule, code="TC514", severity="info", aliases=("drawn-
     def __init__(self) -> None:
         super().__init__()
         self._epochs: dict[tuple[int, str], _Epoch] = {}
-        self._reported: set[tuple[int, str]] = set()
         self._training = TrainingLoaders()
 
     def observe(self, event: Event) -> list[Violation]:
@@ -206,10 +205,10 @@ class SampleRedrawn(BuiltInRule, code="TC514", severity="info", aliases=("drawn-
                 self._epochs.clear()
             found = []
             for key, epoch in self._epochs.items():
-                if key in self._reported or epoch.first is None or epoch.after < _PROOF:
+                if key in self.reported or epoch.first is None or epoch.after < _PROOF:
                     continue
                 if key in self._training:
-                    self._reported.add(key)
+                    self.reported.add(key)
                     found.append(self._violation(epoch.first, epoch))
             return found
         return []

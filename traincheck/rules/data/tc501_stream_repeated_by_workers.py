@@ -58,7 +58,6 @@ class StreamRepeatedByWorkers(BuiltInRule, code="TC501", severity="error"):
     def __init__(self) -> None:
         super().__init__()
         self._epochs: dict[str, _Epoch] = {}
-        self._reported: set[str] = set()
 
     def observe(self, event: Event) -> list[Violation]:
         if not isinstance(event, BatchEvent) or event.sampler != STREAM or event.workers < 2:  # noqa: PLR2004
@@ -89,7 +88,7 @@ class StreamRepeatedByWorkers(BuiltInRule, code="TC501", severity="error"):
             elif len(epoch.makers) < _MAX_SAMPLES:
                 epoch.makers[sample] = Counter((worker,))
         is_proof = epoch.is_varied and not epoch.own and epoch.copies >= 2 * (event.workers - 1)
-        if is_proof and epoch.copied is not None and loader not in self._reported:
+        if is_proof and epoch.copied is not None and loader not in self.reported:
             said = f"batches of {event.workers} workers are equal in all {epoch.copies} comparisons"
             found += [self._violation(epoch.copied, said)]
         return found
@@ -99,7 +98,7 @@ class StreamRepeatedByWorkers(BuiltInRule, code="TC501", severity="error"):
 
     def _count(self, loader: str, epoch: _Epoch) -> list[Violation]:
         """Count samples after a pass: if workers shuffle, only counts show the repetition."""
-        if loader in self._reported or epoch.again is None or len(epoch.makers) < _MIN_SAMPLES:
+        if loader in self.reported or epoch.again is None or len(epoch.makers) < _MIN_SAMPLES:
             return []
         workers = epoch.again.workers
         # Rows that are repeated in the data come unequally often from each worker
@@ -113,7 +112,7 @@ class StreamRepeatedByWorkers(BuiltInRule, code="TC501", severity="error"):
         return [self._violation(epoch.again, said)]
 
     def _violation(self, event: BatchEvent, observed: str) -> Violation:
-        self._reported.add(event.loader)
+        self.reported.add(event.loader)
         return self.violation(
             event,
             subject=Subject(api=DATA_LOADER, variable=event.loader),

@@ -70,7 +70,6 @@ class SameBatchOnEveryRank(BuiltInRule, code="TC502", severity="error"):
         self._open: dict[_Place, dict[int, _Given]] = {}
         self._shared: dict[str, dict[tuple[str, ...], _Given]] = {}  # by loader, or model
         self._differs: set[str] = set()
-        self._reported: set[str] = set()
         self._training = TrainingLoaders()
         self._has_loader = False
         self._calls: Counter[tuple[int, str]] = Counter()  # of models, in this step of a rank
@@ -120,11 +119,11 @@ class SameBatchOnEveryRank(BuiltInRule, code="TC502", severity="error"):
     def _conclude(self) -> list[Violation]:
         found = []
         for source, batches in self._shared.items():
-            if source in self._reported or source in self._differs or len(batches) < _PROOF:
+            if source in self.reported or source in self._differs or len(batches) < _PROOF:
                 continue
             feeds = any((rank, source) in self._training for rank in self._ranks)
             if feeds or not self._has_loader:
-                self._reported.add(source)
+                self.reported.add(source)
                 found.append(self._violation(list(batches.values())))
         return found
 

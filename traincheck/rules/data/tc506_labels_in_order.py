@@ -59,7 +59,6 @@ class LabelsInOrder(BuiltInRule, code="TC506"):
         super().__init__()
         self._classes = classes
         self._runs: dict[tuple[str, str], _Run | None] = {}
-        self._reported: set[str] = set()
         self._training = TrainingLoaders()
 
     def observe(self, event: Event) -> list[Violation]:
@@ -88,12 +87,12 @@ class LabelsInOrder(BuiltInRule, code="TC506"):
             for (loader, path), run in self._runs.items():
                 if (
                     run is None
-                    or loader in self._reported
+                    or loader in self.reported
                     or (event.rank, loader) not in self._training
                 ):
                     continue
                 if len(run.classes) >= self._classes and run.is_sorted:
-                    self._reported.add(loader)
+                    self.reported.add(loader)
                     found.append(self._violation(run, path))
             return found
         return []

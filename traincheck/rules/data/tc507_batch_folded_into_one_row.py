@@ -44,10 +44,6 @@ class BatchFoldedIntoOneRow(BuiltInRule, code="TC507"):
     fix = "Let collate_fn return one row per sample for each tensor."
     needs = BATCHES
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._reported: set[str] = set()
-
     def observe(self, event: Event) -> list[Violation]:
         if not isinstance(event, BatchEvent) or event.drawn < _MIN_BATCH:
             return []
@@ -60,9 +56,9 @@ class BatchFoldedIntoOneRow(BuiltInRule, code="TC507"):
         folded = [p for p, shape in shapes.items() if shape[:2] == (1, event.drawn)]
         others = [p for p in shapes if p not in folded]
         is_one_row = all(shape[0] == 1 for shape in shapes.values())
-        if not (folded and others and is_one_row) or event.loader in self._reported:
+        if not (folded and others and is_one_row) or event.loader in self.reported:
             return []
-        self._reported.add(event.loader)
+        self.reported.add(event.loader)
         return [self._violation(event, folded[0], others[0], shapes)]
 
     def _violation(

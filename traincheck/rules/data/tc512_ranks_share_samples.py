@@ -71,7 +71,6 @@ class RanksShareSamples(BuiltInRule, code="TC512"):
         super().__init__()
         self._ranks: set[int] = set()  # that wrap a model
         self._epochs: dict[str, _Epoch] = {}
-        self._reported: set[str] = set()
         self._training = TrainingLoaders()
 
     def observe(self, event: Event) -> list[Violation]:
@@ -126,7 +125,7 @@ class RanksShareSamples(BuiltInRule, code="TC512"):
         found = []
         for loader, epoch in self._epochs.items():
             for (rank, other), shared in epoch.shared.items():
-                if loader in self._reported or shared.first is None:
+                if loader in self.reported or shared.first is None:
                     continue
                 again = epoch.ranks[rank].again + epoch.ranks[other].again
                 fewest = min(len(epoch.ranks[r].seen) for r in (rank, other))
@@ -135,7 +134,7 @@ class RanksShareSamples(BuiltInRule, code="TC512"):
                     continue
                 is_training = any((r, loader) in self._training for r in (rank, other))
                 if again * _RATIO <= shared.count and is_training:
-                    self._reported.add(loader)
+                    self.reported.add(loader)
                     found.append(self._violation(shared.first, (rank, other), shared))
         return found
 

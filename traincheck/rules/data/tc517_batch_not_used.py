@@ -69,10 +69,9 @@ class BatchNotUsed(EventRule, code="TC517", severity="error"):
         self._came: dict[str, tuple[_Origin, int]] = {}  # fingerprint -> origin and batch
         self._several: dict[_Origin, bool] = {}  # whether it had more than one tensor
         self._rows: dict[_Place, _Row] = {}
-        self._is_over = False
 
     def judge(self, event: Event) -> list[Violation]:
-        if self._is_over:
+        if self.is_over:
             return []
         if isinstance(event, BatchEvent):
             for path, key in identified(event.leaves):
@@ -107,7 +106,7 @@ class BatchNotUsed(EventRule, code="TC517", severity="error"):
                 row.count += 1
                 self._rows[place] = row
                 if row.count >= _PROOF:
-                    self._is_over = True
+                    self.is_over = True
                     return [self._violation(place, row.call, self._came[min(now.given[place])])]
             return []
         elif isinstance(event, CallEvent) and event.grad_enabled:

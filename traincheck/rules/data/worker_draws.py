@@ -130,7 +130,6 @@ class WorkersRepeatRandomDraws(
         super().__init__()
         self._book = WorkerBook()
         self._seen: dict[tuple[int, str, int], dict[tuple[str, str, str], Worker]] = {}
-        self._reported: set[tuple[int, str, str]] = set()
 
     def observe(self, event: Event) -> list[Violation]:
         found = []
@@ -146,9 +145,9 @@ class WorkersRepeatRandomDraws(
                 if (
                     other is not worker
                     and other.number != worker.number
-                    and source not in self._reported
+                    and source not in self.reported
                 ):
-                    self._reported.add(source)
+                    self.reported.add(source)
                     observed = (
                         f"workers {other.number} and {worker.number} start with the same state of "
                         f"{described(name)}"
@@ -217,7 +216,6 @@ class EpochsRepeatRandomDraws(BuiltInRule, code="TC505", aliases=("epochs-draw-t
         super().__init__()
         self._book = WorkerBook()
         self._last: dict[tuple[int, str, int], Worker] = {}
-        self._reported: set[tuple[int, str]] = set()
 
     def observe(self, event: Event) -> list[Violation]:
         found = []
@@ -239,8 +237,8 @@ class EpochsRepeatRandomDraws(BuiltInRule, code="TC505", aliases=("epochs-draw-t
                     if (rank, loader) == (worker.rank, worker.loader) and number != worker.number
                 )
             ]
-            if same and key[:2] not in self._reported:
-                self._reported.add(key[:2])
+            if same and key[:2] not in self.reported:
+                self.reported.add(key[:2])
                 found.append(self._violation(same[0], before, worker))
         return found
 

@@ -50,10 +50,6 @@ class MetricForTwoPhases(EventRule, code="TC070"):
     fix = "Create one metric object for each phase, or call metric.reset() before the evaluation."
     needs = needs_of(MetricUse)
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._reported: set[str] = set()
-
     def judge(self, event: Event) -> Sequence[Violation]:
         found = observed(event, MetricUse)
         if found is None:
@@ -61,9 +57,9 @@ class MetricForTwoPhases(EventRule, code="TC070"):
         self.triggered += 1
         name = found.cls.rpartition(".")[2]
         is_mixed = found.training and found.evaluation and name not in _OF_ALL
-        if not is_mixed or found.metric in self._reported:
+        if not is_mixed or found.metric in self.reported:
             return ()
-        self._reported.add(found.metric)
+        self.reported.add(found.metric)
         observed_text = (
             f"{name} ({found.metric}) is computed{line(found.where)} after {found.training} updates"
             f" in training{line(found.training_where)} and {found.evaluation} in evaluation"
@@ -117,10 +113,6 @@ class MetricNeverReset(EventRule, code="TC071"):
     fix = "Call metric.reset() after metric.compute(), or before each evaluation."
     needs = needs_of(MetricUse)
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._reported: set[str] = set()
-
     def judge(self, event: Event) -> Sequence[Violation]:
         found = observed(event, MetricUse)
         if found is None or not found.evaluation:
@@ -128,9 +120,9 @@ class MetricNeverReset(EventRule, code="TC071"):
         self.triggered += 1
         name = found.cls.rpartition(".")[2]
         is_mixed = found.training > 0  # which TC070 reports
-        if is_mixed or not found.computed or name in _NEVER_RESET or found.metric in self._reported:
+        if is_mixed or not found.computed or name in _NEVER_RESET or found.metric in self.reported:
             return ()
-        self._reported.add(found.metric)
+        self.reported.add(found.metric)
         observed_text = (
             f"{name} ({found.metric}) is computed{line(found.where)} over {found.evaluation} "
             f"updates{line(found.evaluation_where)} of {found.computed + 1} evaluations"

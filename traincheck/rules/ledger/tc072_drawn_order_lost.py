@@ -77,7 +77,6 @@ class DrawnOrderLost(BuiltInRule, code="TC072"):
         self._orders: dict[tuple[int, str], _Order] = {}
         self._training = TrainingLoaders()
         self._found: dict[tuple[int, str], Violation] = {}
-        self._reported: set[tuple[int, str]] = set()
 
     def observe(self, event: Event) -> Sequence[Violation]:
         self._training.observe(event)
@@ -98,11 +97,11 @@ class DrawnOrderLost(BuiltInRule, code="TC072"):
                     continue
                 self.triggered += 1
                 if (
-                    key not in self._reported
+                    key not in self.reported
                     and order.agrees
                     and _is_sorted(order.first[: order.place])
                 ):
-                    self._reported.add(key)
+                    self.reported.add(key)
                     found.append(self._violation(order))
             return found
         epoch = observed(event, EpochOrder)

@@ -50,10 +50,6 @@ class DatasetWrittenWhenRead(EventRule, code="TC073"):
     fix = "Copy the item first: self.data[index].clone(), or .copy() for an array."
     needs = needs_of(DatasetReads)
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._reported: set[str] = set()
-
     def judge(self, event: Event) -> Sequence[Violation]:
         found = observed(event, DatasetReads)
         if found is None:
@@ -61,9 +57,9 @@ class DatasetWrittenWhenRead(EventRule, code="TC073"):
         self.triggered += 1
         is_written = found.written >= _LEAST
         is_changed = found.differing >= _LEAST or found.returned >= _LEAST
-        if not (is_written and is_changed) or found.cls in self._reported:
+        if not (is_written and is_changed) or found.cls in self.reported:
             return ()
-        self._reported.add(found.cls)
+        self.reported.add(found.cls)
         name = found.cls.rpartition(".")[2]
         seen = f"{found.differing} of {found.compared} samples have other values than before"
         if not found.compared:

@@ -244,7 +244,9 @@ def _pairs(broadcasts: LossBroadcast) -> list[_Pairs]:
         if len(inputs) != 1:  # gradients flow to both sides of the pairs
             return []
         sources = [*_sources(inputs[0])]
-        is_each = bool(sources) and _is_each(sources[0].shape, sides[0])
+        # One number per sample, with the samples in the first dim
+        shape = sources[0].shape if sources else ()
+        is_each = bool(shape) and shape[0] == sides[0] and all(size == 1 for size in shape[1:])
         if is_each and sides[0] >= _FEWEST and not _is_intended(sources):
             name = _kind(operation.node)
             found.append(_Pairs(name, shape, sources[0].shape, sides[0]))
@@ -261,11 +263,6 @@ def _sources(given: Sequence[Source]) -> Iterator[_Source]:
 
 def _kind(node: str) -> str:
     return node.partition("Backward")[0]
-
-
-def _is_each(shape: Sequence[int], size: int) -> bool:
-    """Whether the shape has one number per sample, with the samples in the first dim."""
-    return bool(shape) and shape[0] == size and all(other == 1 for other in shape[1:])
 
 
 def _is_intended(sources: Sequence[_Source]) -> bool:

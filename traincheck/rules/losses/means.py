@@ -155,10 +155,9 @@ class ReductionsMixed(EventRule, code="TC321", severity="info"):
         self._mixed: tuple[CallEvent, CallEvent] | None = None  # losses before one backward pass
         self._count = 0
         self._first: int | None = None
-        self._is_over = False
 
     def judge(self, event: Event) -> list[Violation]:
-        if self._is_over:
+        if self.is_over:
             return []
         if isinstance(event, StepEvent):
             return self._step(event)
@@ -196,7 +195,7 @@ class ReductionsMixed(EventRule, code="TC321", severity="info"):
         self._count += 1
         if self._count < self.steps:
             return []
-        self._is_over = True
+        self.is_over = True
         summed, mean = mixed
         names = tuple(call.api.removeprefix(F) for call in mixed)
         return [

@@ -68,10 +68,9 @@ class LabelsShiftedTwice(EventRule, code="TC322"):
         self._labels: tuple[str, tuple[int, int]] | None = None  # name, shape
         self._twice: CallEvent | None = None
         self._others = 0
-        self._is_over = False
 
     def judge(self, event: Event) -> list[Violation]:
-        if self._is_over:
+        if self.is_over:
             return []
         if isinstance(event, BatchEvent):
             self._find_labels(f"{event.loader} ", event.leaves)
@@ -84,7 +83,7 @@ class LabelsShiftedTwice(EventRule, code="TC322"):
             self.triggered += 1
             if twice is None or others:
                 return []
-            self._is_over = True
+            self.is_over = True
             return [self._violation(twice, *labels)]
         elif isinstance(event, CallEvent):
             if event.family == Families.MODULE:

@@ -60,11 +60,10 @@ class SoftmaxOverOneElement(StepRule, code="TC333", aliases=("softmax-over-one",
         self._call: CallEvent | None = None  # the first call; some steps may not record calls
         self._idle: dict[str, set[int]] = {}  # by optimizer, in all its steps in a row
         self._streaks: dict[str, Streak] = {}
-        self._is_reported = False
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         self._call = self._call or next(filter(_is_over_one, facts.softmaxes), None)
-        if self._call is None or self._is_reported:
+        if self._call is None or self.is_over:
             return []
         if not facts.is_complete:
             self._streaks.clear()
@@ -81,7 +80,7 @@ class SoftmaxOverOneElement(StepRule, code="TC333", aliases=("softmax-over-one",
             self._idle[owner] = idle
             streak = extend(self._streaks, owner, facts.event.step)
             if streak.count == self.steps:
-                self._is_reported = True
+                self.is_over = True
                 return [self._violation(facts, self._call, streak.first, self.ledger.names(idle))]
         return []
 

@@ -58,7 +58,6 @@ class EndTokenNotLearned(BuiltInRule, code="TC319", severity="error"):
     def __init__(self) -> None:
         super().__init__()
         self._lost: dict[str, list[BatchEvent]] = {}
-        self._reported: set[str] = set()
         self._training = TrainingLoaders()
 
     def observe(self, event: Event) -> list[Violation]:
@@ -75,8 +74,8 @@ class EndTokenNotLearned(BuiltInRule, code="TC319", severity="error"):
             found = []
             for loader, lost in self._lost.items():
                 is_training = (event.rank, loader) in self._training
-                if len(lost) >= _PROOF and is_training and loader not in self._reported:
-                    self._reported.add(loader)
+                if len(lost) >= _PROOF and is_training and loader not in self.reported:
+                    self.reported.add(loader)
                     found.append(self._violation(lost[0]))
             return found
         return []

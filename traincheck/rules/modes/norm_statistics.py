@@ -62,7 +62,6 @@ class InitialNormStatistics(EventRule, code="TC307"):
     def __init__(self) -> None:
         super().__init__()
         self._models: defaultdict[int, AuxiliaryModels] = defaultdict(AuxiliaryModels)
-        self._reported: set[str] = set()
 
     def judge(self, event: Event) -> list[Violation]:
         call = observed(event, AuxiliaryInitialNorms)
@@ -70,9 +69,9 @@ class InitialNormStatistics(EventRule, code="TC307"):
             return []
         self.triggered += 1
         model = self._models[event.rank].look(call, event.step)
-        if not model.has_moved or model.name in self._reported:
+        if not model.has_moved or model.name in self.reported:
             return []
-        self._reported.add(model.name)
+        self.reported.add(model.name)
         return [
             self.violation(
                 event,

@@ -50,30 +50,25 @@ class DropoutInEvaluation(StepRule, code="TC303"):
     )
     needs = DISCOVERY | MODES
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._reported: set[str] = set()
-
     def judge(self, facts: StepFacts) -> list[Violation]:
         found: list[Violation] = []
         for forward in facts.forwards:
             for path, call in forward.dropping.items():
                 mode = call.training
-                if (
-                    mode is None or call.module is None
-                ):  # not a part of the model: uses the model's mode
+                # Not a part of the model: uses the model's mode
+                if mode is None or call.module is None:
                     mode = forward.is_training
                 if mode:
                     continue
                 self.triggered += 1
-                if path not in self._reported:
+                if path not in self.reported:
                     below = f"{path}."
                     if path == forward.path or any(
                         name.startswith(below)
                         for parameter in self.ledger.parameters.values()
                         for name in parameter.names
                     ):
-                        self._reported.add(path)
+                        self.reported.add(path)
                         found.append(self._violation(path, call, facts))
             self.triggered += bool(forward.idle) and not forward.is_training
         return found
@@ -236,10 +231,6 @@ class FrozenModelInTrainingMode(StepRule, code="TC306"):
     fix = "Call {subject}.eval() after every train() of a module that holds it."
     needs = DISCOVERY | GRADIENTS | MODES | AUXILIARY
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._reported: set[str] = set()
-
     def judge(self, facts: StepFacts) -> list[Violation]:
         if not facts.is_complete or not facts.updates():
             return []
@@ -252,13 +243,13 @@ class FrozenModelInTrainingMode(StepRule, code="TC306"):
             if (
                 model.looks < _SCANS
                 or model.has_moved
-                or forward.path in self._reported
+                or forward.path in self.reported
                 or forward.count not in (1, forward.fresh)
             ):
                 continue
             active = forward.active
             if active:
-                self._reported.add(forward.path)
+                self.reported.add(forward.path)
                 found.append(self._violation(forward, active, model.first, facts))
         return found
 

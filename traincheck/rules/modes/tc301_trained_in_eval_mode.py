@@ -127,7 +127,7 @@ class TrainedInEvalMode(StepRule, code="TC301", severity="error"):
             streak = extend(self._streaks, path, facts.event.step)
             if streak.count < _CONFIRMED:
                 continue
-            step = streak.first if streak.count == _CONFIRMED else facts.event.step
+            step = streak.at(_CONFIRMED, facts.event.step)
             violations.append(self._violation(path, affected, step, found[0].call, facts))
         return violations
 

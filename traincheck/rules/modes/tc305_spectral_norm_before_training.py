@@ -53,7 +53,6 @@ class SpectralNormBeforeTraining(StepRule, code="TC305"):
         self._early: dict[
             str, Violation
         ] = {}  # models evaluated first whose layers are unknown yet
-        self._reported: set[str] = set()
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         if facts.is_gap:
@@ -82,11 +81,11 @@ class SpectralNormBeforeTraining(StepRule, code="TC305"):
         found: list[Violation] = []
         for buffer in sorted(self.ledger.buffers):
             layer, _, kind = buffer.rpartition(".")
-            if kind != "weight_u" or not buffer.startswith(f"{root}.") or buffer in self._reported:
+            if kind != "weight_u" or not buffer.startswith(f"{root}.") or buffer in self.reported:
                 continue
             if not any(f"{layer}.weight_orig" in p.names for p in self.ledger.parameters.values()):
                 continue
-            self._reported.add(buffer)
+            self.reported.add(buffer)
             early = self._early[root]
             found.append(
                 Violation(

@@ -69,7 +69,6 @@ class TrainEvalPreprocessingMismatch(
     def __init__(self) -> None:
         super().__init__()
         self._sides: dict[_Key, _Sides] = {}
-        self._reported: set[str] = set()
 
     def judge(self, event: Event) -> list[Violation]:
         given, found = observed(event, ModelInputs), []
@@ -89,8 +88,8 @@ class TrainEvalPreprocessingMismatch(
             sides = self._sides.setdefault(key, _Sides())
             (sides.training if given.training else sides.evaluation).append(stats)
             sides.is_image &= is_image(tensor)
-            if given.model not in self._reported and sides.differ():
-                self._reported.add(given.model)
+            if given.model not in self.reported and sides.differ():
+                self.reported.add(given.model)
                 found.append(self._violation(event, given.model, name, sides))
         return found
 

@@ -58,10 +58,9 @@ class InitializedRepeatedly(
         self._times = times
         self._counts: Counter[tuple[int, str]] = Counter()
         self._names: dict[int, str] = {}
-        self._is_over = False
 
     def observe(self, event: Event) -> list[Violation]:
-        if self._is_over:
+        if self.is_over:
             return []
         if isinstance(event, CallEvent) and event.api in RANDOM_INITS:
             identity = event.result.get("identity") if isinstance(event.result, dict) else None
@@ -70,7 +69,7 @@ class InitializedRepeatedly(
         elif isinstance(event, StateEvent) and event.role == "parameter":
             self._names.setdefault(event.identity, event.name)
         elif isinstance(event, StepEvent):
-            self._is_over = True
+            self.is_over = True
             self.triggered += any(identity in self._names for identity, _ in self._counts)
             found = []
             for (identity, api), count in sorted(self._counts.items()):

@@ -59,10 +59,9 @@ class Overfitting(BuiltInRule, code="TC712", severity="info"):
         self.worse = worse
         self.margin = margin
         self._series: dict[str, _Series] = {}
-        self._is_reported = False
 
     def observe(self, event: Event) -> Sequence[Violation]:
-        if self._is_reported or isinstance(event, StepEvent) or not isinstance(event, CallEvent):
+        if self.is_over or isinstance(event, StepEvent) or not isinstance(event, CallEvent):
             return ()
         value = value_of(event.result)
         if value is None or not math.isfinite(value):
@@ -92,7 +91,7 @@ class Overfitting(BuiltInRule, code="TC712", severity="info"):
         falls = all(after[1] < before[1] for before, after in pairs)
         if not (rises and falls and past[-1][2] > (1 + self.margin) * best[2]):
             return ()
-        self._is_reported = True
+        self.is_over = True
         return [
             self.violation(
                 event,
@@ -188,7 +187,6 @@ class EvaluationNotFinite(EventRule, code="TC716"):
         self._has_evaluated = False
         self._first: CallEvent | None = None
         self._count = 0
-        self._is_reported = False
 
     def judge(self, event: Event) -> list[Violation]:
         if isinstance(event, CallEvent):
@@ -210,9 +208,9 @@ class EvaluationNotFinite(EventRule, code="TC716"):
                 return []
             self._first = broken if self._count == 0 else self._first
             self._count += 1
-            if self._count < _IN_A_ROW or self._is_reported or self._first is None:
+            if self._count < _IN_A_ROW or self.is_over or self._first is None:
                 return []
-            self._is_reported = True
+            self.is_over = True
             return [self._violation(self._first, broken)]
         return []
 

@@ -60,10 +60,9 @@ class LossNotDecreasing(StepRule, code="TC710", severity="info"):
         self.window = window
         self._values: deque[float] = deque(maxlen=self.window)
         self._first: int | None = None
-        self._is_over = False
 
     def judge(self, facts: StepFacts) -> list[Violation]:
-        if self._is_over or facts.is_gap or not facts.updates():
+        if self.is_over or facts.is_gap or not facts.updates():
             return []
         values = losses(facts)
         if (
@@ -72,14 +71,14 @@ class LossNotDecreasing(StepRule, code="TC710", severity="info"):
             or facts.event.counters.get("scaler_step", 0)
             or not all(map(math.isfinite, values))
         ):
-            self._is_over = True
+            self.is_over = True
             return []
         if not self._values:
             self._first = facts.event.step
         self._values.append(sum(values) / len(values))
         if len(self._values) < self.window:
             return []
-        self._is_over = True
+        self.is_over = True
         self.triggered += 1
         part = max(1, self.window // _PART)
         values = list(self._values)
@@ -147,17 +146,16 @@ class ConstantLoss(StepRule, code="TC711"):
         self._count = 0
         self._first: int | None = None
         self._values: list[float] = []
-        self._is_over = False
 
     def judge(self, facts: StepFacts) -> list[Violation]:
-        if self._is_over or facts.is_gap or not (facts.updates() or facts.by_hand):
+        if self.is_over or facts.is_gap or not (facts.updates() or facts.by_hand):
             return []
         rates = [rate for rates in facts.event.lr.values() for rate in rates]
         if not all(isinstance(rate, (int, float)) and rate > 0 for rate in rates):
             return []
         values = losses(facts)
         if not values or not any(values) or (self._count and values != self._values):
-            self._is_over = True
+            self.is_over = True
             self.triggered += bool(values)
             return []
         if self._count == 0:
@@ -165,7 +163,7 @@ class ConstantLoss(StepRule, code="TC711"):
         self._count += 1
         if self._count < self.steps:
             return []
-        self._is_over = True
+        self.is_over = True
         self.triggered += 1
         return [
             self.proof(

@@ -80,10 +80,9 @@ class NonFiniteValue(BuiltInRule, code="TC701", severity="error"):
         self._stepped: CallEvent | None = None
         self._has_stepped = False  # an optimizer, ever
         self._backward: CallEvent | None = None  # the last of this step
-        self._is_reported = False
 
     def observe(self, event: Event) -> Sequence[Violation]:
-        if self._is_reported:
+        if self.is_over:
             return ()
         if isinstance(event, StateEvent):
             self._state(event)
@@ -204,7 +203,7 @@ class NonFiniteValue(BuiltInRule, code="TC701", severity="error"):
     def _violation(
         self, step: int | None, event: StepEvent, place: _Place, shown: str
     ) -> Violation:
-        self._is_reported = True
+        self.is_over = True
         subject = place.subject if place.subject != Subject() else Subject(api=Families.BACKWARD)
         observed = place.words if place.words == shown else f"{place.words}, then {shown}"
         return self.violation(

@@ -80,10 +80,9 @@ class PoorInitialization(BuiltInRule, code="TC708"):
         self._models: dict[str, dict[str, _Weight]] = defaultdict(dict)
         self._normalized: set[str] = set()
         self._changed: dict[str, int | None] = {}
-        self._is_over = False
 
     def observe(self, event: Event) -> Sequence[Violation]:
-        if self._is_over:
+        if self.is_over:
             return ()
         if isinstance(event, StateEvent):
             self._state(event)
@@ -91,7 +90,7 @@ class PoorInitialization(BuiltInRule, code="TC708"):
             if event.op == "load_state_dict" and brings_back(event):
                 self._models.clear()  # the recorded weights are not the trained ones
         elif isinstance(event, CallEvent):
-            self._is_over = True
+            self.is_over = True
             for name, after in self._changed.items():
                 if after != event.span:  # not by this step: the recorded weight is not trained
                     self._models[_root(name)].pop(name, None)

@@ -76,10 +76,9 @@ class EvaluationLossConstant(EventRule, code="TC717", aliases=("evaluation-loss-
         self._row: list[_Window] = []  # different batches with equal losses
         self._trained: dict[str, set[float]] = {}  # two training losses, by function
         self._extremes: deque[tuple[float, float]] = deque(maxlen=_LOOKS)  # of training outputs
-        self._is_over = False
 
     def judge(self, event: Event) -> list[Violation]:
-        if self._is_over:
+        if self.is_over:
             return []
         if isinstance(event, BatchEvent):
             found, self._window = self._close(), _Window(event)
@@ -133,7 +132,7 @@ class EvaluationLossConstant(EventRule, code="TC717", aliases=("evaluation-loss-
     def _close(self) -> list[Violation]:
         """Finish a batch and check whether it continues the row."""
         window, row = self._window, self._row
-        if self._is_over or window is None or not window.losses or not window.is_plain:
+        if self.is_over or window is None or not window.losses or not window.is_plain:
             row.clear()
             return []
         self.triggered += 1
@@ -145,7 +144,7 @@ class EvaluationLossConstant(EventRule, code="TC717", aliases=("evaluation-loss-
             row.clear()
         if len(row) < _IN_A_ROW:
             return []
-        self._is_over = True
+        self.is_over = True
         place = telling[0]
         call, loss = row[0].calls[place], row[0].losses[place]
         return [

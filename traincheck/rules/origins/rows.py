@@ -157,7 +157,6 @@ class PaddingRowNotZero(EventRule, code="TC057"):
     def __init__(self) -> None:
         super().__init__()
         self._found: dict[str, tuple[Event, EmbeddingRows]] = {}
-        self._reported: set[str] = set()
 
     def judge(self, event: Event) -> list[Violation]:
         found = observed(event, EmbeddingRows)
@@ -175,12 +174,12 @@ class PaddingRowNotZero(EventRule, code="TC057"):
             return []
         first = self._found.setdefault(found.name, (event, found))
         before = first[1].padding_norm
-        if first[0] is event or found.name in self._reported:
+        if first[0] is event or found.name in self.reported:
             return []
         if abs(found.padding_norm - before) > _SAME * before:  # something trains it
             self._found[found.name] = (event, found)
             return []
-        self._reported.add(found.name)
+        self.reported.add(found.name)
         return [self._violation(*first)]
 
     def _violation(self, event: Event, found: EmbeddingRows) -> Violation:

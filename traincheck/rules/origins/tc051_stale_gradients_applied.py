@@ -65,7 +65,6 @@ class StaleGradientsApplied(StepRule, code="TC051", severity="error"):
     def __init__(self) -> None:
         super().__init__()
         self._rows: dict[str, _Row] = {}
-        self._reported: set[str] = set()
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         if not facts.is_complete or facts.has_own or self.ledger.has_gap:
@@ -87,7 +86,7 @@ class StaleGradientsApplied(StepRule, code="TC051", severity="error"):
                     row.others |= moment.reached - held
                 if is_update and moment.call.owner == owner and self._is_stale(row, moment, facts):
                     found.append(self._violation(row, moment, facts))
-                    self._reported.add(owner)
+                    self.reported.add(owner)
         return found
 
     def _is_stale(self, row: _Row, moment: Moment, facts: StepFacts) -> bool:
@@ -105,7 +104,7 @@ class StaleGradientsApplied(StepRule, code="TC051", severity="error"):
         return (
             row.count + 1 >= _IN_A_ROW
             and len(row.computed) >= _IN_A_ROW - 1
-            and str(moment.call.owner) not in self._reported
+            and str(moment.call.owner) not in self.reported
         )
 
     def _violation(self, row: _Row, moment: Moment, facts: StepFacts) -> Violation:

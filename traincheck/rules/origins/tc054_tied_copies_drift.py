@@ -67,7 +67,6 @@ class TiedCopiesDrift(EventRule, code="TC054"):
         self._found: dict[str, list[StateEvent]] = {}  # in this step, by fingerprint
         self._equal: list[tuple[str, str]] = []  # when they were found
         self._pairs: dict[tuple[str, str], int] = {}  # a copy and its source: updates that differ
-        self._reported: set[str] = set()
 
     def judge(self, event: Event) -> list[Violation]:
         if isinstance(event, StateEvent):
@@ -127,9 +126,9 @@ class TiedCopiesDrift(EventRule, code="TC054"):
             self.triggered += 1
             if _is_known(mine) and _is_known(theirs) and not _are_equal(mine, theirs):
                 self._pairs[copy, source] += 1
-            if self._pairs[copy, source] >= _UPDATES and copy not in self._reported:
+            if self._pairs[copy, source] >= _UPDATES and copy not in self.reported:
                 # The other copies of a weight: they have one finding.
-                self._reported.update((copy for copy, other in self._pairs if other == source))
+                self.reported.update((copy for copy, other in self._pairs if other == source))
                 trained = "both are trained" if theirs.requires_grad else "only the copy is trained"
                 found.append(
                     self.violation(

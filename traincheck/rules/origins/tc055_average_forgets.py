@@ -60,7 +60,6 @@ class AverageForgets(EventRule, code="TC055", severity="info"):
     def __init__(self) -> None:
         super().__init__()
         self._last: dict[str, float] = {}
-        self._reported: set[str] = set()
 
     def judge(self, event: Event) -> list[Violation]:
         found = observed(event, AverageDecay)
@@ -69,12 +68,12 @@ class AverageForgets(EventRule, code="TC055", severity="info"):
         self.triggered += 1
         last, decay = self._last.get(found.model), found.decay
         self._last[found.model] = decay
-        if last is None or found.model in self._reported:
+        if last is None or found.model in self.reported:
             return []
         is_short = _is_short(last, found) and _is_short(decay, found) and decay - last <= _RISE
         if not is_short:
             return []
-        self._reported.add(found.model)
+        self.reported.add(found.model)
         return [
             self.violation(
                 event,

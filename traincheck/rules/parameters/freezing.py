@@ -6,7 +6,6 @@ from collections import defaultdict
 from dataclasses import replace
 from typing import ClassVar
 
-from traincheck.facts.optimizers import Holder
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, StepFacts
 from traincheck.rules.base.rule import Streak
 from traincheck.rules.base.step_rule import StepRule
@@ -90,17 +89,15 @@ class UnoptimizedModelRule(StepRule):
             observed=f"gradients of {joined(names)}; the optimizers are {held}",
             evidence=(calls[0], facts.updates()[0].call),
         )
-        fed = (h.label for h in self._fed(facts) if are_masters(self.ledger, h, root))
+        # Optimizers that had gradients to apply
+        owners = {moment.call.owner for moment in facts.updates() if moment.applied}
+        holders = [holder for owner, holder in self.ledger.holders.items() if owner in owners]
+        fed = (h.label for h in holders if are_masters(self.ledger, h, root))
         masters = next(fed, None)
         if masters is None:
             return found
         cause, fix = (text.format(root=root, label=masters) for text in (_MASTERS, _CLEAR))
         return replace(found, likely_cause=cause, fix=fix)
-
-    def _fed(self, facts: StepFacts) -> list[Holder]:
-        """Optimizers that had gradients to apply."""
-        owners = {moment.call.owner for moment in facts.updates() if moment.applied}
-        return [holder for owner, holder in self.ledger.holders.items() if owner in owners]
 
 
 class FreezeWithoutEffect(StepRule, code="TC115"):
@@ -137,12 +134,8 @@ class FreezeWithoutEffect(StepRule, code="TC115"):
     )
     needs = DISCOVERY | GRADIENTS | Needs(kinds=frozenset({"mark"}))
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._reported: set[str] = set()
-
     def judge(self, facts: StepFacts) -> list[Violation]:
-        off = sorted(self.ledger.off - self._reported)
+        off = sorted(self.ledger.off - self.reported)
         if not off:
             return []
         self.triggered += 1
@@ -151,8 +144,8 @@ class FreezeWithoutEffect(StepRule, code="TC115"):
             names = self.ledger.names(set(moment.applied))
             for module in off:
                 below = [name for name in names if name.startswith(f"{module}.")]
-                if below and module not in self._reported:
-                    self._reported.add(module)
+                if below and module not in self.reported:
+                    self.reported.add(module)
                     found.append(
                         self.proof(
                             facts,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, MODES, StepFacts
+from traincheck.rules.base.rule import Streak, extend
 from traincheck.rules.base.step_rule import StepRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
@@ -59,14 +60,14 @@ class FrozenParameterUpdated(StepRule, code="TC107", severity="error"):
     def __init__(self) -> None:
         super().__init__()
         self._trained: set[int] = set()
-        self._streak: dict[int, tuple[int, int | None]] = {}
+        self._streak: dict[int, Streak] = {}
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         if not facts.is_complete:
             self._streak.clear()
             return []
         books = self.ledger.parameters
-        streak: dict[int, tuple[int, int | None]] = {}
+        streaks: dict[int, Streak] = {}
         found: list[Violation] = []
         for moment in facts.updates():
             present = moment.present & books.keys()
@@ -76,13 +77,14 @@ class FrozenParameterUpdated(StepRule, code="TC107", severity="error"):
             # A parameter frozen only for another optimizer's update is not frozen at its own
             moved = (frozen & facts.changed) - facts.flipped
             for identity in sorted(moved, key=self.ledger.name):
-                count, first = self._streak.get(identity, (0, facts.event.step))
-                streak[identity] = (count + 1, first)
-                if count + 1 >= _CONFIRMED:
-                    step = first if count + 1 == _CONFIRMED else facts.event.step
+                # Once in a step, however many optimizers update it
+                streak = streaks.get(identity) or extend(self._streak, identity, facts.event.step)
+                streaks[identity] = streak
+                if streak.count >= _CONFIRMED:
+                    step = streak.at(_CONFIRMED, facts.event.step)
                     found.append(self._violation(identity, step, moment.call, facts))
         if facts.updates():
-            self._streak = streak
+            self._streak = streaks
         return found
 
     def _violation(
@@ -140,7 +142,7 @@ class AdapterFrozen(StepRule, code="TC108"):
 
     def __init__(self) -> None:
         super().__init__()
-        self._streak: dict[str, tuple[int, int | None]] = {}
+        self._streak: dict[str, Streak] = {}
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         applied = frozenset[int]().union(*(moment.applied for moment in facts.updates()))
@@ -155,11 +157,10 @@ class AdapterFrozen(StepRule, code="TC108"):
             if not adapters or any(p.requires_grad for p in adapters):
                 self._streak.pop(root, None)
                 continue
-            count, first = self._streak.get(root, (0, facts.event.step))
-            self._streak[root] = (count + 1, first)
-            if count + 1 == _CONFIRMED:
+            streak = extend(self._streak, root, facts.event.step)
+            if streak.count == _CONFIRMED:
                 names = sorted(p.name for p in adapters)
-                found += [self._violation(name, root, first, facts) for name in names]
+                found += [self._violation(name, root, streak.first, facts) for name in names]
         return found
 
     def _violation(self, name: str, root: str, step: int | None, facts: StepFacts) -> Violation:
@@ -214,7 +215,7 @@ class FrozenNormStatistics(StepRule, code="TC109", severity="info"):
 
     def __init__(self) -> None:
         super().__init__()
-        self._streak: dict[str, tuple[int, int | None]] = {}
+        self._streak: dict[str, Streak] = {}
         self._moved: dict[int, int] = {}  # parameter -> step
         self._steps = 0
 
@@ -232,7 +233,7 @@ class FrozenNormStatistics(StepRule, code="TC109", severity="info"):
             for name in parameter.names
         }
         found: list[Violation] = []
-        streak: dict[str, tuple[int, int | None]] = {}
+        streaks: dict[str, Streak] = {}
         for forward in facts.forwards:
             if not forward.call.grad_enabled:
                 continue
@@ -240,11 +241,11 @@ class FrozenNormStatistics(StepRule, code="TC109", severity="info"):
                 self.triggered += 1
                 if f"{path}.weight" not in frozen or call.args.get("training") is not True:
                     continue
-                count, first = self._streak.get(path, (0, facts.event.step))
-                streak[path] = (count + 1, first)
-                if count + 1 == _CONFIRMED:
-                    found.append(self._violation(path, first, call, facts))
-        self._streak = streak
+                streak = streaks.get(path) or extend(self._streak, path, facts.event.step)
+                streaks[path] = streak
+                if streak.count == _CONFIRMED:
+                    found.append(self._violation(path, streak.first, call, facts))
+        self._streak = streaks
         return found
 
     def _violation(

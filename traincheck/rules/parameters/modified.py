@@ -58,17 +58,13 @@ class WeightsModifiedInEval(
     fix = "Use the out-of-place operation, or clone the parameter first."
     needs = needs_of(EvalWeights, EvalWrites)
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._reported: set[str] = set()
-
     def judge(self, event: Event) -> list[Violation]:
         self.triggered += observed(event, EvalWeights, EvalWrites) is not None
         wrote = observed(event, EvalWrites)
         if wrote is None:
             return []
-        new = [name for name in wrote.names if name not in self._reported]
-        self._reported.update(new)
+        new = [name for name in wrote.names if name not in self.reported]
+        self.reported.update(new)
         return [
             self.violation(
                 event,
@@ -135,7 +131,6 @@ class WeightsModifiedBetweenSteps(
         super().__init__()
         self._times: dict[str, dict[str, int]] = {}  # optimizer -> its parameters
         self._first: dict[str, int | None] = {}
-        self._reported: set[str] = set()
         self._is_loaded = False  # since the last scan
 
     def judge(self, event: Event) -> list[Violation]:
@@ -156,8 +151,8 @@ class WeightsModifiedBetweenSteps(
         for name, times in self._times[owner].items():
             if times == 1:
                 self._first[name] = event.step
-            elif times >= _IN_A_ROW and name not in self._reported:
-                self._reported.add(name)
+            elif times >= _IN_A_ROW and name not in self.reported:
+                self.reported.add(name)
                 found.append(
                     self.violation(
                         event,

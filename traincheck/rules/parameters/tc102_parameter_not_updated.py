@@ -226,7 +226,7 @@ class ParameterNotUpdated(StepRule, code="TC102", severity="error"):
         label = self.ledger.holders[owner].label
         return self.violation(
             event,
-            step=streak.first if streak.count == confirmed else event.step,
+            step=streak.at(confirmed, event.step),
             stage="train",
             subject=Subject(variable=name),
             symptom=Symptom.NOT_UPDATED,

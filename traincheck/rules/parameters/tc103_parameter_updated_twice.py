@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, StepFacts
+from traincheck.rules.base.rule import Streak, extend
 from traincheck.rules.base.step_rule import StepRule
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -45,7 +46,7 @@ class ParameterUpdatedTwice(StepRule, code="TC103"):
 
     def __init__(self) -> None:
         super().__init__()
-        self._streak: dict[int, tuple[int, int | None]] = {}  # iterations in a row, first step
+        self._streak: dict[int, Streak] = {}  # iterations in a row
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         if not facts.is_complete:
@@ -56,10 +57,9 @@ class ParameterUpdatedTwice(StepRule, code="TC103"):
             self._streak = {i: s for i, s in self._streak.items() if i in twice}
         found: list[Violation] = []
         for identity in sorted(twice, key=self.ledger.name):
-            count, first = self._streak.get(identity, (0, facts.event.step))
-            self._streak[identity] = (count + 1, first)
-            if count + 1 >= _CONFIRMED:
-                step = first if count + 1 == _CONFIRMED else facts.event.step
+            streak = extend(self._streak, identity, facts.event.step)
+            if streak.count >= _CONFIRMED:
+                step = streak.at(_CONFIRMED, facts.event.step)
                 found.append(self._violation(identity, step, twice[identity], facts))
         return found
 

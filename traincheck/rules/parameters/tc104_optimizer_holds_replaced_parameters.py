@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from traincheck.facts.optimizers import Holder
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, StepFacts
+from traincheck.rules.base.rule import Streak, extend
 from traincheck.rules.base.step_rule import StepRule
 from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.torch_api import Families
@@ -45,7 +46,7 @@ class OptimizerHoldsReplacedParameters(
 
     def __init__(self) -> None:
         super().__init__()
-        self._seen: dict[str, tuple[int, int | None]] = {}
+        self._seen: dict[str, Streak] = {}
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         if not facts.is_complete:
@@ -65,10 +66,9 @@ class OptimizerHoldsReplacedParameters(
             # TC101 covers an optimizer that holds no live parameter at all.
             if not lost or holder.ids.isdisjoint(self.ledger.parameters):
                 continue
-            count, first = self._seen.get(owner, (0, facts.event.step))
-            self._seen[owner] = (count + 1, first)
-            if count + 1 == _CONFIRMED:
-                found += [self._violation(name, holder, first, facts) for name in lost]
+            streak = extend(self._seen, owner, facts.event.step)
+            if streak.count == _CONFIRMED:
+                found += [self._violation(name, holder, streak.first, facts) for name in lost]
         return found
 
     def _violation(

@@ -77,7 +77,15 @@ class LossCutOff(StepRule, code="TC112", severity="error"):
         self._runs: dict[str, _Run] = {}
 
     def judge(self, facts: StepFacts) -> list[Violation]:
-        backward = next((m.call for m in facts.moments if _went_back(m.call)), None)
+        calls = (moment.call for moment in facts.moments)
+        backward = next(
+            (
+                call
+                for call in calls
+                if (call.family or call.api) == Families.BACKWARD and call.exception is None
+            ),
+            None,
+        )
         if not facts.is_complete or backward is None:
             self._runs.clear()
             return []
@@ -140,7 +148,3 @@ class _Run:
     first: int | None
     backward: CallEvent
     steps: int = 0
-
-
-def _went_back(call: CallEvent) -> bool:
-    return (call.family or call.api) == Families.BACKWARD and call.exception is None

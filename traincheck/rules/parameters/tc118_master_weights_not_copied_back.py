@@ -75,7 +75,12 @@ class MasterWeightsNotCopiedBack(
         moving = [h for h in stepped if not facts.changed.isdisjoint(h.ids) and self._is_apart(h)]
         if not moving:
             return []
-        idle = {root: h for root in self._idle(facts) for h in moving if self._fits(h, root)}
+        idle = {
+            root: h
+            for root in self._idle(facts)
+            for h in moving
+            if are_masters(self.ledger, h, root)
+        }
         self._streaks = {root: s for root, s in self._streaks.items() if root in idle}
         found = []
         for root, holder in sorted(idle.items()):
@@ -87,9 +92,6 @@ class MasterWeightsNotCopiedBack(
         """Whether none of its parameters belongs to a model that was called."""
         books = self.ledger.parameters
         return not any(i in books and books[i].root in self._called for i in holder.ids)
-
-    def _fits(self, holder: Holder, root: str) -> bool:
-        return are_masters(self.ledger, holder, root)
 
     def _idle(self, facts: StepFacts) -> list[str]:
         """Unchanged models whose parameters all get gradients that no optimizer uses."""

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 from traincheck.facts.distributed.rank_steps import UNGRAPHED
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, StepFacts
+from traincheck.rules.base.rule import Streak, extend
 from traincheck.rules.base.step_rule import StepRule
 from traincheck.rules.shared.gradient_reach import LEAVES, Arrival, cut_off
-from traincheck.schema.events import CallEvent, Event, StepEvent
+from traincheck.schema.events import Event, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.torch_api import Families
 
@@ -71,7 +72,7 @@ class GradientCutOff(StepRule, code="TC105"):
     def __init__(self) -> None:
         super().__init__()
         self._arrival = Arrival()
-        self._streak: dict[int, tuple[int, int | None]] = {}
+        self._streak: dict[int, Streak] = {}
         # By parameter: after so few steps, its layer may still be trained later
         self._held: dict[int, Violation] = {}
         self._apart: dict[int, tuple[int, Violation]] = {}  # of whole models: count, first
@@ -92,17 +93,19 @@ class GradientCutOff(StepRule, code="TC105"):
         # Another model is trained now. The counts of a model that is gone cover its whole life.
         found = [v for i, v in self._held.items() if i not in self.ledger.parameters]
         held: dict[int, Violation] = {}
-        streak: dict[int, tuple[int, int | None]] = {}
+        streaks: dict[int, Streak] = {}
         for identity in sorted(cut, key=self.ledger.name):
-            count, first = self._streak.get(identity, (0, facts.event.step))
-            streak[identity] = (count + 1, first)
-            needed = _CONFIRMED if self._runs_with_grad(identity, facts) else UNGRAPHED
-            if count + 1 >= needed:
-                step = first if count + 1 == needed else facts.event.step
+            streak = streaks[identity] = extend(self._streak, identity, facts.event.step)
+            call = facts.uses.get(self.ledger.name(identity).rpartition(".")[0])
+            needed = _CONFIRMED if call is None or call.grad_enabled else UNGRAPHED
+            if streak.count >= needed:
+                step = streak.at(needed, facts.event.step)
                 found.append(self._violation(identity, step, facts))
-            elif count + 1 >= _CONFIRMED:
-                held[identity] = self._held.get(identity) or self._violation(identity, first, facts)
-        self._streak, self._held = streak, held
+            elif streak.count >= _CONFIRMED:
+                held[identity] = self._held.get(identity) or self._violation(
+                    identity, streak.first, facts
+                )
+        self._streak, self._held = streaks, held
         return found
 
     def finish(self) -> list[Violation]:
@@ -131,10 +134,6 @@ class GradientCutOff(StepRule, code="TC105"):
                     first = replace(first, likely_cause=_LEFT_OUT)
                 self._apart[identity] = count + 1, first
 
-    def _runs_with_grad(self, identity: int, facts: StepFacts) -> bool:
-        call = facts.uses.get(self.ledger.name(identity).rpartition(".")[0])
-        return call is None or call.grad_enabled
-
     def _violation(self, identity: int, step: int | None, facts: StepFacts) -> Violation:
         name = self.ledger.name(identity)
         call = facts.uses.get(name.rpartition(".")[0])
@@ -149,15 +148,13 @@ class GradientCutOff(StepRule, code="TC105"):
                 f"no gradient reaches {name}, although forward uses it and the optimizer holds it"
             ),
             expected="a gradient, as in other layers",
-            observed=_how(call),
+            observed=(
+                "it runs without recording the graph"
+                if call is not None and not call.grad_enabled
+                else "it runs with grad enabled, but its output is cut off from the loss"
+            ),
             evidence=evidence,
         )
-
-
-def _how(call: CallEvent | None) -> str:
-    if call is not None and not call.grad_enabled:
-        return "it runs without recording the graph"
-    return "it runs with grad enabled, but its output is cut off from the loss"
 
 
 class UnusedParameter(StepRule, code="TC106", severity="info"):
@@ -203,7 +200,6 @@ class UnusedParameter(StepRule, code="TC106", severity="info"):
         super().__init__()
         self.steps = steps
         self.certain = certain
-        self._reported: set[int] = set()
         self._arrival = Arrival()
         self._seen: dict[
             int, tuple[int, StepEvent]
@@ -239,9 +235,9 @@ class UnusedParameter(StepRule, code="TC106", severity="info"):
         sure = {
             identity: seen
             for identity, seen in self._seen.items()
-            if seen[0] >= steps and identity not in self._cut and identity not in self._reported
+            if seen[0] >= steps and identity not in self._cut and identity not in self.reported
         }
-        self._reported |= sure.keys()
+        self.reported |= sure.keys()
         found = []
         for identity in sorted(sure, key=self.ledger.name):
             count, event = sure[identity]

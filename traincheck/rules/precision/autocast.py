@@ -138,7 +138,6 @@ class EpsUnderflows(BuiltInRule, code="TC803", severity="error", aliases=("eps-v
         super().__init__()
         self._half: dict[int, str] = {}  # float16 parameters by identity
         self._optimizers: dict[str, OptimizerEvent] = {}
-        self._reported: set[str] = set()
 
     def observe(self, event: Event) -> Sequence[Violation]:
         if isinstance(event, StateEvent):
@@ -151,7 +150,7 @@ class EpsUnderflows(BuiltInRule, code="TC803", severity="error", aliases=("eps-v
             self._optimizers[event.id] = event
         elif isinstance(event, CallEvent) and event.owner in self._optimizers:
             optimizer = self._optimizers[event.owner]
-            if optimizer.id in self._reported or event.family != Families.OPTIMIZER_STEP:
+            if optimizer.id in self.reported or event.family != Families.OPTIMIZER_STEP:
                 return []
             found = []
             for group in optimizer.groups:
@@ -163,7 +162,7 @@ class EpsUnderflows(BuiltInRule, code="TC803", severity="error", aliases=("eps-v
                     named = [self._half[i] for i in group.ids if i in self._half]
                     found += [self._violation(event, optimizer, name, eps) for name in named]
             if found:
-                self._reported.add(optimizer.id)
+                self.reported.add(optimizer.id)
             return found
         return ()
 

@@ -113,7 +113,6 @@ class ParametersInHalf(BuiltInRule, code="TC805", severity="info"):
         super().__init__()
         self._half: dict[int, StateEvent] = {}
         self._held: set[int] = set()
-        self._reported: set[int] = set()
 
     def observe(self, event: Event) -> list[Violation]:
         if isinstance(event, OptimizerEvent):
@@ -126,8 +125,8 @@ class ParametersInHalf(BuiltInRule, code="TC805", severity="info"):
                     self._half.pop(event.identity, None)
         elif isinstance(event, StepEvent) and event.counters.get("optimizer_step", 0):
             self.triggered += 1
-            found = sorted(self._held & self._half.keys() - self._reported)
-            self._reported.update(found)
+            found = sorted(self._held & self._half.keys() - self.reported)
+            self.reported.update(found)
             return [self._violation(self._half[identity], event) for identity in found[:_NAMED]]
         return []
 
@@ -179,19 +178,15 @@ class LossInHalf(BuiltInRule, code="TC806", severity="info"):
     fix = "Cast before the loss: loss(logits.float(), target)."
     needs = loss_needs(*_LOSSES, numbers=False)
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._reported: set[str] = set()
-
     def observe(self, event: Event) -> list[Violation]:
         call = as_loss(event, _LOSSES)
         tensor = None if call is None else given(call, "input")
         if call is None or tensor is None:
             return []
         self.triggered += 1
-        if tensor.dtype not in _HALF or call.autocast is not None or call.api in self._reported:
+        if tensor.dtype not in _HALF or call.autocast is not None or call.api in self.reported:
             return []
-        self._reported.add(call.api)
+        self.reported.add(call.api)
         return [
             self.violation(
                 call,
@@ -237,13 +232,12 @@ class OptimizerStateInHalf(EventRule, code="TC807", severity="info"):
     def __init__(self) -> None:
         super().__init__()
         self._dtypes: set[str] = set()
-        self._is_reported = False
 
     def judge(self, event: Event) -> list[Violation]:
         if isinstance(event, StateEvent):
             if event.role == "parameter" and event.summary is not None:
                 self._dtypes.add(event.summary.dtype)
-        elif isinstance(event, CheckpointEvent) and not self._is_reported and self._dtypes:
+        elif isinstance(event, CheckpointEvent) and not self.is_over and self._dtypes:
             return self._file(event)
         return []
 
@@ -256,7 +250,7 @@ class OptimizerStateInHalf(EventRule, code="TC807", severity="info"):
             half = sorted(found & _HALF)
             if not half or not self._dtypes.isdisjoint(_HALF):
                 continue
-            self._is_reported = True
+            self.is_over = True
             return [
                 self.violation(
                     event,

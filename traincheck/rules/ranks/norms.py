@@ -8,7 +8,7 @@ from traincheck.facts.distributed.ranks import RunStep
 from traincheck.rules.base.step_rule import RankRule
 from traincheck.rules.ranks.collectives import CollectiveRule
 from traincheck.schema.claims import Needs
-from traincheck.schema.events import CallEvent, CollectiveEvent
+from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.torch_api import Families
 from traincheck.schema.values import tensor_summary
@@ -52,13 +52,9 @@ class ClipNormsDiffer(RankRule, code="TC412", severity="error"):
     )
     scope = "run"
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._is_reported = False
-
     def judge(self, step: RunStep) -> list[Violation]:
         sharded = all(rank.is_sharded for rank in step.ranks.values())
-        if self._is_reported or not sharded or not step.is_complete:
+        if self.is_over or not sharded or not step.is_complete:
             return []
         calls = {n: page.family(Families.CLIP_NORM) for n, page in step.pages.items()}
         first = step.first_rank
@@ -71,7 +67,7 @@ class ClipNormsDiffer(RankRule, code="TC412", severity="error"):
                     return []
                 self.triggered += rank == first
                 if mine != theirs:
-                    self._is_reported = True
+                    self.is_over = True
                     return [self._violation(step, call, calls[rank][index], rank)]
         return []
 
@@ -147,23 +143,20 @@ class CollectiveResultDiffers(
             return []
         self.is_over = True
         first, other, receiver = pair.first, pair.other, pair.receiver
+        others = "other ranks hold" if receiver.peer is None else f"rank {receiver.peer} sent"
         return [
             self.violation(
                 receiver,
                 subject=Subject(api=f"torch.distributed.{receiver.op}", variable=receiver.variable),
                 symptom=Symptom.RANKS_DIFFER,
                 message=f"after {receiver.op}, rank {receiver.rank} does not hold the data that "
-                f"{_others(receiver)}",
+                + others,
                 expected="the same content on both ends",
                 observed=f"content on rank {first.rank}: {_short(contents[0])}, "
                 f"rank {other.rank}: {_short(contents[1])}",
                 evidence=(first, other),
             )
         ]
-
-
-def _others(event: CollectiveEvent) -> str:
-    return "other ranks hold" if event.peer is None else f"rank {event.peer} sent"
 
 
 def _short(digest: str) -> str:

@@ -152,19 +152,15 @@ class CauseRule(RankRule):
     reason: ClassVar[Reason]
     needs = REPLICAS
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._reported: set[str] = set()
-
     def judge(self, step: RunStep) -> list[Violation]:
         if not step.is_complete or not all(rank.wraps for rank in step.ranks.values()):
             return []
         self.triggered += 1
         found = []
         for name in step.different:
-            cause = None if name in self._reported else cause_of(name, step)
+            cause = None if name in self.reported else cause_of(name, step)
             if cause is not None and cause.reason is self.reason:
-                self._reported.add(name)
+                self.reported.add(name)
                 found.append(self._violation(name, cause, step))
         return found
 

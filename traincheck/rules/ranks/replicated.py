@@ -104,20 +104,19 @@ class ReplicatedParameterDiffers(ReplicaRule, code="TC086", severity="error"):
     def __init__(self) -> None:
         super().__init__()
         self._apart: dict[str, Streak] = {}
-        self._reported: set[str] = set()
 
     def judge(self, distances: Sequence[Distance]) -> Sequence[Violation]:
         placed = [one for one in distances if one.layout is not None]
         gradients = {one.name: one for one in placed if one.role == "gradient"}
         found = []
         for one in placed:
-            if one.role != "parameter" or one.name in self._reported:
+            if one.role != "parameter" or one.name in self.reported:
                 continue
             self.triggered += 1
             if not differs([one]):
                 self._apart.pop(one.name, None)
             elif extend(self._apart, one.name, one.step).count >= PROOF:
-                self._reported.add(one.name)
+                self.reported.add(one.name)
                 found.append(self._violation(one, gradients.get(one.name)))
         return found
 
@@ -207,11 +206,10 @@ class GradientsReducedOverOneRank(ReplicaRule, code="TC087", severity="error"):
         super().__init__()
         self._first: int | None = None
         self._times = 0
-        self._is_reported = False
 
     def judge(self, distances: Sequence[Distance]) -> Sequence[Violation]:
         alone = [one for one in distances if one.layout is None and one.role == "parameter"]
-        if not alone or self.replicas.others or self._is_reported:
+        if not alone or self.replicas.others or self.is_over:
             return ()
         began = hypot(*(one.began_apart * one.norm for one in alone))
         if began > _NEAR * hypot(*(one.norm for one in alone)):
@@ -224,7 +222,7 @@ class GradientsReducedOverOneRank(ReplicaRule, code="TC087", severity="error"):
         self._times += 1
         if self._times < PROOF:
             return ()
-        self._is_reported = True
+        self.is_over = True
         return [self._violation(alone)]
 
     def _violation(self, alone: Sequence[Distance]) -> Violation:

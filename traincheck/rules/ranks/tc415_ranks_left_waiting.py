@@ -65,14 +65,13 @@ class RanksLeftWaiting(BuiltInRule, code="TC415", severity="error"):
     def __init__(self) -> None:
         super().__init__()
         self._members: dict[int, Member] = {}
-        self._is_over = False
         self._stall: Violation | None = None
         self._stalled_until_ns = 0.0
 
     # One finding a run: everything after a hang follows from it. A silent rank may only be slow, so
     # that violation is withdrawn when the rank continues.
     def observe(self, event: Event) -> Sequence[Violation]:
-        if self._is_over:
+        if self.is_over:
             return ()
         if isinstance(event, MarkEvent):
             if event.text == Marks.STALLED:
@@ -133,7 +132,7 @@ class RanksLeftWaiting(BuiltInRule, code="TC415", severity="error"):
         """Report the stall; provisionally if the rank is alive and may continue."""
         found = self._violation(wait, culprit)
         if culprit.ended is not None:
-            self._is_over = True
+            self.is_over = True
             return [found]
         self._stall = replace(found, provisional=True)
         self._stalled_until_ns = culprit.last_ns + culprit.silent_s * _SECOND_NS
@@ -166,7 +165,7 @@ class RanksLeftWaiting(BuiltInRule, code="TC415", severity="error"):
         return ()
 
     def _report(self, wait: Wait, culprit: Member | None) -> Sequence[Violation]:
-        self._is_over = True
+        self.is_over = True
         return [self._violation(wait, culprit)]
 
     def _violation(self, wait: Wait, culprit: Member | None) -> Violation:

@@ -68,7 +68,6 @@ class SchedulerOfAnotherOptimizer(StepRule, code="TC216"):
         self._updates: Counter[str] = Counter()
         self._rates: dict[str, Sequence[float]] = {}  # first rates
         self._moved: set[str] = set()  # optimizers whose rates changed
-        self._reported: set[str] = set()
         self._last: StepFacts | None = None
         self._is_lost = False
 
@@ -104,7 +103,7 @@ class SchedulerOfAnotherOptimizer(StepRule, code="TC216"):
         found: list[Violation] = []
         for owner, schedule in self._schedules.items():
             others = [one for one in schedule.others if self._trains_alone(one, schedule)]
-            is_idle = owner not in self._stepped and owner in self._moved - self._reported
+            is_idle = owner not in self._stepped and owner in self._moved - self.reported
             if others and is_idle and schedule.call is not None:
                 call, other = schedule.call, min(others)
                 one = self._violation(owner, other, call, call.step, self._last)
@@ -143,7 +142,7 @@ class SchedulerOfAnotherOptimizer(StepRule, code="TC216"):
             schedule.first = stepped[min(others)]
         if schedule.unused != _CONFIRMED:
             return []
-        self._reported.add(owner)
+        self.reported.add(owner)
         return [self._violation(owner, min(others), call, schedule.first, facts)]
 
     def _takes_the_place(self, other: str, owner: str, facts: StepFacts) -> bool:

@@ -69,12 +69,11 @@ class BatchFirstMismatch(EventRule, code="TC323", aliases=("batch-read-as-sequen
         super().__init__()
         self._reads: list[_Read] = []
         self._found: list[tuple[_Read, CallEvent]] = []  # one of each loss
-        self._is_over = False
 
     def judge(self, event: Event) -> list[Violation]:
         if isinstance(event, StepEvent):
             self._reads.clear()
-        if self._is_over or not isinstance(event, CallEvent) or not event.grad_enabled:
+        if self.is_over or not isinstance(event, CallEvent) or not event.grad_enabled:
             return []
         if event.api in _LOSSES:
             reads, self._reads = self._reads, []
@@ -86,12 +85,12 @@ class BatchFirstMismatch(EventRule, code="TC323", aliases=("batch-read-as-sequen
             if any(read.length == read.columns for read in reads):
                 return []  # time and batch cannot be distinguished
             if not all(n == read.length and read.columns > 1 for n, read in zip(samples, reads)):
-                self._is_over = True
+                self.is_over = True
                 return []
             self._found.append((reads[0], call))
             if len(self._found) < _ENOUGH:
                 return []
-            self._is_over = True
+            self.is_over = True
             return [self._violation(*self._found[0])]
         if (
             event.api == MULTI_HEAD_MODULE

@@ -62,7 +62,6 @@ class BatchDimsMixed(EventRule, code="TC326"):
         self._flags: dict[str, bool] = {}
         self._steps: defaultdict[str, _Step] = defaultdict(_Step)
         self._found: defaultdict[str, int] = defaultdict(int)  # layer -> steps
-        self._reported: set[str] = set()
 
     def judge(self, event: Event) -> list[Violation]:
         if isinstance(event, StepEvent):
@@ -91,13 +90,13 @@ class BatchDimsMixed(EventRule, code="TC326"):
         self.triggered += 1
         (batch,) = step.batches
         found = []
-        for path in {str(call.module) for _, _, call in step.others} - self._reported:
+        for path in {str(call.module) for _, _, call in step.others} - self.reported:
             dims = [(one, other, c) for one, other, c in step.others if c.module == path]
             if not all(one == batch and other not in (1, batch) for one, other, _ in dims):
                 continue
             self._found[path] += 1
             if self._found[path] == _ENOUGH:
-                self._reported.add(path)
+                self.reported.add(path)
                 found.append(self._violation(*dims[0]))
         return found
 

@@ -105,7 +105,9 @@ class Readers:
         if event.api in (SDPA, MULTI_HEAD) or _share_hidden(event) is not None:
             step.waiting.append(event)
         elif event.family == Families.MODULE and event.root:
-            calls = _outermost(step.waiting)
+            # Without calls of multi_head_attention_forward, whose mask includes the padding
+            heads = {call.span for call in step.waiting if call.api == MULTI_HEAD}
+            calls = [call for call in step.waiting if call.parent not in heads]
             # The shapes of the texts in the inputs of a model.
             texts = []
             for name, value in event.args.items():
@@ -136,12 +138,6 @@ def _share_hidden(call: CallEvent) -> float | None:
     if call.api not in SOFTMAXES or softmax_dim(call) not in (_KEYS, None):
         return None
     return number(tensor_summary(call.result), "hidden")
-
-
-def _outermost(calls: Sequence[CallEvent]) -> list[CallEvent]:
-    """Without calls made by multi_head_attention_forward, whose mask includes the padding."""
-    heads = {call.span for call in calls if call.api == MULTI_HEAD}
-    return [call for call in calls if call.parent not in heads]
 
 
 def _is_over(call: CallEvent, length: int | None) -> bool:

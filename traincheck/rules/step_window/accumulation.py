@@ -60,16 +60,15 @@ class PartialAccumulationWindow(EventRule, code="TC214", severity="info"):
         self._sizes: Counter[int] = Counter()
         self._smaller: list[StepEvent] = []
         self._was_smaller = False  # the previous window was smaller
-        self._is_over = False
 
     def judge(self, event: Event) -> list[Violation]:
-        if not isinstance(event, StepEvent) or self._is_over:
+        if not isinstance(event, StepEvent) or self.is_over:
             return []
         counters = event.counters
         size = counters.get("backward", 0)
         if not event.recorded:
-            self._is_over = True
-        if self._is_over or not size or counters.get("batch", 0) != size:
+            self.is_over = True
+        if self.is_over or not size or counters.get("batch", 0) != size:
             return []
         usual = self._usual()
         is_whole = counters.get("optimizer_step") == 1 and event.complete
@@ -89,7 +88,7 @@ class PartialAccumulationWindow(EventRule, code="TC214", severity="info"):
         self._smaller.append(event)
         if is_whole and len(self._smaller) < _PROOF:
             return []
-        self._is_over = True
+        self.is_over = True
         first = self._smaller[0] if is_whole else event
         what = "has" if is_whole else "is left at the end of the run with"
         batches = counted(size, "batch")
@@ -165,10 +164,9 @@ class LossNotDivided(EventRule, code="TC215", severity="info"):
         self._same: list[CallEvent] = []  # backward passes of this step that got an undivided mean
         self._first: StepEvent | None = None
         self._count = 0
-        self._is_over = False
 
     def judge(self, event: Event) -> list[Violation]:
-        if self._is_over:
+        if self.is_over:
             return []
         if isinstance(event, CallEvent):
             if event.api in _LOSSES:
@@ -176,7 +174,7 @@ class LossNotDivided(EventRule, code="TC215", severity="info"):
                 self._loss = _value(event.result) if is_mean else None
             elif (event.family or event.api) == Families.OPTIMIZER_STEP:
                 if any(call.span > event.span for call in self._same):
-                    self._is_over = True  # a closure: each pass uses the same batch
+                    self.is_over = True  # a closure: each pass uses the same batch
             elif (event.family or event.api) == Families.BACKWARD:
                 given, loss = _value(event.args.get("tensors")), self._loss
                 self._loss = None
@@ -199,13 +197,13 @@ class LossNotDivided(EventRule, code="TC215", severity="info"):
             return []
         self.triggered += 1
         if len(same) != size:
-            self._is_over = True  # the loss is divided, or not a plain mean
+            self.is_over = True  # the loss is divided, or not a plain mean
             return []
         self._count += 1
         self._first = self._first or event
         if self._count < self.windows:
             return []
-        self._is_over = True
+        self.is_over = True
         return [
             self.violation(
                 event,

@@ -138,9 +138,8 @@ class MissingZeroGrad(StepRule, code="TC201", severity="error"):
             for window in self._windows.values():
                 window.used -= moment.cleared
                 window.piled -= moment.cleared
-                if (
-                    moment.family == Families.BACKWARD
-                ):  # changes elsewhere are writes of the program
+                # Changes elsewhere are writes of the program
+                if moment.family == Families.BACKWARD:
                     window.piled |= window.used & moment.reached
             if moment.family == Families.ZERO_GRAD:
                 self._note(moment)

@@ -73,9 +73,8 @@ class GradientsLostInAccumulation(StepRule, code="TC204", severity="error"):
         self._runs: dict[str, _Run] = {}
 
     def judge(self, facts: StepFacts) -> list[Violation]:
-        if (
-            facts.has_own or not facts.is_complete
-        ):  # sums that the program keeps itself are not recorded
+        # Sums that the program keeps itself are not recorded
+        if facts.has_own or not facts.is_complete:
             self._windows.clear()
             self._runs.clear()
             return []

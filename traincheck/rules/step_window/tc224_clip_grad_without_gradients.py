@@ -74,7 +74,7 @@ class ClipGradWithoutGradients(
         streak = extend(self._streaks, Families.CLIP_NORM, facts.event.step)
         if streak.count < _CONFIRMED:
             return []
-        step = streak.first if streak.count == _CONFIRMED else facts.event.step
+        step = streak.at(_CONFIRMED, facts.event.step)
         call = calls[0]
         label = self.ledger.holders[owner].label
         return [
