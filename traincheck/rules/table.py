@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from traincheck.rules.attention.masks import MaskInverted, MaskNotUsed
-from traincheck.rules.attention.tc318_packed_rows_not_separated import PackedRowsNotSeparated
-from traincheck.rules.attention.tc324_missing_causal_mask import MissingCausalMask
+from traincheck.rules.attention.missing_masks import MissingCausalMask, PackedRowsNotSeparated
 from traincheck.rules.attention.tc337_softmax_over_queries import SoftmaxOverQueries
 from traincheck.rules.batch_content.images import ChannelsLastBatch, FlatBatch, UnscaledImage
 from traincheck.rules.batch_content.tokens import (
@@ -40,6 +39,7 @@ from traincheck.rules.configuration.layers import (
     UntiedEmbedding,
 )
 from traincheck.rules.configuration.reuse import BatchNormReused, LayerReused
+from traincheck.rules.data.batches import BatchFoldedIntoOneRow, OnlyLastBatchUsed
 from traincheck.rules.data.rank_draws import RanksDriftInRandomNumbers, RanksRepeatRandomDraws
 from traincheck.rules.data.reseeded import ReseededDuringTraining, ReseededPerSample
 from traincheck.rules.data.samplers import SamplerWeightsTooFew, ShuffledOrderRepeats
@@ -47,11 +47,9 @@ from traincheck.rules.data.samples import IdenticalSamples, SampleRedrawn
 from traincheck.rules.data.tc501_stream_repeated_by_workers import StreamRepeatedByWorkers
 from traincheck.rules.data.tc502_same_batch_on_every_rank import SameBatchOnEveryRank
 from traincheck.rules.data.tc506_labels_in_order import LabelsInOrder
-from traincheck.rules.data.tc507_batch_folded_into_one_row import BatchFoldedIntoOneRow
 from traincheck.rules.data.tc508_evaluated_on_training_data import EvaluatedOnTrainingData
 from traincheck.rules.data.tc512_ranks_share_samples import RanksShareSamples
 from traincheck.rules.data.tc517_batch_not_used import BatchNotUsed
-from traincheck.rules.data.tc519_only_last_batch_used import OnlyLastBatchUsed
 from traincheck.rules.data.worker_draws import EpochsRepeatRandomDraws, WorkersRepeatRandomDraws
 from traincheck.rules.efficiency.gpu import (
     ChannelsFirstOnGpu,
@@ -59,6 +57,7 @@ from traincheck.rules.efficiency.gpu import (
     ModelOffTheGpu,
     UnalignedSize,
 )
+from traincheck.rules.ledger.data import DatasetWrittenWhenRead, DrawnOrderLost
 from traincheck.rules.ledger.metrics import MetricForTwoPhases, MetricNeverReset
 from traincheck.rules.ledger.rates import (
     RateDecayedToNothing,
@@ -67,8 +66,6 @@ from traincheck.rules.ledger.rates import (
 )
 from traincheck.rules.ledger.settings import LoadedSettingReplacesAsked, SettingWrittenElsewhere
 from traincheck.rules.ledger.tc067_schedule_holds_old_groups import ScheduleHoldsOldGroups
-from traincheck.rules.ledger.tc072_drawn_order_lost import DrawnOrderLost
-from traincheck.rules.ledger.tc073_dataset_written_when_read import DatasetWrittenWhenRead
 from traincheck.rules.losses.broadcasts import BroadcastInOwnLoss, LossBroadcasts
 from traincheck.rules.losses.encodings import MultiLabelCrossEntropy, ZeroLabelInMarginLoss
 from traincheck.rules.losses.labels import CtcBlankInTargets, NoValidLabel, SingleClass
@@ -82,6 +79,7 @@ from traincheck.rules.losses.tc336_target_outside_activation_range import (
     TargetOutsideActivationRange,
 )
 from traincheck.rules.losses.token_labels import EndTokenNotLearned, PaddingAmongLabels
+from traincheck.rules.modes.before_training import InitializedRepeatedly, SpectralNormBeforeTraining
 from traincheck.rules.modes.norm_statistics import InitialNormStatistics, StaleNormStatistics
 from traincheck.rules.modes.parts import (
     DropoutInEvaluation,
@@ -90,18 +88,15 @@ from traincheck.rules.modes.parts import (
 )
 from traincheck.rules.modes.tc301_trained_in_eval_mode import TrainedInEvalMode
 from traincheck.rules.modes.tc302_evaluated_in_training_mode import EvaluatedInTrainingMode
-from traincheck.rules.modes.tc305_spectral_norm_before_training import SpectralNormBeforeTraining
 from traincheck.rules.modes.tc327_train_eval_preprocessing_mismatch import (
     TrainEvalPreprocessingMismatch,
 )
-from traincheck.rules.modes.tc329_initialized_repeatedly import InitializedRepeatedly
 from traincheck.rules.numerics.evaluations import EvaluationNotFinite, Overfitting
 from traincheck.rules.numerics.losses import ConstantLoss, LossNotDecreasing
+from traincheck.rules.numerics.sizes import ExplodingActivation, PoorInitialization
 from traincheck.rules.numerics.tc701_non_finite_value import NonFiniteValue
 from traincheck.rules.numerics.tc702_exploding_gradient import ExplodingGradient
 from traincheck.rules.numerics.tc703_vanishing_gradient import VanishingGradient
-from traincheck.rules.numerics.tc707_exploding_activation import ExplodingActivation
-from traincheck.rules.numerics.tc708_poor_initialization import PoorInitialization
 from traincheck.rules.numerics.tc709_update_ratio import UpdateRatio
 from traincheck.rules.numerics.tc713_class_imbalance import ClassImbalance
 from traincheck.rules.numerics.tc717_evaluation_loss_constant import EvaluationLossConstant
@@ -126,16 +121,16 @@ from traincheck.rules.parameters.frozen import (
     FrozenNormStatistics,
     FrozenParameterUpdated,
 )
+from traincheck.rules.parameters.holders import (
+    OptimizerHoldsReplacedParameters,
+    ParameterUpdatedTwice,
+)
 from traincheck.rules.parameters.modified import (
     WeightsModifiedBetweenSteps,
     WeightsModifiedInEval,
 )
 from traincheck.rules.parameters.tc101_parameter_not_in_optimizer import ParameterNotInOptimizer
 from traincheck.rules.parameters.tc102_parameter_not_updated import ParameterNotUpdated
-from traincheck.rules.parameters.tc103_parameter_updated_twice import ParameterUpdatedTwice
-from traincheck.rules.parameters.tc104_optimizer_holds_replaced_parameters import (
-    OptimizerHoldsReplacedParameters,
-)
 from traincheck.rules.parameters.tc110_weights_untied import WeightsUntied
 from traincheck.rules.parameters.tc112_loss_cut_off import LossCutOff
 from traincheck.rules.parameters.tc113_layer_not_registered import LayerNotRegistered
@@ -164,7 +159,6 @@ from traincheck.rules.ranks.agreement import (
     StepWithoutSync,
 )
 from traincheck.rules.ranks.collectives import CollectiveShapesDiffer, CollectivesOutOfOrder
-from traincheck.rules.ranks.norms import ClipNormsDiffer, CollectiveResultDiffers
 from traincheck.rules.ranks.replicated import (
     GradientsReducedOverOneRank,
     ReplicatedParameterDiffers,
@@ -172,8 +166,12 @@ from traincheck.rules.ranks.replicated import (
 from traincheck.rules.ranks.tc085_accumulated_gradients_rescaled import AccumulatedGradientsRescaled
 from traincheck.rules.ranks.tc401_replicas_differ import ReplicasDiffer
 from traincheck.rules.ranks.tc402_ranks_step_unequally import RanksStepUnequally
-from traincheck.rules.ranks.tc414_ranks_initialized_differently import RanksInitializedDifferently
 from traincheck.rules.ranks.tc415_ranks_left_waiting import RanksLeftWaiting
+from traincheck.rules.ranks.values import (
+    ClipNormsDiffer,
+    CollectiveResultDiffers,
+    RanksInitializedDifferently,
+)
 from traincheck.rules.schedules.tc209_scheduler_before_optimizer import SchedulerBeforeOptimizer
 from traincheck.rules.schedules.tc210_learning_rate_exhausted import LearningRateExhausted
 from traincheck.rules.schedules.tc211_scheduler_never_stepped import SchedulerNeverStepped

@@ -1,4 +1,4 @@
-"""Rules that judge complete steps, of one process or of all ranks."""
+"""Rules that judge complete steps, of one process or of all ranks, and settings in force."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from traincheck.facts.distributed.ranks import RankSteps, RunStep
+from traincheck.facts.hyperparameters import IN_FORCE, Course, HyperparametersInForce
 from traincheck.facts.provider import Fact, Facts
 from traincheck.facts.step_facts import StepFacts
 from traincheck.facts.training_state import TrainingState
@@ -14,6 +15,8 @@ from traincheck.rules.base.rule import BuiltInRule, Rare
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.places import short
+from traincheck.schema.torch_api import Families
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -80,3 +83,28 @@ class RankRule(BuiltInRule):
     @abstractmethod
     def judge(self, step: RunStep) -> Sequence[Violation]:
         """Return the violations that a step of all ranks proves."""
+
+
+class InForceRule(BuiltInRule):
+    """Judges the hyper-parameters of one process, mostly at its end."""
+
+    uses: ClassVar[Sequence[type[Fact]]] = (HyperparametersInForce,)
+    observes: ClassVar[Needs] = Needs()
+    needs = IN_FORCE
+    ledger: HyperparametersInForce
+
+    def bind(self, facts: Facts) -> None:
+        self.ledger = facts.of(HyperparametersInForce)
+
+    def observe(self, event: Event) -> Sequence[Violation]:
+        return ()
+
+
+def line(where: str | None) -> str:
+    """`` (train.py:12)``, or nothing."""
+    return f" ({short(where)})" if where else ""
+
+
+def subject(course: Course) -> Subject:
+    """The subject of a finding about an optimizer."""
+    return Subject(api=Families.OPTIMIZER_STEP, variable=course.made.id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from traincheck.rules.base.rule import EventRule
-from traincheck.rules.ledger.in_force_rule import line
+from traincheck.rules.base.step_rule import line
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.observations.base import needs_of

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from traincheck.facts.hyperparameters import Course
 from traincheck.rules.base.rule import EventRule
-from traincheck.rules.ledger.in_force_rule import InForceRule, line, subject
+from traincheck.rules.base.step_rule import InForceRule, line, subject
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event
 from traincheck.schema.findings import Subject, Symptom, Violation

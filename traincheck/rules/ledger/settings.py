@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from traincheck.facts.hyperparameters import Course, Load
 from traincheck.rules.base.rule import BuiltInRule
-from traincheck.rules.ledger.in_force_rule import InForceRule, line, subject
+from traincheck.rules.base.step_rule import InForceRule, line, subject
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, Event, OptimizerEvent
 from traincheck.schema.findings import Subject, Symptom, Violation

@@ -9,7 +9,7 @@ from typing import ClassVar
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, StepFacts
 from traincheck.rules.base.rule import Streak
 from traincheck.rules.base.step_rule import StepRule
-from traincheck.rules.parameters.master_weights import are_masters
+from traincheck.rules.parameters.other_tensors import are_masters
 from traincheck.schema.claims import Needs
 from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.torch_api import Families

@@ -10,7 +10,7 @@ from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, StepFacts
 from traincheck.facts.training_state import TrainingState
 from traincheck.rules.base.rule import Streak, extend
 from traincheck.rules.base.step_rule import StepRule
-from traincheck.rules.parameters.wrong_model_optimizer import Misheld
+from traincheck.rules.parameters.other_tensors import Misheld
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Subject, Symptom, Violation

@@ -6,7 +6,7 @@ from traincheck.facts.optimizers import Holder
 from traincheck.facts.step_facts import DISCOVERY, GRADIENTS, StepFacts
 from traincheck.rules.base.rule import Streak, extend
 from traincheck.rules.base.step_rule import StepRule
-from traincheck.rules.parameters.master_weights import are_masters
+from traincheck.rules.parameters.other_tensors import are_masters
 from traincheck.schema.claims import Needs
 from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.torch_api import Families

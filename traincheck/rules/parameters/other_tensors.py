@@ -1,12 +1,9 @@
-"""Optimizers that step and hold the wrong model: they get no gradient, or the same as another.
-
-If no optimizer holds a model, its gradients prove nothing, since it may only pass them on. Beside
-such an optimizer they do.
-"""
+"""Optimizers that hold other tensors than the parameters that are trained: copies, other models."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from math import prod
 
 from traincheck.facts.optimizers import Holder
 from traincheck.facts.step_facts import Parameter, StepFacts
@@ -111,3 +108,23 @@ def _fed(stepped: Sequence[Holder], facts: StepFacts) -> set[str]:
 
 def _shapes(parameters: Iterable[Parameter]) -> list[tuple[int, ...]]:
     return sorted(parameter.shape for parameter in parameters if parameter.requires_grad)
+
+
+def are_masters(ledger: TrainingState, holder: Holder, root: str) -> bool:
+    """Whether the tensors of an optimizer can be copies of all trained parameters of a model.
+
+    There is one tensor per parameter, or flat tensors of the same total size (fp16 utilities).
+    """
+    books = ledger.loose | ledger.parameters
+    theirs = [books[identity] for identity in holder.ids if identity in books]
+    ours = [p for p in ledger.parameters.values() if p.root == root and p.requires_grad]
+    if not theirs or not ours or len(theirs) > len(ours):
+        return False
+    if len(theirs) == len(ours):
+        return sorted(p.shape for p in theirs) == sorted(p.shape for p in ours)
+    is_flat = all(len(p.shape) == 1 for p in theirs)
+    return is_flat and _size(theirs) == _size(ours)
+
+
+def _size(parameters: Iterable[Parameter]) -> int:
+    return sum(prod(parameter.shape) for parameter in parameters)
