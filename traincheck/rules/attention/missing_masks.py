@@ -146,7 +146,7 @@ class MissingCausalMask(EventRule, code="TC324", severity="error", aliases=("fut
             return []
         self.triggered += 1
         if not all(
-            (bool(calls) and all(is_open(call, length) for call in calls))
+            bool(calls) and all(is_open(call, length) for call in calls)
             for _, length, calls in over
         ):
             return []

@@ -124,7 +124,7 @@ def _is_odd(
         return False
     # A tensor with equal rows may share the buffer
     others = [o for name, o in leaves.items() if name != path and number(o, "alike") != 1]
-    if not all((len(other.shape) == 1 and other.dtype == "int64") for other in others):
+    if not all(len(other.shape) == 1 and other.dtype == "int64" for other in others):
         return False
     if not others:
         return is_other and tensor.dtype.startswith(("float", "bfloat"))

@@ -74,8 +74,7 @@ class LossBroadcasts(BuiltInRule, code="TC313", severity="error"):
         a, b = (1,) * (count - len(first)) + first, (1,) * (count - len(second)) + second
         pairs = math.prod(max(x, y) for x, y in zip(a, b))
         is_more = pairs > max(math.prod(prediction.shape), math.prod(target.shape))
-        # Whether there is a target for each pair of samples, e.g. because the
-        # target was broadcast.
+        # Whether there is a target for each pair of samples, e.g. because the target was broadcast.
         if not is_more and not (
             len(prediction.shape) == 1
             and prediction.shape[0] > 1

@@ -138,8 +138,7 @@ class NllLossWithoutLog(BuiltInRule, code="TC312", severity="error"):
         if high <= _ROUNDING:
             if dim is None:
                 return []
-            # Check that one class has at least the mean probability, as
-            # probabilities sum to one.
+            # Check that one class has at least the mean probability, as probabilities sum to one.
             if not tensor.shape:
                 return []
             classes = tensor.shape[min(dim, len(tensor.shape) - 1)]

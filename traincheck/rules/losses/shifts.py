@@ -190,8 +190,7 @@ class LabelsNotShifted(EventRule, code="TC338"):
         step = self._readers.observe(event) if self._found < _PROOF else None
         if step is None or not step.losses:
             return []
-        # Whether some attention hides later positions, and none shows all
-        # positions.
+        # Whether some attention hides later positions, and none shows all positions.
         calls = [(call, read.length) for read in step.reads for call in read.calls]
         is_shown = any(length and is_open(call, length) for call, length in calls)
         if not (any(is_causal(call) for call, _ in calls) and not is_shown):

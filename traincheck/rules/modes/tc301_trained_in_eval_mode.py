@@ -105,8 +105,7 @@ class TrainedInEvalMode(StepRule, code="TC301", severity="error"):
                 self._streaks.pop(path, None)
                 violations += others if goes_on and len(others) >= _CONFIRMED else []
                 continue
-            # Layers that behave differently in evaluation mode although they
-            # should not.
+            # Layers that behave differently in evaluation mode although they should not.
             modal = self.ledger.modal.affected(
                 path,
                 names,

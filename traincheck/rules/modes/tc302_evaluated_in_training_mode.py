@@ -70,9 +70,8 @@ class EvaluatedInTrainingMode(StepRule, code="TC302"):
         for forward in facts.forwards:
             if forward.call.grad_enabled:
                 if forward.loaders - self._trained_on:
-                    # Whether the module has parameters. A transform has none. It may run
-                    # for the first sample of a loader while the last batch came from
-                    # another one.
+                    # Whether the module has parameters. A transform has none. It may run for the
+                    # first sample of a loader while the last batch came from another one.
                     books = self.ledger.parameters.values()
                     if any(forward.covers(name) for parameter in books for name in parameter.names):
                         self._trained_on |= forward.loaders

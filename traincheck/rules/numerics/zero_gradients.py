@@ -183,8 +183,7 @@ class ParameterGradientZero(StepRule, code="TC715", severity="info"):
             return []
         if parameter is None:
             return []
-        # Whether it is a weight, or another parameter of a user-defined
-        # module except biases.
+        # Whether it is a weight, or another parameter of a user-defined module except biases.
         kind = "" if look is None else look.module_class or ""
         is_own = bool(kind) and not kind.startswith("torch.")
         if not (

@@ -83,8 +83,7 @@ class ReferenceWithDropout(StepRule, code="TC034"):
         found = []
         for forward in facts.forwards:
             beside = trained.get(forward.path)
-            # Whether a pass without gradients is that of a reference, with
-            # dropout.
+            # Whether a pass without gradients is that of a reference, with dropout.
             if (
                 forward.call.grad_enabled
                 or beside is None

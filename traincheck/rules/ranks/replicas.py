@@ -109,8 +109,7 @@ def _unarmed(page: RankStep, wrap: Wrap, rank: int) -> Cause | None:
             observed=f"only {call.module} is called, not the wrapper",
             evidence=(wrap.event, call),
         )
-    # The last training call of a wrapper before the first optimizer step
-    # that follows one.
+    # The last training call of a wrapper before the first optimizer step that follows one.
     forward = None
     for call in page.calls:
         if call.api == DDP_FORWARD and call.module == wrap.module and call.grad_enabled:

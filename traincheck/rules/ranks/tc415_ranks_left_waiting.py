@@ -75,8 +75,7 @@ class RanksLeftWaiting(BuiltInRule, code="TC415", severity="error"):
             return ()
         if isinstance(event, MarkEvent):
             if event.text == Marks.STALLED:
-                # A rank is silent. Report it if the ranks that wait for it are silent
-                # too.
+                # A rank is silent. Report it if the ranks that wait for it are silent too.
                 member = self._members.get(event.rank)
                 seconds = event.data.get("silent_s")
                 if member is None or not isinstance(seconds, (int, float)):
@@ -156,8 +155,7 @@ class RanksLeftWaiting(BuiltInRule, code="TC415", severity="error"):
                     return self._report(wait, culprit)
         is_seen = not any(member.is_blind for member in self._members.values())
         if found and is_seen and not end.data.get("interrupted") and not _is_out_of_order(found):
-            # All ranks had entered the call: name a rank that was killed inside
-            # it, if known.
+            # All ranks had entered the call: name a rank that was killed inside it, if known.
             wait = found[0]
             killed = [m for m in map(self._members.__getitem__, wait.ranks) if m.ended is None]
             is_one_of_them = 0 < len(killed) < len(wait.ranks)

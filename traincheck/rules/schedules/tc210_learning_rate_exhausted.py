@@ -109,8 +109,7 @@ class LearningRateExhausted(StepRule, code="TC210"):
         rate.count(facts)
         if now and moment.applied and not rate.was_positive and not any((*(before or ()), *now)):
             rate.rest(moment, facts, is_advanced=is_advanced)
-            # Violations of an initial rate of zero that the schedule does not
-            # raise.
+            # Violations of an initial rate of zero that the schedule does not raise.
             is_only = all(its is rate or not its.fading.updates for its in self._rates.values())
             waits = rate.waits >= _KEPT and rate.made is not None and is_only
             if rate.is_reported or not (waits or rate.kept == _KEPT):

@@ -160,8 +160,7 @@ class _Course:
             return False
         if min(self.lows, self.highs):
             return False
-        # Whether all can be accuracies or percentages over the same number of
-        # samples.
+        # Whether all can be accuracies or percentages over the same number of samples.
         scale = _PERCENT if max(self.metrics) > 1 else 1
         shares = [metric / scale for metric in self.metrics]
         return bool(self.highs) == (

@@ -164,8 +164,7 @@ class MissingZeroGrad(StepRule, code="TC201", severity="error"):
         if window is None:
             return []
         self.triggered += 1
-        # The call that ran instead of the missing zero_grad, or "" if there
-        # was none.
+        # The call that ran instead of the missing zero_grad, or "" if there was none.
         cleared = self._cleared.get(owner)
         call = cleared or window.other
         if call is None:
