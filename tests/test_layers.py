@@ -294,7 +294,7 @@ def line_limit(path: Path) -> int:
     inside = relative(path).removeprefix("traincheck/")
     if inside in HOT_PATH:
         return HOT_PATH_LINES
-    return RULE_LINES if re.match(r"tc\d+_", path.name) else MODULE_LINES
+    return RULE_LINES if re.match(r"rules/\w+/", inside) else MODULE_LINES
 
 
 def test_no_module_is_too_long() -> None:

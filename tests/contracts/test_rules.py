@@ -6,13 +6,12 @@ from __future__ import annotations
 import heapq
 import re
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from tests.builders import ADAM, BN_BUFFERS, MLP, MLP_BN, SGD, TraceBuilder
 from tests.checking import report_of
-from tests.rules.broken import BROKEN
+from tests.rules.broken import BROKEN, TESTS
 from tests.together import together
 from traincheck.rules.table import RULES
 from traincheck.schema.codec import decode, encode
@@ -21,16 +20,13 @@ from traincheck.schema.findings import Verdict
 from traincheck.schema.protocols import Rule
 from traincheck.schema.torch_api import Families
 
-RULE_TESTS = Path(__file__).parents[1] / "rules"
-
 every_rule = together("rule", RULES, ids=lambda rule: rule.info.code)
 
 
 @every_rule
 @pytest.mark.parametrize("kind", ["fires", "quiet"])
 def test_it_has_tests_of_both_kinds_found_by_name(rule: Rule, kind: str) -> None:
-    theme, name = type(rule).__module__.split(".")[-2:]
-    text = (RULE_TESTS / theme / f"test_{name}.py").read_text(encoding="utf-8")
+    text = TESTS[rule.info.code].read_text(encoding="utf-8")
     assert re.search(rf"^def test_(\w+_)?{kind}(_\w+)?\(", text, re.M)
     assert re.search(rf"\b{kind}\(", text.replace(f"_{kind}(", ""))
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 
 from tests.builders import MLP_BN, TraceBuilder
 from tests.checking import net
+from traincheck.rules.docs import docs_of
 from traincheck.rules.table import RULES
 from traincheck.schema.events import Event
 
@@ -28,7 +30,14 @@ _HERE: dict[str, Callable[[], list[Event]]] = {
     "TC202": lambda: net().steps(4, omit={"optimizer_step"}).build(),
     "TC203": lambda: net().steps(4, style="C").build(),
 }
-_MODULES = {rule.info.code: type(rule).__module__.split(".")[-2:] for rule in RULES}
+_FOLDER = Path(__file__).parent
+# The tests of each rule are named by its code and its name, wherever the rule itself is.
+TESTS = {
+    rule.info.code: next(
+        _FOLDER.glob(f"*/test_{rule.info.code.lower()}_{docs_of(rule).name.replace('-', '_')}.py")
+    )
+    for rule in RULES
+}
 
 
 class _Broken(Mapping[str, "list[Event]"]):
@@ -43,16 +52,16 @@ class _Broken(Mapping[str, "list[Event]"]):
         return self._made[code]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(_MODULES)
+        return iter(TESTS)
 
     def __len__(self) -> int:
-        return len(_MODULES)
+        return len(TESTS)
 
 
 def _of_its_tests(code: str) -> list[Event]:
     """``BROKEN`` in the tests of a rule."""
-    theme, name = _MODULES[code]
-    module = importlib.import_module(f"tests.rules.{theme}.test_{name}")
+    path = TESTS[code]
+    module = importlib.import_module(f"tests.rules.{path.parent.name}.{path.stem}")
     made: list[Event] | Callable[[], list[Event]] = module.BROKEN
     return made() if callable(made) else made
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import pickle
 import re
@@ -12,7 +13,7 @@ import pytest
 
 from tests.builders import healthy_run
 from tests.checking import Alone, net
-from tests.rules.broken import BROKEN
+from tests.rules.broken import BROKEN, TESTS
 from tests.together import together
 from traincheck.check.engine import Engine
 from traincheck.errors import UsageError
@@ -38,20 +39,63 @@ def findings(events: list[Event], *chosen: Rule) -> list[Finding]:
     return list(engine.finish().findings)
 
 
+def defined(path: Path) -> list[str]:
+    """Codes of the rules that a module defines, in order."""
+    return [
+        keyword.value.value
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.ClassDef)
+        for keyword in node.keywords
+        if keyword.arg == "code" and isinstance(keyword.value, ast.Constant)
+    ]
+
+
+MODULES = {path: codes for path in sorted(FOLDER.glob("*/*.py")) if (codes := defined(path))}
+
+
 def test_tables_and_folders_agree() -> None:
-    files = sorted(path.stem for path in FOLDER.glob("*/tc*.py"))
-    assert [type(rule).__module__.rpartition(".")[2] for rule in RULES] == files
     codes = [rule.info.code for rule in RULES]
     assert codes == sorted(set(codes))
-    assert [name[:5].upper() for name in files] == codes
+    assert sorted(code for found in MODULES.values() for code in found) == codes
+
+
+def folders() -> dict[int, str]:
+    """The folder of each code, as the table on the page about adding a rule has it."""
+    page = (FOLDER.parents[1] / "docs" / "adding-a-rule.md").read_text(encoding="utf-8")
+    found = {}
+    for name, ranges in re.findall(r"^\| `(\w+)` \| ([0-9, -]+) \|$", page, re.M):
+        for part in ranges.split(", "):
+            first, _, last = part.partition("-")
+            for code in range(int(first), int(last or first) + 1):
+                assert code not in found, f"{name} and {found[code]} have {code}"
+                found[code] = name
+    return found
+
+
+def test_the_tables_give_the_folder_of_each_code() -> None:
+    known = folders()
+    wrong = [
+        f"{code} is in {path.parent.name}, not in {known.get(int(code[2:]))}"
+        for path, codes in MODULES.items()
+        for code in codes
+        if known.get(int(code[2:])) != path.parent.name
+    ]
+    assert not wrong
+    assert [code for code, path in TESTS.items() if path.parent.name != known[int(code[2:])]] == []
+
+
+def test_a_module_is_named_by_its_one_rule_or_by_its_family() -> None:
+    names = {rule.info.code: docs_of(rule).name.replace("-", "_") for rule in RULES}
+    for path, codes in MODULES.items():
+        if len(codes) == 1 and path.stem.startswith("tc"):
+            assert path.stem == f"{codes[0].lower()}_{names[codes[0]]}"
+        else:
+            assert not path.stem.startswith("tc"), f"{path.name} has {codes}"
 
 
 @rules
-def test_file_class_and_documentation_have_one_name(rule: Rule) -> None:
-    docs = docs_of(rule)
-    module = type(rule).__module__.rpartition(".")[2]
-    assert module == f"{rule.info.code.lower()}_{docs.name.replace('-', '_')}"
-    assert type(rule).__name__.lower() == docs.name.replace("-", "")
+def test_class_and_documentation_have_one_name(rule: Rule) -> None:
+    assert type(rule).__name__.lower() == docs_of(rule).name.replace("-", "")
 
 
 def test_names_and_earlier_names_are_unique() -> None:

@@ -1,1 +1,1 @@
-"""Know, built in: one package per theme, one file per rule, named by its code."""
+"""Know, built in: one package per theme; a file holds a rule with state, or several small ones."""

@@ -7,7 +7,7 @@ import pytest
 from tests.checking import fires, quiet
 from tests.golden import Golden, mentions
 from tests.rules.batches import leaf, run_on
-from traincheck.rules.batch_content.tc916_unknown_tokens import UnknownTokens
+from traincheck.rules.batch_content.tokens import UnknownTokens
 from traincheck.schema.findings import Verdict
 
 

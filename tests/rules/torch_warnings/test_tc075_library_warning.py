@@ -14,7 +14,7 @@ from tests.checking import fires, net, quiet
 from tests.golden import mentions
 from tests.rules.ledger.metrics import torchmetrics
 from tests.rules.ledger.programs import model, recorded, train
-from traincheck.rules.torch_warnings.tc075_library_warning import KNOWN
+from traincheck.rules.torch_warnings.of_libraries import LIBRARY_FAULTS
 from traincheck.rules.torch_warnings.warned import Known
 from traincheck.schema.findings import Verdict
 
@@ -67,7 +67,7 @@ def warned(text: str, *, ranks: int = 2) -> TraceBuilder:
 BROKEN = warned(METRIC).build()
 
 
-@pytest.mark.parametrize("known", KNOWN, ids=lambda known: known.name)
+@pytest.mark.parametrize("known", LIBRARY_FAULTS, ids=lambda known: known.name)
 def test_fires_on_each_by_its_own_words(known: Known) -> None:
     finding = fires("TC075", warned(TEXTS[known.name]).build())
     assert (finding.subject.api, finding.first_step) == (known.name, 1)
@@ -93,7 +93,7 @@ def test_quiet_on_no_shard_with_one_rank() -> None:
 
 def test_texts_of_the_table_are_distinct() -> None:
     for name, text in TEXTS.items():
-        assert [known.name for known in KNOWN if re.search(known.text, text)] == [name]
+        assert [known.name for known in LIBRARY_FAULTS if re.search(known.text, text)] == [name]
 
 
 def computed_early() -> None:

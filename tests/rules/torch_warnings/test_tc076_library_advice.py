@@ -7,7 +7,7 @@ import pytest
 from tests.builders import TraceBuilder
 from tests.checking import fires, net, quiet
 from tests.golden import mentions
-from traincheck.rules.torch_warnings.tc076_library_advice import KNOWN
+from traincheck.rules.torch_warnings.of_libraries import LIBRARY_ADVICE
 from traincheck.rules.torch_warnings.warned import Known
 from traincheck.schema.findings import Verdict
 
@@ -55,7 +55,7 @@ def warned(text: str) -> TraceBuilder:
 BROKEN = warned(TEXTS["batch-size-guessed"]).build()
 
 
-@pytest.mark.parametrize("known", KNOWN, ids=lambda known: known.name)
+@pytest.mark.parametrize("known", LIBRARY_ADVICE, ids=lambda known: known.name)
 def test_fires_on_each_by_its_own_words(known: Known) -> None:
     finding = fires("TC076", warned(TEXTS[known.name]).build())
     assert (finding.subject.api, finding.first_step) == (known.name, 1)

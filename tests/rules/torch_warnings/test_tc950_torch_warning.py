@@ -6,7 +6,7 @@ import pytest
 
 from tests.checking import fires, net, quiet, report_of
 from tests.golden import mentions
-from traincheck.rules.torch_warnings.tc950_torch_warning import KNOWN
+from traincheck.rules.torch_warnings.of_torch import TORCH_FAULTS
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
 
@@ -29,7 +29,7 @@ def warned(*texts: str) -> list[Event]:
 BROKEN = warned(CHECKPOINT)
 
 
-@pytest.mark.parametrize("known", KNOWN, ids=lambda known: known.name)
+@pytest.mark.parametrize("known", TORCH_FAULTS, ids=lambda known: known.name)
 def test_fires_on_each_by_its_own_words(known: object) -> None:
     name, title = known.name, known.title  # type: ignore[attr-defined]
     finding = fires("TC950", warned(TEXTS[name]))

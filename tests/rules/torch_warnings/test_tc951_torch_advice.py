@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.checking import fires, net, quiet
-from traincheck.rules.torch_warnings.tc951_torch_advice import KNOWN
+from traincheck.rules.torch_warnings.of_torch import TORCH_ADVICE
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Verdict
 from traincheck.schema.torch_api import Families
@@ -35,7 +35,7 @@ def warned(text: str, where: str = "train.py:7") -> list[Event]:
 BROKEN = warned(TEXTS["scheduler-epoch"])
 
 
-@pytest.mark.parametrize("known", KNOWN, ids=lambda known: known.name)
+@pytest.mark.parametrize("known", TORCH_ADVICE, ids=lambda known: known.name)
 def test_fires_as_advice_on_each(known: object) -> None:
     finding = fires("TC951", warned(TEXTS[known.name]))  # type: ignore[attr-defined]
     assert (finding.severity, finding.subject.api) == ("info", known.name)  # type: ignore[attr-defined]

@@ -59,17 +59,18 @@ class Passes:
                     self._calls.append(event)
             elif event.root:
                 calls, self._calls = self._calls, []
-                return self._pass(event, calls)
+                found = [
+                    one
+                    for batch in self._batches
+                    if (one := _over(batch, event, calls)) is not None
+                ]
+                if not found:
+                    return None
+                given = _fingerprints(event.args)
+                sure = [one for one in found if given & _fingerprints(one.batch.leaves)]
+                # If the batch is ambiguous, take the one with the least padding
+                return sure[-1] if sure else min(reversed(found), key=_padding)
         return None
-
-    def _pass(self, root: CallEvent, calls: list[CallEvent]) -> Pass | None:
-        found = [one for batch in self._batches if (one := _over(batch, root, calls)) is not None]
-        if not found:
-            return None
-        given = _fingerprints(root.args)
-        sure = [one for one in found if given & _fingerprints(one.batch.leaves)]
-        # If the batch is ambiguous, take the one with the least padding
-        return sure[-1] if sure else min(reversed(found), key=_padding)
 
 
 def _over(batch: BatchEvent, root: CallEvent, calls: Sequence[CallEvent]) -> Pass | None:

@@ -82,46 +82,43 @@ class SoftmaxOverQueries(EventRule, code="TC337", severity="error"):
         wrong = {(len(w.shape), w.normalized, w.summed): w for w in weights}
         for key, found in wrong.items():
             if key not in self._first:
-                self._first[key] = self._violation(mark, found)
+                over = "the queries" if found.normalized == found.kept else "e.g. the heads"
+                dims, text = (
+                    len(found.shape),
+                    (
+                        f"softmax runs over dim {found.normalized} of {list(found.shape)} "
+                        f"({over}), but the "
+                        f"product with the values sums over dim {found.summed}"
+                    ),
+                )
+                call = next(
+                    (
+                        call
+                        for call in self._calls[mark.stream]
+                        if softmax_dim(call) == found.normalized - dims
+                        and (result := tensor_summary(call.result)) is not None
+                        and result.shape == found.shape
+                    ),
+                    None,
+                )
+                self._first[key] = self.violation(
+                    mark,
+                    subject=Subject(
+                        api=call.api if call else "torch.nn.functional.softmax",
+                        module=call.module if call else None,
+                    ),
+                    symptom=Symptom.UNMASKED,
+                    message=text,
+                    expected="softmax over the dim that is summed over (the keys)",
+                    observed=text,
+                    evidence=(mark,) if call is None else (call, mark),
+                )
             self._steps[key] += 1
             if self._steps[key] == _ENOUGH:
                 violations.append(self._first[key])
         return violations
 
-    def _violation(self, mark: Event, found: AttentionWeights) -> Violation:
-        dims, text = len(found.shape), _text(found)
-        call = next(
-            (
-                call
-                for call in self._calls[mark.stream]
-                if softmax_dim(call) == found.normalized - dims
-                and (result := tensor_summary(call.result)) is not None
-                and result.shape == found.shape
-            ),
-            None,
-        )
-        return self.violation(
-            mark,
-            subject=Subject(
-                api=call.api if call else "torch.nn.functional.softmax",
-                module=call.module if call else None,
-            ),
-            symptom=Symptom.UNMASKED,
-            message=text,
-            expected="softmax over the dim that is summed over (the keys)",
-            observed=text,
-            evidence=(mark,) if call is None else (call, mark),
-        )
-
 
 def _is_wrong(found: AttentionWeights) -> bool:
     queries, keys = found.shape[found.kept], found.shape[found.summed]
     return found.normalized != found.summed and queries == keys >= _POSITIONS
-
-
-def _text(found: AttentionWeights) -> str:
-    over = "the queries" if found.normalized == found.kept else "e.g. the heads"
-    return (
-        f"softmax runs over dim {found.normalized} of {list(found.shape)} ({over}), but the "
-        f"product with the values sums over dim {found.summed}"
-    )

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from traincheck.rules.base.rule import BuiltInRule
 from traincheck.schema.events import Event, MarkEvent
@@ -20,7 +19,6 @@ MODELS = needs_of(ModelStructure)
 NORMS = frozenset({"batch norm", "instance norm", "norm"})
 CONVOLUTION, LINEAR, EMBEDDING = "convolution", "linear", "embedding"
 _SHOWN = 4
-_INSTANCE = re.compile(r"#\d+")  # the second instance of a class is named Net#2
 
 Facts = Mapping[str, Any]
 
@@ -31,7 +29,8 @@ class Model:
 
     Attributes:
         event: the mark that describes the model.
-        name: of the model.
+        name: of the model; a second instance of its class is named ``Net#2``.
+        model_class: its class, with the module that defines it.
         dtypes: number of parameter elements, by dtype.
         devices: number of parameter elements, by device.
         cuda: whether a GPU is available.
@@ -41,6 +40,7 @@ class Model:
 
     event: Event
     name: str
+    model_class: str
     dtypes: Mapping[str, int]
     devices: Mapping[str, int]
     cuda: bool
@@ -66,6 +66,7 @@ def model_of(event: Event) -> Model | None:
     return Model(
         event=event,
         name=found.name,
+        model_class=found.model_class,
         dtypes=found.dtypes,
         devices=found.devices,
         cuda=found.cuda,
@@ -74,31 +75,51 @@ def model_of(event: Event) -> Model | None:
     )
 
 
+class Advice(NamedTuple):
+    """What a rule says about layers of a model. modules: their paths; none where nothing is wrong.
+
+    expected, observed: as in a violation.
+    """
+
+    modules: Sequence[str]
+    expected: str
+    observed: str
+
+
 class ModelRule(BuiltInRule):
     """Judges each model when it is first recorded, and when its structure changes.
 
-    The same finding about instances of one class (e.g. folds and trials) is reported once.
+    The same advice about instances of one class (e.g. folds and trials) is given once.
     """
+
+    needs = MODELS
 
     def __init__(self) -> None:
         super().__init__()
-        self._reported: set[str] = set()
-        self._texts: set[str] = set()
+        self._given: set[tuple[str, str, str]] = set()  # class, layers below the model, observed
 
     def observe(self, event: Event) -> Sequence[Violation]:
         model = model_of(event)
-        if model is None or model.name in self._reported:
+        if model is None or model.name in self.reported:
             return ()
-        found = self.judge(model)
+        kind = model.model_class.rpartition(".")[2]
+        found = []
+        for advice in self.judge(model):
+            if advice.modules:
+                below = [path.removeprefix(model.name) for path in advice.modules]
+                found.append((advice, (kind, joined(below, _SHOWN), advice.observed)))
         if found:
-            self._reported.add(model.name)
-        new = [one for one in found if _INSTANCE.sub("", one.observed) not in self._texts]
-        self._texts.update(_INSTANCE.sub("", one.observed) for one in found)
-        return new
+            self.reported.add(model.name)
+        new = [advice for advice, key in found if key not in self._given]
+        self._given.update(key for _, key in found)
+        return [
+            about(self.info, event, one.modules, expected=one.expected, observed=one.observed)
+            for one in new
+        ]
 
     @abstractmethod
-    def judge(self, model: Model) -> Sequence[Violation]:
-        """Return the violations of a model."""
+    def judge(self, model: Model) -> Iterable[Advice]:
+        """Return what is wrong with a model."""
 
 
 def about(

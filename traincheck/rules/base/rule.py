@@ -5,13 +5,37 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, TypeVar
 
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event
-from traincheck.schema.findings import CheckInfo, Subject, Symptom, Violation
+from traincheck.schema.findings import CheckInfo, Subject, Symptom, Topic, Violation
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 _Rule = TypeVar("_Rule", bound="BuiltInRule")
+
+
+class Rare(TypedDict, total=False):
+    """Fields that only some violations have, and the step where it is an earlier one."""
+
+    step: int | None
+    topic: Topic | None
+    measured: int | None
+    title: str
+    likely_cause: str
+    fix: str
+    optimizer: str
+    provisional: bool
+
+
+class Fields(Rare, total=False):
+    """The same, and what else a violation has from its event."""
+
+    rank: int
+    stage: str
+    evidence: tuple[Event, ...]
 
 
 class BuiltInRule(ABC):
@@ -27,6 +51,8 @@ class BuiltInRule(ABC):
         observes: events that it receives, if fewer than it needs.
         aliases: former names.
         triggered: how often the situation occurred that it checks.
+        reported: subjects that it reported; a rule that reports each once asks here.
+        is_over: it found all that it can find in this process, or saw that it can find nothing.
     """
 
     info: CheckInfo
@@ -39,6 +65,8 @@ class BuiltInRule(ABC):
     fix: ClassVar[str]
     fix_of_several: ClassVar[str] = ""
     triggered: int
+    reported: set[Any]
+    is_over: bool
     _options: dict[str, Any]
 
     def __init_subclass__(
@@ -69,6 +97,8 @@ class BuiltInRule(ABC):
 
     def __init__(self) -> None:
         self.triggered = 0
+        self.reported = set()
+        self.is_over = False
 
     def monitor(self: _Rule) -> _Rule:
         """Start a new run of this check with the same options."""
@@ -91,20 +121,22 @@ class BuiltInRule(ABC):
         message: str,
         expected: str,
         observed: str,
-        evidence: tuple[Event, ...] | None = None,
+        **other: Unpack[Fields],
     ) -> Violation:
-        """Make a violation at the step, rank and stage of an event, which is also the evidence."""
+        """Make a violation at the step, rank and stage of an event, which is also the evidence.
+
+        other: fields that differ from those of the event, or that few violations have.
+        """
+        fields = Fields(step=event.step, rank=event.rank, stage=event.stage, evidence=(event,))
+        fields.update(other)
         return Violation(
             check_id=self.code,
-            step=event.step,
-            rank=event.rank,
-            stage=event.stage,
             subject=subject,
             symptom=symptom,
             message=message,
             expected=expected,
             observed=observed,
-            evidence=(event,) if evidence is None else evidence,
+            **fields,
         )
 
 
@@ -132,6 +164,10 @@ class Streak:
 
     first: int | None
     count: int = 0
+
+    def at(self, confirmed: int, now: int | None) -> int | None:
+        """The step of a report: the first one in the report that confirms it, later the present."""
+        return self.first if self.count == confirmed else now
 
 
 def extend(streaks: dict[_Key, Streak], key: _Key, step: int | None) -> Streak:

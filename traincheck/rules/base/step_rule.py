@@ -1,19 +1,25 @@
-"""Rules that judge complete steps, of one process or of all ranks."""
+"""Rules that judge complete steps, of one process or of all ranks, and settings in force."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from traincheck.readings.distributed.ranks import RankSteps, RunStep
+from traincheck.readings.hyperparameters import IN_FORCE, Course, HyperparametersInForce
 from traincheck.readings.provider import Fact, Facts
 from traincheck.readings.step_facts import StepFacts
 from traincheck.readings.training_state import TrainingState
-from traincheck.rules.base.rule import BuiltInRule
+from traincheck.rules.base.rule import BuiltInRule, Rare
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.places import short
+from traincheck.schema.torch_api import Families
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class StepRule(BuiltInRule):
@@ -34,35 +40,30 @@ class StepRule(BuiltInRule):
     def judge(self, facts: StepFacts) -> Sequence[Violation]:
         """Return the violations that a step proves; called for unrecorded steps too."""
 
-
-def proof(
-    what: tuple[str, Symptom] | tuple[str, Symptom, str],
-    facts: StepFacts,
-    *,
-    subject: Subject,
-    message: str,
-    expected: str,
-    observed: str,
-    evidence: Sequence[Event] = (),
-    step: int | None = None,
-) -> Violation:
-    """A violation at the step of ``facts``, or at an earlier step.
-
-    what: code of the rule, the symptom, and optionally the optimizer (if there are several).
-    """
-    return Violation(
-        check_id=what[0],
-        step=facts.event.step if step is None else step,
-        rank=facts.event.rank,
-        stage="eval" if evidence and evidence[-1].stage == "eval" else "train",
-        subject=subject,
-        symptom=what[1],
-        message=message,
-        expected=expected,
-        observed=observed,
-        evidence=tuple(evidence) or (facts.event,),
-        optimizer="".join(what[2:]),
-    )
+    def proof(
+        self,
+        facts: StepFacts,
+        *,
+        subject: Subject,
+        symptom: Symptom,
+        message: str,
+        expected: str,
+        observed: str,
+        evidence: Sequence[Event] = (),
+        **other: Unpack[Rare],
+    ) -> Violation:
+        """Make a violation at a step, or at an earlier one, whose last evidence has its stage."""
+        return self.violation(
+            facts.event,
+            subject=subject,
+            symptom=symptom,
+            message=message,
+            expected=expected,
+            observed=observed,
+            stage="eval" if evidence and evidence[-1].stage == "eval" else "train",
+            evidence=tuple(evidence) or (facts.event,),
+            **other,
+        )
 
 
 class RankRule(BuiltInRule):
@@ -82,3 +83,28 @@ class RankRule(BuiltInRule):
     @abstractmethod
     def judge(self, step: RunStep) -> Sequence[Violation]:
         """Return the violations that a step of all ranks proves."""
+
+
+class InForceRule(BuiltInRule):
+    """Judges the hyper-parameters of one process, mostly at its end."""
+
+    uses: ClassVar[Sequence[type[Fact]]] = (HyperparametersInForce,)
+    observes: ClassVar[Needs] = Needs()
+    needs = IN_FORCE
+    ledger: HyperparametersInForce
+
+    def bind(self, facts: Facts) -> None:
+        self.ledger = facts.of(HyperparametersInForce)
+
+    def observe(self, event: Event) -> Sequence[Violation]:
+        return ()
+
+
+def line(where: str | None) -> str:
+    """`` (train.py:12)``, or nothing."""
+    return f" ({short(where)})" if where else ""
+
+
+def subject(course: Course) -> Subject:
+    """The subject of a finding about an optimizer."""
+    return Subject(api=Families.OPTIMIZER_STEP, variable=course.made.id)

@@ -90,7 +90,21 @@ class Resume:
             if event.change == "created":
                 self.fresh[event.id] = event
         elif isinstance(event, CallEvent) and event.owner is not None:
-            self._call(event.owner, event)
+            owner = event.owner
+            family = event.family or event.api
+            if family == Families.OPTIMIZER_STEP:
+                self.stepped.setdefault(owner, event)
+                created = self.fresh.pop(owner, None)
+                if created is not None:
+                    self.first_steps[owner] = created
+            elif family == Families.SCHEDULER_CREATED:
+                if event.args.get("last_epoch") not in (-1, None):
+                    self.continued.add(owner)
+                self.schedules[owner] = event
+            elif family == Families.SCHEDULER_STEP:
+                self._is_advanced = True
+                if self.model is None:
+                    self.continued.add(owner)
 
     def _checkpoint(self, event: CheckpointEvent) -> None:
         if event.op == "save":
@@ -126,19 +140,3 @@ class Resume:
             return False
         part = self.part("optimizer")  # the state of SGD without momentum has no entries
         return part is None or bool(part.get("entries")) or bool(event.entries)
-
-    def _call(self, owner: str, event: CallEvent) -> None:
-        family = event.family or event.api
-        if family == Families.OPTIMIZER_STEP:
-            self.stepped.setdefault(owner, event)
-            created = self.fresh.pop(owner, None)
-            if created is not None:
-                self.first_steps[owner] = created
-        elif family == Families.SCHEDULER_CREATED:
-            if event.args.get("last_epoch") not in (-1, None):
-                self.continued.add(owner)
-            self.schedules[owner] = event
-        elif family == Families.SCHEDULER_STEP:
-            self._is_advanced = True
-            if self.model is None:
-                self.continued.add(owner)

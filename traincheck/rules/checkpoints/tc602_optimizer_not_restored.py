@@ -62,12 +62,11 @@ class OptimizerNotRestored(EventRule, code="TC602", severity="error"):
     def __init__(self) -> None:
         super().__init__()
         self._resume = Resume()
-        self._is_reported = False
 
     def judge(self, event: Event) -> list[Violation]:
         resume = self._resume
         resume.observe(event)
-        if not isinstance(event, StepEvent) or self._is_reported:
+        if not isinstance(event, StepEvent) or self.is_over:
             return []
         found, file = resume.optimizer_state(), resume.file
         if found is None or file is None or resume.model is None or not resume.stepped:
@@ -79,11 +78,13 @@ class OptimizerNotRestored(EventRule, code="TC602", severity="error"):
         given_up = [load for owner, load in resume.loaded.items() if owner not in resume.stepped]
         parts = resume.parts("optimizer")
         for owner, created in resume.first_steps.items():
-            replaced = next((load for load in given_up if _is_before(load, created)), None)
+            # A state was loaded into a known optimizer before this one was created
+            before = (one for one in given_up if one.owner and one.time_ns < created.time_ns)
+            replaced = next(before, None)
             twice = None if owner in resume.loaded else _twice(resume)
             is_like = any(_is_like(created, one) for one in (parts if twice else [part]))
             if is_like and (replaced or twice or not resume.loaded):
-                self._is_reported = True
+                self.is_over = True
                 loads = (file, holder, replaced or twice or resume.model)
                 violation = self._violation(owner, created, loads, resume.stepped[owner])
                 return [
@@ -103,10 +104,8 @@ class OptimizerNotRestored(EventRule, code="TC602", severity="error"):
         if holder is not file:
             held = f"and {holder.path}, in which the run saves its optimizer state, was never read"
         cls = created.cls.rpartition(".")[2]
-        return Violation(
-            check_id=self.code,
-            step=step.step,
-            rank=step.rank,
+        return self.violation(
+            step,
             stage="train",
             subject=Subject(api=f"{created.cls}.load_state_dict"),
             symptom=Symptom.NOT_RESTORED,
@@ -124,11 +123,6 @@ def _twice(resume: Resume) -> CheckpointEvent | None:
     """A second load of the same optimizer, from a file with the states of several."""
     known = sorted(owner for owner in resume.again if owner is not None)
     return resume.loaded[known[0]] if known and len(resume.parts("optimizer")) > 1 else None
-
-
-def _is_before(load: CheckpointEvent, created: OptimizerEvent) -> bool:
-    """Whether a state was loaded into a known optimizer before another one was created."""
-    return load.owner is not None and load.time_ns < created.time_ns
 
 
 def _of_several(found: Violation, owner: str, created: OptimizerEvent) -> Violation:

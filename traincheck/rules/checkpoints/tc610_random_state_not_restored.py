@@ -72,7 +72,6 @@ class RandomStateNotRestored(EventRule, code="TC610", severity="warning"):
         self._updated = False
         self._earlier: set[tuple[str, int | None]] = set()  # sources and seeds before the load
         self._since: set[tuple[str, int | None]] = set()
-        self._is_reported = False
 
     def judge(self, event: Event) -> list[Violation]:
         if isinstance(event, CheckpointEvent):
@@ -89,10 +88,33 @@ class RandomStateNotRestored(EventRule, code="TC610", severity="warning"):
             return []
         self.triggered += 1
         lost = sorted(set(self._lost(found)))
-        if not lost or self._is_reported:
+        if not lost or self.is_over:
             return []
-        self._is_reported = True
-        return [self._violation(event, found, lost)]
+        self.is_over = True
+        states = [state for state in found.states if state.generator in lost]
+        again = [state.generator for state in states if state.seeded]
+        keys = joined(
+            [f"{state.generator} ({state.key or 'the whole file'})" for state in states], 3
+        )
+        calls = joined(list(dict.fromkeys(map(_call, states))), 4)
+        now = f"not restored: {joined(lost, 4)}"
+        if again:
+            now = f"seeded again with the number of the start: {joined(again, 4)}"
+        return [
+            self.violation(
+                event,
+                subject=Subject(api=_SETTERS[lost[0]]),
+                symptom=Symptom.NOT_RESTORED,
+                message=(
+                    f"the file loaded at {short(found.where)} holds states of random generators: "
+                    f"{keys}; "
+                    f"training continues with its model and optimizer; {now}"
+                ),
+                expected=calls,
+                observed=now,
+                evidence=(self._loads["optimizer"],),
+            )
+        ]
 
     def _load(self, event: CheckpointEvent) -> None:
         if event.op == "load":
@@ -119,30 +141,6 @@ class RandomStateNotRestored(EventRule, code="TC610", severity="warning"):
     def _is_seeded_again(self, kind: str) -> bool:
         seeds = {source for source in self._since if source[0] == kind}
         return bool(seeds) and seeds <= self._earlier
-
-    def _violation(self, event: Event, found: LoadedGenerators, lost: list[str]) -> Violation:
-        states = [state for state in found.states if state.generator in lost]
-        again = [state.generator for state in states if state.seeded]
-        keys = joined(
-            [f"{state.generator} ({state.key or 'the whole file'})" for state in states], 3
-        )
-        calls = joined(list(dict.fromkeys(map(_call, states))), 4)
-        now = f"not restored: {joined(lost, 4)}"
-        if again:
-            now = f"seeded again with the number of the start: {joined(again, 4)}"
-        return self.violation(
-            event,
-            subject=Subject(api=_SETTERS[lost[0]]),
-            symptom=Symptom.NOT_RESTORED,
-            message=(
-                f"the file loaded at {short(found.where)} holds states of random generators: "
-                f"{keys}; "
-                f"training continues with its model and optimizer; {now}"
-            ),
-            expected=calls,
-            observed=now,
-            evidence=(self._loads["optimizer"],),
-        )
 
 
 def _call(state: LoadedGenerator) -> str:

@@ -58,7 +58,6 @@ class StreamRepeatedByWorkers(BuiltInRule, code="TC501", severity="error"):
     def __init__(self) -> None:
         super().__init__()
         self._epochs: dict[str, _Epoch] = {}
-        self._reported: set[str] = set()
 
     def observe(self, event: Event) -> list[Violation]:
         if not isinstance(event, BatchEvent) or event.sampler != STREAM or event.workers < 2:  # noqa: PLR2004
@@ -69,17 +68,6 @@ class StreamRepeatedByWorkers(BuiltInRule, code="TC501", severity="error"):
             found = [] if epoch is None else self._count(loader, epoch)
             epoch = self._epochs[loader] = _Epoch(event.epoch)
             self.triggered += 1
-        self._enter(epoch, event)
-        is_proof = epoch.is_varied and not epoch.own and epoch.copies >= 2 * (event.workers - 1)
-        if is_proof and epoch.copied is not None and loader not in self._reported:
-            said = f"batches of {event.workers} workers are equal in all {epoch.copies} comparisons"
-            found += [self._violation(epoch.copied, said)]
-        return found
-
-    def finish(self) -> list[Violation]:
-        return [v for loader, epoch in self._epochs.items() for v in self._count(loader, epoch)]
-
-    def _enter(self, epoch: _Epoch, event: BatchEvent) -> None:
         content = content_of(event)
         if content and epoch.last:
             if not event.index % event.workers:
@@ -99,10 +87,18 @@ class StreamRepeatedByWorkers(BuiltInRule, code="TC501", severity="error"):
                     epoch.again = epoch.again or event
             elif len(epoch.makers) < _MAX_SAMPLES:
                 epoch.makers[sample] = Counter((worker,))
+        is_proof = epoch.is_varied and not epoch.own and epoch.copies >= 2 * (event.workers - 1)
+        if is_proof and epoch.copied is not None and loader not in self.reported:
+            said = f"batches of {event.workers} workers are equal in all {epoch.copies} comparisons"
+            found += [self._violation(epoch.copied, said)]
+        return found
+
+    def finish(self) -> list[Violation]:
+        return [v for loader, epoch in self._epochs.items() for v in self._count(loader, epoch)]
 
     def _count(self, loader: str, epoch: _Epoch) -> list[Violation]:
         """Count samples after a pass: if workers shuffle, only counts show the repetition."""
-        if loader in self._reported or epoch.again is None or len(epoch.makers) < _MIN_SAMPLES:
+        if loader in self.reported or epoch.again is None or len(epoch.makers) < _MIN_SAMPLES:
             return []
         workers = epoch.again.workers
         # Rows that are repeated in the data come unequally often from each worker
@@ -116,7 +112,7 @@ class StreamRepeatedByWorkers(BuiltInRule, code="TC501", severity="error"):
         return [self._violation(epoch.again, said)]
 
     def _violation(self, event: BatchEvent, observed: str) -> Violation:
-        self._reported.add(event.loader)
+        self.reported.add(event.loader)
         return self.violation(
             event,
             subject=Subject(api=DATA_LOADER, variable=event.loader),

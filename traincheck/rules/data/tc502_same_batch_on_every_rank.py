@@ -70,7 +70,6 @@ class SameBatchOnEveryRank(BuiltInRule, code="TC502", severity="error"):
         self._open: dict[_Place, dict[int, _Given]] = {}
         self._shared: dict[str, dict[tuple[str, ...], _Given]] = {}  # by loader, or model
         self._differs: set[str] = set()
-        self._reported: set[str] = set()
         self._training = TrainingLoaders()
         self._has_loader = False
         self._calls: Counter[tuple[int, str]] = Counter()  # of models, in this step of a rank
@@ -102,31 +101,29 @@ class SameBatchOnEveryRank(BuiltInRule, code="TC502", severity="error"):
         ranks[event.rank] = event
         if self._ranks <= ranks.keys():
             del self._open[place]
-            self._compare(place[0], ranks)
+            source = place[0]
+            contents = {_content(event) for event in ranks.values()}
+            if () in contents:
+                return
+            self.triggered += 1
+            if len(contents) > 1:
+                self._differs.add(source)
+                return
+            first = min(ranks.values(), key=lambda event: event.rank)
+            shared = self._shared.setdefault(source, {})
+            if len(shared) < _PROOF:
+                shared.setdefault(contents.pop(), first)
         elif len(self._open) > _OPEN:
             del self._open[next(iter(self._open))]
-
-    def _compare(self, source: str, ranks: dict[int, _Given]) -> None:
-        contents = {_content(event) for event in ranks.values()}
-        if () in contents:
-            return
-        self.triggered += 1
-        if len(contents) > 1:
-            self._differs.add(source)
-            return
-        first = min(ranks.values(), key=lambda event: event.rank)
-        shared = self._shared.setdefault(source, {})
-        if len(shared) < _PROOF:
-            shared.setdefault(contents.pop(), first)
 
     def _conclude(self) -> list[Violation]:
         found = []
         for source, batches in self._shared.items():
-            if source in self._reported or source in self._differs or len(batches) < _PROOF:
+            if source in self.reported or source in self._differs or len(batches) < _PROOF:
                 continue
             feeds = any((rank, source) in self._training for rank in self._ranks)
             if feeds or not self._has_loader:
-                self._reported.add(source)
+                self.reported.add(source)
                 found.append(self._violation(list(batches.values())))
         return found
 
@@ -140,10 +137,8 @@ class SameBatchOnEveryRank(BuiltInRule, code="TC502", severity="error"):
             source, api = first.loader, DATA_LOADER
             sampler = (first.sampler or "none").rpartition(".")[2]
             given = f"{source} gives all of them the same batches (sampler {sampler})"
-        return Violation(
-            check_id=self.code,
-            step=first.step,
-            rank=first.rank,
+        return self.violation(
+            first,
             stage="train",
             subject=Subject(api=api, variable=source),
             symptom=Symptom.REPEATED_DATA,

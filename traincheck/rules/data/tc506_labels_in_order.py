@@ -59,53 +59,48 @@ class LabelsInOrder(BuiltInRule, code="TC506"):
         super().__init__()
         self._classes = classes
         self._runs: dict[tuple[str, str], _Run | None] = {}
-        self._reported: set[str] = set()
         self._training = TrainingLoaders()
 
     def observe(self, event: Event) -> list[Violation]:
         self._training.observe(event)
         if isinstance(event, BatchEvent) and event.sampler == _SEQUENTIAL and event.epoch == 0:
-            self._enter(event)
+            for path, leaf in event.leaves.items():
+                summary = tensor_summary(leaf)
+                if summary is None or summary.dtype != "int64" or len(summary.shape) != 1:
+                    continue
+                low, high = ((summary.stats or {}).get(name) for name in ("min", "max"))
+                if low is None or high is None or summary.shape[0] < _MIN_BATCH:
+                    continue
+                key = (event.loader, path)
+                run = self._runs.setdefault(key, _Run(event, low))
+                if run is None or low < run.last or (run.batches and event.index == 0):
+                    self._runs[key] = None
+                    continue
+                self.triggered += 1
+                run.last = high
+                run.classes |= {low, high}
+                run.batches += 1
+                run.single += low == high
+                run.narrow += high - low <= 1
         elif isinstance(event, StepEvent):
-            return self._conclude(event.rank)
+            found = []
+            for (loader, path), run in self._runs.items():
+                if (
+                    run is None
+                    or loader in self.reported
+                    or (event.rank, loader) not in self._training
+                ):
+                    continue
+                if len(run.classes) >= self._classes and run.is_sorted:
+                    self.reported.add(loader)
+                    found.append(self._violation(run, path))
+            return found
         return []
-
-    def _enter(self, event: BatchEvent) -> None:
-        for path, leaf in event.leaves.items():
-            summary = tensor_summary(leaf)
-            if summary is None or summary.dtype != "int64" or len(summary.shape) != 1:
-                continue
-            low, high = ((summary.stats or {}).get(name) for name in ("min", "max"))
-            if low is None or high is None or summary.shape[0] < _MIN_BATCH:
-                continue
-            key = (event.loader, path)
-            run = self._runs.setdefault(key, _Run(event, low))
-            if run is None or low < run.last or (run.batches and event.index == 0):
-                self._runs[key] = None
-                continue
-            self.triggered += 1
-            run.last = high
-            run.classes |= {low, high}
-            run.batches += 1
-            run.single += low == high
-            run.narrow += high - low <= 1
-
-    def _conclude(self, rank: int) -> list[Violation]:
-        found = []
-        for (loader, path), run in self._runs.items():
-            if run is None or loader in self._reported or (rank, loader) not in self._training:
-                continue
-            if len(run.classes) >= self._classes and run.is_sorted:
-                self._reported.add(loader)
-                found.append(self._violation(run, path))
-        return found
 
     def _violation(self, run: _Run, path: str) -> Violation:
         event = run.first
-        return Violation(
-            check_id=self.code,
-            step=event.step,
-            rank=event.rank,
+        return self.violation(
+            event,
             stage="train",
             subject=Subject(api=DATA_LOADER, variable=event.loader),
             symptom=Symptom.REPEATED_DATA,
@@ -119,7 +114,6 @@ class LabelsInOrder(BuiltInRule, code="TC506"):
                 "and the next; "
                 f"{len(run.classes)} classes came one after the other"
             ),
-            evidence=(event,),
         )
 
 

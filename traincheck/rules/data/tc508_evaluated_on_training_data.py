@@ -97,17 +97,14 @@ class EvaluatedOnTrainingData(BuiltInRule, code="TC508", severity="info"):
         self._batch, self._is_trained, self._is_evaluated = None, False, False
 
     def _violation(self, batch: BatchEvent) -> Violation:
-        return Violation(
-            check_id=self.code,
-            step=batch.step,
-            rank=batch.rank,
+        return self.violation(
+            batch,
             stage="eval",
             subject=Subject(api=DATA_LOADER, variable=batch.loader),
             symptom=Symptom.ADVICE,
             message=f"all evaluated batches come from {batch.loader}, which is used for training",
             expected="another loader for evaluation",
             observed=f"batches of {batch.loader} are used for training and evaluation",
-            evidence=(batch,),
         )
 
 

@@ -71,7 +71,6 @@ class RanksShareSamples(BuiltInRule, code="TC512"):
         super().__init__()
         self._ranks: set[int] = set()  # that wrap a model
         self._epochs: dict[str, _Epoch] = {}
-        self._reported: set[str] = set()
         self._training = TrainingLoaders()
 
     def observe(self, event: Event) -> list[Violation]:
@@ -80,30 +79,29 @@ class RanksShareSamples(BuiltInRule, code="TC512"):
             self._ranks.add(event.rank)
         elif isinstance(event, BatchEvent):
             if event.stage == "train" and len(self._ranks) > 1 and event.samples:
-                self._enter(event)
+                epoch = self._epochs.get(event.loader)
+                if epoch is None or event.epoch > epoch.number:
+                    epoch = self._epochs[event.loader] = _Epoch(event.epoch)
+                if event.epoch < epoch.number or event.rank not in self._ranks:
+                    return []
+                own = epoch.ranks.setdefault(event.rank, _Draws())
+                own.is_shuffled |= not event.indices or any(
+                    b < a for a, b in pairwise(event.indices)
+                )
+                self.triggered += len(epoch.ranks) > 1
+                known = len(event.indices) == len(event.samples)
+                for row, sample in enumerate(event.samples):
+                    if sample in own.seen:
+                        own.again += 1
+                    elif len(own.seen) < _MOST:
+                        own.seen[sample] = (event.index, event.indices[row] if known else None)
+                        self._compare(epoch, event, sample)
         elif isinstance(event, StepEvent):
             return self._conclude()
         return []
 
     def finish(self) -> list[Violation]:
         return self._conclude()
-
-    def _enter(self, event: BatchEvent) -> None:
-        epoch = self._epochs.get(event.loader)
-        if epoch is None or event.epoch > epoch.number:
-            epoch = self._epochs[event.loader] = _Epoch(event.epoch)
-        if event.epoch < epoch.number or event.rank not in self._ranks:
-            return
-        own = epoch.ranks.setdefault(event.rank, _Draws())
-        own.is_shuffled |= not event.indices or any(b < a for a, b in pairwise(event.indices))
-        self.triggered += len(epoch.ranks) > 1
-        known = len(event.indices) == len(event.samples)
-        for row, sample in enumerate(event.samples):
-            if sample in own.seen:
-                own.again += 1
-            elif len(own.seen) < _MOST:
-                own.seen[sample] = (event.index, event.indices[row] if known else None)
-                self._compare(epoch, event, sample)
 
     def _compare(self, epoch: _Epoch, event: BatchEvent, sample: str) -> None:
         """Record whether another rank had the sample at another place."""
@@ -127,7 +125,7 @@ class RanksShareSamples(BuiltInRule, code="TC512"):
         found = []
         for loader, epoch in self._epochs.items():
             for (rank, other), shared in epoch.shared.items():
-                if loader in self._reported or shared.first is None:
+                if loader in self.reported or shared.first is None:
                     continue
                 again = epoch.ranks[rank].again + epoch.ranks[other].again
                 fewest = min(len(epoch.ranks[r].seen) for r in (rank, other))
@@ -136,7 +134,7 @@ class RanksShareSamples(BuiltInRule, code="TC512"):
                     continue
                 is_training = any((r, loader) in self._training for r in (rank, other))
                 if again * _RATIO <= shared.count and is_training:
-                    self._reported.add(loader)
+                    self.reported.add(loader)
                     found.append(self._violation(shared.first, (rank, other), shared))
         return found
 
@@ -161,10 +159,8 @@ class RanksShareSamples(BuiltInRule, code="TC512"):
                 "Draw the order from one seed on all ranks, after the seed is broadcast, and then "
                 "take order[rank::world_size]. DistributedSampler(dataset, seed=...) does this."
             )
-        return Violation(
-            check_id=self.code,
-            step=first.step,
-            rank=first.rank,
+        return self.violation(
+            first,
             stage="train",
             subject=Subject(api=DATA_LOADER, variable=first.loader),
             symptom=Symptom.REPEATED_DATA,
@@ -174,7 +170,6 @@ class RanksShareSamples(BuiltInRule, code="TC512"):
             ),
             expected="each sample comes on one rank only",
             observed=f"{shared.count} samples of {len(shared.places)} batches came on both ranks",
-            evidence=(first,),
             likely_cause=cause,
             fix=fix,
         )

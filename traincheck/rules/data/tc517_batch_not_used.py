@@ -69,33 +69,59 @@ class BatchNotUsed(EventRule, code="TC517", severity="error"):
         self._came: dict[str, tuple[_Origin, int]] = {}  # fingerprint -> origin and batch
         self._several: dict[_Origin, bool] = {}  # whether it had more than one tensor
         self._rows: dict[_Place, _Row] = {}
-        self._is_over = False
 
     def judge(self, event: Event) -> list[Violation]:
-        if self._is_over:
+        if self.is_over:
             return []
         if isinstance(event, BatchEvent):
-            self._batch(event)
+            for path, key in identified(event.leaves):
+                origin = (event.loader, path)
+                if event.stage == "train":
+                    self._now.leaves.setdefault(origin, set()).add(key)
+                if key in self._came or len(self._came) >= _MOST:
+                    continue
+                self._several[origin] = origin in self._several
+                self._came[key] = (origin, event.index)
         elif isinstance(event, StepEvent):
-            return self._step()
+            now, self._now = self._now, _Scan()
+            if not now.leaves or not now.given:
+                return []  # nothing was fetched, or nothing scanned
+            last, self._last = self._last, now
+            fresh = now.fresh()
+            if not last.leaves or fresh <= last.fresh():
+                return []
+            self.triggered += 1
+            again = {
+                place
+                for place, keys in now.given.items()
+                if keys <= last.given.get(place, set())
+                and keys.isdisjoint(fresh)
+                and keys <= self._came.keys()
+                and self._is_left_out(place, now, last)
+            }
+            before, self._rows = self._rows, {}
+            for place in sorted(again, key=lambda place: (place[0] in TARGETED, place)):
+                was_old = now.given[place].isdisjoint(last.fresh())  # in the previous scan too
+                row = before.get(place) or _Row((last if was_old else now).calls[place])
+                row.count += 1
+                self._rows[place] = row
+                if row.count >= _PROOF:
+                    self.is_over = True
+                    return [self._violation(place, row.call, self._came[min(now.given[place])])]
+            return []
         elif isinstance(event, CallEvent) and event.grad_enabled:
             self._call(event)
         return []
 
-    def _batch(self, event: BatchEvent) -> None:
-        for path, key in identified(event.leaves):
-            origin = (event.loader, path)
-            if event.stage == "train":
-                self._now.leaves.setdefault(origin, set()).add(key)
-            if key in self._came or len(self._came) >= _MOST:
-                continue
-            self._several[origin] = origin in self._several
-            self._came[key] = (origin, event.index)
-
     def _call(self, event: CallEvent) -> None:
         if event.api in TARGETED:
             where, args = event.api, {"target": event.args.get("target")}
-        elif event.family == Families.MODULE and event.root and not _is_loss(event):
+        # Whether it is a loss module of torch; the call of its function shows the target.
+        elif (
+            event.family == Families.MODULE
+            and event.root
+            and not event.api.startswith(LOSS_MODULES)
+        ):
             where, args = event.module or event.api, dict(event.args)
         else:
             return
@@ -103,25 +129,6 @@ class BatchNotUsed(EventRule, code="TC517", severity="error"):
             place = (where, name)
             self._now.given.setdefault(place, set()).add(key)
             self._now.calls.setdefault(place, event)
-
-    def _step(self) -> list[Violation]:
-        now, self._now = self._now, _Scan()
-        if not now.leaves or not now.given:
-            return []  # nothing was fetched, or nothing scanned
-        last, self._last = self._last, now
-        fresh = now.fresh()
-        if not last.leaves or fresh <= last.fresh():
-            return []
-        self.triggered += 1
-        again = {
-            place
-            for place, keys in now.given.items()
-            if keys <= last.given.get(place, set())
-            and keys.isdisjoint(fresh)
-            and keys <= self._came.keys()
-            and self._is_left_out(place, now, last)
-        }
-        return self._count(now, last, again)
 
     def _is_left_out(self, place: _Place, now: _Scan, last: _Scan) -> bool:
         """Whether the new tensors at the place of the old ones, or all new tensors, are unused."""
@@ -133,18 +140,6 @@ class BatchNotUsed(EventRule, code="TC517", severity="error"):
             if is_kept or not given.isdisjoint(new or now.fresh()):
                 return False
         return True
-
-    def _count(self, now: _Scan, last: _Scan, again: set[_Place]) -> list[Violation]:
-        before, self._rows = self._rows, {}
-        for place in sorted(again, key=lambda place: (not _is_input(place), place)):
-            was_old = now.given[place].isdisjoint(last.fresh())  # in the previous scan too
-            row = before.get(place) or _Row((last if was_old else now).calls[place])
-            row.count += 1
-            self._rows[place] = row
-            if row.count >= _PROOF:
-                self._is_over = True
-                return [self._violation(place, row.call, self._came[min(now.given[place])])]
-        return []
 
     def _violation(self, place: _Place, call: CallEvent, came: tuple[_Origin, int]) -> Violation:
         where, name = place
@@ -187,12 +182,3 @@ class _Row:
 
     call: CallEvent
     count: int = 0
-
-
-def _is_input(place: _Place) -> bool:
-    return place[0] not in TARGETED
-
-
-def _is_loss(event: CallEvent) -> bool:
-    """Whether it is a loss module of torch; the call of its function shows the target."""
-    return event.api.startswith(LOSS_MODULES)

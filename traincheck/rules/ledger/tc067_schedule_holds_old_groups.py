@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from traincheck.rules.ledger.in_force_rule import InForceRule, line, subject
+from traincheck.rules.base.step_rule import InForceRule, line, subject
 from traincheck.schema.events import Event, MarkEvent
 from traincheck.schema.findings import Symptom, Violation
 from traincheck.schema.observations.base import needs_of

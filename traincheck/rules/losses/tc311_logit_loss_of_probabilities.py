@@ -80,24 +80,8 @@ class LogitLossOfProbabilities(BuiltInRule, code="TC311", severity="error"):
         self.triggered += 1
         squashed, self._squashed = self._squashed, set()
         logits = given(call, "input")
-        return [] if logits is None else self._judge(call, logits, squashed)
-
-    def _squash(self, call: CallEvent, result: TensorSummary) -> list[Violation]:
-        size = math.prod(result.shape)
-        self._squashed.add(size)
-        low, high = number(result, "min"), number(result, "max")
-        if low is None or high is None or low == high or call.api not in _SIGMOID:
+        if logits is None:
             return []
-        self.triggered += 1
-        if not any(_maps(before, (size, low, high)) for before in self._extremes):
-            self._extremes.add((size, low, high))
-            return []
-        if self._twice and self._twice[-1].step == call.step:
-            return []
-        self._twice.append(call)
-        return [self._second(call, self._twice[0], low, high)] if len(self._twice) == _TWICE else []
-
-    def _judge(self, call: CallEvent, logits: TensorSummary, squashed: set[int]) -> list[Violation]:
         low, high = number(logits, "min"), number(logits, "max")
         if low is None or high is None:
             return []
@@ -119,6 +103,21 @@ class LogitLossOfProbabilities(BuiltInRule, code="TC311", severity="error"):
                 observed=f"all of {self._elements} inputs lie between {low:.3g} and {high:.3g}",
             )
         ]
+
+    def _squash(self, call: CallEvent, result: TensorSummary) -> list[Violation]:
+        size = math.prod(result.shape)
+        self._squashed.add(size)
+        low, high = number(result, "min"), number(result, "max")
+        if low is None or high is None or low == high or call.api not in _SIGMOID:
+            return []
+        self.triggered += 1
+        if not any(_maps(before, (size, low, high)) for before in self._extremes):
+            self._extremes.add((size, low, high))
+            return []
+        if self._twice and self._twice[-1].step == call.step:
+            return []
+        self._twice.append(call)
+        return [self._second(call, self._twice[0], low, high)] if len(self._twice) == _TWICE else []
 
     def _second(self, call: CallEvent, first: CallEvent, low: float, high: float) -> Violation:
         violation = loss_violation(

@@ -62,11 +62,10 @@ class TargetOutOfRange(EventRule, code="TC330", severity="error"):
         self._low, self._high = self.low, self.high
         self._first: dict[str, CallEvent] = {}
         self._extremes: dict[str, tuple[float, float]] = {}
-        self._reported: set[str] = set()
 
     def judge(self, event: Event) -> list[Violation]:
         call = as_loss(event, _LOSSES)
-        if call is None or call.api in self._reported or not _counts_all(call):
+        if call is None or call.api in self.reported or not _counts_all(call):
             return []
         target = given(call, "target")
         low, high = number(target, "min"), number(target, "max")
@@ -79,18 +78,18 @@ class TargetOutOfRange(EventRule, code="TC330", severity="error"):
         if before is None:
             self._first[call.api], self._extremes[call.api] = call, (low, high)
             return []
-        self._reported.add(call.api)
-        return [self._violation(self._first[call.api], min(low, before[0]), max(high, before[1]))]
-
-    def _violation(self, call: CallEvent, low: float, high: float) -> Violation:
-        return loss_violation(
-            self.code,
-            call,
-            f"targets of {call.api.rpartition('.')[2]} are not probabilities",
-            expected="targets between 0 and 1",
-            observed=f"targets from {low:.3g} to {high:.3g}",
-            cause=_cause(low, high),
-        )
+        self.reported.add(call.api)
+        low, high = min(low, before[0]), max(high, before[1])
+        return [
+            loss_violation(
+                self.code,
+                self._first[call.api],
+                f"targets of {call.api.rpartition('.')[2]} are not probabilities",
+                expected="targets between 0 and 1",
+                observed=f"targets from {low:.3g} to {high:.3g}",
+                cause=_cause(low, high),
+            )
+        ]
 
 
 def _counts_all(call: CallEvent) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from traincheck.readings.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
 from traincheck.rules.base.rule import Streak, extend
-from traincheck.rules.base.step_rule import StepRule, proof
+from traincheck.rules.base.step_rule import StepRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -60,11 +60,10 @@ class SoftmaxOverOneElement(StepRule, code="TC333", aliases=("softmax-over-one",
         self._call: CallEvent | None = None  # the first call; some steps may not record calls
         self._idle: dict[str, set[int]] = {}  # by optimizer, in all its steps in a row
         self._streaks: dict[str, Streak] = {}
-        self._is_reported = False
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         self._call = self._call or next(filter(_is_over_one, facts.softmaxes), None)
-        if self._call is None or self._is_reported:
+        if self._call is None or self.is_over:
             return []
         if not facts.is_complete:
             self._streaks.clear()
@@ -81,7 +80,7 @@ class SoftmaxOverOneElement(StepRule, code="TC333", aliases=("softmax-over-one",
             self._idle[owner] = idle
             streak = extend(self._streaks, owner, facts.event.step)
             if streak.count == self.steps:
-                self._is_reported = True
+                self.is_over = True
                 return [self._violation(facts, self._call, streak.first, self.ledger.names(idle))]
         return []
 
@@ -99,11 +98,11 @@ class SoftmaxOverOneElement(StepRule, code="TC333", aliases=("softmax-over-one",
     ) -> Violation:
         function, shape = call.api.rpartition(".")[2], list(_shape(call))
         given = f"{function} over dim {call.args.get('dim')} of {shape}"
-        return proof(
-            (self.code, Symptom.LOSS_INPUT),
+        return self.proof(
             facts,
             step=step,
             subject=Subject(api=call.api, module=call.module),
+            symptom=Symptom.LOSS_INPUT,
             message=f"{given} is 1 everywhere; the gradient of {joined(names)} is always zero",
             expected="a softmax over several elements",
             observed=f"{given} is 1 everywhere",

@@ -79,38 +79,35 @@ class TargetOutsideActivationRange(EventRule, code="TC336", aliases=("output-out
         elif isinstance(event, CallEvent) and event.grad_enabled:
             call = as_loss(event, (CROSS_ENTROPY, *_REGRESSIONS))
             if call is not None:
-                return self._compare(call)
+                output, result = given(call, "input"), tensor_summary(call.result)
+                extremes = _extremes(output)
+                kind = self._results.get(extremes) if extremes is not None else None
+                if kind is None or (result is not None and not result.requires_grad):
+                    return []
+                self.triggered += 1
+                observed = _beyond(call, kind)
+                if observed is None:
+                    return []
+                place = call.api, kind
+                first = self._first.setdefault(place, call)
+                self._counts[place] += 1
+                if self._counts[place] != _PROOF:
+                    return []
+                return [
+                    loss_violation(
+                        self.code,
+                        first,
+                        f"{call.api.rpartition('.')[2]} is given the result of {kind}, {observed}",
+                        expected="an output that can reach all targets",
+                        observed=f"the output comes from {kind}, {observed}",
+                    )
+                ]
             kind = kind_of(event.api)
             if kind in _LIMITS and len(self._results) < _MOST:
                 extremes = _extremes(tensor_summary(event.result))
                 if extremes is not None:
                     self._results[extremes] = kind
         return []
-
-    def _compare(self, call: CallEvent) -> list[Violation]:
-        output, result = given(call, "input"), tensor_summary(call.result)
-        extremes = _extremes(output)
-        kind = self._results.get(extremes) if extremes is not None else None
-        if kind is None or (result is not None and not result.requires_grad):
-            return []
-        self.triggered += 1
-        observed = _beyond(call, kind)
-        if observed is None:
-            return []
-        place = call.api, kind
-        first = self._first.setdefault(place, call)
-        self._counts[place] += 1
-        if self._counts[place] != _PROOF:
-            return []
-        return [
-            loss_violation(
-                self.code,
-                first,
-                f"{call.api.rpartition('.')[2]} is given the result of {kind}, {observed}",
-                expected="an output that can reach all targets",
-                observed=f"the output comes from {kind}, {observed}",
-            )
-        ]
 
 
 def _extremes(tensor: TensorSummary | None) -> Extremes | None:

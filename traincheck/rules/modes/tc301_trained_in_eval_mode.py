@@ -8,7 +8,7 @@ from traincheck.readings.forwards import Forward
 from traincheck.readings.step_facts import DISCOVERY, GRADIENTS, MODES, StepFacts
 from traincheck.rules.base.model_rule import MODELS
 from traincheck.rules.base.rule import Streak, extend
-from traincheck.rules.base.step_rule import StepRule, proof
+from traincheck.rules.base.step_rule import StepRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -93,55 +93,53 @@ class TrainedInEvalMode(StepRule, code="TC301", severity="error"):
         for forward in facts.forwards:
             if forward.call.grad_enabled and any(map(forward.covers, names)):
                 passes.setdefault(forward.path, []).append(forward)
-        return [v for path, found in passes.items() for v in self._model(path, found, names, facts)]
-
-    def _model(
-        self, path: str, passes: list[Forward], names: set[str], facts: StepFacts
-    ) -> list[Violation]:
-        self.triggered += 1
-        loaders = set[str]().union(*(forward.loaders for forward in passes))
-        known = self._was_training.get(path, set())
-        if any(forward.is_training for forward in passes):
-            others = self._others.pop(path, [])
-            goes_on = not loaders.isdisjoint(known)
-            self._was_training[path] = known | loaders
-            self._streaks.pop(path, None)
-            return others if goes_on and len(others) >= _CONFIRMED else []
-        affected = self._affected(path, passes, names)
-        if not affected:
-            if known and loaders and loaders.isdisjoint(known):
-                violation = self._violation(path, affected, facts.event.step, passes[0].call, facts)
-                other = _on_other_data(violation, sorted(loaders), sorted(known))
-                self._others.setdefault(path, []).append(other)
-            return []
-        streak = extend(self._streaks, path, facts.event.step)
-        if streak.count < _CONFIRMED:
-            return []
-        step = streak.first if streak.count == _CONFIRMED else facts.event.step
-        return [self._violation(path, affected, step, passes[0].call, facts)]
-
-    def _affected(self, path: str, passes: list[Forward], names: set[str]) -> list[str]:
-        """Layers that behave differently in evaluation mode although they should not."""
-        modal = self.ledger.modal.affected(
-            path,
-            names,
-            {p for forward in passes for p in forward.idle},
-            {p for forward in passes for p in forward.norms},
-            was_training=path in self._was_training,
-            is_loaded=path.partition(".")[0] in self.ledger.loaded,
-        )
-        return sorted(modal)
+        violations: list[Violation] = []
+        for path, found in passes.items():
+            self.triggered += 1
+            loaders = set[str]().union(*(forward.loaders for forward in found))
+            known = self._was_training.get(path, set())
+            if any(forward.is_training for forward in found):
+                others = self._others.pop(path, [])
+                goes_on = not loaders.isdisjoint(known)
+                self._was_training[path] = known | loaders
+                self._streaks.pop(path, None)
+                violations += others if goes_on and len(others) >= _CONFIRMED else []
+                continue
+            # Layers that behave differently in evaluation mode although they should not.
+            modal = self.ledger.modal.affected(
+                path,
+                names,
+                {p for forward in found for p in forward.idle},
+                {p for forward in found for p in forward.norms},
+                was_training=path in self._was_training,
+                is_loaded=path.partition(".")[0] in self.ledger.loaded,
+            )
+            affected = sorted(modal)
+            if not affected:
+                if known and loaders and loaders.isdisjoint(known):
+                    violation = self._violation(
+                        path, affected, facts.event.step, found[0].call, facts
+                    )
+                    other = _on_other_data(violation, sorted(loaders), sorted(known))
+                    self._others.setdefault(path, []).append(other)
+                continue
+            streak = extend(self._streaks, path, facts.event.step)
+            if streak.count < _CONFIRMED:
+                continue
+            step = streak.at(_CONFIRMED, facts.event.step)
+            violations.append(self._violation(path, affected, step, found[0].call, facts))
+        return violations
 
     def _violation(
         self, path: str, affected: list[str], step: int | None, call: CallEvent, facts: StepFacts
     ) -> Violation:
         since = "" if path in self._was_training else "; it was never in training mode"
         last = self._eval.get(path) or self._eval.get(path.partition(".")[0])
-        violation = proof(
-            (self.code, Symptom.EVAL_MODE),
+        violation = self.proof(
             facts,
             step=step,
             subject=Subject(module=path),
+            symptom=Symptom.EVAL_MODE,
             message=f"{path} is in evaluation mode in the forward passes that train it{since}",
             expected=f"{path} in training mode",
             observed=f"trained layers that behave as in evaluation: {joined(affected)}{since}",

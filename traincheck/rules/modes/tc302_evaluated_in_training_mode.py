@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from traincheck.readings.forwards import Forward
 from traincheck.readings.step_facts import DISCOVERY, GRADIENTS, MODES, StepFacts
-from traincheck.rules.base.step_rule import StepRule, proof
+from traincheck.rules.base.step_rule import StepRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.words import joined
@@ -69,8 +69,12 @@ class EvaluatedInTrainingMode(StepRule, code="TC302"):
     def judge(self, facts: StepFacts) -> list[Violation]:
         for forward in facts.forwards:
             if forward.call.grad_enabled:
-                if forward.loaders - self._trained_on and self._is_model(forward):
-                    self._trained_on |= forward.loaders
+                if forward.loaders - self._trained_on:
+                    # Whether the module has parameters. A transform has none. It may run for the
+                    # first sample of a loader while the last batch came from another one.
+                    books = self.ledger.parameters.values()
+                    if any(forward.covers(name) for parameter in books for name in parameter.names):
+                        self._trained_on |= forward.loaders
             elif not forward.is_training:
                 self.triggered += 1
                 self._evaluated.add(forward.path)
@@ -83,15 +87,6 @@ class EvaluatedInTrainingMode(StepRule, code="TC302"):
             if not forward.call.grad_enabled and forward.is_training and forward.loaders:
                 self._suspect(forward, facts)
         return self._sure(self.rounds)
-
-    def _is_model(self, forward: Forward) -> bool:
-        """Whether the module has parameters.
-
-        A transform has none. It may run for the first sample of a loader while the last batch came
-        from another one.
-        """
-        books = self.ledger.parameters.values()
-        return any(forward.covers(name) for parameter in books for name in parameter.names)
 
     def finish(self) -> list[Violation]:
         """Report after fewer rounds: no evaluation in evaluation mode can follow."""
@@ -131,10 +126,10 @@ class EvaluatedInTrainingMode(StepRule, code="TC302"):
     def _violation(self, forward: Forward, facts: StepFacts, active: list[str]) -> Violation:
         path = forward.path
         where = joined(sorted(forward.loaders))
-        return proof(
-            (self.code, Symptom.TRAINING_MODE),
+        return self.proof(
             facts,
             subject=Subject(module=path),
+            symptom=Symptom.TRAINING_MODE,
             message=f"{path} is evaluated without gradients, but in training mode",
             expected=f"{path} in evaluation mode over the batches of {where}",
             observed=f"layers that behave as in training: {joined(active)}",

@@ -69,7 +69,6 @@ class TrainEvalPreprocessingMismatch(
     def __init__(self) -> None:
         super().__init__()
         self._sides: dict[_Key, _Sides] = {}
-        self._reported: set[str] = set()
 
     def judge(self, event: Event) -> list[Violation]:
         given, found = observed(event, ModelInputs), []
@@ -83,21 +82,21 @@ class TrainEvalPreprocessingMismatch(
             if stats is None:
                 continue
             self.triggered += 1
-            key = _key(event.rank, given.model, name, tensor)
+            dims = len(tensor.shape)
+            features = tensor.shape[-1] if dims == _SEQUENCE else tensor.shape[1]
+            key = event.rank, given.model, name, dims, features
             sides = self._sides.setdefault(key, _Sides())
             (sides.training if given.training else sides.evaluation).append(stats)
             sides.is_image &= is_image(tensor)
-            if given.model not in self._reported and sides.differ():
-                self._reported.add(given.model)
+            if given.model not in self.reported and sides.differ():
+                self.reported.add(given.model)
                 found.append(self._violation(event, given.model, name, sides))
         return found
 
     def _violation(self, event: Event, model: str, name: str, sides: _Sides) -> Violation:
         training, evaluation = _text(sides.training), _text(sides.evaluation)
-        return Violation(
-            check_id=self.code,
-            step=event.step,
-            rank=event.rank,
+        return self.violation(
+            event,
             stage="eval",
             subject=Subject(module=model),
             symptom=Symptom.WRONG_VALUE,
@@ -105,7 +104,6 @@ class TrainEvalPreprocessingMismatch(
             message=f"argument {name} of {model} is scaled differently than in training",
             expected=f"in training {training}",
             observed=f"in evaluation {evaluation}",
-            evidence=(event,),
         )
 
 
@@ -150,12 +148,6 @@ class _Sides:
 
 
 _Key = tuple[int, str, str, int, int]  # rank, model, input, number of dims, features
-
-
-def _key(rank: int, model: str, name: str, tensor: TensorSummary) -> _Key:
-    dims = len(tensor.shape)
-    features = tensor.shape[-1] if dims == _SEQUENCE else tensor.shape[1]
-    return rank, model, name, dims, features
 
 
 def _stats_of(tensor: TensorSummary) -> _Stats | None:

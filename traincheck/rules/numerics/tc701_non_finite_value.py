@@ -80,10 +80,9 @@ class NonFiniteValue(BuiltInRule, code="TC701", severity="error"):
         self._stepped: CallEvent | None = None
         self._has_stepped = False  # an optimizer, ever
         self._backward: CallEvent | None = None  # the last of this step
-        self._is_reported = False
 
     def observe(self, event: Event) -> Sequence[Violation]:
-        if self._is_reported:
+        if self.is_over:
             return ()
         if isinstance(event, StateEvent):
             self._state(event)
@@ -96,7 +95,19 @@ class NonFiniteValue(BuiltInRule, code="TC701", severity="error"):
                     words = f"{_many(summary.stats)} in {path} of {event.loader}"
                     self._note("batch", words, Subject(variable=path), event)
         elif isinstance(event, StepEvent):
-            return self._end(event)
+            found: list[Violation] = []
+            self.triggered += self._stepped is not None
+            if not event.recorded:
+                self._streak = 0
+            elif self._stepped is not None:
+                found = self._judge(event)
+            for place in self._after:
+                self._broken_parameters.setdefault(str(place.subject.variable), place)
+            if self._stepped is not None or not event.recorded:
+                self._places.clear()
+            self._after, self._stepped, self._backward = [], None, None
+            self._seen.clear()
+            return found
         return ()
 
     def _note(self, kind: str, words: str, subject: Subject, event: Event) -> None:
@@ -146,21 +157,6 @@ class NonFiniteValue(BuiltInRule, code="TC701", severity="error"):
         elif family == Families.OPTIMIZER_STEP and event.exception is None:
             self._has_stepped, self._stepped = True, event
 
-    def _end(self, event: StepEvent) -> list[Violation]:
-        found: list[Violation] = []
-        self.triggered += self._stepped is not None
-        if not event.recorded:
-            self._streak = 0
-        elif self._stepped is not None:
-            found = self._judge(event)
-        for place in self._after:
-            self._broken_parameters.setdefault(str(place.subject.variable), place)
-        if self._stepped is not None or not event.recorded:
-            self._places.clear()
-        self._after, self._stepped, self._backward = [], None, None
-        self._seen.clear()
-        return found
-
     def _judge(self, event: StepEvent) -> list[Violation]:
         if self._after:
             step = event.step if self._first is None else self._first[0]
@@ -207,13 +203,12 @@ class NonFiniteValue(BuiltInRule, code="TC701", severity="error"):
     def _violation(
         self, step: int | None, event: StepEvent, place: _Place, shown: str
     ) -> Violation:
-        self._is_reported = True
+        self.is_over = True
         subject = place.subject if place.subject != Subject() else Subject(api=Families.BACKWARD)
         observed = place.words if place.words == shown else f"{place.words}, then {shown}"
-        return Violation(
-            check_id=self.code,
+        return self.violation(
+            event,
             step=step,
-            rank=event.rank,
             stage="train",
             subject=subject,
             symptom=Symptom.NON_FINITE,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from traincheck.readings.optimizers import Holder
 from traincheck.readings.step_facts import StepFacts
-from traincheck.rules.base.step_rule import StepRule, proof
+from traincheck.rules.base.step_rule import StepRule
 from traincheck.rules.numerics.updaters import updaters
 from traincheck.rules.shared.numbers import NORMS, History, applied_norms
 from traincheck.schema.claims import Needs
@@ -82,40 +82,39 @@ class ExplodingGradient(StepRule, code="TC702"):
             total = math.sqrt(sum(norm * norm for norm in norms.values()))
             if total > 0:
                 self.triggered += 1
-                found += self._compare(total, norms, holder, facts)
+                series = self._series.setdefault(holder.label, _Series())
+                series.count += 1
+                step, history = facts.event.step, series.history
+                usual = history.median if len(history) else total
+                shown = f"norm {total:.3g}, usually {usual:.3g}"
+                if self.threshold and total > self.threshold:
+                    found.append(self._violation(step, holder, norms, shown, facts))
+                    continue
+                is_scaled = facts.event.counters.get("scaler_step", 0) > 0
+                grows = total > _GROWTH * series.last > 0 and not is_scaled
+                if grows and series.grown == 0:
+                    series.first_growth = step
+                series.grown = series.grown + 1 if grows else 0
+                series.last = total
+                if (
+                    len(history) >= _ENOUGH
+                    and total > self.floor
+                    and total > self.ratio * usual
+                    and total > _OVER_MOST * max(history.numbers)
+                ):
+                    series.flagged = [at for at in series.flagged if at[0] > series.count - _WITHIN]
+                    series.flagged.append((series.count, step))
+                    if len(series.flagged) > 1:
+                        found.append(
+                            self._violation(series.flagged[0][1], holder, norms, shown, facts)
+                        )
+                        continue
+                    continue
+                if series.grown >= _GROWING and total > 10 * self.floor:
+                    found.append(self._violation(series.first_growth, holder, norms, shown, facts))
+                    continue
+                history.add(total)
         return found
-
-    def _compare(
-        self, total: float, norms: dict[int, float], holder: Holder, facts: StepFacts
-    ) -> list[Violation]:
-        series = self._series.setdefault(holder.label, _Series())
-        series.count += 1
-        step, history = facts.event.step, series.history
-        usual = history.median if len(history) else total
-        shown = f"norm {total:.3g}, usually {usual:.3g}"
-        if self.threshold and total > self.threshold:
-            return [self._violation(step, holder, norms, shown, facts)]
-        is_scaled = facts.event.counters.get("scaler_step", 0) > 0
-        grows = total > _GROWTH * series.last > 0 and not is_scaled
-        if grows and series.grown == 0:
-            series.first_growth = step
-        series.grown = series.grown + 1 if grows else 0
-        series.last = total
-        if (
-            len(history) >= _ENOUGH
-            and total > self.floor
-            and total > self.ratio * usual
-            and total > _OVER_MOST * max(history.numbers)
-        ):
-            series.flagged = [at for at in series.flagged if at[0] > series.count - _WITHIN]
-            series.flagged.append((series.count, step))
-            if len(series.flagged) > 1:
-                return [self._violation(series.flagged[0][1], holder, norms, shown, facts)]
-            return []
-        if series.grown >= _GROWING and total > 10 * self.floor:
-            return [self._violation(series.first_growth, holder, norms, shown, facts)]
-        history.add(total)
-        return []
 
     def _violation(
         self,
@@ -127,11 +126,11 @@ class ExplodingGradient(StepRule, code="TC702"):
     ) -> Violation:
         worst = max(norms, key=lambda identity: norms[identity])
         name = self.ledger.name(worst)
-        return proof(
-            (self.code, Symptom.GRADIENT_SIZE),
+        return self.proof(
             facts,
             step=step,
             subject=Subject(variable=name),
+            symptom=Symptom.GRADIENT_SIZE,
             message=(
                 f"the norm of the gradients that {holder.label} applies leaves the range of its "
                 f"history, above all the gradient of {name}"

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from traincheck.readings.small_samples import has_few
-from traincheck.readings.step_facts import Parameter, StepFacts
-from traincheck.rules.base.step_rule import StepRule, proof
+from traincheck.readings.step_facts import StepFacts
+from traincheck.rules.base.step_rule import StepRule
 from traincheck.rules.numerics.updaters import updaters
 from traincheck.rules.shared.numbers import MATRIX, NORMS, applied_norms
 from traincheck.schema.claims import Needs
@@ -97,7 +97,8 @@ class VanishingGradient(StepRule, code="TC703"):
                     parameter is not None
                     and not began_zero
                     and norm > 0
-                    and self._is_weight(parameter, identity, facts)
+                    and _is_matrix(parameter.shape)
+                    and _may_vanish(parameter.name, facts.gradients[identity].module_class or "")
                 ):
                     models[parameter.root][identity] = norm / _root_of_size(parameter.shape)
         found: list[Violation] = []
@@ -106,10 +107,6 @@ class VanishingGradient(StepRule, code="TC703"):
                 self.triggered += 1
                 found += self._compare(sizes, facts)
         return found
-
-    def _is_weight(self, parameter: Parameter, identity: int, facts: StepFacts) -> bool:
-        kind = facts.gradients[identity].module_class or ""
-        return _is_matrix(parameter.shape) and _may_vanish(parameter.name, kind)
 
     def _compare(self, sizes: dict[int, float], facts: StepFacts) -> list[Violation]:
         largest = max(sizes.values())
@@ -131,11 +128,11 @@ class VanishingGradient(StepRule, code="TC703"):
 
     def _violation(self, identity: int, streak: _Streak, facts: StepFacts) -> Violation:
         name = self.ledger.name(identity)
-        return proof(
-            (self.code, Symptom.GRADIENT_SIZE),
+        return self.proof(
             facts,
             step=streak.first,
             subject=Subject(variable=name),
+            symptom=Symptom.GRADIENT_SIZE,
             message=f"the gradient of {name} is tiny compared with those of the other weights",
             expected="gradients of weights that differ by a few orders of magnitude",
             observed=f"{streak.share:.1e} of the largest gradient of the model",

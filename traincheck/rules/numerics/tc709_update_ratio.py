@@ -10,7 +10,7 @@ from typing import Any
 
 from traincheck.readings.small_samples import has_few
 from traincheck.readings.step_facts import DISCOVERY, Moment, StepFacts
-from traincheck.rules.base.step_rule import StepRule, proof
+from traincheck.rules.base.step_rule import StepRule
 from traincheck.rules.shared.numbers import MATRIX
 from traincheck.schema.claims import Needs
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -115,11 +115,11 @@ class UpdateRatio(StepRule, code="TC709"):
             return []
         name = self.ledger.name(identity)
         return [
-            proof(
-                (self.code, Symptom.GRADIENT_SIZE),
+            self.proof(
                 facts,
                 step=size.first,
                 subject=Subject(variable=name),
+                symptom=Symptom.GRADIENT_SIZE,
                 message=f"each optimizer step changes {name} by as much as the weights themselves",
                 expected="steps that are small relative to the weights",
                 observed=f"the norm of {name} changed by {change:.0%}, to {norm:.3g}",

@@ -74,27 +74,23 @@ class ClassImbalance(BuiltInRule, code="TC713", severity="info"):
             column.high = max(column.high, stats["max"])
             if column.count == self.batches:
                 self.triggered += 1
-                found += self._judge(path, column, event)
+                share = column.total / column.count
+                if share <= self.share or column.low == column.high:
+                    continue
+                found.append(
+                    self.violation(
+                        event,
+                        stage="train",
+                        subject=Subject(variable=path),
+                        symptom=Symptom.NOT_LEARNING,
+                        message=f"one class makes up nearly all labels in {path} of {event.loader}",
+                        expected="labels of several classes in a batch",
+                        observed=(
+                            f"{share:.0%} of the labels in {column.count} batches are one class"
+                        ),
+                    )
+                )
         return found
-
-    def _judge(self, path: str, column: _Column, event: BatchEvent) -> list[Violation]:
-        share = column.total / column.count
-        if share <= self.share or column.low == column.high:
-            return []
-        return [
-            Violation(
-                check_id=self.code,
-                step=event.step,
-                rank=event.rank,
-                stage="train",
-                subject=Subject(variable=path),
-                symptom=Symptom.NOT_LEARNING,
-                message=f"one class makes up nearly all labels in {path} of {event.loader}",
-                expected="labels of several classes in a batch",
-                observed=f"{share:.0%} of the labels in {column.count} batches are one class",
-                evidence=(event,),
-            )
-        ]
 
 
 _SAMPLES = 8

@@ -76,16 +76,48 @@ class EvaluationLossConstant(EventRule, code="TC717", aliases=("evaluation-loss-
         self._row: list[_Window] = []  # different batches with equal losses
         self._trained: dict[str, set[float]] = {}  # two training losses, by function
         self._extremes: deque[tuple[float, float]] = deque(maxlen=_LOOKS)  # of training outputs
-        self._is_over = False
 
     def judge(self, event: Event) -> list[Violation]:
-        if self._is_over:
+        if self.is_over:
             return []
         if isinstance(event, BatchEvent):
             found, self._window = self._close(), _Window(event)
             return found
         if isinstance(event, CallEvent) and event.exception is None:
-            return self._call(event)
+            window = self._window
+            if event.api in TARGETED:
+                if event.grad_enabled:
+                    value, low_high = value_of(event.result), _extremes_of(given(event, "input"))
+                    values = self._trained.setdefault(event.api, set())
+                    if value is not None and len(values) < 2:  # noqa: PLR2004
+                        values.add(value)
+                    if low_high is not None:
+                        self._extremes.append(low_high)
+                    return self._end()
+                if window is not None:
+                    # Add a loss of an evaluation; if it is partly unknown, the batch is
+                    # not compared.
+                    result, value = tensor_summary(event.result), value_of(event.result)
+                    outputs, target = given(event, "input"), _extremes_of(given(event, "target"))
+                    is_known = (
+                        event.stage == EVAL_STAGE
+                        and result is not None
+                        and result.dtype in _FULL
+                        and _extremes_of(outputs) is not None
+                        and target is not None
+                        and target[0] < target[1]
+                        and len(window.losses) < _MOST
+                    )
+                    if not is_known or outputs is None or value is None or not math.isfinite(value):
+                        window.is_plain = False
+                        return []
+                    window.losses.append(
+                        _Loss(event.api, value, math.prod(outputs.shape), outputs.stats or {})
+                    )
+                    window.calls.append(event)
+            elif window is not None and event.root and not event.grad_enabled:
+                window.sizes.update(_sizes(event.result))
+            return []
         return self._end() if isinstance(event, StepEvent) else []
 
     def finish(self) -> list[Violation]:
@@ -97,30 +129,10 @@ class EvaluationLossConstant(EventRule, code="TC717", aliases=("evaluation-loss-
         self._row.clear()
         return found
 
-    def _call(self, call: CallEvent) -> list[Violation]:
-        window = self._window
-        if call.api in TARGETED:
-            if call.grad_enabled:
-                self._train(call)
-                return self._end()
-            if window is not None:
-                _add(window, call)
-        elif window is not None and call.root and not call.grad_enabled:
-            window.sizes.update(_sizes(call.result))
-        return []
-
-    def _train(self, call: CallEvent) -> None:
-        value, low_high = value_of(call.result), _extremes_of(given(call, "input"))
-        values = self._trained.setdefault(call.api, set())
-        if value is not None and len(values) < 2:  # noqa: PLR2004
-            values.add(value)
-        if low_high is not None:
-            self._extremes.append(low_high)
-
     def _close(self) -> list[Violation]:
         """Finish a batch and check whether it continues the row."""
         window, row = self._window, self._row
-        if self._is_over or window is None or not window.losses or not window.is_plain:
+        if self.is_over or window is None or not window.losses or not window.is_plain:
             row.clear()
             return []
         self.triggered += 1
@@ -132,8 +144,20 @@ class EvaluationLossConstant(EventRule, code="TC717", aliases=("evaluation-loss-
             row.clear()
         if len(row) < _IN_A_ROW:
             return []
-        self._is_over = True
-        return [self._violation(row, telling[0])]
+        self.is_over = True
+        place = telling[0]
+        call, loss = row[0].calls[place], row[0].losses[place]
+        return [
+            self.violation(
+                call,
+                subject=Subject(api=call.api),
+                symptom=Symptom.REPEATED_DATA,
+                message=f"the loss is the same for different batches of {row[-1].batch.loader}",
+                expected="losses that differ from batch to batch, as in training",
+                observed=f"a loss of {loss.value!r} for {len(row)} different consecutive batches",
+                evidence=(call, row[-1].calls[place]),
+            )
+        ]
 
     def _is_telling(self, loss: _Loss, window: _Window) -> bool:
         """Whether the loss is of model outputs that would differ for other samples."""
@@ -154,18 +178,6 @@ class EvaluationLossConstant(EventRule, code="TC717", aliases=("evaluation-loss-
         """Whether training outputs had this extreme too, e.g. the limit of a clamp or sigmoid."""
         return sum(extreme in low_high for low_high in self._extremes) > 1
 
-    def _violation(self, row: list[_Window], place: int) -> Violation:
-        call, loss = row[0].calls[place], row[0].losses[place]
-        return self.violation(
-            call,
-            subject=Subject(api=call.api),
-            symptom=Symptom.REPEATED_DATA,
-            message=f"the loss is the same for different batches of {row[-1].batch.loader}",
-            expected="losses that differ from batch to batch, as in training",
-            observed=f"a loss of {loss.value!r} for {len(row)} different consecutive batches",
-            evidence=(call, row[-1].calls[place]),
-        )
-
 
 class _Loss(NamedTuple):
     """A loss of an evaluation. size, stats: size and statistics of its input."""
@@ -185,26 +197,6 @@ class _Window:
     calls: list[CallEvent] = field(default_factory=list)
     sizes: set[int] = field(default_factory=set)
     is_plain: bool = True
-
-
-def _add(window: _Window, call: CallEvent) -> None:
-    """Add a loss of an evaluation; if it is partly unknown, the batch is not compared."""
-    result, value = tensor_summary(call.result), value_of(call.result)
-    outputs, target = given(call, "input"), _extremes_of(given(call, "target"))
-    is_known = (
-        call.stage == EVAL_STAGE
-        and result is not None
-        and result.dtype in _FULL
-        and _extremes_of(outputs) is not None
-        and target is not None
-        and target[0] < target[1]
-        and len(window.losses) < _MOST
-    )
-    if not is_known or outputs is None or value is None or not math.isfinite(value):
-        window.is_plain = False
-        return
-    window.losses.append(_Loss(call.api, value, math.prod(outputs.shape), outputs.stats or {}))
-    window.calls.append(call)
 
 
 def _sizes(result: Value) -> Iterator[int]:

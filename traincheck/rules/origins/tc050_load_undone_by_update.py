@@ -73,11 +73,6 @@ class LoadUndoneByUpdate(EventRule, code="TC050", severity="error"):
         undone = {name: value for name, value in found.values.items() if _is_undone(value)}
         if not undone or len(undone) < _SHARE * min(found.parameters, len(found.values)):
             return []
-        return [self._violation(event, found, undone)]
-
-    def _violation(
-        self, event: Event, found: LoadFollowed, undone: dict[str, FollowedValue]
-    ) -> Violation:
         names = joined(sorted(undone), _MOST_NAMES)
         jump = _total(value.jump for value in undone.values())
         back = _total(value.back for value in undone.values())
@@ -99,7 +94,7 @@ class LoadUndoneByUpdate(EventRule, code="TC050", severity="error"):
                 "values before the load"
             ),
         )
-        return replace(violation, step=found.step)
+        return [replace(violation, step=found.step)]
 
 
 def _is_undone(value: FollowedValue) -> bool:

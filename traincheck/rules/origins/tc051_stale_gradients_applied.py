@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from traincheck.readings.step_facts import Moment, StepFacts
-from traincheck.rules.base.step_rule import StepRule, proof
+from traincheck.rules.base.step_rule import StepRule
 from traincheck.rules.shared.numbers import NORMS, number
 from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.observations.base import needs_of
@@ -65,7 +65,6 @@ class StaleGradientsApplied(StepRule, code="TC051", severity="error"):
     def __init__(self) -> None:
         super().__init__()
         self._rows: dict[str, _Row] = {}
-        self._reported: set[str] = set()
 
     def judge(self, facts: StepFacts) -> list[Violation]:
         if not facts.is_complete or facts.has_own or self.ledger.has_gap:
@@ -78,21 +77,17 @@ class StaleGradientsApplied(StepRule, code="TC051", severity="error"):
             is_update = moment.family == Families.OPTIMIZER_STEP
             for owner in used:
                 row = self._rows.setdefault(owner, _Row())
-                self._follow(row, moment, facts.written, owner, held)
+                # Enter a call: which gradients it changed. written: those that the
+                # program assigned.
+                holder = self.ledger.holders.get(owner)
+                ours = holder.ids if holder is not None else frozenset()
+                row.is_fresh |= not ours.isdisjoint(moment.reached | moment.cleared | facts.written)
+                if moment.family == Families.BACKWARD:
+                    row.others |= moment.reached - held
                 if is_update and moment.call.owner == owner and self._is_stale(row, moment, facts):
                     found.append(self._violation(row, moment, facts))
-                    self._reported.add(owner)
+                    self.reported.add(owner)
         return found
-
-    def _follow(
-        self, row: _Row, moment: Moment, written: frozenset[int], owner: str, held: set[int]
-    ) -> None:
-        """Enter a call: which gradients it changed. written: those that the program assigned."""
-        holder = self.ledger.holders.get(owner)
-        ours = holder.ids if holder is not None else frozenset()
-        row.is_fresh |= not ours.isdisjoint(moment.reached | moment.cleared | written)
-        if moment.family == Families.BACKWARD:
-            row.others |= moment.reached - held
 
     def _is_stale(self, row: _Row, moment: Moment, facts: StepFacts) -> bool:
         """Judge an update, and begin to wait for the next one."""
@@ -109,7 +104,7 @@ class StaleGradientsApplied(StepRule, code="TC051", severity="error"):
         return (
             row.count + 1 >= _IN_A_ROW
             and len(row.computed) >= _IN_A_ROW - 1
-            and str(moment.call.owner) not in self._reported
+            and str(moment.call.owner) not in self.reported
         )
 
     def _violation(self, row: _Row, moment: Moment, facts: StepFacts) -> Violation:
@@ -117,11 +112,11 @@ class StaleGradientsApplied(StepRule, code="TC051", severity="error"):
         lines = [m.call for m in facts.moments if m.family == Families.BACKWARD]
         computed = {i for m in facts.moments for i in m.reached} - self.ledger.held()
         names = joined(self.ledger.names(computed), _MOST_NAMES)
-        return proof(
-            (self.code, Symptom.STEP_WITHOUT_GRADIENT, self.ledger.one_of_several(owner)),
+        return self.proof(
             facts,
             step=row.first,
             subject=Subject(api=Families.OPTIMIZER_STEP),
+            symptom=Symptom.STEP_WITHOUT_GRADIENT,
             message=(
                 f"{row.count + 1} updates in a row apply bit-identical gradients, while backward "
                 f"computes new ones of {names}, which no optimizer applies"
@@ -132,6 +127,7 @@ class StaleGradientsApplied(StepRule, code="TC051", severity="error"):
                 f"parameters; backward computed others of {names}"
             ),
             evidence=[*lines[-1:], moment.call],
+            optimizer=self.ledger.one_of_several(owner),
         )
 
 

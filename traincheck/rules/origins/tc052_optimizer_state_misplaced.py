@@ -82,55 +82,51 @@ class OptimizerStateMisplaced(EventRule, code="TC052", severity="error"):
             return []
         # The latest save that all loaded state can come from
         for saved_in, saved in reversed(self._saves):
-            if saved_in.rank == event.rank and _is_source(saved, values):
+            # Whether each loaded state is in a save, wherever.
+            if saved_in.rank == event.rank and all(
+                any(_are_same(state, other) for other in saved.values())
+                for state in values.values()
+            ):
                 self.triggered += 1
-                return self._compare(event, found, saved, values)
+                wrong = {}
+                for name, state in values.items():
+                    if name in saved and not is_unowned(name) and _differ(state, saved[name]):
+                        sources = [other for other in saved if _are_same(state, saved[other])]
+                        if sources:
+                            wrong[name] = sources[0]
+                key = (event.rank, event.stream, found.owner)
+                if len(wrong) < _LEAST or key in self._reported:
+                    return []
+                self._reported.add(key)
+                pairs = [f"{name} has that of {source}" for name, source in sorted(wrong.items())]
+                told = "; ".join(pairs[:_MOST_NAMES]) + (
+                    "; ..." if len(pairs) > _MOST_NAMES else ""
+                )
+                line = f" at {short(found.where)}" if found.where else ""
+                return [
+                    self.violation(
+                        event,
+                        subject=Subject(api="torch.optim.Optimizer.load_state_dict"),
+                        symptom=Symptom.NOT_RESTORED,
+                        message=(
+                            f"the state that {found.owner} loads{line} was saved for other "
+                            "parameters: "
+                            f"{told}"
+                        ),
+                        expected="for each parameter the state that was saved under its name",
+                        observed=(
+                            f"{len(wrong)} of {len(values)} parameters have the state of another "
+                            "one "
+                            f"({told})"
+                        ),
+                    )
+                ]
         return []
-
-    def _compare(
-        self, event: Event, found: OptimizerValues, saved: _Values, values: _Values
-    ) -> list[Violation]:
-        wrong = {}
-        for name, state in values.items():
-            if name in saved and not is_unowned(name) and _differ(state, saved[name]):
-                sources = [other for other in saved if _are_same(state, saved[other])]
-                if sources:
-                    wrong[name] = sources[0]
-        key = (event.rank, event.stream, found.owner)
-        if len(wrong) < _LEAST or key in self._reported:
-            return []
-        self._reported.add(key)
-        pairs = [f"{name} has that of {source}" for name, source in sorted(wrong.items())]
-        told = "; ".join(pairs[:_MOST_NAMES]) + ("; ..." if len(pairs) > _MOST_NAMES else "")
-        line = f" at {short(found.where)}" if found.where else ""
-        return [
-            self.violation(
-                event,
-                subject=Subject(api="torch.optim.Optimizer.load_state_dict"),
-                symptom=Symptom.NOT_RESTORED,
-                message=(
-                    f"the state that {found.owner} loads{line} was saved for other parameters: "
-                    f"{told}"
-                ),
-                expected="for each parameter the state that was saved under its name",
-                observed=(
-                    f"{len(wrong)} of {len(values)} parameters have the state of another one "
-                    f"({told})"
-                ),
-            )
-        ]
 
 
 def _tail(name: str) -> str:
     """The name below its model: models of one class are numbered."""
     return name if is_unowned(name) else name.partition(".")[2] or name
-
-
-def _is_source(saved: _Values, loaded: _Values) -> bool:
-    """Whether each loaded state is in a save, wherever."""
-    return all(
-        any(_are_same(state, other) for other in saved.values()) for state in loaded.values()
-    )
 
 
 def _are_same(one: Mapping[str, _Sketch], other: Mapping[str, _Sketch]) -> bool:

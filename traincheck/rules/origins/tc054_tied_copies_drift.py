@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from traincheck.rules.base.model_rule import EMBEDDING, LINEAR, model_of
 from traincheck.rules.base.rule import EventRule
 from traincheck.schema.claims import MIN_MATCHED_ELEMENTS, Needs
@@ -69,11 +67,17 @@ class TiedCopiesDrift(EventRule, code="TC054"):
         self._found: dict[str, list[StateEvent]] = {}  # in this step, by fingerprint
         self._equal: list[tuple[str, str]] = []  # when they were found
         self._pairs: dict[tuple[str, str], int] = {}  # a copy and its source: updates that differ
-        self._reported: set[str] = set()
 
     def judge(self, event: Event) -> list[Violation]:
         if isinstance(event, StateEvent):
-            self._state(event)
+            if event.role != "parameter":
+                return []
+            if event.change == "gone":
+                self._now.pop(event.name, None)
+            elif event.summary is not None and len(event.summary.shape) == _TABLE:
+                if event.change in ("new", "replaced"):
+                    self._find(event)
+                self._now[event.name] = event
         elif isinstance(event, StepEvent):
             return self._step(event) if event.counters.get("optimizer_step") else []
         elif (model := model_of(event)) is not None and model.tokens.get(_TIED) is True:
@@ -84,16 +88,6 @@ class TiedCopiesDrift(EventRule, code="TC054"):
                     if size == (table.get("num_embeddings"), table.get("embedding_dim")):
                         self._declared.add((f"{path}.weight", f"{other}.weight"))
         return []
-
-    def _state(self, event: StateEvent) -> None:
-        if event.role != "parameter":
-            return
-        if event.change == "gone":
-            self._now.pop(event.name, None)
-        elif event.summary is not None and len(event.summary.shape) == _TABLE:
-            if event.change in ("new", "replaced"):
-                self._find(event)
-            self._now[event.name] = event
 
     def _find(self, event: StateEvent) -> None:
         """A parameter is found: which others have its content?"""
@@ -132,29 +126,26 @@ class TiedCopiesDrift(EventRule, code="TC054"):
             self.triggered += 1
             if _is_known(mine) and _is_known(theirs) and not _are_equal(mine, theirs):
                 self._pairs[copy, source] += 1
-            if self._pairs[copy, source] >= _UPDATES and copy not in self._reported:
-                self._reported.update(self._copies_of(source))
-                found.append(self._violation(step, mine, theirs))
+            if self._pairs[copy, source] >= _UPDATES and copy not in self.reported:
+                # The other copies of a weight: they have one finding.
+                self.reported.update((copy for copy, other in self._pairs if other == source))
+                trained = "both are trained" if theirs.requires_grad else "only the copy is trained"
+                found.append(
+                    self.violation(
+                        step,
+                        subject=Subject(variable=mine.name),
+                        symptom=Symptom.SHARING_LOST,
+                        message=(
+                            f"{mine.name} began as a copy of {theirs.name}, which is tied, and "
+                            "moved away from "
+                            f"it in {_UPDATES} updates"
+                        ),
+                        expected="one matrix for tied layers",
+                        observed=f"two matrices that were equal and differ now; {trained}",
+                        evidence=(mine, theirs),
+                    )
+                )
         return found
-
-    def _copies_of(self, source: str) -> Iterator[str]:
-        """The other copies of a weight: they have one finding."""
-        return (copy for copy, other in self._pairs if other == source)
-
-    def _violation(self, step: StepEvent, mine: StateEvent, theirs: StateEvent) -> Violation:
-        trained = "both are trained" if theirs.requires_grad else "only the copy is trained"
-        return self.violation(
-            step,
-            subject=Subject(variable=mine.name),
-            symptom=Symptom.SHARING_LOST,
-            message=(
-                f"{mine.name} began as a copy of {theirs.name}, which is tied, and moved away from "
-                f"it in {_UPDATES} updates"
-            ),
-            expected="one matrix for tied layers",
-            observed=f"two matrices that were equal and differ now; {trained}",
-            evidence=(mine, theirs),
-        )
 
 
 def _is_known(event: StateEvent) -> bool:

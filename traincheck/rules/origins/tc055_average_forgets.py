@@ -60,7 +60,6 @@ class AverageForgets(EventRule, code="TC055", severity="info"):
     def __init__(self) -> None:
         super().__init__()
         self._last: dict[str, float] = {}
-        self._reported: set[str] = set()
 
     def judge(self, event: Event) -> list[Violation]:
         found = observed(event, AverageDecay)
@@ -69,28 +68,28 @@ class AverageForgets(EventRule, code="TC055", severity="info"):
         self.triggered += 1
         last, decay = self._last.get(found.model), found.decay
         self._last[found.model] = decay
-        if last is None or found.model in self._reported:
+        if last is None or found.model in self.reported:
             return []
         is_short = _is_short(last, found) and _is_short(decay, found) and decay - last <= _RISE
         if not is_short:
             return []
-        self._reported.add(found.model)
-        return [self._violation(event, found, last)]
-
-    def _violation(self, event: Event, found: AverageDecay, last: float) -> Violation:
-        return self.violation(
-            event,
-            subject=Subject(module=found.model),
-            symptom=Symptom.ADVICE,
-            message=(
-                f"{found.model} follows {found.of}: an update keeps {found.decay:.0%} of its values"
-            ),
-            expected="an average that keeps most of its values in an update, such as 99 %",
-            observed=(
-                f"decays of {last:.2f} and {found.decay:.2f}, a memory of about "
-                f"{1 / max(1 - found.decay, 1e-3):.1f} updates"
-            ),
-        )
+        self.reported.add(found.model)
+        return [
+            self.violation(
+                event,
+                subject=Subject(module=found.model),
+                symptom=Symptom.ADVICE,
+                message=(
+                    f"{found.model} follows {found.of}: an update keeps {found.decay:.0%} of its "
+                    "values"
+                ),
+                expected="an average that keeps most of its values in an update, such as 99 %",
+                observed=(
+                    f"decays of {last:.2f} and {found.decay:.2f}, a memory of about "
+                    f"{1 / max(1 - found.decay, 1e-3):.1f} updates"
+                ),
+            )
+        ]
 
 
 def _is_short(decay: float, found: AverageDecay) -> bool:

@@ -79,23 +79,24 @@ class MissingPartFrozen(EventRule, code="TC059"):
         for event, part in self._open:
             names = [name for name in part.names if name.rpartition(".")[0] in self._called]
             if names:
-                found.append(self._violation(event, part, names))
+                line = f" at {short(part.where)}" if part.where else ""
+                told = joined(names, _MOST_NAMES)
+                found.append(
+                    self.violation(
+                        event,
+                        subject=Subject(module=names[0].rpartition(".")[0]),
+                        symptom=Symptom.INITIALIZATION,
+                        message=(
+                            f"the load of {part.model}{line} sets {part.loaded} parameters and "
+                            "leaves out "
+                            f"{told}, which are frozen with their initial values"
+                        ),
+                        expected="parts that are loaded or trained",
+                        observed=(
+                            f"{part.parameters} parameters that no load has set and no optimizer "
+                            "trains "
+                            f"({told})"
+                        ),
+                    )
+                )
         return found
-
-    def _violation(self, event: Event, part: PartNotLoaded, names: list[str]) -> Violation:
-        line = f" at {short(part.where)}" if part.where else ""
-        told = joined(names, _MOST_NAMES)
-        return self.violation(
-            event,
-            subject=Subject(module=names[0].rpartition(".")[0]),
-            symptom=Symptom.INITIALIZATION,
-            message=(
-                f"the load of {part.model}{line} sets {part.loaded} parameters and leaves out "
-                f"{told}, which are frozen with their initial values"
-            ),
-            expected="parts that are loaded or trained",
-            observed=(
-                f"{part.parameters} parameters that no load has set and no optimizer trains "
-                f"({told})"
-            ),
-        )

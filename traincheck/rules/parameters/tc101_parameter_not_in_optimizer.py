@@ -2,20 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from traincheck.readings.optimizers import ByHand, Holder
 from traincheck.readings.step_facts import DISCOVERY, GRADIENTS, StepFacts
+from traincheck.readings.training_state import TrainingState
 from traincheck.rules.base.rule import Streak, extend
 from traincheck.rules.base.step_rule import StepRule
-from traincheck.rules.parameters.replaced_parts import Replaced
-from traincheck.rules.parameters.wrong_model_optimizer import Misheld
+from traincheck.rules.parameters.other_tensors import Misheld
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Subject, Symptom, Violation
+from traincheck.schema.places import short
 from traincheck.schema.torch_api import INITIALIZERS
 from traincheck.schema.words import joined
+
+
+class Replaced:
+    """Compares the parameters of optimizers with those of the same names in a model.
+
+    Args:
+        ledger: the present parameters and optimizers.
+    """
+
+    def __init__(self, ledger: TrainingState) -> None:
+        self._ledger = ledger
+
+    def title(self, orphans: Sequence[int], holders: Sequence[Holder]) -> str:
+        """``Net.head was replaced at train.py:9, after the optimizer was built``.
+
+        Empty unless one optimizer holds an old parameter for each name, and others of this model.
+        """
+        for holder in holders:
+            old = {name for i, name in holder.names.items() if i not in self._ledger.parameters}
+            is_part = not holder.ids.isdisjoint(self._ledger.parameters)
+            if is_part and old.issuperset(map(self._ledger.name, orphans)):
+                parts = sorted({self._ledger.name(one).rpartition(".")[0] for one in orphans})
+                were = "was" if len(parts) == 1 else "were"
+                at = self._lines(orphans, holder)
+                return f"{joined(parts)} {were} replaced{at}, after the optimizer was built"
+        return ""
+
+    def _lines(self, orphans: Iterable[int], holder: Holder) -> str:
+        """The line that initialized the new ones, if it is one and ran after the optimizer."""
+        calls = [self._ledger.born.get(one) for one in orphans]
+        lines = {short(one.where) for one in calls if one and one.time_ns > holder.made.time_ns}
+        return f" at {lines.pop()}" if len(lines) == 1 and "" not in lines else ""
+
 
 _THAWED = 20  # steps with a gradient since a parameter was unfrozen, none by its optimizer
 
@@ -93,7 +127,10 @@ class ParameterNotInOptimizer(StepRule, code="TC101", severity="error"):
             self._misheld.clear()
             self._thawed.clear()
             return []
-        self._note_thawed(facts)
+        for identity in facts.flipped:
+            self._thawed.pop(identity, None)
+            if self._is_trained(identity):
+                self._thawed[identity] = Streak(facts.event.step)
         owners = {moment.call.owner for moment in facts.updates()}
         stepped = [holder for key, holder in ledger.holders.items() if key in owners]
         self._misheld.follow(stepped, facts)
@@ -135,12 +172,6 @@ class ParameterNotInOptimizer(StepRule, code="TC101", severity="error"):
                 )
             found.append((identity, violation))
         return found
-
-    def _note_thawed(self, facts: StepFacts) -> None:
-        for identity in facts.flipped:
-            self._thawed.pop(identity, None)
-            if self._is_trained(identity):
-                self._thawed[identity] = Streak(facts.event.step)
 
     def _late(self, stepped: Sequence[Holder], facts: StepFacts) -> list[Violation]:
         """Parameters that were unfrozen although their optimizer no longer steps."""
@@ -202,10 +233,9 @@ class ParameterNotInOptimizer(StepRule, code="TC101", severity="error"):
                 f"Create {name} once, in __init__(), and only use it in forward(). If it is "
                 "replaced on purpose, give the new one to the optimizer (add_param_group)."
             )
-        return Violation(
-            check_id=self.code,
+        return self.violation(
+            event,
             step=step,
-            rank=event.rank,
             stage="train",
             subject=Subject(variable=name),
             symptom=Symptom.NOT_IN_OPTIMIZER,

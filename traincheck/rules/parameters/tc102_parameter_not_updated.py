@@ -117,7 +117,28 @@ class ParameterNotUpdated(StepRule, code="TC102", severity="error"):
             awaited -= self._converged(awaited, holder, facts)
             if awaited:
                 self.triggered += 1
-                found += self._count(awaited, holder, last[owner], facts)
+                moment = last[owner]
+                step = facts.event.step
+                stuck = awaited - facts.changed
+                stuck -= self._cancelled(stuck, facts)
+                if facts.changed.isdisjoint(holder.names):
+                    if facts.event.counters.get("scaler_step", 0):
+                        continue
+                    whole = extend(self._optimizers, holder.event.id, step)
+                else:
+                    whole = Streak(None)
+                    self._optimizers.pop(holder.event.id, None)
+                for identity in awaited - stuck:
+                    self._parameters.pop(identity, None)
+                proven = []
+                for identity in sorted(stuck, key=self.ledger.name):
+                    streak = extend(self._parameters, identity, step)
+                    if streak.count >= STUCK:
+                        proven.append((identity, streak, STUCK))
+                    elif whole.count >= _STUCK_OPTIMIZER_STEPS:
+                        proven.append((identity, whole, _STUCK_OPTIMIZER_STEPS))
+                shares = self._shares(stuck, awaited) if proven else ""
+                found += [self._violation(*proof, shares, moment, facts.event) for proof in proven]
         return found
 
     def _is_trained(self, identity: int) -> bool:
@@ -162,31 +183,6 @@ class ParameterNotUpdated(StepRule, code="TC102", severity="error"):
                     moving.add(index)
         return moving
 
-    def _count(
-        self, awaited: set[int], holder: Holder, moment: Moment, facts: StepFacts
-    ) -> list[Violation]:
-        step = facts.event.step
-        stuck = awaited - facts.changed
-        stuck -= self._cancelled(stuck, facts)
-        if facts.changed.isdisjoint(holder.names):
-            if facts.event.counters.get("scaler_step", 0):
-                return []  # a fused optimizer skips inside its kernel when a gradient overflows
-            whole = extend(self._optimizers, holder.event.id, step)
-        else:
-            whole = Streak(None)
-            self._optimizers.pop(holder.event.id, None)
-        for identity in awaited - stuck:
-            self._parameters.pop(identity, None)
-        proven = []
-        for identity in sorted(stuck, key=self.ledger.name):
-            streak = extend(self._parameters, identity, step)
-            if streak.count >= STUCK:
-                proven.append((identity, streak, STUCK))
-            elif whole.count >= _STUCK_OPTIMIZER_STEPS:
-                proven.append((identity, whole, _STUCK_OPTIMIZER_STEPS))
-        shares = self._shares(stuck, awaited) if proven else ""
-        return [self._violation(*proof, shares, moment, facts.event) for proof in proven]
-
     def _shares(self, stuck: set[int], awaited: set[int]) -> str:
         """How many of the parameters that should change do not, by dtype and layout."""
         counts: dict[str, list[int]] = {}
@@ -228,10 +224,9 @@ class ParameterNotUpdated(StepRule, code="TC102", severity="error"):
     ) -> Violation:
         name, owner = self.ledger.name(identity), str(moment.call.owner)
         label = self.ledger.holders[owner].label
-        return Violation(
-            check_id=self.code,
-            step=streak.first if streak.count == confirmed else event.step,
-            rank=event.rank,
+        return self.violation(
+            event,
+            step=streak.at(confirmed, event.step),
             stage="train",
             subject=Subject(variable=name),
             symptom=Symptom.NOT_UPDATED,

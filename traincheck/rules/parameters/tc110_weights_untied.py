@@ -67,7 +67,35 @@ class WeightsUntied(EventRule, code="TC110", severity="error"):
             if event.untied:  # unless they are tied again before the next step
                 self._groups.append(set(event.untied))
         elif isinstance(event, StepEvent) and event.counters.get("optimizer_step"):
-            return self._step(event)
+            self.triggered += bool(self._groups)
+            if not self._is_changed:
+                return []
+            self._is_changed = False
+            found: list[Violation] = []
+            for group in list(self._groups):
+                states = [self._now[name] for name in sorted(group) if name in self._now]
+                objects = defaultdict(list)
+                for state in states:
+                    objects[state.identity].append(state)
+                if len(objects) == len(states) > 1:
+                    self._groups.remove(group)
+                    found += [
+                        self.violation(
+                            event,
+                            stage="train",
+                            subject=Subject(variable=state.name),
+                            symptom=Symptom.SHARING_LOST,
+                            message=(
+                                f"{state.name}: names that shared one parameter now hold "
+                                "different ones"
+                            ),
+                            expected="names that shared one parameter still share it",
+                            observed="they hold different objects",
+                            evidence=tuple(states[:3]),
+                        )
+                        for state in states
+                    ]
+            return found
         return []
 
     def _enter(self, event: StateEvent) -> None:
@@ -90,35 +118,3 @@ class WeightsUntied(EventRule, code="TC110", severity="error"):
                 group.add(other)
                 return
         self._groups.append({name, other})
-
-    def _step(self, event: StepEvent) -> list[Violation]:
-        self.triggered += bool(self._groups)
-        if not self._is_changed:
-            return []
-        self._is_changed = False
-        found: list[Violation] = []
-        for group in list(self._groups):
-            states = [self._now[name] for name in sorted(group) if name in self._now]
-            objects = defaultdict(list)
-            for state in states:
-                objects[state.identity].append(state)
-            if len(objects) == len(states) > 1:
-                self._groups.remove(group)
-                found += [self._violation(state, states, event) for state in states]
-        return found
-
-    def _violation(
-        self, state: StateEvent, states: list[StateEvent], event: StepEvent
-    ) -> Violation:
-        return Violation(
-            check_id=self.code,
-            step=event.step,
-            rank=event.rank,
-            stage="train",
-            subject=Subject(variable=state.name),
-            symptom=Symptom.SHARING_LOST,
-            message=f"{state.name}: names that shared one parameter now hold different ones",
-            expected="names that shared one parameter still share it",
-            observed="they hold different objects",
-            evidence=tuple(states[:3]),
-        )

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from traincheck.readings.optimizers import Holder
 from traincheck.readings.step_facts import DISCOVERY, GRADIENTS, StepFacts
-from traincheck.rules.base.step_rule import StepRule, proof
+from traincheck.rules.base.step_rule import StepRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -77,7 +77,15 @@ class LossCutOff(StepRule, code="TC112", severity="error"):
         self._runs: dict[str, _Run] = {}
 
     def judge(self, facts: StepFacts) -> list[Violation]:
-        backward = next((m.call for m in facts.moments if _went_back(m.call)), None)
+        calls = (moment.call for moment in facts.moments)
+        backward = next(
+            (
+                call
+                for call in calls
+                if (call.family or call.api) == Families.BACKWARD and call.exception is None
+            ),
+            None,
+        )
         if not facts.is_complete or backward is None:
             self._runs.clear()
             return []
@@ -116,11 +124,11 @@ class LossCutOff(StepRule, code="TC112", severity="error"):
     ) -> Violation:
         names = sorted(holder.names.values())
         held = f"no gradient ever reached {joined(names)} of {holder.label}"
-        found = proof(
-            (self.code, Symptom.STEP_WITHOUT_GRADIENT),
+        found = self.proof(
             facts,
             step=step,
             subject=Subject(api=Families.BACKWARD),
+            symptom=Symptom.STEP_WITHOUT_GRADIENT,
             message=f"backward() reaches no parameter, but {holder.label} steps all the same",
             expected="backward() computes gradients of parameters",
             observed=held if names else f"{holder.label} holds no parameter",
@@ -140,7 +148,3 @@ class _Run:
     first: int | None
     backward: CallEvent
     steps: int = 0
-
-
-def _went_back(call: CallEvent) -> bool:
-    return (call.family or call.api) == Families.BACKWARD and call.exception is None

@@ -76,7 +76,20 @@ class LayerNotRegistered(BuiltInRule, code="TC113"):
 
     def observe(self, event: Event) -> Sequence[Violation]:
         if isinstance(event, CallEvent):
-            self._call(event)
+            if event.family == Families.OPTIMIZER_STEP:
+                self._has_stepped |= event.exception is None
+                return ()
+            if event.api == COMPILED:
+                self._nameless = [call for call in self._nameless if call.parent != event.span]
+            if event.root:
+                nameless, self._nameless = self._nameless, []
+                if not event.module or not (event.grad_enabled and event.training):
+                    return ()
+                self.triggered += 1
+                model = self._models.setdefault(event.module, _Model())
+                model.strangers += nameless  # inner calls ran within it
+            elif event.module is None and _is_trained(event):
+                self._nameless.append(event)
         elif isinstance(event, OptimizerEvent):
             names = (name for group in event.groups for name in group.params)
             if any(map(is_unowned, names)):
@@ -84,25 +97,6 @@ class LayerNotRegistered(BuiltInRule, code="TC113"):
         elif isinstance(event, StepEvent):
             return self._judge(event)
         return ()
-
-    def _call(self, event: CallEvent) -> None:
-        if event.family == Families.OPTIMIZER_STEP:
-            self._has_stepped |= event.exception is None
-            return
-        if event.api == COMPILED:
-            self._nameless = [call for call in self._nameless if call.parent != event.span]
-        if event.root:
-            self._enter(event)
-        elif event.module is None and _is_trained(event):
-            self._nameless.append(event)
-
-    def _enter(self, root: CallEvent) -> None:
-        nameless, self._nameless = self._nameless, []
-        if not root.module or not (root.grad_enabled and root.training):
-            return
-        self.triggered += 1
-        model = self._models.setdefault(root.module, _Model())
-        model.strangers += nameless  # inner calls ran within it
 
     def _judge(self, event: StepEvent) -> list[Violation]:
         self._nameless.clear()
@@ -118,26 +112,24 @@ class LayerNotRegistered(BuiltInRule, code="TC113"):
             model.first = event.step if model.steps == 1 else model.first
             if model.steps >= _CONFIRMED and not model.is_reported:
                 model.is_reported = True
-                found.append(self._violation(name, strangers, model.first, event))
+                kinds = sorted(
+                    {call.api.removesuffix(".forward").rpartition(".")[2] for call in strangers}
+                )
+                calls = f"{counted(len(strangers), 'call')} of {', '.join(kinds)} in a step"
+                found.append(
+                    self.violation(
+                        event,
+                        step=model.first,
+                        stage="train",
+                        symptom=Symptom.NOT_IN_OPTIMIZER,
+                        subject=Subject(api=strangers[0].api, module=name),
+                        message=f"{name} makes {calls} of layers that are not its submodules",
+                        expected=f"each layer that {name} calls is a submodule of it",
+                        observed=f"it makes {calls} of layers that {name} does not own",
+                        evidence=tuple(strangers[:1]),
+                    )
+                )
         return found
-
-    def _violation(
-        self, name: str, strangers: Sequence[CallEvent], step: int | None, event: StepEvent
-    ) -> Violation:
-        kinds = sorted({call.api.removesuffix(".forward").rpartition(".")[2] for call in strangers})
-        calls = f"{counted(len(strangers), 'call')} of {', '.join(kinds)} in a step"
-        return Violation(
-            check_id=self.code,
-            step=step,
-            rank=event.rank,
-            stage="train",
-            symptom=Symptom.NOT_IN_OPTIMIZER,
-            subject=Subject(api=strangers[0].api, module=name),
-            message=f"{name} makes {calls} of layers that are not its submodules",
-            expected=f"each layer that {name} calls is a submodule of it",
-            observed=f"it makes {calls} of layers that {name} does not own",
-            evidence=tuple(strangers[:1]),
-        )
 
 
 @dataclass(slots=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from traincheck.readings.optimizers import Holder
 from traincheck.readings.step_facts import DISCOVERY, GRADIENTS, StepFacts
 from traincheck.rules.base.rule import Streak, extend
-from traincheck.rules.base.step_rule import StepRule, proof
-from traincheck.rules.parameters.master_weights import are_masters
+from traincheck.rules.base.step_rule import StepRule
+from traincheck.rules.parameters.other_tensors import are_masters
 from traincheck.schema.claims import Needs
 from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.torch_api import Families
@@ -75,7 +75,12 @@ class MasterWeightsNotCopiedBack(
         moving = [h for h in stepped if not facts.changed.isdisjoint(h.ids) and self._is_apart(h)]
         if not moving:
             return []
-        idle = {root: h for root in self._idle(facts) for h in moving if self._fits(h, root)}
+        idle = {
+            root: h
+            for root in self._idle(facts)
+            for h in moving
+            if are_masters(self.ledger, h, root)
+        }
         self._streaks = {root: s for root, s in self._streaks.items() if root in idle}
         found = []
         for root, holder in sorted(idle.items()):
@@ -87,9 +92,6 @@ class MasterWeightsNotCopiedBack(
         """Whether none of its parameters belongs to a model that was called."""
         books = self.ledger.parameters
         return not any(i in books and books[i].root in self._called for i in holder.ids)
-
-    def _fits(self, holder: Holder, root: str) -> bool:
-        return are_masters(self.ledger, holder, root)
 
     def _idle(self, facts: StepFacts) -> list[str]:
         """Unchanged models whose parameters all get gradients that no optimizer uses."""
@@ -106,11 +108,11 @@ class MasterWeightsNotCopiedBack(
     def _violation(self, root: str, holder: Holder, facts: StepFacts) -> Violation:
         steps = [m.call for m in facts.updates() if m.call.owner == holder.event.id]
         count = self._streaks[root].count
-        return proof(
-            (self.code, Symptom.NOT_UPDATED),
+        return self.proof(
             facts,
             step=self._streaks[root].first,
             subject=Subject(module=root),
+            symptom=Symptom.NOT_UPDATED,
             message=f"{holder.label} updates copies of {root}, but {root} does not change",
             expected=f"{root} changes with the copies that are updated",
             observed=f"{holder.label} has stepped {count} times since {root} last changed",

@@ -8,7 +8,7 @@ from typing import Any
 
 from traincheck.readings.forwards import Forward
 from traincheck.readings.step_facts import DISCOVERY, GRADIENTS, MODES, StepFacts
-from traincheck.rules.base.step_rule import StepRule, proof
+from traincheck.rules.base.step_rule import StepRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import Event
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -83,7 +83,17 @@ class ReferenceWithDropout(StepRule, code="TC034"):
         found = []
         for forward in facts.forwards:
             beside = trained.get(forward.path)
-            if forward.call.grad_enabled or beside is None or not _is_reference(forward, beside):
+            # Whether a pass without gradients is that of a reference, with dropout.
+            if (
+                forward.call.grad_enabled
+                or beside is None
+                or not (
+                    forward.is_training
+                    and forward.count == beside.count
+                    and bool(_active(forward))
+                    and _shapes(forward) == _shapes(beside)
+                )
+            ):
                 continue
             self._steps[forward.path] += 1
             if self._steps[forward.path] == _STEPS:
@@ -92,10 +102,10 @@ class ReferenceWithDropout(StepRule, code="TC034"):
 
     def _violation(self, forward: Forward, facts: StepFacts) -> Violation:
         path, active = forward.path, sorted(_active(forward))
-        return proof(
-            (self.code, Symptom.TRAINING_MODE),
+        return self.proof(
             facts,
             subject=Subject(module=path),
+            symptom=Symptom.TRAINING_MODE,
             message=f"dropout is on while {path} computes log-probabilities without gradients",
             expected=f"{path} in evaluation mode in the pass without gradients, or no dropout",
             observed=f"{path} is in training mode, dropout is active in {joined(active)}",
@@ -105,16 +115,6 @@ class ReferenceWithDropout(StepRule, code="TC034"):
 
 def _active(forward: Forward) -> list[str]:
     return [path for path, call in forward.dropping.items() if call.training is not False]
-
-
-def _is_reference(forward: Forward, trained: Forward) -> bool:
-    """Whether a pass without gradients is that of a reference, with dropout."""
-    return (
-        forward.is_training
-        and forward.count == trained.count
-        and bool(_active(forward))
-        and _shapes(forward) == _shapes(trained)
-    )
 
 
 def _shapes(forward: Forward) -> dict[str, Any]:

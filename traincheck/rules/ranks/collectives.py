@@ -68,11 +68,9 @@ class EnteredCallRule(CollectiveRule):
     def _violation(self, first: CollectiveEvent, other: CollectiveEvent) -> Violation:
         observed = f"rank {first.rank}: {_described(first)}; rank {other.rank}: {_described(other)}"
         steps = [step for step in (first.step, other.step) if step is not None]
-        return Violation(
-            check_id=self.code,
+        return self.violation(
+            other,
             step=min(steps, default=None),
-            rank=other.rank,
-            stage=other.stage,
             subject=Subject(api=f"torch.distributed.{other.op}", variable=other.variable),
             symptom=Symptom.OUT_OF_STEP,
             message=(
@@ -108,3 +106,76 @@ def _described(event: CollectiveEvent) -> str:
     about = "" if event.variable is None else f" of {event.variable}"
     shape = "" if event.shape is None else f" {event.dtype}{list(event.shape)}"
     return f"{event.op}{about}{shape}"
+
+
+class CollectivesOutOfOrder(EnteredCallRule, code="TC410", severity="error"):
+    """collectives-out-of-order: ranks enter different collectives.
+
+    What it checks:
+        The k-th collective that each rank makes in a process group is the same operation. If its
+        tensor is a parameter or a gradient, it is the same parameter.
+
+    Why it matters:
+        Collectives are paired by order alone. If the shapes happen to agree, unrelated tensors are
+        mixed without a message. If they differ, the job hangs.
+
+    Fires on:
+        - A collective that only some ranks reach.
+        - All-reduces issued in another order on one rank, e.g. by iterating over a set.
+
+    Stays quiet on:
+        - send and recv.
+        - Subgroups.
+        - A rank that ended earlier.
+        - Runs whose steps are sampled.
+
+    Fix:
+        Issue collectives unconditionally, in an order that does not depend on the rank.
+
+    Source:
+        https://github.com/deepspeedai/DeepSpeed/issues/6714
+    """
+
+    title = "Ranks enter different collectives"
+    likely_cause = (
+        "A condition or order that depends on the rank may determine which collective comes "
+        "next: {observed}."
+    )
+    fix = "Issue the same collectives in the same order on every rank of the group."
+    scope = "run"
+    mismatch = Mismatch.ORDER
+
+
+class CollectiveShapesDiffer(EnteredCallRule, code="TC411", severity="error"):
+    """collective-shapes-differ: ranks enter a collective with unequal tensors.
+
+    What it checks:
+        The k-th collective that each rank makes in a process group has the same shape and dtype on
+        all of them.
+
+    Why it matters:
+        Backends do not compare sizes. The rank with the smaller tensor may continue with a wrong
+        result, or the job hangs without a message.
+
+    Fires on:
+        - A capacity or length that each rank computes from its own data and then uses in an
+          all_to_all or all_reduce.
+
+    Stays quiet on:
+        - all_to_all with split sizes, lists of tensors, and objects, whose sizes may differ.
+        - send and recv.
+        - Subgroups.
+        - Runs whose steps are sampled.
+
+    Fix:
+        Agree on the size first: all_reduce it with MAX and pad to it.
+
+    Source:
+        https://github.com/deepspeedai/DeepSpeed/issues/6809
+    """
+
+    title = "Ranks enter {subject} with different shapes"
+    likely_cause = "Each rank may compute the size from its own data: {observed}."
+    fix = "Agree on the size first (all_reduce it with MAX) and pad the tensor to it."
+    scope = "run"
+    mismatch = Mismatch.SHAPE

@@ -51,11 +51,7 @@ def cause_of(name: str, step: RunStep) -> Cause | None:
         cause = _outside(name, rank.parameter(name), wrap, number) or _unarmed(page, wrap, number)
         if cause is not None:
             return cause
-    return _other_rates(step)
-
-
-def _other_rates(step: RunStep) -> Cause | None:
-    """Ranks that step with different learning rates."""
+    # Ranks that step with different learning rates.
     first = step.first_rank
     rates = {number: page.end.lr if page.end else {} for number, page in step.pages.items()}
     for number, page in step.pages.items():
@@ -113,7 +109,13 @@ def _unarmed(page: RankStep, wrap: Wrap, rank: int) -> Cause | None:
             observed=f"only {call.module} is called, not the wrapper",
             evidence=(wrap.event, call),
         )
-    forward = _last_forward(page, wrap)
+    # The last training call of a wrapper before the first optimizer step that follows one.
+    forward = None
+    for call in page.calls:
+        if call.api == DDP_FORWARD and call.module == wrap.module and call.grad_enabled:
+            forward = call
+        elif call.family == Families.OPTIMIZER_STEP and forward is not None:
+            break
     if forward is not None and update is not None and forward.args.get(SYNC) is False:
         return Cause(
             reason=Reason.UNSYNCHRONIZED,
@@ -143,26 +145,11 @@ def _bypass(page: RankStep, wrap: Wrap) -> CallEvent | None:
     return first
 
 
-def _last_forward(page: RankStep, wrap: Wrap) -> CallEvent | None:
-    """The last training call of a wrapper before the first optimizer step that follows one."""
-    last = None
-    for call in page.calls:
-        if call.api == DDP_FORWARD and call.module == wrap.module and call.grad_enabled:
-            last = call
-        elif call.family == Families.OPTIMIZER_STEP and last is not None:
-            break
-    return last
-
-
 class CauseRule(RankRule):
     """Reports the parameters that differ for one reason, each once."""
 
     reason: ClassVar[Reason]
     needs = REPLICAS
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._reported: set[str] = set()
 
     def judge(self, step: RunStep) -> list[Violation]:
         if not step.is_complete or not all(rank.wraps for rank in step.ranks.values()):
@@ -170,15 +157,15 @@ class CauseRule(RankRule):
         self.triggered += 1
         found = []
         for name in step.different:
-            cause = None if name in self._reported else cause_of(name, step)
+            cause = None if name in self.reported else cause_of(name, step)
             if cause is not None and cause.reason is self.reason:
-                self._reported.add(name)
+                self.reported.add(name)
                 found.append(self._violation(name, cause, step))
         return found
 
     def _violation(self, name: str, cause: Cause, step: RunStep) -> Violation:
-        return Violation(
-            check_id=self.code,
+        return self.violation(
+            step.end,
             step=step.step,
             rank=cause.rank,
             stage="train",

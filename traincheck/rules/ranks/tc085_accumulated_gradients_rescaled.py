@@ -70,7 +70,6 @@ class AccumulatedGradientsRescaled(BuiltInRule, code="TC085", severity="warning"
     def __init__(self) -> None:
         super().__init__()
         self._found: list[Rescaling] = []
-        self._is_reported = False
 
     def bind(self, facts: Facts) -> None:
         self._facts = facts.of(RescaledGradients)
@@ -87,9 +86,9 @@ class AccumulatedGradientsRescaled(BuiltInRule, code="TC085", severity="warning"
             if one.last.where == one.next.where
             or sum(abs(one.factor / other - 1) < _CLOSE for other in factors) > 1
         ]
-        if len(self._found) < _PROOF or self._is_reported:
+        if len(self._found) < _PROOF or self.is_over:
             return ()
-        self._is_reported = True
+        self.is_over = True
         return [self._report(self._found[0], len(found))]
 
     def _report(self, one: Rescaling, times: int) -> Violation:

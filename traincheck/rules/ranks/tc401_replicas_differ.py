@@ -76,7 +76,6 @@ class ReplicasDiffer(RankRule, code="TC401", severity="error"):
 
     def __init__(self) -> None:
         super().__init__()
-        self._reported: set[str] = set()
         self._agreed: Counter[str] = Counter()  # steps in a row that left them equal on all ranks
         self._shared: set[str] = set()  # equal in enough steps that it is intended
         self._updated: set[str] = set()  # optimizers that have stepped
@@ -91,7 +90,7 @@ class ReplicasDiffer(RankRule, code="TC401", severity="error"):
         different = step.different
         wrapped = {name for name in different if step.wrap_of(name) is not None}
         # The rules about single causes report these.
-        self._reported |= {name for name in wrapped if cause_of(name, step) is not None}
+        self.reported |= {name for name in wrapped if cause_of(name, step) is not None}
         by_evidence: set[str] = set()
         if self._exchanged and not any(r.is_sharded or r.is_local for r in step.ranks.values()):
             equal = agree | self._shared
@@ -104,8 +103,8 @@ class ReplicasDiffer(RankRule, code="TC401", severity="error"):
                 self._agreed.pop(name, None)
             self._agreed.update(agree)
             self._shared |= {name for name in agree if self._agreed[name] >= _AGREED}
-        found = sorted((wrapped | by_evidence) - self._reported)
-        self._reported.update(found)
+        found = sorted((wrapped | by_evidence) - self.reported)
+        self.reported.update(found)
         return [self._violation(name, different[name], step) for name in found]
 
     def _begin_phase(self, step: RunStep) -> None:

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from traincheck.rules.base.rule import BuiltInRule
-from traincheck.rules.ranks.waiting import Member, Wait, missing_in, place_of, waits
-from traincheck.rules.ranks.waiting_text import described
+from traincheck.rules.ranks.waiting import Member, Wait, described, missing_in, place_of, waits
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent, CollectiveEvent, Event, MarkEvent, StepEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -66,18 +65,31 @@ class RanksLeftWaiting(BuiltInRule, code="TC415", severity="error"):
     def __init__(self) -> None:
         super().__init__()
         self._members: dict[int, Member] = {}
-        self._is_over = False
         self._stall: Violation | None = None
         self._stalled_until_ns = 0.0
 
     # One finding a run: everything after a hang follows from it. A silent rank may only be slow, so
     # that violation is withdrawn when the rank continues.
     def observe(self, event: Event) -> Sequence[Violation]:
-        if self._is_over:
+        if self.is_over:
             return ()
         if isinstance(event, MarkEvent):
             if event.text == Marks.STALLED:
-                return self._stalled(event)
+                # A rank is silent. Report it if the ranks that wait for it are silent too.
+                member = self._members.get(event.rank)
+                seconds = event.data.get("silent_s")
+                if member is None or not isinstance(seconds, (int, float)):
+                    return ()
+                member.silent_s = max(float(seconds), 1e-9)
+                if self._stall is not None:
+                    return ()
+                for wait in waits(self._members, is_over=False):
+                    if all(self._members[rank].silent_s for rank in wait.ranks):
+                        missing = missing_in(wait, self._members)
+                        still = [m for m in missing if m.silent_s or m.ended is not None]
+                        if still and len(still) == len(missing):
+                            return self._report_stall(wait, _culprit(still))
+                return ()
             if event.text == Marks.RUN_ENDED:
                 return () if self._stall else self._ended(event)
         member = self._member(event)
@@ -115,28 +127,11 @@ class RanksLeftWaiting(BuiltInRule, code="TC415", severity="error"):
             member = self._members[event.rank] = Member(event.rank, pid)
         return member
 
-    def _stalled(self, mark: MarkEvent) -> Sequence[Violation]:
-        """A rank is silent. Report it if the ranks that wait for it are silent too."""
-        member = self._members.get(mark.rank)
-        seconds = mark.data.get("silent_s")
-        if member is None or not isinstance(seconds, (int, float)):
-            return ()
-        member.silent_s = max(float(seconds), 1e-9)
-        if self._stall is not None:
-            return ()
-        for wait in waits(self._members, is_over=False):
-            if all(self._members[rank].silent_s for rank in wait.ranks):
-                missing = missing_in(wait, self._members)
-                still = [m for m in missing if m.silent_s or m.ended is not None]
-                if still and len(still) == len(missing):
-                    return self._report_stall(wait, _culprit(still))
-        return ()
-
     def _report_stall(self, wait: Wait, culprit: Member) -> Sequence[Violation]:
         """Report the stall; provisionally if the rank is alive and may continue."""
         found = self._violation(wait, culprit)
         if culprit.ended is not None:
-            self._is_over = True
+            self.is_over = True
             return [found]
         self._stall = replace(found, provisional=True)
         self._stalled_until_ns = culprit.last_ns + culprit.silent_s * _SECOND_NS
@@ -160,17 +155,15 @@ class RanksLeftWaiting(BuiltInRule, code="TC415", severity="error"):
                     return self._report(wait, culprit)
         is_seen = not any(member.is_blind for member in self._members.values())
         if found and is_seen and not end.data.get("interrupted") and not _is_out_of_order(found):
-            return self._died_inside(found[0])
+            # All ranks had entered the call: name a rank that was killed inside it, if known.
+            wait = found[0]
+            killed = [m for m in map(self._members.__getitem__, wait.ranks) if m.ended is None]
+            is_one_of_them = 0 < len(killed) < len(wait.ranks)
+            return self._report(wait, _culprit(killed) if is_one_of_them else None)
         return ()
 
-    def _died_inside(self, wait: Wait) -> Sequence[Violation]:
-        """All ranks had entered the call: name a rank that was killed inside it, if known."""
-        killed = [m for m in map(self._members.__getitem__, wait.ranks) if m.ended is None]
-        culprit = _culprit(killed) if 0 < len(killed) < len(wait.ranks) else None
-        return self._report(wait, culprit)
-
     def _report(self, wait: Wait, culprit: Member | None) -> Sequence[Violation]:
-        self._is_over = True
+        self.is_over = True
         return [self._violation(wait, culprit)]
 
     def _violation(self, wait: Wait, culprit: Member | None) -> Violation:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from traincheck.readings.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
-from traincheck.rules.base.step_rule import StepRule, proof
+from traincheck.rules.base.rule import Streak, extend
+from traincheck.rules.base.step_rule import StepRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -55,7 +56,7 @@ class SchedulerBeforeOptimizer(StepRule, code="TC209"):
     def __init__(self) -> None:
         super().__init__()
         self._windows: dict[str, _Window] = {}
-        self._early: dict[str, tuple[int, int | None]] = {}  # steps in a row, first step
+        self._early: dict[str, Streak] = {}  # steps in a row, first step
         self._settled: set[str] = set()
 
     def judge(self, facts: StepFacts) -> list[Violation]:
@@ -93,23 +94,23 @@ class SchedulerBeforeOptimizer(StepRule, code="TC209"):
             if window.backwards:
                 self._settled.add(owner)
             return []
-        count, first = self._early.get(owner, (0, facts.event.step))
-        self._early[owner] = (count + 1, first)
-        if count + 1 < _CONFIRMED:
+        streak = extend(self._early, owner, facts.event.step)
+        if streak.count < _CONFIRMED:
             return []
         self._settled.add(owner)
         label = self.ledger.holders[owner].label
         name = window.early.api.split(".")[-2]
         return [
-            proof(
-                (self.code, Symptom.WRONG_ORDER, self.ledger.one_of_several(owner)),
+            self.proof(
                 facts,
-                step=first,
+                step=streak.first,
                 subject=Subject(api=Families.SCHEDULER_STEP),
+                symptom=Symptom.WRONG_ORDER,
                 message=f"{name}.step() comes before the step of {label}, from the first one on",
                 expected=f"{name}.step() after the step of {label}",
                 observed=f"backward(), {name}.step(), step of {label}",
                 evidence=(window.early, moment.call),
+                optimizer=self.ledger.one_of_several(owner),
             )
         ]
 

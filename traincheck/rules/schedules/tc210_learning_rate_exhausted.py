@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from traincheck.readings.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
-from traincheck.rules.base.step_rule import StepRule, proof
+from traincheck.rules.base.step_rule import StepRule
 from traincheck.rules.schedules.fading_rates import SCHEDULING, Rate
 from traincheck.schema.claims import Needs
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -109,7 +109,13 @@ class LearningRateExhausted(StepRule, code="TC210"):
         rate.count(facts)
         if now and moment.applied and not rate.was_positive and not any((*(before or ()), *now)):
             rate.rest(moment, facts, is_advanced=is_advanced)
-            return self._rest(owner, rate)
+            # Violations of an initial rate of zero that the schedule does not raise.
+            is_only = all(its is rate or not its.fading.updates for its in self._rates.values())
+            waits = rate.waits >= _KEPT and rate.made is not None and is_only
+            if rate.is_reported or not (waits or rate.kept == _KEPT):
+                return []
+            rate.is_reported = True
+            return [self._idle(owner, rate)]
         if not before or not now or not moment.applied:
             return []
         if any(value != 0 for value in before) or any(value != 0 for value in now):
@@ -125,15 +131,6 @@ class LearningRateExhausted(StepRule, code="TC210"):
             return []
         rate.is_reported = True
         return [self._violation(owner, rate, moment, facts)]
-
-    def _rest(self, owner: str, rate: Rate) -> list[Violation]:
-        """Violations of an initial rate of zero that the schedule does not raise."""
-        is_only = all(its is rate or not its.fading.updates for its in self._rates.values())
-        waits = rate.waits >= _KEPT and rate.made is not None and is_only
-        if rate.is_reported or not (waits or rate.kept == _KEPT):
-            return []
-        rate.is_reported = True
-        return [self._idle(owner, rate)]
 
     def _fade(self, owner: str, rate: Rate, moment: Moment, facts: StepFacts) -> list[Violation]:
         """Violations of a rate that its schedule has reduced to almost zero."""
@@ -206,11 +203,11 @@ class LearningRateExhausted(StepRule, code="TC210"):
             else f"the rate reaches zero before step {rate.first_zero}"
         )
         calls = [call for call in (rate.call, moment.call) if call is not None]
-        return proof(
-            (self.code, Symptom.SCHEDULE, self.ledger.one_of_several(owner)),
+        return self.proof(
             facts,
             step=rate.often_since if rate.often else rate.first_zero,
             subject=Subject(api=Families.SCHEDULER_STEP),
+            symptom=Symptom.SCHEDULE,
             message=(
                 f"{often}, and {label} keeps stepping with a learning rate of zero (from step "
                 f"{rate.first_zero} on)"
@@ -218,4 +215,5 @@ class LearningRateExhausted(StepRule, code="TC210"):
             expected="a learning rate above zero while there are gradients to apply",
             observed=often,
             evidence=calls,
+            optimizer=self.ledger.one_of_several(owner),
         )

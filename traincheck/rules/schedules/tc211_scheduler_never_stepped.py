@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from traincheck.readings.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
-from traincheck.rules.base.step_rule import StepRule, proof
+from traincheck.readings.step_facts import DISCOVERY, GRADIENTS, StepFacts
+from traincheck.rules.base.step_rule import StepRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -95,50 +95,48 @@ class SchedulerNeverStepped(StepRule, code="TC211"):
             elif moment.family == Families.SCHEDULER_STEP:
                 self._stop_waiting(owner)
             elif moment.family == Families.OPTIMIZER_STEP and owner in self._made:
-                found += self._step(owner, moment, facts)
+                rate = facts.event.lr.get(owner)
+                if self._rates.setdefault(owner, rate) != rate:
+                    self._stop_waiting(owner)  # the rate is set in another way
+                if owner not in self.ledger.holders or owner not in self._made:
+                    continue
+                epochs = self._epochs_of(owner)
+                if epochs:
+                    self._first_step.setdefault(owner, facts.event.step)
+                if epochs < self.epochs:
+                    continue
+                if self._waiting.get(owner, (0,))[0] != epochs:
+                    made = self._made[owner]
+                    name = made.api.split(".")[-2]
+                    label = self.ledger.holders[owner].label
+                    passes = counted(epochs, "epoch")
+                    self._waiting[owner] = (
+                        epochs,
+                        self.proof(
+                            facts,
+                            step=self._first_step.get(owner),
+                            subject=Subject(api=Families.SCHEDULER_STEP),
+                            symptom=Symptom.SCHEDULE,
+                            message=f"{name}, built for {label}, is never stepped in {passes}",
+                            expected=f"{name}.step() once per step or once per epoch",
+                            observed=f"no step of {name} in {passes}",
+                            evidence=(made, moment.call),
+                            optimizer=self.ledger.one_of_several(owner),
+                        ),
+                    )
+                if epochs < _SURE * self.epochs:
+                    continue
+                self.triggered += 1
+                del self._made[owner]
+                found.append(self._waiting.pop(owner)[1])
         return found
 
     def _stop_waiting(self, owner: str) -> None:
         self.triggered += self._made.pop(owner, None) is not None
         self._waiting.pop(owner, None)
 
-    def _step(self, owner: str, moment: Moment, facts: StepFacts) -> list[Violation]:
-        rate = facts.event.lr.get(owner)
-        if self._rates.setdefault(owner, rate) != rate:
-            self._stop_waiting(owner)  # the rate is set in another way
-        if owner not in self.ledger.holders or owner not in self._made:
-            return []
-        epochs = self._epochs_of(owner)
-        if epochs:
-            self._first_step.setdefault(owner, facts.event.step)
-        if epochs < self.epochs:
-            return []
-        if self._waiting.get(owner, (0,))[0] != epochs:
-            self._waiting[owner] = epochs, self._violation(owner, epochs, moment, facts)
-        if epochs < _SURE * self.epochs:
-            return []
-        self.triggered += 1
-        del self._made[owner]
-        return [self._waiting.pop(owner)[1]]
-
     def finish(self) -> list[Violation]:
         return [violation for _, violation in self._waiting.values()]
-
-    def _violation(self, owner: str, epochs: int, moment: Moment, facts: StepFacts) -> Violation:
-        made = self._made[owner]
-        name = made.api.split(".")[-2]
-        label = self.ledger.holders[owner].label
-        passes = counted(epochs, "epoch")
-        return proof(
-            (self.code, Symptom.SCHEDULE, self.ledger.one_of_several(owner)),
-            facts,
-            step=self._first_step.get(owner),
-            subject=Subject(api=Families.SCHEDULER_STEP),
-            message=f"{name}, built for {label}, is never stepped in {passes}",
-            expected=f"{name}.step() once per step or once per epoch",
-            observed=f"no step of {name} in {passes}",
-            evidence=(made, moment.call),
-        )
 
     def _epochs_of(self, owner: str) -> int:
         """Whole passes over each loader that feeds training since the optimizer's first step.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from traincheck.readings.step_facts import DISCOVERY, GRADIENTS, StepFacts
-from traincheck.rules.base.step_rule import StepRule, proof
+from traincheck.rules.base.step_rule import StepRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -88,11 +88,11 @@ class SchedulerSteppedByBatchAndEpoch(StepRule, code="TC213"):
         name = often.api.split(".")[-2]
         lines = " and ".join(short(call.where) for call in (often, rare))
         return [
-            proof(
-                (self.code, Symptom.SCHEDULE),
+            self.proof(
                 facts,
                 step=schedule.first,
                 subject=Subject(api=Families.SCHEDULER_STEP),
+                symptom=Symptom.SCHEDULE,
                 message=f"{name} is advanced from two lines, {lines}, with no update in between",
                 expected=f"one call of {name}.step() per batch or per epoch",
                 observed=f"{name}.step() at {lines}",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from traincheck.readings.step_facts import DISCOVERY, GRADIENTS, StepFacts
-from traincheck.rules.base.step_rule import StepRule, proof
+from traincheck.rules.base.step_rule import StepRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -68,7 +68,6 @@ class SchedulerOfAnotherOptimizer(StepRule, code="TC216"):
         self._updates: Counter[str] = Counter()
         self._rates: dict[str, Sequence[float]] = {}  # first rates
         self._moved: set[str] = set()  # optimizers whose rates changed
-        self._reported: set[str] = set()
         self._last: StepFacts | None = None
         self._is_lost = False
 
@@ -104,7 +103,7 @@ class SchedulerOfAnotherOptimizer(StepRule, code="TC216"):
         found: list[Violation] = []
         for owner, schedule in self._schedules.items():
             others = [one for one in schedule.others if self._trains_alone(one, schedule)]
-            is_idle = owner not in self._stepped and owner in self._moved - self._reported
+            is_idle = owner not in self._stepped and owner in self._moved - self.reported
             if others and is_idle and schedule.call is not None:
                 call, other = schedule.call, min(others)
                 one = self._violation(owner, other, call, call.step, self._last)
@@ -143,7 +142,7 @@ class SchedulerOfAnotherOptimizer(StepRule, code="TC216"):
             schedule.first = stepped[min(others)]
         if schedule.unused != _CONFIRMED:
             return []
-        self._reported.add(owner)
+        self.reported.add(owner)
         return [self._violation(owner, min(others), call, schedule.first, facts)]
 
     def _takes_the_place(self, other: str, owner: str, facts: StepFacts) -> bool:
@@ -157,11 +156,11 @@ class SchedulerOfAnotherOptimizer(StepRule, code="TC216"):
         self, owner: str, other: str, call: CallEvent, step: int | None, facts: StepFacts
     ) -> Violation:
         idle, active = (self.ledger.holders[name] for name in (owner, other))
-        found = proof(
-            (self.code, Symptom.SCHEDULE),
+        found = self.proof(
             facts,
             step=step,
             subject=Subject(api=Families.SCHEDULER_STEP),
+            symptom=Symptom.SCHEDULE,
             message=(
                 f"a scheduler changes the learning rate of {idle.label}, which does not step; "
                 f"{active.label} trains the same parameters"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from traincheck.readings.step_facts import DISCOVERY, GRADIENTS, StepFacts
-from traincheck.rules.base.step_rule import StepRule, proof
+from traincheck.rules.base.step_rule import StepRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -92,11 +92,11 @@ class CosinePastTMax(StepRule, code="TC217", severity="info", aliases=("cosine-t
         step, advanced, lowest = course.first
         label = self.ledger.holders[owner].label if owner in self.ledger.holders else owner
         return [
-            proof(
-                (self.code, Symptom.ADVICE),
+            self.proof(
                 facts,
                 step=step,
                 subject=Subject(api=Families.SCHEDULER_STEP),
+                symptom=Symptom.ADVICE,
                 message=f"the rate of {label} rises again from step {step} on, after {advanced} "
                 "calls of scheduler.step()",
                 expected="a rate that falls until training ends",

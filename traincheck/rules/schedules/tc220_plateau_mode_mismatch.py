@@ -70,7 +70,12 @@ class PlateauModeMismatch(EventRule, code="TC220", aliases=("plateau-of-the-wron
 
     def judge(self, event: Event) -> list[Violation]:
         if isinstance(event, CallEvent) and event.family == Families.SCHEDULER_STEP:
-            self._enter(self._courses[event.rank, str(event.owner)], event)
+            course = self._courses[event.rank, str(event.owner)]
+            given: Any = event.args.get("0", event.args.get("metrics"))
+            metric = number(given)
+            course.is_over |= event.api != _PLATEAU or metric is None or metric <= 0
+            if metric is not None and not course.is_over:
+                course.enter(event, metric)
         elif isinstance(event, CallEvent) and event.family == Families.OPTIMIZER_STEP:
             self._courses[event.rank, str(event.owner)].update()
         elif isinstance(event, CheckpointEvent) and brings_back(event):
@@ -85,13 +90,6 @@ class PlateauModeMismatch(EventRule, code="TC220", aliases=("plateau-of-the-wron
             ]
         return []
 
-    def _enter(self, course: _Course, call: CallEvent) -> None:
-        given: Any = call.args.get("0", call.args.get("metrics"))
-        metric = number(given)
-        course.is_over |= call.api != _PLATEAU or metric is None or metric <= 0
-        if metric is not None and not course.is_over:
-            course.enter(call, metric)
-
     def _compare(self, course: _Course, event: StepEvent, rate: float) -> Iterator[Violation]:
         if course.is_over or not course.move(rate):
             return
@@ -104,17 +102,14 @@ class PlateauModeMismatch(EventRule, code="TC220", aliases=("plateau-of-the-wron
         shown = ", ".join(f"{metric:.4g}" for metric in metrics[-_SHOWN:])
         rises = metrics[-1] > metrics[0]
         word = "rises" if rises else "falls"
-        return Violation(
-            check_id=self.code,
-            step=call.step,
-            rank=call.rank,
+        return self.violation(
+            call,
             stage="train",
             subject=Subject(api=Families.SCHEDULER_STEP),
             symptom=Symptom.SCHEDULE,
             message=f"the rate of {call.owner} is reduced while the metric {word} ({shown})",
             expected=f'mode="{"max" if rises else "min"}" for a metric that improves as it {word}',
             observed=f"the metric {word} ({shown}), but the rate is reduced",
-            evidence=(call,),
         )
 
 
@@ -165,14 +160,13 @@ class _Course:
             return False
         if min(self.lows, self.highs):
             return False
-        return bool(self.highs) == _are_shares(self.metrics)
-
-
-def _are_shares(metrics: Sequence[float]) -> bool:
-    """Whether all can be accuracies or percentages over the same number of samples."""
-    scale = _PERCENT if max(metrics) > 1 else 1
-    shares = [metric / scale for metric in metrics]
-    return max(shares) <= 1 and any(
-        all(abs(share * count - round(share * count)) <= _EXACT * count for share in shares)
-        for count in range(1, _MOST_SAMPLES)
-    )
+        # Whether all can be accuracies or percentages over the same number of samples.
+        scale = _PERCENT if max(self.metrics) > 1 else 1
+        shares = [metric / scale for metric in self.metrics]
+        return bool(self.highs) == (
+            max(shares) <= 1
+            and any(
+                all(abs(share * count - round(share * count)) <= _EXACT * count for share in shares)
+                for count in range(1, _MOST_SAMPLES)
+            )
+        )

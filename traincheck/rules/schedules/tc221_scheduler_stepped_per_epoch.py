@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from traincheck.readings.loader_epochs import Passes
 from traincheck.readings.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
-from traincheck.rules.base.step_rule import StepRule, proof
+from traincheck.rules.base.step_rule import StepRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -97,38 +97,39 @@ class SchedulerSteppedPerEpoch(StepRule, code="TC221", aliases=("schedule-in-ano
             return []
         for moment in facts.moments:
             if moment.call.exception is None:
-                self._enter(str(moment.call.owner), moment)
+                owner = str(moment.call.owner)
+                plan = self._plans.get(owner)
+                if moment.family == Families.BACKWARD:
+                    for name, its in self._plans.items():
+                        holder = self.ledger.holders.get(name)
+                        if holder is not None and not moment.reached.isdisjoint(holder.ids):
+                            its.backward(moment)
+                elif moment.family == Families.SCHEDULER_CREATED:
+                    self._plans[owner] = _Plan(moment.call, self._came)
+                    self._plans[owner].is_plain = (
+                        plan is None and moment.call.args.get("last_epoch") == -1
+                    )
+                elif plan is not None and moment.family == Families.SCHEDULER_STEP:
+                    plan.step(moment.call)
+                elif plan is not None and moment.family == Families.OPTIMIZER_STEP:
+                    plan.update(moment, self.ledger.passes)
         self._came = self.ledger.passes.batches.copy()
         return []
-
-    def _enter(self, owner: str, moment: Moment) -> None:
-        plan = self._plans.get(owner)
-        if moment.family == Families.BACKWARD:
-            for name, its in self._plans.items():
-                holder = self.ledger.holders.get(name)
-                if holder is not None and not moment.reached.isdisjoint(holder.ids):
-                    its.backward(moment)
-        elif moment.family == Families.SCHEDULER_CREATED:
-            self._plans[owner] = _Plan(moment.call, self._came)
-            self._plans[owner].is_plain = plan is None and moment.call.args.get("last_epoch") == -1
-        elif plan is not None and moment.family == Families.SCHEDULER_STEP:
-            plan.step(moment.call)
-        elif plan is not None and moment.family == Families.OPTIMIZER_STEP:
-            plan.update(moment, self.ledger.passes)
 
     def finish(self) -> list[Violation]:
         found = []
         for owner, plan in sorted(self._plans.items()):
-            is_judged = plan.is_plain and plan.calls > 1 and not self._is_resumed(plan)
+            # Whether the schedule may have started at any of its steps.
+            is_judged = (
+                plan.is_plain
+                and plan.calls > 1
+                and not any(name == plan.cls or "optim" in name for name in self.ledger.loaded)
+            )
             if is_judged and plan.updates and owner in self.ledger.holders:
                 self.triggered += 1
                 label = self.ledger.holders[owner].label
                 found += self._rare(plan, label) or self._often(plan, label)
         return found
-
-    def _is_resumed(self, plan: _Plan) -> bool:
-        """Whether the schedule may have started at any of its steps."""
-        return any(name == plan.cls or "optim" in name for name in self.ledger.loaded)
 
     def _rare(self, plan: _Plan, label: str) -> list[Violation]:
         """Violations of a schedule in updates or batches that is stepped less often."""
@@ -166,11 +167,11 @@ class SchedulerSteppedPerEpoch(StepRule, code="TC221", aliases=("schedule-in-ano
         places = [short(call.where) for call in (plan.made, plan.call)]
         name = plan.cls.rpartition(".")[2]
         lines = f"built at {places[0]}, stepped at {places[1]}"
-        return proof(
-            (self.code, Symptom.SCHEDULE),
+        return self.proof(
             self._last,
             step=plan.call.step,
             subject=Subject(api=Families.SCHEDULER_STEP),
+            symptom=Symptom.SCHEDULE,
             message=f"{name} of {label} is stepped in another unit: {how}",
             expected=f"{name}.step() as often as its schedule counts",
             observed=f"{name} is {lines}; {how}",

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from traincheck.readings.optimizers import Holder
-from traincheck.readings.step_facts import DISCOVERY, Moment, StepFacts
-from traincheck.rules.base.step_rule import StepRule, proof
+from traincheck.readings.step_facts import DISCOVERY, StepFacts
+from traincheck.rules.base.step_rule import StepRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -80,19 +80,19 @@ class LambdaLrReturnsRate(StepRule, code="TC222", aliases=("rate-multiplied-twic
         # A scheduler step after the update belongs to the next: the rates are those of the update.
         for moment in facts.moments:
             if moment.call.exception is None:
-                self._enter(str(moment.call.owner), moment, facts)
+                owner = str(moment.call.owner)
+                course = self._courses.get(owner)
+                if moment.family == Families.SCHEDULER_CREATED:
+                    call = moment.call
+                    is_first = course is None and call.args.get("last_epoch") == -1
+                    self._courses[owner] = _Course(
+                        call, is_first and call.api == f"{_LAMBDA}.__init__"
+                    )
+                elif course is not None and moment.family == Families.SCHEDULER_STEP:
+                    course.step(moment.call)
+                elif course is not None and moment.family == Families.OPTIMIZER_STEP:
+                    course.update(facts.event.lr.get(owner, ()), facts.event.step)
         return []
-
-    def _enter(self, owner: str, moment: Moment, facts: StepFacts) -> None:
-        course = self._courses.get(owner)
-        if moment.family == Families.SCHEDULER_CREATED:
-            call = moment.call
-            is_first = course is None and call.args.get("last_epoch") == -1
-            self._courses[owner] = _Course(call, is_first and call.api == f"{_LAMBDA}.__init__")
-        elif course is not None and moment.family == Families.SCHEDULER_STEP:
-            course.step(moment.call)
-        elif course is not None and moment.family == Families.OPTIMIZER_STEP:
-            course.update(facts.event.lr.get(owner, ()), facts.event.step)
 
     def finish(self) -> list[Violation]:
         found = []
@@ -101,7 +101,9 @@ class LambdaLrReturnsRate(StepRule, code="TC222", aliases=("rate-multiplied-twic
             if holder is None or not course.is_over or self._is_resumed():
                 continue
             self.triggered += 1
-            initial = _initial(holder)
+            # The initial rate of each group, or 0 if it is unknown.
+            hypers = [group.hyper for group in holder.made.groups]
+            initial = [number(hyper.get("initial_lr", hyper.get("lr"))) or 0 for hyper in hypers]
             pairs = list(zip(initial, course.largest))
             if len(initial) == len(course.largest) > 0 and all(_is_square(*pair) for pair in pairs):
                 found.append(self._violation(course, holder, pairs[0]))
@@ -114,11 +116,11 @@ class LambdaLrReturnsRate(StepRule, code="TC222", aliases=("rate-multiplied-twic
     def _violation(self, course: _Course, holder: Holder, pair: tuple[float, float]) -> Violation:
         assert self._last is not None  # there have been updates
         fact = f"the largest rate is {pair[1]:.3g}, the initial rate {pair[0]:.3g} squared"
-        return proof(
-            (self.code, Symptom.SCHEDULE),
+        return self.proof(
             self._last,
             step=course.first,
             subject=Subject(api=Families.SCHEDULER_STEP),
+            symptom=Symptom.SCHEDULE,
             message=f"LambdaLR of {holder.label}: {fact}",
             expected=f"a rate of {pair[0]:.3g} where the function returns 1",
             observed=fact,
@@ -163,12 +165,6 @@ class _Course:
     def is_over(self) -> bool:
         """Whether the schedule has shown its largest rate."""
         return self.is_plain and self.calls >= _STEPS and self.settled >= _SETTLED
-
-
-def _initial(holder: Holder) -> list[float]:
-    """The initial rate of each group, or 0 if it is unknown."""
-    hypers = [group.hyper for group in holder.made.groups]
-    return [number(hyper.get("initial_lr", hyper.get("lr"))) or 0 for hyper in hypers]
 
 
 def _is_square(initial: float, largest: float) -> bool:

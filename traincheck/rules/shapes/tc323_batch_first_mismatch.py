@@ -69,15 +69,29 @@ class BatchFirstMismatch(EventRule, code="TC323", aliases=("batch-read-as-sequen
         super().__init__()
         self._reads: list[_Read] = []
         self._found: list[tuple[_Read, CallEvent]] = []  # one of each loss
-        self._is_over = False
 
     def judge(self, event: Event) -> list[Violation]:
         if isinstance(event, StepEvent):
             self._reads.clear()
-        if self._is_over or not isinstance(event, CallEvent) or not event.grad_enabled:
+        if self.is_over or not isinstance(event, CallEvent) or not event.grad_enabled:
             return []
         if event.api in _LOSSES:
-            return self._loss(event)
+            reads, self._reads = self._reads, []
+            call = as_loss(event, _LOSSES)
+            if call is None or not reads:
+                return []
+            self.triggered += 1
+            samples = [_samples(call, read.columns) for read in reads]
+            if any(read.length == read.columns for read in reads):
+                return []  # time and batch cannot be distinguished
+            if not all(n == read.length and read.columns > 1 for n, read in zip(samples, reads)):
+                self.is_over = True
+                return []
+            self._found.append((reads[0], call))
+            if len(self._found) < _ENOUGH:
+                return []
+            self.is_over = True
+            return [self._violation(*self._found[0])]
         if (
             event.api == MULTI_HEAD_MODULE
             and self._reads
@@ -88,24 +102,6 @@ class BatchFirstMismatch(EventRule, code="TC323", aliases=("batch-read-as-sequen
         if read is not None and len(self._reads) < _MOST_READS:
             self._reads.append(read)
         return []
-
-    def _loss(self, event: CallEvent) -> list[Violation]:
-        reads, self._reads = self._reads, []
-        call = as_loss(event, _LOSSES)
-        if call is None or not reads:
-            return []
-        self.triggered += 1
-        samples = [_samples(call, read.columns) for read in reads]
-        if any(read.length == read.columns for read in reads):
-            return []  # time and batch cannot be distinguished
-        if not all(n == read.length and read.columns > 1 for n, read in zip(samples, reads)):
-            self._is_over = True
-            return []
-        self._found.append((reads[0], call))
-        if len(self._found) < _ENOUGH:
-            return []
-        self._is_over = True
-        return [self._violation(*self._found[0])]
 
     def _violation(self, read: _Read, loss: CallEvent) -> Violation:
         layer = read.call

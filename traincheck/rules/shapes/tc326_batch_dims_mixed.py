@@ -62,31 +62,27 @@ class BatchDimsMixed(EventRule, code="TC326"):
         self._flags: dict[str, bool] = {}
         self._steps: defaultdict[str, _Step] = defaultdict(_Step)
         self._found: defaultdict[str, int] = defaultdict(int)  # layer -> steps
-        self._reported: set[str] = set()
 
     def judge(self, event: Event) -> list[Violation]:
         if isinstance(event, StepEvent):
             steps, self._steps = self._steps, defaultdict(_Step)
             return [found for step in steps.values() for found in self._conclude(step)]
         if isinstance(event, CallEvent):
-            self._call(event)
+            is_first = self._flags.get(event.module or "")
+            given = tensor_summary(event.args.get("0") or event.args.get("query"))
+            if event.api not in _LAYERS or not event.grad_enabled or event.stage != "train":
+                return []
+            if is_first is None or given is None or len(given.shape) != _NDIM:
+                return []
+            step = self._steps[str(event.module).partition(".")[0]]
+            if is_first:
+                step.batches.add(given.shape[0])
+            else:
+                step.others.append((given.shape[0], given.shape[1], event))
         elif (model := model_of(event)) is not None:
             flags = {path: facts.get("batch_first") for path, facts in model.modules.items()}
             self._flags |= {path: flag for path, flag in flags.items() if isinstance(flag, bool)}
         return []
-
-    def _call(self, event: CallEvent) -> None:
-        is_first = self._flags.get(event.module or "")
-        given = tensor_summary(event.args.get("0") or event.args.get("query"))
-        if event.api not in _LAYERS or not event.grad_enabled or event.stage != "train":
-            return
-        if is_first is None or given is None or len(given.shape) != _NDIM:
-            return
-        step = self._steps[str(event.module).partition(".")[0]]
-        if is_first:
-            step.batches.add(given.shape[0])
-        else:
-            step.others.append((given.shape[0], given.shape[1], event))
 
     def _conclude(self, step: _Step) -> list[Violation]:
         if len(step.batches) != 1 or not step.others:
@@ -94,13 +90,13 @@ class BatchDimsMixed(EventRule, code="TC326"):
         self.triggered += 1
         (batch,) = step.batches
         found = []
-        for path in {str(call.module) for _, _, call in step.others} - self._reported:
+        for path in {str(call.module) for _, _, call in step.others} - self.reported:
             dims = [(one, other, c) for one, other, c in step.others if c.module == path]
             if not all(one == batch and other not in (1, batch) for one, other, _ in dims):
                 continue
             self._found[path] += 1
             if self._found[path] == _ENOUGH:
-                self._reported.add(path)
+                self.reported.add(path)
                 found.append(self._violation(*dims[0]))
         return found
 

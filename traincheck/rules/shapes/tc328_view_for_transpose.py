@@ -88,58 +88,48 @@ class ViewForTranspose(EventRule, code="TC328"):
 
     def judge(self, event: Event) -> list[Violation]:
         if isinstance(event, StepEvent):
-            return self._conclude()
+            sizes = {n for n in self._batches or self._given if n is not None}
+            views, self._views = self._views, []
+            self._batches, self._given = set(), set()
+            scores, self._scores = self._scores, set()
+            found: dict[Place, Violation] = {}
+            for call, before, after in views if sizes else ():
+                self.triggered += 1
+                mixed = _mixed(before.shape, after.shape, sizes)
+                if after.shape in scores and loses_classes(before.shape, after.shape):
+                    mixed = f"the scores of {after.shape[1]} classes"
+                if mixed is not None:
+                    place = call.api, call.module, call.where
+                    found.setdefault(place, self._violation(call, mixed, before.shape, after.shape))
+            self._steps.update(found.keys())
+            self._first = {**found, **self._first}
+            return [self._first[place] for place in found if self._steps[place] == _ENOUGH]
         if isinstance(event, BatchEvent):
             self._batches.add(_rows(tensors_in(event.leaves).values()))
         elif isinstance(event, CallEvent) and event.grad_enabled and event.stage == "train":
             if event.api in RESHAPES:
-                self._view(event)
+                tensors, result = [*tensors_in(event.args).values()], tensor_summary(event.result)
+                if tensors and result is not None and len(self._views) < _MOST_VIEWS:
+                    self._views.append((event, tensors[0], result))
             elif (loss := as_loss(event, _OF_CLASSES)) is not None:
-                scores = given(loss, "input")
-                self._scores.update(() if scores is None else {scores.shape})
+                logits = given(loss, "input")
+                self._scores.update(() if logits is None else {logits.shape})
             elif event.root:
                 self._given.add(_rows(tensors_in(event.args).values()))
         return []
-
-    def _view(self, event: CallEvent) -> None:
-        before, after = [*tensors_in(event.args).values()], tensor_summary(event.result)
-        if before and after is not None and len(self._views) < _MOST_VIEWS:
-            self._views.append((event, before[0], after))
-
-    def _conclude(self) -> list[Violation]:
-        sizes = {n for n in self._batches or self._given if n is not None}
-        views, self._views = self._views, []
-        self._batches, self._given = set(), set()
-        scores, self._scores = self._scores, set()
-        found: dict[Place, Violation] = {}
-        for call, before, after in views if sizes else ():
-            self.triggered += 1
-            mixed = _mixed(before.shape, after.shape, sizes)
-            if after.shape in scores and loses_classes(before.shape, after.shape):
-                mixed = f"the scores of {after.shape[1]} classes"
-            if mixed is not None:
-                place = call.api, call.module, call.where
-                found.setdefault(place, self._violation(call, mixed, before.shape, after.shape))
-        self._steps.update(found.keys())
-        self._first = {**found, **self._first}
-        return [self._first[place] for place in found if self._steps[place] == _ENOUGH]
 
     def _violation(
         self, call: CallEvent, mixed: str, before: Sequence[int], after: Sequence[int]
     ) -> Violation:
         name = call.api.rpartition(".")[2]
-        return Violation(
-            check_id=self.code,
-            step=call.step,
-            rank=call.rank,
-            stage=call.stage,
+        return self.violation(
+            call,
             subject=Subject(api=call.api, module=call.module),
             symptom=Symptom.LOSS_INPUT,
             message=f"{name}() mixes {mixed}",
             expected=f"{mixed} stay intact, as with transpose() or permute()",
             observed=f"{name}() changes the shape {tuple(before)} to {tuple(after)}",
             title=f"A view mixes {mixed}" + (f" in {call.module}" if call.module else ""),
-            evidence=(call,),
         )
 
 

@@ -91,24 +91,14 @@ class ActivationRule(BuiltInRule):
             else:
                 for call in inside or ():
                     self._wait(event.module, kind_of(call.api), call)
-        return self._judge_all(event) if event.root else ()
-
-    @abstractmethod
-    def judge(self, look: Look) -> Sequence[Violation]:
-        """Return the violations that one call proves, together with earlier calls."""
-
-    def _wait(self, module: str, function: str, call: CallEvent) -> None:
-        number = self._calls[module, function]
-        self._calls[module, function] += 1
-        self._waiting.append((Place(module, function, number), call))
-
-    def _judge_all(self, root: CallEvent) -> list[Violation]:
+        if not event.root:
+            return ()
         waiting, self._waiting = self._waiting, []
         self._calls.clear()
         self._inside.clear()
-        if not waiting or not root.grad_enabled:
+        if not waiting or not event.grad_enabled:
             return []
-        outputs = {summary.shape for summary in _tensors(root.result)}
+        outputs = {summary.shape for summary in _tensors(event.result)}
         found: list[Violation] = []
         for place, call in waiting[:_MOST_PLACES]:
             summary = tensor_summary(call.result)
@@ -120,6 +110,15 @@ class ActivationRule(BuiltInRule):
                     Look(place=place, kind=kind, summary=summary, event=call, is_output=is_output)
                 )
         return found
+
+    @abstractmethod
+    def judge(self, look: Look) -> Sequence[Violation]:
+        """Return the violations that one call proves, together with earlier calls."""
+
+    def _wait(self, module: str, function: str, call: CallEvent) -> None:
+        number = self._calls[module, function]
+        self._calls[module, function] += 1
+        self._waiting.append((Place(module, function, number), call))
 
 
 @dataclass(slots=True)

@@ -24,7 +24,6 @@ class BatchLeafRule(BuiltInRule):
     def __init__(self) -> None:
         super().__init__()
         self._seen: dict[tuple[str, str], int] = {}
-        self._reported: set[tuple[str, str]] = set()
         self._is_odd = False
 
     def observe(self, event: Event) -> Sequence[Violation]:
@@ -33,7 +32,7 @@ class BatchLeafRule(BuiltInRule):
         found: list[Violation] = []
         for path, value in event.leaves.items():
             tensor = tensor_summary(value)
-            if tensor is not None and (event.loader, path) not in self._reported:
+            if tensor is not None and (event.loader, path) not in self.reported:
                 self._is_odd = False
                 found += self.judge(event, path, tensor)
                 if not self._is_odd:
@@ -53,7 +52,7 @@ class BatchLeafRule(BuiltInRule):
         self._seen[key] = self._seen.get(key, 0) + 1
         if self._seen[key] < _IN_A_ROW:
             return ()
-        self._reported.add(key)
+        self.reported.add(key)
         where = f"{event.loader} {path}"
         violation = about(self.info, event, [where], expected=expected, observed=observed)
         return [replace(violation, subject=Subject(variable=where))]

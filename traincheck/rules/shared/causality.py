@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from traincheck.readings.losses import OVER_CLASSES, are_next_tokens, as_loss, number
 from traincheck.schema.events import CallEvent, Event, StepEvent
@@ -101,29 +101,28 @@ class Readers:
         if not isinstance(event, CallEvent) or not event.grad_enabled or event.stage != "train":
             return None
         step = self._steps[event.rank]
-        if _is_attention(event):
+        # Whether it is a call of attention, or possibly its softmax.
+        if event.api in (SDPA, MULTI_HEAD) or _share_hidden(event) is not None:
             step.waiting.append(event)
         elif event.family == Families.MODULE and event.root:
-            calls = _outermost(step.waiting)
-            step.reads.append(Read(event, _texts(event.args), calls, step.decoders))
+            # Without calls of multi_head_attention_forward, whose mask includes the padding
+            heads = {call.span for call in step.waiting if call.api == MULTI_HEAD}
+            calls = [call for call in step.waiting if call.parent not in heads]
+            # The shapes of the texts in the inputs of a model.
+            texts = []
+            for name, value in event.args.items():
+                tensor = tensor_summary(value)
+                if tensor is None or tensor.dtype not in _WHOLE or len(tensor.shape) != _NDIM:
+                    continue
+                if not are_next_tokens(tensor) and not any(part in name for part in _NO_TOKENS):
+                    texts.append(tensor.shape)
+            step.reads.append(Read(event, texts, calls, step.decoders))
             step.waiting, step.decoders = [], []
         elif event.api == DECODER_LAYER:
             step.decoders.append(event)
         elif (loss := as_loss(event, OVER_CLASSES)) is not None:
             step.losses.append(loss)
         return None
-
-
-def _texts(args: Mapping[str, Any]) -> list[tuple[int, ...]]:
-    """The shapes of the texts in the inputs of a model."""
-    texts = []
-    for name, value in args.items():
-        tensor = tensor_summary(value)
-        if tensor is None or tensor.dtype not in _WHOLE or len(tensor.shape) != _NDIM:
-            continue
-        if not are_next_tokens(tensor) and not any(part in name for part in _NO_TOKENS):
-            texts.append(tensor.shape)
-    return texts
 
 
 def softmax_dim(call: CallEvent) -> int | None:
@@ -139,17 +138,6 @@ def _share_hidden(call: CallEvent) -> float | None:
     if call.api not in SOFTMAXES or softmax_dim(call) not in (_KEYS, None):
         return None
     return number(tensor_summary(call.result), "hidden")
-
-
-def _is_attention(call: CallEvent) -> bool:
-    """Whether it is a call of attention, or possibly its softmax."""
-    return call.api in (SDPA, MULTI_HEAD) or _share_hidden(call) is not None
-
-
-def _outermost(calls: Sequence[CallEvent]) -> list[CallEvent]:
-    """Without calls made by multi_head_attention_forward, whose mask includes the padding."""
-    heads = {call.span for call in calls if call.api == MULTI_HEAD}
-    return [call for call in calls if call.parent not in heads]
 
 
 def _is_over(call: CallEvent, length: int | None) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from traincheck.readings.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
-from traincheck.rules.base.step_rule import StepRule, proof
+from traincheck.rules.base.step_rule import StepRule
 from traincheck.rules.step_window.accumulated_gradients import Pile, Piling
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
@@ -108,10 +108,10 @@ class MissingZeroGrad(StepRule, code="TC201", severity="error"):
         """Violations of updates that the program makes without an optimizer."""
         return [
             replace(
-                proof(
-                    (self.code, Symptom.MISSING_ZERO_GRAD),
+                self.proof(
                     pile.facts,
                     subject=Subject(api=Families.ZERO_GRAD, variable=name),
+                    symptom=Symptom.MISSING_ZERO_GRAD,
                     message=(
                         f"the program updates {name} again although its gradient still contains "
                         "that of the previous update: nothing clears it in between"
@@ -138,9 +138,8 @@ class MissingZeroGrad(StepRule, code="TC201", severity="error"):
             for window in self._windows.values():
                 window.used -= moment.cleared
                 window.piled -= moment.cleared
-                if (
-                    moment.family == Families.BACKWARD
-                ):  # changes elsewhere are writes of the program
+                # Changes elsewhere are writes of the program
+                if moment.family == Families.BACKWARD:
                     window.piled |= window.used & moment.reached
             if moment.family == Families.ZERO_GRAD:
                 self._note(moment)
@@ -165,37 +164,44 @@ class MissingZeroGrad(StepRule, code="TC201", severity="error"):
         if window is None:
             return []
         self.triggered += 1
-        cause = _cause(window.other, self._cleared.get(owner))
-        return [
-            self._violation(self.ledger.name(identity), moment, facts, cause)
-            for identity in sorted(window.piled, key=self.ledger.name)
-        ]
-
-    def _violation(self, name: str, moment: Moment, facts: StepFacts, cause: str) -> Violation:
-        event = facts.event
-        label = self.ledger.holders[str(moment.call.owner)].label
-        backward = [
-            m.call
-            for m in facts.moments
-            if m.family == Families.BACKWARD and m.call.span < moment.call.span
-        ]
-        return Violation(
-            check_id=self.code,
-            step=event.step,
-            rank=event.rank,
-            stage="train",
-            subject=Subject(api=Families.ZERO_GRAD, variable=name),
-            symptom=Symptom.MISSING_ZERO_GRAD,
-            message=(
-                f"{label} steps again although the gradient of {name} still contains that of the "
-                "previous step: there is no zero_grad() in between"
-            ),
-            expected="gradients are cleared between two steps of an optimizer",
-            observed="backward() added to gradients that the previous step had applied",
-            evidence=(moment.call, *backward[-1:]),
-            likely_cause=cause,
-            optimizer=self.ledger.one_of_several(str(moment.call.owner)),
-        )
+        # The call that ran instead of the missing zero_grad, or "" if there was none.
+        cleared = self._cleared.get(owner)
+        call = cleared or window.other
+        if call is None:
+            cause = ""
+        else:
+            place = f" ({short(call.where)})" if call.where else ""
+            what = "is not called in every iteration" if cleared else "clears other gradients"
+            cause = f"zero_grad(){place} {what}: {_APPLIED}"
+        found = []
+        for identity in sorted(window.piled, key=self.ledger.name):
+            name = self.ledger.name(identity)
+            event = facts.event
+            label = self.ledger.holders[str(moment.call.owner)].label
+            backward = [
+                m.call
+                for m in facts.moments
+                if m.family == Families.BACKWARD and m.call.span < moment.call.span
+            ]
+            found.append(
+                self.violation(
+                    event,
+                    stage="train",
+                    subject=Subject(api=Families.ZERO_GRAD, variable=name),
+                    symptom=Symptom.MISSING_ZERO_GRAD,
+                    message=(
+                        f"{label} steps again although the gradient of {name} still contains that "
+                        "of the "
+                        "previous step: there is no zero_grad() in between"
+                    ),
+                    expected="gradients are cleared between two steps of an optimizer",
+                    observed="backward() added to gradients that the previous step had applied",
+                    evidence=(moment.call, *backward[-1:]),
+                    likely_cause=cause,
+                    optimizer=self.ledger.one_of_several(str(moment.call.owner)),
+                )
+            )
+        return found
 
 
 @dataclass(slots=True)
@@ -211,18 +217,3 @@ class _Window:
     used: set[int] = field(default_factory=set)
     piled: set[int] = field(default_factory=set)
     other: CallEvent | None = None
-
-
-def _cause(other: CallEvent | None, cleared: CallEvent | None) -> str:
-    """The call that ran instead of the missing zero_grad, or "" if there was none.
-
-    Args:
-        other: a zero_grad since the last step.
-        cleared: an earlier zero_grad that did clear these gradients.
-    """
-    call = cleared or other
-    if call is None:
-        return ""
-    place = f" ({short(call.where)})" if call.where else ""
-    what = "is not called in every iteration" if cleared else "clears other gradients"
-    return f"zero_grad(){place} {what}: {_APPLIED}"

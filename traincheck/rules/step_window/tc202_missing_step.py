@@ -5,16 +5,54 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
 
 from traincheck.readings.distributed.rank_steps import FIRST, LATER, LATER_AT_END
 from traincheck.readings.optimizers import UPDATED
 from traincheck.readings.step_facts import DISCOVERY, GRADIENTS, StepFacts
-from traincheck.rules.base.step_rule import StepRule, proof
-from traincheck.rules.step_window.lapse import Lapse
+from traincheck.rules.base.step_rule import StepRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.findings import Subject, Symptom, Violation
 from traincheck.schema.torch_api import Families
 from traincheck.schema.words import joined
+
+
+@dataclass(slots=True)
+class Lapse:
+    """Steps in a row without an update.
+
+    Attributes:
+        count: the number of steps.
+        first: violations of the first step.
+        latest: violations of the last step.
+    """
+
+    count: int = 0
+    first: list[Violation] = field(default_factory=list)
+    latest: list[Violation] = field(default_factory=list)
+
+    def add(self, found: list[Violation], needed: int) -> list[Violation]:
+        """Add a step and return the violations that are certain now.
+
+        Args:
+            found: the violations of the step.
+            needed: number of steps that prove the fault while the run goes on.
+        """
+        self.count += 1
+        if self.count >= needed:
+            return found if self.count > needed else self.first + found
+        self.first, self.latest = self.first or found, found
+        return []
+
+    def ends(self, least: int, most: int) -> list[Violation]:
+        """The violations that the end of a run proves.
+
+        Args:
+            least: number of steps that prove the fault at the end.
+            most: number of steps after which it was already reported.
+        """
+        return self.first + self.latest if least <= self.count < most else []
+
 
 _CONFIRMED_AT_END = 2  # the run is over: no update will come
 _CONFIRMED_BESIDE = 30  # while another optimizer steps: its turn may come late
@@ -92,7 +130,9 @@ class MissingStep(StepRule, code="TC202", severity="error"):
         families = {moment.family for moment in facts.moments}
         stepping = (Families.OPTIMIZER_STEP, Families.SCALER_STEP)
         self._stepped |= {str(m.call.owner) for m in facts.moments if m.family in stepping}
-        self._note_moved(facts)
+        for owner, holder in self.ledger.holders.items():
+            if owner not in self._stepped:
+                self._moved.update(facts.changed.intersection(holder.names))
         self._note_ready(facts)
         is_updated = (
             counters.get("optimizer_step", 0)
@@ -123,11 +163,6 @@ class MissingStep(StepRule, code="TC202", severity="error"):
             for violation in first
         ]
         return late or beside or self._sum
-
-    def _note_moved(self, facts: StepFacts) -> None:
-        for owner, holder in self.ledger.holders.items():
-            if owner not in self._stepped:
-                self._moved.update(facts.changed.intersection(holder.names))
 
     def _is_by_hand(self, identity: int) -> bool:
         """Whether the program updates the parameter itself. Clipping weights changes them once."""
@@ -225,10 +260,10 @@ class MissingStep(StepRule, code="TC202", severity="error"):
         has, step = ("has", "steps") if is_one else ("have", "step")
         never = f"no longer {step}" if is_later else f"{has} never stepped"
         return [
-            proof(
-                (self.code, Symptom.MISSING_STEP, one),
+            self.proof(
                 facts,
                 subject=Subject(api=Families.OPTIMIZER_STEP, variable=name),
+                symptom=Symptom.MISSING_STEP,
                 message=f"backward() computes gradients for {name}, but {labels} {never}",
                 expected="a step of the optimizer after backward()",
                 observed=(
@@ -236,6 +271,7 @@ class MissingStep(StepRule, code="TC202", severity="error"):
                     f"gradients, but {never}{beside}"
                 ),
                 evidence=(*calls[:1], facts.event),
+                optimizer=one,
             )
             for name in self.ledger.names(victims)
         ]

@@ -9,9 +9,8 @@ from dataclasses import dataclass, field, replace
 
 from traincheck.readings.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
 from traincheck.rules.base.rule import Streak, extend
-from traincheck.rules.base.step_rule import StepRule, proof
-from traincheck.rules.step_window.unowned_tensors import LooseTensors
-from traincheck.rules.step_window.unused_backwards import UnusedPasses
+from traincheck.rules.base.step_rule import StepRule
+from traincheck.rules.step_window.dry_optimizers import LooseTensors, UnusedPasses
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -160,15 +159,16 @@ class StepWithoutGradient(StepRule, code="TC203", severity="error"):
             return []
         self._reported.add(owner)
         label, models = self.ledger.holders[owner].label, joined(parts)
-        found = proof(
-            (self.code, Symptom.STEP_WITHOUT_GRADIENT, self.ledger.one_of_several(owner)),
+        found = self.proof(
             facts,
             step=streak.first,
             subject=Subject(api=Families.OPTIMIZER_STEP, module=parts[0]),
+            symptom=Symptom.STEP_WITHOUT_GRADIENT,
             message=f"{label} steps, but no gradient ever reaches {models}",
             expected="the optimizer steps with gradients from backward()",
             observed=f"none in {streak.count} steps of {label}, though {models} runs with grad",
             evidence=[moment.call],
+            optimizer=self.ledger.one_of_several(owner),
         )
         cause = (
             f"The output of {models} is cut off from every loss: by a detach(), a no_grad() block, "
@@ -198,32 +198,30 @@ class StepWithoutGradient(StepRule, code="TC203", severity="error"):
         if run.wasted < _CONFIRMED:
             return []
         step = run.first if run.wasted == _CONFIRMED else facts.event.step
-        return [self._violation(owner, step, run, facts)]
-
-    def _violation(self, owner: str, step: int | None, run: _Run, facts: StepFacts) -> Violation:
         event = facts.event
         label = self.ledger.holders[owner].label
         calls = [m.call for m in facts.moments if m.family == Families.BACKWARD][:1]
         names = self.ledger.names(run.lost)
         first = [run.first_call] if run.first_call is not None else []
-        return Violation(
-            check_id=self.code,
-            step=step,
-            rank=event.rank,
-            stage="train",
-            subject=Subject(
-                api=Families.OPTIMIZER_STEP, variable=names[0] if len(names) == 1 else None
-            ),
-            symptom=Symptom.STEP_WITHOUT_GRADIENT,
-            message=(
-                f"{label} steps while every gradient it could apply is None or zero, and the "
-                f"gradients that backward() computes of {joined(names)} are cleared unused"
-            ),
-            expected="the optimizer steps with gradients from backward()",
-            observed=f"{label} finds no gradient of {joined(names)} at its step",
-            evidence=(*first, *calls),
-            optimizer=self.ledger.one_of_several(owner),
-        )
+        return [
+            self.violation(
+                event,
+                step=step,
+                stage="train",
+                subject=Subject(
+                    api=Families.OPTIMIZER_STEP, variable=names[0] if len(names) == 1 else None
+                ),
+                symptom=Symptom.STEP_WITHOUT_GRADIENT,
+                message=(
+                    f"{label} steps while every gradient it could apply is None or zero, and the "
+                    f"gradients that backward() computes of {joined(names)} are cleared unused"
+                ),
+                expected="the optimizer steps with gradients from backward()",
+                observed=f"{label} finds no gradient of {joined(names)} at its step",
+                evidence=(*first, *calls),
+                optimizer=self.ledger.one_of_several(owner),
+            )
+        ]
 
 
 @dataclass(slots=True)

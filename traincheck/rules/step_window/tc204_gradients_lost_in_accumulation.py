@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from traincheck.readings.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
-from traincheck.rules.base.step_rule import StepRule, proof
+from traincheck.rules.base.step_rule import StepRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -73,9 +73,8 @@ class GradientsLostInAccumulation(StepRule, code="TC204", severity="error"):
         self._runs: dict[str, _Run] = {}
 
     def judge(self, facts: StepFacts) -> list[Violation]:
-        if (
-            facts.has_own or not facts.is_complete
-        ):  # sums that the program keeps itself are not recorded
+        # Sums that the program keeps itself are not recorded
+        if facts.has_own or not facts.is_complete:
             self._windows.clear()
             self._runs.clear()
             return []
@@ -134,11 +133,11 @@ class GradientsLostInAccumulation(StepRule, code="TC204", severity="error"):
         whole = len(window.lost) + len(window.passes)
         what = "backward passes" if window.lost[0].batch is None else "batches"
         return [
-            proof(
-                (self.code, Symptom.GRADIENT_LOST, self.ledger.one_of_several(owner)),
+            self.proof(
                 facts,
                 step=run.step,
                 subject=Subject(api=Families.ZERO_GRAD),
+                symptom=Symptom.GRADIENT_LOST,
                 message=(
                     f"zero_grad() clears the gradients of {whole - 1} of every {whole} {what} "
                     f"before {label} steps"
@@ -148,6 +147,7 @@ class GradientsLostInAccumulation(StepRule, code="TC204", severity="error"):
                     f"{label} steps once for {whole} {what} but has the gradient of only one"
                 ),
                 evidence=(window.cleared_by, moment.call),
+                optimizer=self.ledger.one_of_several(owner),
             )
         ]
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from traincheck.readings.step_facts import DISCOVERY, GRADIENTS, Moment, StepFacts
 from traincheck.rules.base.rule import Streak, extend
-from traincheck.rules.base.step_rule import StepRule, proof
+from traincheck.rules.base.step_rule import StepRule
 from traincheck.schema.claims import Needs
 from traincheck.schema.events import CallEvent
 from traincheck.schema.findings import Subject, Symptom, Violation
@@ -74,23 +74,21 @@ class ClipGradWithoutGradients(
         streak = extend(self._streaks, Families.CLIP_NORM, facts.event.step)
         if streak.count < _CONFIRMED:
             return []
-        step = streak.first if streak.count == _CONFIRMED else facts.event.step
-        return [self._violation(calls[0], owner, step, facts)]
-
-    def _violation(
-        self, call: CallEvent, owner: str, step: int | None, facts: StepFacts
-    ) -> Violation:
+        step = streak.at(_CONFIRMED, facts.event.step)
+        call = calls[0]
         label = self.ledger.holders[owner].label
-        return proof(
-            (self.code, Symptom.WRONG_ORDER),
-            facts,
-            step=step,
-            subject=Subject(api=call.api),
-            message=f"clip_grad_norm_() finds no gradient, but {label} applies some",
-            expected="the norm of the gradients that the optimizer applies",
-            observed=f"the norm is 0 in each step, while {label} applies nonzero gradients",
-            evidence=(call,),
-        )
+        return [
+            self.proof(
+                facts,
+                step=step,
+                subject=Subject(api=call.api),
+                symptom=Symptom.WRONG_ORDER,
+                message=f"clip_grad_norm_() finds no gradient, but {label} applies some",
+                expected="the norm of the gradients that the optimizer applies",
+                observed=f"the norm is 0 in each step, while {label} applies nonzero gradients",
+                evidence=(call,),
+            )
+        ]
 
 
 def _clipped(moments: Sequence[Moment]) -> list[tuple[list[CallEvent], str]]:

@@ -76,23 +76,18 @@ class WarningRule(BuiltInRule):
             return []
         if event.caller is not None:  # the line in the library says less
             event = structs.replace(event, where=event.caller)
-        return [self._violation(known, event)]
-
-    def _violation(self, known: Known, event: WarningEvent) -> Violation:
         text = " ".join(event.text.split())
-        return Violation(
-            check_id=self.code,
-            step=event.step,
-            rank=event.rank,
-            stage=event.stage,
-            subject=Subject(api=known.name),
-            symptom=Symptom.WARNED,
-            topic=known.topic,
-            message=f"{self.speaker} warns: {text}",
-            expected="no such warning",
-            observed=text,
-            evidence=(event,),
-            title=known.title,
-            likely_cause=known.cause,
-            fix=known.fix,
-        )
+        return [
+            self.violation(
+                event,
+                subject=Subject(api=known.name),
+                symptom=Symptom.WARNED,
+                topic=known.topic,
+                message=f"{self.speaker} warns: {text}",
+                expected="no such warning",
+                observed=text,
+                title=known.title,
+                likely_cause=known.cause,
+                fix=known.fix,
+            )
+        ]
