@@ -22,13 +22,13 @@ import click
 
 from traincheck.errors import UsageError
 from traincheck.presets import preset_names, preset_path
-from traincheck.report.registry import load_sink
+from traincheck.report.registry import load_format
 from traincheck.schema.findings import FINDINGS
 from traincheck.schema.words import counted
 
 from . import _completion
 from ._check_options import configuration, presentation, selection_options, stall_option
-from ._outputs import FORMATS, report_option, reports_of, require_writable, write_report
+from ._outputs import FORMAT_NAMES, report_option, reports_of, require_writable, write_report
 from ._page import html_option, write_page
 from ._program_args import require_checks
 from ._sinks import chosen_routes, notifying, sink_options
@@ -122,7 +122,7 @@ def _single_run(
     shell_complete=_completion.formats,
     default="text",
     show_default=True,
-    help=f"Format of the report: {FORMATS}.",
+    help=f"Format of the report: {FORMAT_NAMES}.",
 )
 @click.option(
     "-o",
@@ -162,7 +162,10 @@ def check(**options: Any) -> int:
       4  nothing was checked: no training step was recorded, or no check was triggered
     """  # noqa: D301  # click reads the escape
     _reject_stray_args(options["trace"], options["stray"])
-    sinks = [(load_sink(options["form"]), options["output"]), *reports_of(options["reports"])]
+    formats = [
+        (load_format(options["form"]), options["output"]),
+        *reports_of(options["reports"]),
+    ]
     written = options["baseline"] if options["write_baseline"] else None
     for path in (options["output"], options["html"], written):
         require_writable(path)
@@ -176,8 +179,8 @@ def check(**options: Any) -> int:
         report = replace(report, presentation=shown)
         if baseline is not None:
             report = baseline.apply(report)
-        for sink, output in sinks:
-            write_report(report, sink, output)
+        for write, output in formats:
+            write_report(report, write, output)
         write_page(options["html"], run, report=report)
         _note_suppressed(report, options["form"])
         notifier.report(report)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from traincheck.report.json_report import finding_json, report_json
-from traincheck.report.registry import load_sink
+from traincheck.report.registry import load_format
 from traincheck.report.sentences import conclusion, lack
 from traincheck.schema.findings import SEVERITIES, Finding, Report
 from traincheck.schema.shown import finding_line
@@ -75,7 +75,7 @@ def report_message(report: Report, run: RunName, *, is_final: bool = True) -> di
     if not is_final:
         return message
     markdown = io.StringIO()
-    load_sink("markdown")(report, markdown)
+    load_format("markdown")(report, markdown)
     return {
         **message,
         "exit_status": report.exit_status,
