@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -38,8 +38,9 @@ if TYPE_CHECKING:
     from traincheck.check.suppression.baseline import Baseline
     from traincheck.config import Config
     from traincheck.live.checked import CheckNotes
-    from traincheck.schema.events import Event, StepEvent
-    from traincheck.schema.findings import Finding, Report
+    from traincheck.live.following import Following
+    from traincheck.schema.events import Event
+    from traincheck.schema.findings import Report
     from traincheck.sinks.notifier import Notifier
     from traincheck.store.reader import TraceReader
     from traincheck.store.tail import TailReader
@@ -260,14 +261,21 @@ def _check(
 
     if options["follow"]:
         from traincheck.live.checked import CheckNotes
+        from traincheck.live.following import Following, Sending
         from traincheck.store.tail import TailReader
+
+        from ._terminal import Lines
 
         with _interrupted() as interrupted:
             stop = _Stop(interrupted)
             tail = TailReader(run, silent_s=options["stall_timeout"], stop=stop)
             made = engine(tail)
             stop.notes = CheckNotes(made, run, baseline=baseline)
-            return _follow(made, tail, baseline, interrupted, stop.notes, notifier)
+            following = Following(
+                made, tail, [Lines(made, is_written=False), stop.notes], baseline=baseline
+            )
+            following.listeners.append(Sending(notifier, following))
+            return _follow(following, tail, interrupted)
     reader = TraceReader(run, may_be_empty=True)
     with progress(reader):
         return check_source(engine(reader), reader)
@@ -290,58 +298,15 @@ class _Stop:
         return self._interrupted.is_set()
 
 
-def _follow(
-    engine: Engine,
-    tail: TailReader,
-    baseline: Baseline | None,
-    interrupted: threading.Event,
-    notes: CheckNotes,
-    notifier: Notifier,
-) -> Report:
-    """Write and send findings as they come, as `traincheck run` does, and conclude."""
-    from traincheck.api import conclude, so_far
-    from traincheck.check.live_engine import LiveEngine
-
-    from ._terminal import Heartbeat, write_finding, write_withdrawn
-
-    def unless_known(write: Callable[..., object], finding: Finding) -> None:
-        if baseline is None or not baseline.contains(finding):
-            write(finding, is_written=False)
-
-    def found(finding: Finding) -> None:
-        unless_known(write_finding, finding)
-        notifier.finding(finding, so_far(engine, tail))
-
-    def withdrawn(finding: Finding) -> None:
-        unless_known(write_withdrawn, finding)
-        notifier.withdrawn(finding)
-
-    def tick(event: StepEvent) -> None:
-        heartbeat.tick()
-        notes.end_step(event)
-        notifier.progress(lambda: so_far(engine, tail))
-
-    heartbeat, live = Heartbeat(engine), LiveEngine(engine, found, withdrawn)
+def _follow(following: Following, tail: TailReader, interrupted: threading.Event) -> Report:
+    """Check events as they come, as `traincheck run` does, and conclude."""
     try:
-        events = _noting_interrupt(interrupted, tail.events())
-        live.feed(_at_steps(events, tick))
+        following.feed(_noting_interrupt(interrupted, tail.events()))
     except KeyboardInterrupt:  # it ends the following, not the conclusion
         interrupted.set()
-    report = conclude(engine, tail)
-    live.announce(report.findings)
-    notes.finish(report if baseline is None else baseline.apply(report))
     if not interrupted.is_set() or (tail.manifest is not None and tail.manifest.ended):
-        return report
-    stopped = "the check was stopped before the run ended"
-    return replace(report, notes=(stopped, *report.notes), is_partial=True)
-
-
-def _at_steps(events: Iterable[Event], tick: Callable[[StepEvent], None]) -> Iterator[Event]:
-    """The same events, with a tick at the end of each step."""
-    for event in events:
-        yield event
-        if event.kind == "step":
-            tick(event)
+        return following.finish()
+    return following.finish(["the check was stopped before the run ended"], is_partial=True)
 
 
 def _noting_interrupt(interrupted: threading.Event, events: Iterable[Event]) -> Iterator[Event]:
