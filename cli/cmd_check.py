@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from traincheck.config import Config
     from traincheck.live.checked import CheckNotes
     from traincheck.live.following import Following
+    from traincheck.page.build import Watcher
     from traincheck.schema.events import Event
     from traincheck.schema.findings import Report
     from traincheck.sinks.notifier import Notifier
@@ -175,14 +176,19 @@ def check(**options: Any) -> int:
     routes = chosen_routes(options, config)
     baseline = _baseline(options)
     run = one_run(options["trace"], is_live=options["follow"])
+    watcher = None
+    if options["html"] and not options["follow"]:  # else the page reads the run when it has ended
+        from traincheck.page.build import Watcher
+
+        watcher = Watcher()
     with notifying(routes, run, is_known=baseline.contains if baseline else None) as notifier:
-        report = _check(run, options, config, baseline, notifier)
+        report = _check(run, options, config, baseline, notifier, watcher)
         report = replace(report, presentation=shown)
         if baseline is not None:
             report = baseline.apply(report)
         for write, output in formats:
             write_report(report, write, output)
-        write_page(options["html"], run, report=report)
+        write_page(options["html"], run, report=report, watcher=watcher)
         _note_suppressed(report, options["form"])
         notifier.report(report)
     if options["write_baseline"]:
@@ -241,8 +247,9 @@ def _check(
     config: Config,
     baseline: Baseline | None,
     notifier: Notifier,
+    watcher: Watcher | None,
 ) -> Report:
-    from traincheck.api import check_source, make_engine, program_of, root_of
+    from traincheck.api import check_source, conclude, make_engine, program_of, root_of
     from traincheck.check.suppression.source_files import SourceFiles, trusted_folders
     from traincheck.store.reader import TraceReader
 
@@ -277,8 +284,12 @@ def _check(
             following.listeners.append(Sending(notifier, following))
             return _follow(following, tail, interrupted)
     reader = TraceReader(run, may_be_empty=True)
+    made = engine(reader)
     with progress(reader):
-        return check_source(engine(reader), reader)
+        if watcher is None:
+            return check_source(made, reader)
+        watcher.feed(made, reader.events())
+        return conclude(made, reader)
 
 
 class _Stop:

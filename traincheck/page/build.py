@@ -106,7 +106,7 @@ def page_of_run(
     watcher.feed(engine, reader.events())
     report = conclude(engine, reader)
     shown = Shown(report=report, difference=difference)
-    return _page(watcher, reader, shown, against), report
+    return page_from(watcher, reader, shown, against), report
 
 
 def page_of(reader: TraceReader, shown: Shown, *, against: TraceReader | None = None) -> str:
@@ -125,7 +125,7 @@ def page_of(reader: TraceReader, shown: Shown, *, against: TraceReader | None = 
     watcher = Watcher(wanted)
     for event in reader.events():
         watcher.add(event)
-    return _page(watcher, reader, shown, against)
+    return page_from(watcher, reader, shown, against)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +142,17 @@ def _first_of(difference: Difference | None) -> list[tuple[int | None, int]]:
     return [] if first is None else [(first.step_b, first.rank)]
 
 
-def _page(watcher: Watcher, reader: TraceReader, shown: Shown, against: TraceReader | None) -> str:
+def page_from(
+    watcher: Watcher, reader: TraceReader, shown: Shown, against: TraceReader | None = None
+) -> str:
+    """The page of results that are known, from a pass over the run that is made already.
+
+    Args:
+        watcher: has taken in the events.
+        reader: of the run; only its manifest is read.
+        shown: the results.
+        against: another run, which is drawn beside it.
+    """
     timeline, report, difference = watcher.timeline, shown.report, shown.difference
     profiles = profiles_of(watcher.profiled)
     profile = shown.profile or next(iter(profiles.values()), None)
