@@ -63,7 +63,11 @@ class Process:
         self._disabled: list[Subscription] = []
         self.program_filter = ProgramFilter(checks.programs, view.program, view.source)
         self._program = plain_subscription(self.program_filter, NEEDS)
-        self._subscribe_rules()
+        facts = Facts()
+        own = [rule for rule in self._checks.rules if not is_for_run(rule)]
+        for rule in [rule for rule in own if self._is_observable(rule.info.check_id)]:
+            self._subscribe(partial(rule_subscription, rule, facts), (rule.info.check_id,))
+        self.subscriptions[:0] = fact_subscriptions(self.subscriptions, facts)
         self._subscribe_invariants(restricted_to_program)
         self._provisional: list[Subscription] = []  # until it is known whether it was renamed
         if self.program_filter.is_renamed:
@@ -164,13 +168,6 @@ class Process:
         if reason is not None:
             self.unobservable[check_id] = reason
         return reason is None
-
-    def _subscribe_rules(self) -> None:
-        facts = Facts()
-        own = [rule for rule in self._checks.rules if not is_for_run(rule)]
-        for rule in [rule for rule in own if self._is_observable(rule.info.check_id)]:
-            self._subscribe(partial(rule_subscription, rule, facts), (rule.info.check_id,))
-        self.subscriptions[:0] = fact_subscriptions(self.subscriptions, facts)
 
     def _subscribe_invariants(self, choose: _Choice) -> None:
         for name, invariants in self._checks.invariants.items():

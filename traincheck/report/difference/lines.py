@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from traincheck.diff.difference import Difference, FirstDifference, PhaseCount
+from traincheck.diff.difference import Difference, FirstDifference
 from traincheck.diff.phases import PHASES, Phase
 from traincheck.schema.words import counted
 
@@ -66,7 +66,14 @@ def rows(difference: Difference) -> Iterator[tuple[str, list[str]]]:
     where = first.where or (difference.cause.where if difference.cause else "")
     if where:
         yield "where", [where]
-    yield from _values_of(difference, first)
+    # The two values, how far they are apart, and what agrees before them.
+    a, b = labels(difference)
+    yield "what", [f"{first.name}   {a} {_short(first.a)}   {b} {_short(first.b)}"]
+    if first.size is not None:
+        yield "size", [f"relative {size_text(first.size)}"]
+    before = _before(difference)
+    if before:
+        yield "agrees before", [before]
     then = _then(difference)
     if then:
         yield "then", [then]
@@ -125,17 +132,6 @@ def _code(difference: Difference) -> Iterator[tuple[str, list[str]]]:
     if len(changes) > _SHOWN_CHANGES:
         lines.append(f"and {len(changes) - _SHOWN_CHANGES} more places")
     yield "code differs", lines
-
-
-def _values_of(difference: Difference, first: FirstDifference) -> Iterator[tuple[str, list[str]]]:
-    """The two values, how far they are apart, and what agrees before them."""
-    a, b = labels(difference)
-    yield "what", [f"{first.name}   {a} {_short(first.a)}   {b} {_short(first.b)}"]
-    if first.size is not None:
-        yield "size", [f"relative {size_text(first.size)}"]
-    before = _before(difference)
-    if before:
-        yield "agrees before", [before]
 
 
 def _closing(difference: Difference) -> Iterator[tuple[str, list[str]]]:
@@ -216,21 +212,15 @@ def _then(difference: Difference) -> str:
     first = difference.first
     assert first is not None
     later = [c for c in difference.phases if PHASES.index(c.phase) >= PHASES.index(first.phase)]
-    return "   ".join(_ratio(count) + _loss(count, difference) for count in later)
-
-
-def _ratio(count: PhaseCount) -> str:
-    return f"{count.phase.words} {count.differing}/{count.compared}"
-
-
-def _loss(count: PhaseCount, difference: Difference) -> str:
-    if count.phase is not Phase.LOSS:
-        return ""
-    for item in difference.then:
-        if item.phase is Phase.LOSS and item.gaps:
-            gap = item.gaps[0]
-            return f" ({gap.a:.5g} | {gap.b:.5g}, {size_text(gap.relative)})"
-    return ""
+    gaps = (item.gaps[0] for item in difference.then if item.phase is Phase.LOSS and item.gaps)
+    gap = next(gaps, None)
+    texts = []
+    for count in later:
+        text = f"{count.phase.words} {count.differing}/{count.compared}"
+        if count.phase is Phase.LOSS and gap is not None:
+            text += f" ({gap.a:.5g} | {gap.b:.5g}, {size_text(gap.relative)})"
+        texts.append(text)
+    return "   ".join(texts)
 
 
 def size_text(size: float) -> str:
