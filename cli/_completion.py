@@ -39,9 +39,9 @@ def codes(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
 
 def formats(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
     """Formats of reports."""
-    from traincheck.report.registry import all_sinks
+    from traincheck.report.registry import FORMATS
 
-    return _beginning(all_sinks(), incomplete)
+    return _beginning(FORMATS.entries(), incomplete)
 
 
 def reports(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
@@ -53,11 +53,11 @@ def reports(ctx: click.Context, param: click.Parameter, incomplete: str) -> Item
 
 def sinks(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
     """Names of sinks; those of files after ``=``."""
-    from traincheck.sinks.registry import COMMAND, all_sinks
+    from traincheck.sinks.registry import COMMAND, SINKS
 
     if "=" in incomplete:
         return files(ctx, param, incomplete)
-    return _beginning([*(name for name in all_sinks() if name != COMMAND), "none"], incomplete)
+    return _beginning([*(name for name in SINKS.entries() if name != COMMAND), "none"], incomplete)
 
 
 def presets(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:

@@ -9,22 +9,20 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from traincheck.api import conclude, so_far
-from traincheck.check.live_engine import LiveEngine
 from traincheck.check.run_overview import RunOverview
 from traincheck.collect.launch.signals import ProgramStopper
 from traincheck.errors import OutputError
 from traincheck.live.checked import CheckNotes
+from traincheck.live.following import Following, Listener, Sending
 from traincheck.store.tail import SILENT_S, TailReader
 from traincheck.store.thin import record_gap
 
 from ._sizes import size_text
-from ._terminal import Heartbeat, write_finding, write_message, write_withdrawn
+from ._terminal import Lines, write_message
 
 if TYPE_CHECKING:
     from traincheck.check.engine import Engine
@@ -65,34 +63,31 @@ class LiveCheck:
         is_silent: bool = False,
         notifier: Notifier | None = None,
     ) -> None:
-        self._is_silent = is_silent
+        self._engine = engine
         self._stall_s = stall_s
         self._directory = directory
         self._halts = halts
         self._baseline = baseline
         self._limit = limit
         self._notifier = notifier
-        self._stopper: ProgramStopper | None = None
         self._ended = threading.Event()
         self._is_abandoned = False
         self._is_partial = False
         self._notes: list[str] = []
         self._reader: TailReader | None = None
-        self._is_halted = False
+        self._following: Following | None = None
         self._is_done = False
-        self._live = LiveEngine(engine, self._report, self._withdraw)
-        self._heartbeat = Heartbeat(engine)
-        self._check_notes = CheckNotes(engine, directory, baseline=baseline)
+        self._lines = Lines(engine, is_silent=is_silent)
         self._thread = threading.Thread(target=self._follow, daemon=True, name=_THREAD)
 
     @property
     def watched(self) -> RunOverview:
         """The composition of the run."""
-        return self._live.overview
+        assert self._following is not None
+        return self._following.overview
 
     def start(self, process: subprocess.Popen[bytes]) -> None:
         """The program runs."""
-        self._stopper = ProgramStopper(process, self._directory)
         self._reader = TailReader(
             self._directory,
             silent_s=self._stall_s,
@@ -100,6 +95,17 @@ class LiveCheck:
             stop=self._ended.is_set,
             sleep=self._wait,
         )
+        notes = CheckNotes(self._engine, self._directory, baseline=self._baseline)
+        self._following = Following(
+            self._engine, self._reader, [self._lines, notes], baseline=self._baseline
+        )
+        if self._notifier is not None:
+            self._following.listeners.append(Sending(self._notifier, self._following))
+        if self._halts:
+            stopper = ProgramStopper(process, self._directory)
+            self._following.listeners.append(
+                _Halting(stopper, self._ended, self._notes, self._lines)
+            )
         self._thread.start()
 
     def finish(self) -> Report:
@@ -114,18 +120,12 @@ class LiveCheck:
             self._is_abandoned = self._is_partial = True
             self._thread.join()
             self._notes.append("the end of the trace was not checked: checking was interrupted")
-        assert self._reader is not None
-        report = conclude(self._live.engine, self._reader)
-        is_partial = report.is_partial or self._is_partial
-        report = replace(report, notes=(*self._notes, *report.notes), is_partial=is_partial)
-        report = report if self._baseline is None else self._baseline.apply(report)
-        self._live.announce(report.findings)
-        self._check_notes.finish(report)
-        return report
+        assert self._following is not None
+        return self._following.finish(self._notes, is_partial=self._is_partial)
 
     def speak(self) -> None:
         """The terminal is free: write from now on."""
-        self._is_silent = False
+        self._lines.is_silent = False
         if self._notifier is not None:
             self._notifier.speak()
 
@@ -166,8 +166,9 @@ class LiveCheck:
         self._check_events(events, is_urgent=False)
 
     def _check_events(self, events: Iterator[Event], *, is_urgent: bool) -> None:
+        assert self._following is not None
         try:
-            self._live.feed(self._while_priority_fits(events, is_urgent=is_urgent))
+            self._following.feed(self._while_priority_fits(events, is_urgent=is_urgent))
         except Exception as error:  # the program runs on whatever we got wrong
             self._is_done = self._is_partial = True
             self._notes.append(f"checking failed with {type(error).__name__}: {error}")
@@ -180,8 +181,6 @@ class LiveCheck:
                 break
             yield event
             if event.kind == "step":
-                self._tick()
-                self._check_notes.end_step(event)
                 least = _FAR_BEHIND // 2 if is_urgent else _FAR_BEHIND
                 if (self._reader.behind >= least) is not is_urgent:
                     return
@@ -189,45 +188,33 @@ class LiveCheck:
 
     def _wait(self, seconds: float) -> None:
         self._ended.wait(seconds)  # not a polling sleep: the end of the program wakes it
-        self._tick()
-        self._check_notes.tick()
+        assert self._following is not None
+        self._following.tick()
 
-    def _tick(self) -> None:
-        if not self._is_silent:
-            self._heartbeat.tick()
-        if self._notifier is not None:
-            self._notifier.progress(self._so_far)
 
-    def _so_far(self) -> Report:
-        assert self._reader is not None
-        return so_far(self._live.engine, self._reader)
+class _Halting(Listener):
+    """Stops the program at the first finding that is sure."""
 
-    def _report(self, finding: Finding) -> None:
-        if self._baseline is not None and self._baseline.contains(finding):
+    def __init__(
+        self,
+        stop: Callable[[], object],
+        ended: threading.Event,
+        notes: list[str],
+        lines: Lines,
+    ) -> None:
+        self._stop, self._ended, self._notes, self._lines = stop, ended, notes, lines
+        self._is_halted = False
+
+    def finding(self, finding: Finding) -> None:
+        """Stop the program; while it ends, each further finding asks again."""
+        if finding.severity != "error" or finding.provisional:
             return
-        if self._notifier is not None:
-            self._notifier.finding(finding, self._so_far())
-        if not self._is_silent and not write_finding(finding):
-            return
-        is_sure = finding.severity == "error" and not finding.provisional
-        if self._halts and self._stopper is not None and is_sure:
-            if not (self._ended.is_set() or self._is_halted):
-                self._is_halted = True
-                self._notes.append(f"--halt stopped the program at {finding.code}")
-                self._say("stopping the program")
-            self._stopper()
-
-    def _withdraw(self, finding: Finding) -> None:
-        if self._baseline is not None and self._baseline.contains(finding):
-            return
-        if not self._is_silent:
-            write_withdrawn(finding)
-        if self._notifier is not None:
-            self._notifier.withdrawn(finding)
-
-    def _say(self, text: str) -> None:
-        if not self._is_silent:
-            write_message(text)
+        if not (self._ended.is_set() or self._is_halted):
+            self._is_halted = True
+            self._notes.append(f"--halt stopped the program at {finding.code}")
+            if not self._lines.is_silent:
+                write_message("stopping the program")
+        self._stop()
 
 
 def _lower_priority() -> None:

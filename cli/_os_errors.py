@@ -41,7 +41,12 @@ def bad_path(error: OSError) -> tuple[str, str] | None:
         )
     if path is None and error.errno == errno.ENOENT and not _has_working_directory():
         return "the working directory was removed", "change to a directory that exists"
-    if not isinstance(path, str) or error.errno not in _FIXES or _is_ours(path):
+    # Whether it is a file of the package, whose loss the user did not cause by an option.
+    if (
+        not isinstance(path, str)
+        or error.errno not in _FIXES
+        or (os.path.isabs(path) and Path(path).is_relative_to(_OURS))
+    ):
         return None
     return f"{path}: {error.strerror}", _FIXES[error.errno]
 
@@ -52,8 +57,3 @@ def _has_working_directory() -> bool:
     except OSError:
         return False
     return True
-
-
-def _is_ours(path: str) -> bool:
-    """Whether it is a file of the package, whose loss the user did not cause by an option."""
-    return os.path.isabs(path) and Path(path).is_relative_to(_OURS)

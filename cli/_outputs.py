@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from traincheck.errors import OutputError, UsageError
-from traincheck.report.registry import SINKS, Sink, load_sink
+from traincheck.report.registry import FORMATS, Format, load_format
 
 from . import _completion
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _Decorated = TypeVar("_Decorated", bound=Callable[..., Any])
 _FIX = "choose a file in a writable directory"
-FORMATS = f"{', '.join(SINKS)}, or a format that an installed package adds"
+FORMAT_NAMES = f"{', '.join(FORMATS.built_in)}, or a format that an installed package adds"
 
 report_option = click.option(
     "--report",
@@ -27,7 +27,7 @@ report_option = click.option(
     metavar="FORMAT=FILE",
     shell_complete=_completion.reports,
     multiple=True,
-    help=f"Also write the report to FILE: {FORMATS}. Repeatable.",
+    help=f"Also write the report to FILE: {FORMAT_NAMES}. Repeatable.",
 )
 force_option = click.option("--force", is_flag=True, help="Overwrite the output file if it exists.")
 
@@ -58,8 +58,8 @@ def require_writable(output: str | None, *, replaces: bool = True) -> None:
         )
 
 
-def reports_of(values: Sequence[str]) -> list[tuple[Sink, str]]:
-    """The sink and the file of each --report.
+def reports_of(values: Sequence[str]) -> list[tuple[Format, str]]:
+    """The function and the file of each --report.
 
     Raises:
         UsageError: one is not FORMAT=FILE, or there is no such format.
@@ -72,23 +72,23 @@ def reports_of(values: Sequence[str]) -> list[tuple[Sink, str]]:
             raise UsageError(
                 f"--report {value} names no file", fix="write FORMAT=FILE, e.g. json=report.json"
             )
-        found.append((load_sink(form), path))
+        found.append((load_format(form), path))
         require_writable(path)
     return found
 
 
-def write_report(report: Report, sink: Sink, output: str | None) -> None:
+def write_report(report: Report, write: Format, output: str | None) -> None:
     """Write a report to a file, or to stdout.
 
     Raises:
         OutputError: the file cannot be written.
     """
     if output is None:
-        sink(report, sys.stdout)
+        write(report, sys.stdout)
         return
     try:
         with Path(output).open("w", encoding="utf-8", errors="backslashreplace") as stream:
-            sink(report, stream)
+            write(report, stream)
     except OSError as error:
         raise OutputError(
             f"{output}: cannot be written: {error.strerror or error}", fix=f"{_FIX} with room"

@@ -13,6 +13,7 @@ from . import _completion
 
 if TYPE_CHECKING:
     from traincheck.diff.difference import Difference
+    from traincheck.page.build import Watcher
     from traincheck.profile.numbers import Profile
     from traincheck.schema.findings import Report
 
@@ -31,15 +32,17 @@ def write_page(
     report: Report | None = None,
     difference: Difference | None = None,
     profile: Profile | None = None,
+    watcher: Watcher | None = None,
 ) -> None:
     """Write the page of results that are known; nothing without a path.
 
     Args:
         path: the file.
-        run: the recorded run, which is read for curves and maps.
+        run: the recorded run, which is read for curves and maps, unless there is a watcher.
         report: of a check.
         difference: of two runs or ranks.
         profile: of the layers.
+        watcher: has taken in the events of the run.
 
     Raises:
         TraceFormatError: the run cannot be read.
@@ -47,14 +50,18 @@ def write_page(
     """
     if path is None:
         return
-    from traincheck.page.build import Shown, page_of
+    from traincheck.page.build import Shown, page_from, page_of
     from traincheck.store.reader import TraceReader
 
     shown = Shown(report=report, difference=difference, profile=profile)
+    reader = TraceReader(run, may_be_empty=True)
+    if watcher is not None:
+        save_page(path, page_from(watcher, reader, shown))
+        return
     other = None
     if difference is not None and Path(difference.a) != Path(run):
         other = TraceReader(difference.a, may_be_empty=True)
-    save_page(path, page_of(TraceReader(run, may_be_empty=True), shown, against=other))
+    save_page(path, page_of(reader, shown, against=other))
 
 
 def save_page(path: str, html: str) -> None:

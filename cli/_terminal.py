@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
+from traincheck.live.following import Listener
 from traincheck.report.lines import COLOURS, page, paragraph
 from traincheck.report.text_report import one_line
 from traincheck.schema.findings import Verdict
@@ -42,16 +43,15 @@ def write_message(text: str | Text, *, is_written: bool = True) -> None:
         sys.stderr.flush()
 
 
-def write_finding(finding: Finding, *, is_written: bool = True) -> bool:
-    """Write a line for a finding as it comes. Advice can wait for the end; False is returned."""
+def write_finding(finding: Finding, *, is_written: bool = True) -> None:
+    """Write a line for a finding as it comes. Advice can wait for the end."""
     if finding.severity == "info":
-        return False
+        return
     more = f": {finding.observed}" if finding.provisional else ""  # it asks for a look at once
     at = short(where(finding.evidence))
     line = Text(printable(f"{one_line(finding)}{f' ({at})' if at else ''}{more}"))
     line.highlight_words([f"{finding.code} {finding.severity}"], COLOURS[finding.severity])
     write_message(line, is_written=is_written)
-    return True
 
 
 def write_withdrawn(finding: Finding, *, is_written: bool = True) -> None:
@@ -102,3 +102,35 @@ class Heartbeat:
             counted(len(found), "finding") if found else "no findings",
         )
         write_message(", ".join(parts))
+
+
+class Lines(Listener):
+    """Writes findings as they come, and progress.
+
+    Args:
+        engine: what checks the run.
+        is_written: whether a program writes to stderr at this time.
+
+    Attributes:
+        is_silent: write nothing now: a view has the terminal.
+    """
+
+    def __init__(self, engine: Engine, *, is_written: bool = True, is_silent: bool = False) -> None:
+        self.is_silent = is_silent
+        self._is_written = is_written
+        self._heartbeat = Heartbeat(engine)
+
+    def finding(self, finding: Finding) -> None:
+        """Write a line for it, unless it can wait for the end."""
+        if not self.is_silent:
+            write_finding(finding, is_written=self._is_written)
+
+    def withdrawn(self, finding: Finding) -> None:
+        """Write that it does not stand."""
+        if not self.is_silent:
+            write_withdrawn(finding, is_written=self._is_written)
+
+    def tick(self) -> None:
+        """Report progress if it is time to."""
+        if not self.is_silent:
+            self._heartbeat.tick()

@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -22,13 +22,13 @@ import click
 
 from traincheck.errors import UsageError
 from traincheck.presets import preset_names, preset_path
-from traincheck.report.registry import load_sink
+from traincheck.report.registry import load_format
 from traincheck.schema.findings import FINDINGS
 from traincheck.schema.words import counted
 
 from . import _completion
 from ._check_options import configuration, presentation, selection_options, stall_option
-from ._outputs import FORMATS, report_option, reports_of, require_writable, write_report
+from ._outputs import FORMAT_NAMES, report_option, reports_of, require_writable, write_report
 from ._page import html_option, write_page
 from ._program_args import require_checks
 from ._sinks import chosen_routes, notifying, sink_options
@@ -38,8 +38,10 @@ if TYPE_CHECKING:
     from traincheck.check.suppression.baseline import Baseline
     from traincheck.config import Config
     from traincheck.live.checked import CheckNotes
-    from traincheck.schema.events import Event, StepEvent
-    from traincheck.schema.findings import Finding, Report
+    from traincheck.live.following import Following
+    from traincheck.page.build import Watcher
+    from traincheck.schema.events import Event
+    from traincheck.schema.findings import Report
     from traincheck.sinks.notifier import Notifier
     from traincheck.store.reader import TraceReader
     from traincheck.store.tail import TailReader
@@ -122,7 +124,7 @@ def _single_run(
     shell_complete=_completion.formats,
     default="text",
     show_default=True,
-    help=f"Format of the report: {FORMATS}.",
+    help=f"Format of the report: {FORMAT_NAMES}.",
 )
 @click.option(
     "-o",
@@ -162,7 +164,10 @@ def check(**options: Any) -> int:
       4  nothing was checked: no training step was recorded, or no check was triggered
     """  # noqa: D301  # click reads the escape
     _reject_stray_args(options["trace"], options["stray"])
-    sinks = [(load_sink(options["form"]), options["output"]), *reports_of(options["reports"])]
+    formats = [
+        (load_format(options["form"]), options["output"]),
+        *reports_of(options["reports"]),
+    ]
     written = options["baseline"] if options["write_baseline"] else None
     for path in (options["output"], options["html"], written):
         require_writable(path)
@@ -171,14 +176,19 @@ def check(**options: Any) -> int:
     routes = chosen_routes(options, config)
     baseline = _baseline(options)
     run = one_run(options["trace"], is_live=options["follow"])
+    watcher = None
+    if options["html"] and not options["follow"]:  # else the page reads the run when it has ended
+        from traincheck.page.build import Watcher
+
+        watcher = Watcher()
     with notifying(routes, run, is_known=baseline.contains if baseline else None) as notifier:
-        report = _check(run, options, config, baseline, notifier)
+        report = _check(run, options, config, baseline, notifier, watcher)
         report = replace(report, presentation=shown)
         if baseline is not None:
             report = baseline.apply(report)
-        for sink, output in sinks:
-            write_report(report, sink, output)
-        write_page(options["html"], run, report=report)
+        for write, output in formats:
+            write_report(report, write, output)
+        write_page(options["html"], run, report=report, watcher=watcher)
         _note_suppressed(report, options["form"])
         notifier.report(report)
     if options["write_baseline"]:
@@ -237,8 +247,9 @@ def _check(
     config: Config,
     baseline: Baseline | None,
     notifier: Notifier,
+    watcher: Watcher | None,
 ) -> Report:
-    from traincheck.api import check_source, make_engine, program_of, root_of
+    from traincheck.api import check_source, conclude, make_engine, program_of, root_of
     from traincheck.check.suppression.source_files import SourceFiles, trusted_folders
     from traincheck.store.reader import TraceReader
 
@@ -257,17 +268,28 @@ def _check(
 
     if options["follow"]:
         from traincheck.live.checked import CheckNotes
+        from traincheck.live.following import Following, Sending
         from traincheck.store.tail import TailReader
+
+        from ._terminal import Lines
 
         with _interrupted() as interrupted:
             stop = _Stop(interrupted)
             tail = TailReader(run, silent_s=options["stall_timeout"], stop=stop)
             made = engine(tail)
             stop.notes = CheckNotes(made, run, baseline=baseline)
-            return _follow(made, tail, baseline, interrupted, stop.notes, notifier)
+            following = Following(
+                made, tail, [Lines(made, is_written=False), stop.notes], baseline=baseline
+            )
+            following.listeners.append(Sending(notifier, following))
+            return _follow(following, tail, interrupted)
     reader = TraceReader(run, may_be_empty=True)
+    made = engine(reader)
     with progress(reader):
-        return check_source(engine(reader), reader)
+        if watcher is None:
+            return check_source(made, reader)
+        watcher.feed(made, reader.events())
+        return conclude(made, reader)
 
 
 class _Stop:
@@ -287,58 +309,15 @@ class _Stop:
         return self._interrupted.is_set()
 
 
-def _follow(
-    engine: Engine,
-    tail: TailReader,
-    baseline: Baseline | None,
-    interrupted: threading.Event,
-    notes: CheckNotes,
-    notifier: Notifier,
-) -> Report:
-    """Write and send findings as they come, as `traincheck run` does, and conclude."""
-    from traincheck.api import conclude, so_far
-    from traincheck.check.live_engine import LiveEngine
-
-    from ._terminal import Heartbeat, write_finding, write_withdrawn
-
-    def unless_known(write: Callable[..., object], finding: Finding) -> None:
-        if baseline is None or not baseline.contains(finding):
-            write(finding, is_written=False)
-
-    def found(finding: Finding) -> None:
-        unless_known(write_finding, finding)
-        notifier.finding(finding, so_far(engine, tail))
-
-    def withdrawn(finding: Finding) -> None:
-        unless_known(write_withdrawn, finding)
-        notifier.withdrawn(finding)
-
-    def tick(event: StepEvent) -> None:
-        heartbeat.tick()
-        notes.end_step(event)
-        notifier.progress(lambda: so_far(engine, tail))
-
-    heartbeat, live = Heartbeat(engine), LiveEngine(engine, found, withdrawn)
+def _follow(following: Following, tail: TailReader, interrupted: threading.Event) -> Report:
+    """Check events as they come, as `traincheck run` does, and conclude."""
     try:
-        events = _noting_interrupt(interrupted, tail.events())
-        live.feed(_at_steps(events, tick))
+        following.feed(_noting_interrupt(interrupted, tail.events()))
     except KeyboardInterrupt:  # it ends the following, not the conclusion
         interrupted.set()
-    report = conclude(engine, tail)
-    live.announce(report.findings)
-    notes.finish(report if baseline is None else baseline.apply(report))
     if not interrupted.is_set() or (tail.manifest is not None and tail.manifest.ended):
-        return report
-    stopped = "the check was stopped before the run ended"
-    return replace(report, notes=(stopped, *report.notes), is_partial=True)
-
-
-def _at_steps(events: Iterable[Event], tick: Callable[[StepEvent], None]) -> Iterator[Event]:
-    """The same events, with a tick at the end of each step."""
-    for event in events:
-        yield event
-        if event.kind == "step":
-            tick(event)
+        return following.finish()
+    return following.finish(["the check was stopped before the run ended"], is_partial=True)
 
 
 def _noting_interrupt(interrupted: threading.Event, events: Iterable[Event]) -> Iterator[Event]:

@@ -243,7 +243,11 @@ def _command(options: dict[str, Any], program: Program) -> list[str]:
 
     script, shell, words = options["script"], options["shell"], program.words
     if program.stray:
-        raise _stray_error(program)
+        first = program.stray[0]
+        names = {".py": "-p", ".sh": "-s", ".bash": "-s"}
+        name = names.get(Path(first).suffix, "--")
+        line = shlex.join(["traincheck-collect", *program.own, name, *program.stray])
+        raise UsageError(f"unexpected argument {first!r}", fix=line)
     if script and shell:
         raise UsageError("-p and -s cannot be used together", fix="name one program to run")
     if script:
@@ -257,14 +261,6 @@ def _command(options: dict[str, Any], program: Program) -> list[str]:
         )
     check_command(words)
     return list(words)
-
-
-def _stray_error(program: Program) -> UsageError:
-    first = program.stray[0]
-    names = {".py": "-p", ".sh": "-s", ".bash": "-s"}
-    name = names.get(Path(first).suffix, "--")
-    line = shlex.join(["traincheck-collect", *program.own, name, *program.stray])
-    return UsageError(f"unexpected argument {first!r}", fix=line)
 
 
 def _configuration(options: dict[str, Any], config: CollectConfig) -> CollectConfig:

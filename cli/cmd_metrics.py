@@ -85,9 +85,9 @@ def metrics(
             fix=f"traincheck metrics {directory} lists what there is",
         )
     if to is not None:
-        from traincheck.metrics.sinks import send, sink_of
+        from traincheck.metrics.trackers import send, tracker_of
 
-        send(found, sink_of(to))
+        send(found, tracker_of(to))
         click.echo(f"{len(found):,} metrics of {len(found.steps):,} steps sent to {to}", err=True)
     elif form == "csv":
         write_csv(found, sys.stdout)

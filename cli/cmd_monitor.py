@@ -222,12 +222,12 @@ def _reference(config: MonitorConfig) -> str:
 
 def _sent(directory: Path, name: str) -> str:
     """Send the metrics. Returns a line about it: the status stays that of the program."""
-    from traincheck.metrics.sinks import send, sink_of
     from traincheck.metrics.trace import read_run
+    from traincheck.metrics.trackers import send, tracker_of
 
     try:
         found = read_run(directory)
-        send(found, sink_of(name))
+        send(found, tracker_of(name))
     except Exception as error:  # of a tracker: any
         again = f"traincheck metrics {shlex.quote(str(directory))} --to {name}"
         return f"traincheck: the metrics were not sent to {name}: {error}; try again: {again}"

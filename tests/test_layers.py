@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 # What traincheck/__init__.py offers by name.
 OFFERED = ("diff", "integrations", "profile", "store", "version")
 LAYERS = (
-    ("errors", "handlers", "instrumentor", "version"),
+    ("errors", "handlers", "instrumentor", "packages", "version"),
     ("schema",),
     ("collect", "store"),
     ("readings",),

@@ -73,13 +73,13 @@ def severity(one: Invariant) -> str:
 
     relation = RELATIONS.get(one.hypothesis.relation)
     try:
-        return "unknown" if relation is None else _severity_of(relation, one)
+        return (
+            "unknown"
+            if relation is None
+            else str(relation.info(one.hypothesis, one.id, one.text).severity)
+        )
     except (KeyError, TypeError, ValueError, AttributeError):
         return "unknown"  # parameters of another version
-
-
-def _severity_of(relation: Any, one: Invariant) -> str:
-    return str(relation.info(one.hypothesis, one.id, one.text).severity)
 
 
 def summary_json(one: Invariant) -> dict[str, Any]:

@@ -12,8 +12,8 @@ import pytest
 from benchmarks.harness import command
 from traincheck.cli import main as entry
 from traincheck.metrics.formats import load
-from traincheck.metrics.sinks import read_tensorboard
 from traincheck.metrics.trace import read_run
+from traincheck.metrics.trackers import read_tensorboard
 
 TRAIN = """
 import os, sys, torch

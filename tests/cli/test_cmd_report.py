@@ -7,6 +7,7 @@ import json
 import math
 import struct
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,8 @@ from tests.page.making import Html, codes, written
 from tests.page.test_page import broken
 from traincheck.cli import main as entry
 from traincheck.page.encode import ABSENT, BROKEN
+from traincheck.schema.events import Event
+from traincheck.store.reader import TraceReader
 
 PROGRAM = """\
 import torch
@@ -126,6 +129,20 @@ def test_html_of_check_is_the_same_page(
     assert call(monkeypatch, "report", run, "-o", str(report)) == 0
     assert call(monkeypatch, "check", "-t", run, "--html", str(check)) == 1
     assert report.read_bytes() == check.read_bytes()
+
+
+def test_html_of_check_reads_the_run_once(
+    run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passes, events = [], TraceReader.events
+
+    def counted(reader: TraceReader) -> Iterator[Event]:
+        passes.append(reader.path)
+        return events(reader)
+
+    monkeypatch.setattr(TraceReader, "events", counted)
+    assert call(monkeypatch, "check", "-t", run, "--html", str(tmp_path / "check.html")) == 1
+    assert passes == [Path(run)]
 
 
 def test_html_of_diff_has_no_checks(

@@ -15,7 +15,7 @@ import pytest
 
 from traincheck.cli import main as entry
 from traincheck.presets import preset_names
-from traincheck.report.registry import SINKS
+from traincheck.report.registry import FORMATS
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def complete(monkeypatch, capsys):
         ("traincheck check --select TC2,TC101", ["plain,TC2,TC101"]),
         ("traincheck rules --explain TC90", [f"plain,TC90{n}" for n in range(1, 10)]),
         ("traincheck check --ignore order", ["plain,order"]),
-        ("traincheck check --format ", [f"plain,{name}" for name in SINKS]),
+        ("traincheck check --format ", [f"plain,{name}" for name in FORMATS.built_in]),
         ("traincheck run --report js", ["plain,json="]),
         ("traincheck run --report json=a", ["file,json=a"]),
         ("traincheck check --preset ", [f"plain,{name}" for name in preset_names()]),

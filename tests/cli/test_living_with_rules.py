@@ -13,7 +13,7 @@ import pytest
 from tests.builders import MLP, TraceBuilder, healthy_run
 from tests.rules.test_options import Loud
 from traincheck.cli import main as entry
-from traincheck.report.registry import SINKS
+from traincheck.report.registry import FORMATS
 from traincheck.rules import registry
 from traincheck.rules.table import RULES
 from traincheck.store.manifest import Manifest
@@ -168,7 +168,7 @@ def test_bad_input_is_named(check: Check, capsys, words: list[str], what: str | 
     assert what is None or what in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("form", sorted(SINKS))
+@pytest.mark.parametrize("form", sorted(FORMATS.built_in))
 def test_every_form_is_written(project: Path, check: Check, form: str) -> None:
     assert check("--format", form, "--output", "report") == 1
     text = (project / "report").read_text()
@@ -181,7 +181,7 @@ def test_every_form_is_written(project: Path, check: Check, form: str) -> None:
         assert len(ET.fromstring(text).findall("testsuite/testcase/failure")) == 1
 
 
-@pytest.mark.parametrize("form", sorted(set(SINKS) - {"text"}))
+@pytest.mark.parametrize("form", sorted(set(FORMATS.built_in) - {"text"}))
 def test_what_was_suppressed_is_told_beside_data(
     project: Path, check: Check, capsys, form: str
 ) -> None:

@@ -15,7 +15,7 @@ from rich.console import Console
 import traincheck
 from tests.report.test_golden import REPORTS, several
 from traincheck.report import lines
-from traincheck.report.registry import load_sink
+from traincheck.report.registry import load_format
 from traincheck.schema.findings import Findings
 
 CELLS = '''
@@ -62,7 +62,7 @@ def test_text_goes_to_the_stream_where_rich_takes_the_process_for_a_notebook(mon
     assert Console(file=io.StringIO()).is_jupyter, "rich asks otherwise now"
     stream = io.StringIO()
     assert not lines.page(stream).is_jupyter
-    load_sink("text")(several(), stream)
+    load_format("text")(several(), stream)
     assert stream.getvalue().startswith("2 findings")
 
 

@@ -42,7 +42,7 @@ def checked_by(events: Sequence[Event], folder: Path, **options: Any) -> tuple[E
     for event in events:
         engine.observe(event)
         if isinstance(event, StepEvent):
-            notes.end_step(event)
+            notes.step(event)
     return engine, notes
 
 

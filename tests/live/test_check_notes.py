@@ -20,7 +20,7 @@ def test_it_is_written_at_most_twice_a_second(tmp_path: Path) -> None:
         engine.observe(event)
         if isinstance(event, StepEvent):
             now[0] += 0.125
-            notes.end_step(event)
+            notes.step(event)
             found = read_checked(tmp_path)
             steps.append(found.step if found else None)
     assert steps == [0] * 4 + [4] * 4 + [8] * 4 + [12] * 4 + [16] * 4

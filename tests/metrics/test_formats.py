@@ -17,8 +17,15 @@ import traincheck
 from traincheck.errors import TraceFormatError, UsageError
 from traincheck.metrics.formats import load, save
 from traincheck.metrics.series import Metrics
-from traincheck.metrics.sinks import MLflow, TensorBoard, WandB, read_tensorboard, send, sink_of
 from traincheck.metrics.table import layer_tables, sparkline, step_table
+from traincheck.metrics.trackers import (
+    MLflow,
+    TensorBoard,
+    WandB,
+    read_tensorboard,
+    send,
+    tracker_of,
+)
 
 SUFFIXES = [".csv", ".json", ".parquet", ".h5"]
 
@@ -142,9 +149,9 @@ def test_mlflow_in_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert run.data.metrics["lstm_0_/x"] == 3.0
 
 
-def test_an_unknown_sink() -> None:
+def test_an_unknown_tracker() -> None:
     with pytest.raises(UsageError, match="no sink 'wb'"):
-        sink_of("wb")
+        tracker_of("wb")
 
 
 def test_series() -> None:

@@ -15,6 +15,7 @@ import pytest
 from tests.builders import BN_BUFFERS, MLP_BN, TraceBuilder
 from tests.golden import Golden
 from tests.learning import Fed, decide, learn, report_of
+from traincheck import packages
 from traincheck.readings.router import Router, roles_of
 from traincheck.relations import registry
 from traincheck.relations.order import Order
@@ -208,7 +209,7 @@ def test_installed_packages_may_add_relations(monkeypatch, caplog):
         EntryPoint("b", f"{__name__}:Another", "traincheck.relations"),
         EntryPoint("a", "no_such_package:Relation", "traincheck.relations"),
     ]
-    monkeypatch.setattr(registry, "entry_points", lambda group: points)
+    monkeypatch.setattr(packages, "entry_points", lambda group: points)
     monkeypatch.setitem(__import__("sys").modules, __name__, inspect.getmodule(Another))
     table = registry._all_relations()
     assert list(table) == [*RELATIONS, "another"]

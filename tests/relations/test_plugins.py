@@ -12,6 +12,7 @@ import pytest
 from tests.builders import healthy_run
 from tests.check.fakes import EverySteps
 from tests.learning import Recorded
+from traincheck import packages
 from traincheck.check.engine import Engine
 from traincheck.infer.engine import infer
 from traincheck.infer.parallel import Run
@@ -64,7 +65,7 @@ class Full(Plugin):
 def installed(monkeypatch: pytest.MonkeyPatch, plugins: Sequence[type]) -> dict[str, Any]:
     found = [EntryPoint(one.__name__, "somewhere:it", "traincheck.relations") for one in plugins]
     by_name = {one.__name__: one for one in plugins}
-    monkeypatch.setattr(registry, "entry_points", lambda group: found)
+    monkeypatch.setattr(packages, "entry_points", lambda group: found)
     monkeypatch.setattr(EntryPoint, "load", lambda self: by_name[self.name])
     return registry._all_relations()
 

@@ -17,7 +17,7 @@ from tests.report.test_golden import REPORTS, written
 from traincheck.check.run_overview import RunOverview
 from traincheck.report._beside import beside, excerpt_json
 from traincheck.report._places import code_of
-from traincheck.report.registry import load_sink
+from traincheck.report.registry import load_format
 from traincheck.report.run_summary import RunSummary, write_run_summary
 from traincheck.schema.events import CallEvent
 from traincheck.schema.excerpts import Row
@@ -213,7 +213,7 @@ def test_every_form_tells_a_place_found_by_name(
     if form == "run":
         write_run_summary(RunSummary(report=report, watched=RunOverview(), trace=""), stream)
     else:
-        load_sink(form)(report, stream)
+        load_format(form)(report, stream)
     assert told in stream.getvalue()
 
 

@@ -17,7 +17,7 @@ import pytest
 
 from tests.report.test_golden import REPORTS, several, suppressed, written
 from traincheck.check.run_overview import RunOverview
-from traincheck.report.registry import SINKS
+from traincheck.report.registry import FORMATS
 from traincheck.report.run_summary import RunSummary, write_run_summary
 from traincheck.schema.findings import NOTHING_CHECKED, Finding, Presentation, Report, Verdict
 
@@ -33,7 +33,7 @@ def outside_of_a_workflow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GITHUB_WORKSPACE", raising=False)
 
 
-forms = pytest.mark.parametrize("form", sorted(SINKS))
+forms = pytest.mark.parametrize("form", sorted(FORMATS.built_in))
 
 
 def odd() -> Report:

@@ -13,7 +13,7 @@ import traincheck
 from tests import checking
 from tests.builders import BATCH_NORM, LINEAR, MLP, MLP_BN, TraceBuilder
 from tests.checking import FIRST_RULES
-from traincheck.report.registry import SINKS, load_sink
+from traincheck.report.registry import FORMATS, load_format
 from traincheck.schema.events import Event
 from traincheck.schema.excerpts import Row
 from traincheck.schema.findings import (
@@ -206,11 +206,11 @@ REPORTS = {
 
 def written(form: str, report: Report) -> str:
     stream = io.StringIO()
-    load_sink(form)(report, stream)
+    load_format(form)(report, stream)
     return stream.getvalue().replace(f'"version": "{traincheck.__version__}"', '"version": "0"')
 
 
-@pytest.mark.parametrize("form", sorted(SINKS))
+@pytest.mark.parametrize("form", sorted(FORMATS.built_in))
 @pytest.mark.parametrize("name", sorted(REPORTS))
 def test_golden(name: str, form: str, request: pytest.FixtureRequest) -> None:
     path = GOLDEN / name / f"report.{form}"
@@ -248,7 +248,7 @@ def test_text_is_coloured_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.delenv("NO_COLOR", raising=False)
     stream = Terminal()
-    load_sink("text")(REPORTS["one-finding"](), stream)
+    load_format("text")(REPORTS["one-finding"](), stream)
     assert "\x1b" in stream.getvalue()
 
 

@@ -15,6 +15,7 @@ from tests.builders import healthy_run
 from tests.checking import Alone, net
 from tests.rules.broken import BROKEN, TESTS
 from tests.together import together
+from traincheck import packages
 from traincheck.check.engine import Engine
 from traincheck.errors import UsageError
 from traincheck.rules import registry
@@ -204,7 +205,7 @@ class Offered:
 
 def offer(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     entry = EntryPoint(name="theirs", value=f"{__name__}:{name}", group=registry.ENTRY_POINTS)
-    monkeypatch.setattr(registry, "entry_points", lambda group: [entry])
+    monkeypatch.setattr(packages, "entry_points", lambda group: [entry])
     monkeypatch.setattr(EntryPoint, "load", lambda self: globals()[name])
 
 

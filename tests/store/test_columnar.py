@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.builders import BN_BUFFERS, MLP_BN, TraceBuilder, healthy_run
-from traincheck.errors import MissingDependencyError, OutputError, TraceFormatError
+from traincheck.errors import OutputError, TraceFormatError
 from traincheck.schema.events import (
     CallEvent,
     CheckpointEvent,
@@ -153,12 +152,3 @@ def test_bad_folders_are_errors(tmp_path: Path) -> None:
     (tmp_path / "calls.parquet").write_bytes(b"PAR1 not really")
     with pytest.raises(TraceFormatError, match="is not part of an exported trace"):
         list(read_parquet(tmp_path))
-
-
-def test_without_pyarrow_the_install_command_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(MissingDependencyError) as caught:
-        export_parquet(tmp_path, tmp_path)
-    assert caught.value.fix == "pip install pyarrow"

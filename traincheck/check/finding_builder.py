@@ -132,9 +132,12 @@ class FindingBuilder:
         also = best_effort(
             f"the list of what {info.code} explains", lambda: _also(cause, infos), lambda: ()
         )
+        # The highest severity of the violations, capped where the symptom may be intended.
+        highest = max(SEVERITIES.index(infos[t.first.check_id].severity) for t in cause.all_counts)
+        most = SEVERITIES.index(SYMPTOM_MESSAGES[cause.symptom].at_most)
         return replace(
             found,
-            severity=_severity(cause, infos),
+            severity=SEVERITIES[min(highest, most)],
             also=also,
             comparison=rows,
             compared=compared,
@@ -184,12 +187,6 @@ def _plain_finding(cause: RootCause, info: CheckInfo) -> Finding:
     )
 
 
-def _severity(cause: RootCause, infos: Mapping[str, CheckInfo]) -> str:
-    """The highest severity of the grouped violations, capped where the symptom may be intended."""
-    highest = max(SEVERITIES.index(infos[one.first.check_id].severity) for one in cause.all_counts)
-    return SEVERITIES[min(highest, SEVERITIES.index(SYMPTOM_MESSAGES[cause.symptom].at_most))]
-
-
 def _also(cause: RootCause, infos: Mapping[str, CheckInfo]) -> tuple[Also, ...]:
     """The other checks that the cause broke, each once, earliest first."""
     found: dict[str, list[ViolationCount]] = {}
@@ -205,6 +202,7 @@ def _also_broke(info: CheckInfo, counts: Sequence[ViolationCount]) -> Also:
     variables = sorted(name for name in names if name is not None)
     step = min(count.first_step for count in counts)
     fill = Template(variables, first.first, first.first.subject, step, since(step), None)
+    subjects = (count.first.subject for count in counts)
     return Also(
         check=info.check_id,
         kind=info.kind,
@@ -212,12 +210,8 @@ def _also_broke(info: CheckInfo, counts: Sequence[ViolationCount]) -> Also:
         text=fill(_title_and_fix(first.first, info)[0], 3) if info.kind == "rule" else info.title,
         first_step=_shown_step(step),
         violations=sum(count.violations for count in counts),
-        subjects=tuple(sorted({_named(count.first.subject) for count in counts} - {""})),
+        subjects=tuple(sorted({s.variable or s.module or s.api or "" for s in subjects} - {""})),
     )
-
-
-def _named(subject: Subject) -> str:
-    return subject.variable or subject.module or subject.api or ""
 
 
 def _finding(cause: RootCause, info: CheckInfo, source_event: Sequence[Event]) -> Finding:

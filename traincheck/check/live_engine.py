@@ -48,8 +48,11 @@ class LiveEngine:
             if found:
                 self._has_news = True
                 self._withdraw({one.check_id for one in found if one.withdrawn})
-            # One bug affects many variables within a step: they are announced together.
-            if self._has_news and _is_announcement_point(event):
+            # One bug affects many variables within a step: they are announced together, when it has
+            # ended, or when no step will end because ranks are silent.
+            if self._has_news and (
+                event.kind == "step" or (event.kind == "mark" and event.text == Marks.STALLED)
+            ):
                 self.announce(self.engine.so_far().findings)
 
     def announce(self, findings: Sequence[Finding]) -> None:
@@ -68,8 +71,3 @@ class LiveEngine:
                 del self._announced[key]
                 if self._on_withdrawn is not None:
                     self._on_withdrawn(finding)
-
-
-def _is_announcement_point(event: Event) -> bool:
-    """Whether a step ended, or no step will end because ranks are silent."""
-    return event.kind == "step" or (event.kind == "mark" and event.text == Marks.STALLED)

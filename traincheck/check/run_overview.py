@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import prod
 
-from traincheck.schema.events import Event, MarkEvent, OptimizerEvent, StateEvent
+from traincheck.schema.events import Event, MarkEvent, StateEvent
 from traincheck.schema.marks import Marks
 from traincheck.schema.probes.event import ProbeEvent
 
@@ -36,7 +36,7 @@ class RunOverview:
         if event.kind == "state":
             self._variable(event)
         elif event.kind == "optimizer":
-            self._optimizer(event)
+            self.optimizers[event.id] = event.cls
         elif event.kind == "mark":
             self._mark(event)
         elif event.kind == "probe" and len(self.probes) < _MOST_PROBES:
@@ -52,9 +52,6 @@ class RunOverview:
         else:
             shape = event.summary.shape if event.summary is not None else ()
             members[event.name] = prod(shape or ())
-
-    def _optimizer(self, event: OptimizerEvent) -> None:
-        self.optimizers[event.id] = event.cls
 
     def _mark(self, event: MarkEvent) -> None:
         if event.text == Marks.PROCESS:

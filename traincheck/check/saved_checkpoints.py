@@ -45,18 +45,16 @@ def suspect_note(report: Report) -> str:
     """A sentence that names the suspect checkpoints; empty if there are none."""
     steps: dict[str, int] = {}
     found = suspects(report)
-    folders = [(_folder(save), save.step) for save in found]
-    for save, folder in zip(found, folders):
-        is_of_several = folder[0] and folders.count(folder) > 1  # files of one checkpoint
-        steps[folder[0] if is_of_several else save.path or f"a file written by {save.where}"] = (
+    folders = []
+    for save in found:
+        folder = str(PurePath(save.path).parent) if save.path else "."
+        folders.append(("" if folder == "." else f"{folder}/", save.step))
+    for save, at in zip(found, folders):
+        is_of_several = at[0] and folders.count(at) > 1  # files of one checkpoint
+        steps[at[0] if is_of_several else save.path or f"a file written by {save.where}"] = (
             save.step
         )
     if not steps:
         return ""
     named = joined([f"{name} (step {step})" for name, step in steps.items()], _MAX_NAMES)
     return f"checkpoints written since the first error, not to be resumed from: {named}"
-
-
-def _folder(save: Save) -> str:
-    folder = str(PurePath(save.path).parent) if save.path else "."
-    return "" if folder == "." else f"{folder}/"

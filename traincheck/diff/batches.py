@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from traincheck.diff.items import Item
 from traincheck.diff.phases import Phase
+from traincheck.diff.sides import A, B
 from traincheck.diff.values import Answer, Comparison, compare_values
 from traincheck.schema.events import BatchEvent
 
@@ -61,7 +62,7 @@ def _compare_numbers(a: Sequence[BatchEvent], b: Sequence[BatchEvent], found: Ba
         found.is_split = True
         return
     one, other = (a or b)[0], (b or a)[0]
-    note = f"{len(a)} batches in A, {len(b)} in B"
+    note = f"{len(a)} batches in {A}, {len(b)} in {B}"
     found.items.append(
         Item(phase=Phase.BATCH, name=one.loader, what="count", a=one if a else None,
              b=other if b else None, note=note)

@@ -13,6 +13,7 @@ from traincheck.diff.items import Item
 from traincheck.diff.names import Names
 from traincheck.diff.phases import Phase
 from traincheck.diff.records import CallRecord
+from traincheck.diff.sides import A, B
 from traincheck.diff.values import Answer, compare_json, compare_values, is_telling, numbers_alike
 from traincheck.schema.torch_api import FUNCTIONAL, LOSS_MODULES, Families, losses
 
@@ -142,7 +143,7 @@ def _compare_pair(
 ) -> None:
     a, b = pair
     if a is None or b is None:
-        note = "only in B" if a is None else "only in A"
+        note = f"only in {B}" if a is None else f"only in {A}"
         where = (a or b).where or ""  # type: ignore[union-attr]
         found.items.append(
             Item(phase=phase, name=name, what="presence", a=_api(a), b=_api(b), note=note,

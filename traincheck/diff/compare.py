@@ -27,6 +27,7 @@ from traincheck.diff.environment import compare_settings
 from traincheck.diff.items import Item
 from traincheck.diff.names import Names
 from traincheck.diff.phases import Phase
+from traincheck.diff.sides import A, B
 from traincheck.diff.state import PHASE_OF, RunState, Variable
 from traincheck.diff.steps import StepView
 from traincheck.diff.values import (
@@ -454,7 +455,7 @@ def _drop_harmless(result: StepResult) -> None:
         return
     result.extra = extra
     result.items = [item for item in result.items if item not in extra]
-    for note in ("only in A", "only in B"):
+    for note in (f"only in {A}", f"only in {B}"):
         names = list(dict.fromkeys(item.name for item in extra if item.note == note))
         if names:
             result.notes.append(

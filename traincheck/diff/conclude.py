@@ -20,6 +20,7 @@ from traincheck.diff.items import Item
 from traincheck.diff.messages import message_of, texts_of
 from traincheck.diff.phases import PHASES, Phase
 from traincheck.diff.run_facts import Run
+from traincheck.diff.sides import Told
 from traincheck.diff.tally import Tally
 
 
@@ -50,7 +51,7 @@ def conclude(
         "compared": compared,
         "unknown": unknown,
         "closeness": words,
-        "notes": tuple(said),
+        "notes": tuple(map(Told, said)),
         "labels": labels,
         "steps": max((tally.steps for _, tally in found), default=0),
     }
@@ -95,7 +96,7 @@ def first_of(evidence: Evidence, step: tuple[int, int], rank: int) -> FirstDiffe
         phase=item.phase,
         rank=rank,
         name=item.name,
-        message=message_of(item, evidence),
+        message=Told(message_of(item, evidence)),
         a=a,
         b=b,
         is_opening=item.is_opening,

@@ -9,6 +9,7 @@ from typing import Any
 from traincheck.diff.html import difference_html
 from traincheck.diff.items import Item
 from traincheck.diff.phases import Phase
+from traincheck.diff.sides import Told
 from traincheck.diff.sources import Change
 from traincheck.schema.findings import FINDINGS, NOTHING_CHECKED
 from traincheck.schema.record import Record
@@ -29,9 +30,9 @@ class Explanation:
     """
 
     code: str
-    text: str
+    text: Told
     fix: str = ""
-    details: tuple[str, ...] = ()
+    details: tuple[Told, ...] = ()
     where: str = ""
 
 
@@ -71,7 +72,7 @@ class FirstDifference:
     phase: Phase
     rank: int
     name: str
-    message: str
+    message: Told
     a: str = ""
     b: str = ""
     is_opening: bool = False
@@ -158,7 +159,7 @@ class Difference:
     compared: Mapping[Phase, int] = field(default_factory=dict)
     unknown: Mapping[Phase, int] = field(default_factory=dict)
     closeness: str = "bit for bit"
-    notes: tuple[str, ...] = ()
+    notes: tuple[Told, ...] = ()
     labels: tuple[str, str] = ("", "")
 
     @property

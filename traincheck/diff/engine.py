@@ -17,6 +17,7 @@ from traincheck.diff.names import Names
 from traincheck.diff.phases import Phase
 from traincheck.diff.resume import find_resume
 from traincheck.diff.run_facts import Programs, RankFacts, Run
+from traincheck.diff.sides import A, B
 from traincheck.diff.state import Variable
 from traincheck.diff.steps import StepView
 from traincheck.diff.tally import Tally
@@ -184,7 +185,7 @@ def _note_rest(
     b: Iterator[StepView],
     tally: Tally,
 ) -> None:
-    for label, view, rest in (("A", x, a), ("B", y, b)):
+    for label, view, rest in ((A, x, a), (B, y, b)):
         if view is not None and view.end is not None:
             more = 1 + sum(one.end is not None for one in rest)
             tally.notes.append(f"{label} has {more:,} more steps, which have no counterpart")

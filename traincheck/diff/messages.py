@@ -8,6 +8,7 @@ from typing import Any
 from traincheck.diff.evidence import Evidence
 from traincheck.diff.items import Item
 from traincheck.diff.phases import Phase
+from traincheck.diff.sides import A, B
 from traincheck.schema.events import BatchEvent, RngEvent
 from traincheck.schema.values import is_tensor
 
@@ -71,9 +72,9 @@ def _digits(fingerprint: str | None) -> str:
 def _rng(item: Item, evidence: Evidence) -> str:
     source = item.name.removesuffix(" generator")
     if item.what == "seed":
-        return f"{source} is seeded with {item.b.seed} in B and with {item.a.seed} in A"
+        return f"{source} is seeded with {item.b.seed} in {B} and with {item.a.seed} in {A}"
     if item.what == "presence":
-        side = "A" if item.b is None else "B"
+        side = A if item.b is None else B
         return f"{source} is seeded in {side} only"
     return f"the {item.name} is in another state {_moment(item)}"
 
@@ -94,7 +95,7 @@ def _batches(item: Item, evidence: Evidence) -> str:
     if item.what == "count":
         return f"the step takes another number of batches: {item.note}"
     if item.what == "key":
-        side = "B" if isinstance(item.b, BatchEvent) and item.note in item.b.leaves else "A"
+        side = B if isinstance(item.b, BatchEvent) and item.note in item.b.leaves else A
         return f"only {side} has {item.note} in the batches of {item.name}"
     part = f"other contents of {item.leaf}" if item.leaf else "other contents"
     if item.what == "rows":
@@ -105,11 +106,11 @@ def _batches(item: Item, evidence: Evidence) -> str:
 def _forward(item: Item, evidence: Evidence) -> str:
     part = f" in {item.leaf}" if item.leaf else ""
     if item.what == "mode":
-        return f"{item.name} runs in {item.b} mode in B and in {item.a} mode in A"
+        return f"{item.name} runs in {item.b} mode in {B} and in {item.a} mode in {A}"
     if item.what == "presence":
         return f"{item.name} is called {item.note}"
     if item.what == "key":
-        side, key = ("A", item.a) if item.b is None else ("B", item.b)
+        side, key = (A, item.a) if item.b is None else (B, item.b)
         return f"{item.name} returns {part.removeprefix(' in ')}[{key!r}] in {side} only"
     if item.note == "argument":
         return f"{item.name} is given another value{part}"
@@ -127,14 +128,14 @@ def _loss(item: Item, evidence: Evidence) -> str:
 
 def _gradient(item: Item, evidence: Evidence) -> str:
     if item.what == "presence":
-        side = "A" if item.b is None else "B"
+        side = A if item.b is None else B
         return f"{item.name} has a gradient in {side} only"
     return f"the gradient of {item.name} differs"
 
 
 def _state(item: Item, evidence: Evidence) -> str:
     if item.what == "presence":
-        side = "A" if item.b is None else "B"
+        side = A if item.b is None else B
         return f"{item.name} exists in {side} only"
     moment = ", before the first batch of the step" if item.is_opening else ""
     if item.what in ("dtype", "shape"):
@@ -143,7 +144,7 @@ def _state(item: Item, evidence: Evidence) -> str:
 
 
 def _setting(item: Item, evidence: Evidence) -> str:
-    return f"{item.name} is {text_of(item.b)} in B and {text_of(item.a)} in A"
+    return f"{item.name} is {text_of(item.b)} in {B} and {text_of(item.a)} in {A}"
 
 
 def _evaluation(item: Item, evidence: Evidence) -> str:
@@ -154,9 +155,9 @@ def _evaluation(item: Item, evidence: Evidence) -> str:
 
 def _saved(item: Item, evidence: Evidence) -> str:
     if item.what == "presence":
-        return f"only {'A' if item.b is None else 'B'} saves {item.name}"
+        return f"only {A if item.b is None else B} saves {item.name}"
     if item.what == "key":
-        side, key = ("A", item.a) if item.b is None else ("B", item.b)
+        side, key = (A, item.a) if item.b is None else (B, item.b)
         return f"only {side} saves {item.leaf}[{key!r}] in {item.name}"
     part = f"{item.leaf} in " if item.leaf else ""
     return f"another {part}{item.name} is saved"

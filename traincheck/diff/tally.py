@@ -11,6 +11,7 @@ from traincheck.diff.generators import draws_from
 from traincheck.diff.items import Item, Key
 from traincheck.diff.phases import Phase
 from traincheck.diff.run_facts import Programs
+from traincheck.diff.sides import A, B
 
 _MOST_NOTES = 5
 _MOST_LATENT = 100
@@ -121,7 +122,7 @@ class Tally:
         for one in self.latent.values():
             if one.item.phase is Phase.SETTINGS and len(self.notes) < _MOST_NOTES:
                 self.notes.append(
-                    f"{one.item.name} is {one.item.a} in A and {one.item.b} in B from step "
+                    f"{one.item.name} is {one.item.a} in {A} and {one.item.b} in {B} from step "
                     f"{one.a.view.number} on, and no compared value depends on it"
                 )
 

@@ -178,7 +178,11 @@ class Introspection(_Callback):  # type: ignore[misc]  # a base of whichever pac
         if self._current is None:
             return
         header = (0, 0, self._step, "train", trainer.global_rank, "")
-        events = [_event(header, record) for record in self._current.finish()]
+        # A record as the event that a trace would have.
+        events = [
+            ChecksumEvent(*header, **{**record, "summary": tensor_summary(record.get("summary"))})
+            for record in self._current.finish()
+        ]
         report = ChecksumReport(step=self._step, rank=trainer.global_rank, events=tuple(events))
         layout = to_layout(report, statistics=self.tensor_stats, checksums=self.checksums)
         stage = getattr(trainer.state.fn, "value", "fit")
@@ -235,10 +239,3 @@ class _Module:
 
     def optimizers(self) -> list[tuple[str, Any]]:
         return [(f"opt{number}", one) for number, one in enumerate(self._trainer.optimizers)]
-
-
-def _event(
-    header: tuple[int, int, int | None, str, int, str], record: dict[str, Any]
-) -> ChecksumEvent:
-    """A record as the event that a trace would have."""
-    return ChecksumEvent(*header, **{**record, "summary": tensor_summary(record.get("summary"))})

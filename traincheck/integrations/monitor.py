@@ -91,7 +91,7 @@ class Monitor(MonitorMetrics):
         self._requests = parse_requests(metrics)
         self._measure: Measure | None = None
         self._handles: list[Any] = []
-        self._sinks = list(to)
+        self._trackers = list(to)
         if model is not None:
             self.set_module(model)
         if optimizer is not None:
@@ -228,12 +228,12 @@ class Monitor(MonitorMetrics):
         step = self.current_step
         self._history.add(step, self._present())
         self._close()
-        for sink in self._sinks:
+        for tracker in self._trackers:
             try:
-                sink.log(self.get_step_metrics(), step)
-            except Exception as error:  # training must go on whatever a sink does
+                tracker.log(self.get_step_metrics(), step)
+            except Exception as error:  # training must go on whatever a tracker does
                 give_back(error)
-                self._failed(type(sink).__name__, "sink", error)
+                self._failed(type(tracker).__name__, "sink", error)
 
     def _present(self) -> dict[str, float]:
         """The numbers of the step so far; they are taken."""

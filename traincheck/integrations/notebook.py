@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import ast
 import shlex
-from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
 from traincheck.errors import UsageError
@@ -39,7 +38,11 @@ def run_cell(shell: Any, line: str, cell: str) -> None:
 
     options = options_of(line)
     known = WatchedObjects()
-    known.add_all(_values(shell.user_ns), is_strict=False)
+    # The values of the user's names.
+    known.add_all(
+        [value for name, value in list(shell.user_ns.items()) if not name.startswith("_")],
+        is_strict=False,
+    )
     run = Watch((*known.models, *known.optimizers), options)
     codes = _compiled(shell, cell)
     run.start()
@@ -48,7 +51,8 @@ def run_cell(shell: Any, line: str, cell: str) -> None:
             exec(code, shell.user_global_ns, shell.user_ns)  # the cell of the user
     finally:
         run.stop()
-        _show(shell, run)
+        data, metadata = shell.display_formatter.format(run)
+        shell.display_pub.publish(data, metadata)
         shell.user_ns["_traincheck"] = run
 
 
@@ -95,11 +99,6 @@ def _parser() -> _Parser:
     return parser
 
 
-def _values(names: Mapping[str, Any]) -> Iterable[Any]:
-    """The values of the user's names."""
-    return [value for name, value in list(names.items()) if not name.startswith("_")]
-
-
 def _compiled(shell: Any, cell: str) -> list[Any]:
     """The code of a cell, at the lines of the notebook; its last expression is displayed.
 
@@ -116,8 +115,3 @@ def _compiled(shell: Any, cell: str) -> list[Any]:
     if last is not None:
         codes.append(shell.compile(ast.Interactive([last]), name, "single"))
     return codes
-
-
-def _show(shell: Any, run: Watch) -> None:
-    data, metadata = shell.display_formatter.format(run)
-    shell.display_pub.publish(data, metadata)

@@ -23,8 +23,7 @@ from pathlib import Path
 from types import FunctionType, TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
-from traincheck.api import conclude, make_engine, so_far
-from traincheck.check.live_engine import LiveEngine
+from traincheck.api import make_engine
 from traincheck.check.suppression.source_files import SourceFiles, program_in, trusted_folders
 from traincheck.collect.active_session import CURRENT
 from traincheck.collect.launch.settings import Settings
@@ -40,6 +39,7 @@ from traincheck.errors import (
 from traincheck.handlers import give_back
 from traincheck.integrations._sending import make_notifier
 from traincheck.integrations.watch_options import Options
+from traincheck.live.following import Following, Listener
 from traincheck.report.sentences import conclusion
 from traincheck.report.text_report import one_line, write_text
 from traincheck.schema.findings import SEVERITIES, Finding, Findings, Report
@@ -116,7 +116,7 @@ class Watch:
         if self._joined is not None:
             return self._joined.report()
         if self._running is not None:
-            return self._running.live.engine.so_far()
+            return self._running.engine.so_far()
         if self._report is None:
             raise UsageError("nothing was watched yet", fix="with traincheck.watch(...) as run:")
         return self._report
@@ -275,7 +275,7 @@ class Watch:
         return text.getvalue()
 
 
-class _Running:
+class _Running(Listener):
     """The session of an active watch, and its engine."""
 
     def __init__(self, options: Options, subjects: WatchedObjects) -> None:
@@ -284,7 +284,7 @@ class _Running:
 
         program = program_in(sys.argv[:1])
         config = load_config()
-        engine = make_engine(
+        self.engine = make_engine(
             options.invariants,
             rules=options.rules,
             select=options.select,
@@ -300,12 +300,12 @@ class _Running:
         self.has_error = False
         self.counts = dict.fromkeys(SEVERITIES, 0)
         self._first_error = ""
-        self.live = LiveEngine(engine, self._tell)
         self._reader = PollReader(self._directory)
+        self._following = Following(self.engine, self._reader, [self])
         settings = Settings(
             directory=str(self._directory),
             run_id=self._directory.name,
-            needs=engine.needs,
+            needs=self.engine.needs,
             fold=not options.invariants,
             every=options.every,
             warmup=options.warmup,
@@ -340,8 +340,7 @@ class _Running:
         self.session.stop()
         if os.getpid() == self._pid:
             self._feed(self._reader.rest)
-        report = conclude(self.live.engine, self._reader)
-        self.live.announce(report.findings)
+        report = self._following.finish()
         if self._notifier is not None and os.getpid() == self._pid:
             self._notifier.report(report)
             self._notifier.close()
@@ -362,12 +361,13 @@ class _Running:
         self.settle()
         self._halt()
 
-    def _tell(self, finding: Finding) -> None:
+    def finding(self, finding: Finding) -> None:
+        """Log it, and send it to the sinks."""
         if finding.severity == "error" and not self.has_error:
             self.has_error, self._first_error = True, one_line(finding)
         self.counts[finding.severity] += 1
         if self._notifier is not None and os.getpid() == self._pid:
-            self._notifier.finding(finding, so_far(self.live.engine, self._reader))
+            self._notifier.finding(finding, self._following.so_far())
         fix = f"\n  fix: {finding.fix}" if finding.fix else ""
         rank = f" rank {finding.rank}" if finding.rank else ""
         text = f"traincheck:{rank} {one_line(finding)}{fix}"
@@ -389,7 +389,7 @@ class _Running:
         if self._notes:
             return
         try:
-            self.live.feed(read())
+            self._following.feed(read())
         except Exception as error:  # training must go on whatever we got wrong
             self._give_up(f"{type(error).__name__}: {error}")
             give_back(error)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import orjson
 
+from traincheck.live.following import Listener
 from traincheck.report.json_report import report_json
 from traincheck.schema.files import put_bytes
 from traincheck.schema.json_text import dump_json, parse_json
@@ -100,7 +101,7 @@ _EVERY_S = 0.5
 _DETAILS = ("evidence", "excerpt", "also_broke")  # they are in the report; here they take room
 
 
-class CheckNotes:
+class CheckNotes(Listener):
     """Keeps the file up to date. A folder that cannot be written to ends it: the check goes on.
 
     Args:
@@ -127,7 +128,7 @@ class CheckNotes:
         self._written_s = -_EVERY_S
         self._is_off = False
 
-    def end_step(self, event: StepEvent) -> None:
+    def step(self, event: StepEvent) -> None:
         """A step of one rank was checked."""
         if event.step is not None:
             self._steps[event.rank] = event.step

@@ -115,7 +115,15 @@ def obey(key: str, choice: Choice, columns: Sequence[str], height: int) -> None:
         height: lines of the terminal.
     """
     if choice.is_typing:
-        _type(key, choice)
+        choice.offset = 0
+        if key == "enter":
+            choice.is_typing = False
+        elif key == "escape":
+            choice.is_typing, choice.only = False, ""
+        elif key == "backspace":
+            choice.only = choice.only[:-1]
+        elif len(key) == 1:
+            choice.only += key
     elif key in _PAGES:
         page = _PAGES[key]
         choice.page = OVERVIEW if page == choice.page else page
@@ -131,19 +139,9 @@ def obey(key: str, choice: Choice, columns: Sequence[str], height: int) -> None:
     elif key == " ":
         choice.is_held = not choice.is_held
     else:
-        _scroll(key, choice, height)
-
-
-def _type(key: str, choice: Choice) -> None:
-    choice.offset = 0
-    if key == "enter":
-        choice.is_typing = False
-    elif key == "escape":
-        choice.is_typing, choice.only = False, ""
-    elif key == "backspace":
-        choice.only = choice.only[:-1]
-    elif len(key) == 1:
-        choice.only += key
+        moves = {"up": -1, "down": 1, "pageup": -height // 2, "pagedown": height // 2}
+        moves |= {"home": -_END, "end": _END}
+        choice.offset = max(0, choice.offset + moves.get(key, 0))
 
 
 def _sort(key: str, choice: Choice, columns: Sequence[str]) -> None:
@@ -153,9 +151,3 @@ def _sort(key: str, choice: Choice, columns: Sequence[str]) -> None:
     chosen = int(key) if key.isdecimal() else (present + move) % len(orders)
     if chosen < len(orders):
         choice.sort, choice.offset, choice.page = orders[chosen], 0, OVERVIEW
-
-
-def _scroll(key: str, choice: Choice, height: int) -> None:
-    moves = {"up": -1, "down": 1, "pageup": -height // 2, "pagedown": height // 2}
-    moves |= {"home": -_END, "end": _END}
-    choice.offset = max(0, choice.offset + moves.get(key, 0))

@@ -123,7 +123,9 @@ def screen(scene: Scene, choice: Choice, width: int, height: int | None = None) 
         foot = [title, *(Text(f"  {printable(line)}") for line in scene.output), *foot]
     room = None if height is None else max(0, height - len(head) - len(foot))
     if choice.page == HELP:
-        body = [_pair(*key) for key in _KEYS][:room]
+        body = [
+            Text(f"  {key:<9}", style="bold").append(text, style="not bold") for key, text in _KEYS
+        ][:room]
     elif choice.page == FINDINGS:
         body = _scrolled(list(_all_findings(scene.checked, width)), choice, room)
     else:
@@ -301,10 +303,6 @@ def _keys(choice: Choice, width: int) -> Text:
     by = choice.sort if choice.sort != MODEL_ORDER else "model"
     text = f"{held}q quit  s sort ({_SHORT.get(by, by)})  r reverse  / filter  f findings  ? help"
     return Text(text, style="reverse" if choice.is_held else "dim")
-
-
-def _pair(key: str, text: str) -> Text:
-    return Text(f"  {key:<9}", style="bold").append(text, style="not bold")
 
 
 def _joined(parts: Sequence[Text], width: int) -> Text:

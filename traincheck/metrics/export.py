@@ -10,8 +10,8 @@ from traincheck.errors import OutputError
 from traincheck.store.reader import TraceReader
 
 from .formats import save_as
-from .sinks import TensorBoard, send
 from .trace import read_run
+from .trackers import TensorBoard, send
 
 METRIC_VALUES = "parquet"
 _FILES = {

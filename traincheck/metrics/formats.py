@@ -129,7 +129,9 @@ def _load_json(path: Path) -> Metrics:
 
 
 def _save_parquet(metrics: Metrics, path: Path) -> None:
-    arrow, parquet = _pyarrow()
+    import pyarrow as arrow  # not at the top: training with a monitor loads this module
+    from pyarrow import parquet
+
     rows = metrics.rows()
     columns = {
         "step": arrow.array([step for step, _, _ in rows], arrow.int64()),
@@ -140,7 +142,8 @@ def _save_parquet(metrics: Metrics, path: Path) -> None:
 
 
 def _load_parquet(path: Path) -> Metrics:
-    _, parquet = _pyarrow()
+    from pyarrow import parquet
+
     with open_regular(path) as file:
         table = parquet.ParquetFile(file).read(columns=_HEADER)
     return of_rows(zip(*(table[name].to_pylist() for name in _HEADER)))
@@ -171,17 +174,6 @@ def _load_hdf5(path: Path) -> Metrics:
     return Metrics(
         {key: dict(zip(steps[a:b], values[a:b])) for key, a, b in zip(keys, starts, ends)}
     )
-
-
-def _pyarrow() -> tuple[Any, Any]:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"Parquet files need the package pyarrow: {error}", fix="pip install pyarrow"
-        ) from error
-    return pyarrow, pyarrow.parquet
 
 
 def _h5py() -> Any:

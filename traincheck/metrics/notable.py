@@ -74,16 +74,12 @@ def _fast(metrics: Metrics) -> Iterator[str]:
     last = {name: values[max(values)] for name, values in ratios.items()}
     usual = median(last.values()) if len(last) >= _FEW else 0.0
     for name, value in last.items():
-        numbers = list(ratios[name].values())
+        tail = list(ratios[name].values())[-_FEW:]
         # A parameter that begins at 0 moves fast at first, and less so from then on
-        if usual and value > max(_FAST, _UNLIKE * usual) and _rises(numbers):
+        rises = len(tail) == _FEW and all(before <= after for before, after in pairwise(tail))
+        if usual and value > max(_FAST, _UNLIKE * usual) and rises:
             times = value / usual
             yield f"{name}: update/weight {value:.2g} is {times:.2g} times the median's, and rises"
-
-
-def _rises(numbers: list[float]) -> bool:
-    tail = numbers[-_FEW:]
-    return len(tail) == _FEW and all(before <= after for before, after in pairwise(tail))
 
 
 def _since(values: Mapping[int, float], holds: Callable[[float], bool]) -> int | None:

@@ -7,8 +7,6 @@ from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
-from traincheck.errors import MissingDependencyError
-
 from .html import metrics_html
 
 if TYPE_CHECKING:
@@ -81,17 +79,9 @@ class Metrics(Mapping[str, Mapping[int, float]]):
         return out
 
     def to_dataframe(self) -> pd.DataFrame:
-        """Columns ``step``, ``key`` and ``value``, by step and then by key.
+        """Columns ``step``, ``key`` and ``value``, by step and then by key."""
+        import pandas  # not at the top: pages, live views and training itself load this module
 
-        Raises:
-            MissingDependencyError: pandas is not installed.
-        """
-        try:
-            import pandas
-        except ImportError as error:
-            raise MissingDependencyError(
-                f"tables need the package pandas: {error}", fix="pip install pandas"
-            ) from error
         rows = self.rows()
         return pandas.DataFrame(
             {

@@ -92,7 +92,11 @@ def sparkline(values: Sequence[float], width: int) -> str:
 
     A number that is not finite is shown as ``!``.
     """
-    parts = _parts(values, width)
+    parts = list(values)
+    if len(values) > width:
+        bounds = [round(i * len(values) / width) for i in range(width + 1)]
+        pieces = [values[a:b] for a, b in pairwise(bounds)]
+        parts = [sum(piece) / len(piece) for piece in pieces]
     finite = [part for part in parts if math.isfinite(part)]
     low, high = (min(finite), max(finite)) if finite else (0.0, 0.0)
     span = high - low
@@ -104,11 +108,3 @@ def sparkline(values: Sequence[float], width: int) -> str:
 
 def _bar(share: float) -> str:
     return _BARS[min(int(share * len(_BARS)), len(_BARS) - 1)]
-
-
-def _parts(values: Sequence[float], width: int) -> list[float]:
-    if len(values) <= width:
-        return list(values)
-    bounds = [round(i * len(values) / width) for i in range(width + 1)]
-    pieces = [values[a:b] for a, b in pairwise(bounds)]
-    return [sum(piece) / len(piece) for piece in pieces]

@@ -8,8 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from traincheck.api import conclude
-from traincheck.errors import UsageError
-from traincheck.metrics.trace import read_run
+from traincheck.metrics.trace import Gathered, view_of
 from traincheck.page import sections
 from traincheck.page.data import Sides, numbers_of
 from traincheck.page.inspector import Inspector
@@ -20,6 +19,7 @@ from traincheck.report.difference.lines import labels
 from traincheck.report.json_report import report_json
 from traincheck.schema.events import Event, StateEvent, StepEvent
 from traincheck.schema.findings import Report
+from traincheck.schema.metrics.event import MetricsEvent
 from traincheck.store.reader import TraceReader
 from traincheck.version import VERSION
 
@@ -47,12 +47,14 @@ class Watcher:
 
     Attributes:
         timeline: over the steps. inspector: of a few steps. profiled: the events of profiled steps.
+        metrics: the numbers of `traincheck monitor`.
     """
 
     def __init__(self, wanted: Iterable[tuple[int | None, int]] = ()) -> None:
         self.timeline = Timeline()
         self.inspector = Inspector(wanted)
         self.profiled: list[Event] = []
+        self.metrics = Gathered()
 
     def add(self, event: Event) -> None:
         """Take in an event."""
@@ -67,6 +69,8 @@ class Watcher:
         self.timeline.add(event)
         if event.kind == "profile":
             self.profiled.append(event)
+        elif isinstance(event, MetricsEvent):
+            self.metrics.add(event)
 
     def feed(self, engine: Engine, events: Iterable[Event]) -> None:
         """Feed the events to the engine and to the page, in one pass."""
@@ -102,7 +106,7 @@ def page_of_run(
     watcher.feed(engine, reader.events())
     report = conclude(engine, reader)
     shown = Shown(report=report, difference=difference)
-    return _page(watcher, reader, shown, against), report
+    return page_from(watcher, reader, shown, against), report
 
 
 def page_of(reader: TraceReader, shown: Shown, *, against: TraceReader | None = None) -> str:
@@ -121,7 +125,7 @@ def page_of(reader: TraceReader, shown: Shown, *, against: TraceReader | None = 
     watcher = Watcher(wanted)
     for event in reader.events():
         watcher.add(event)
-    return _page(watcher, reader, shown, against)
+    return page_from(watcher, reader, shown, against)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,11 +142,21 @@ def _first_of(difference: Difference | None) -> list[tuple[int | None, int]]:
     return [] if first is None else [(first.step_b, first.rank)]
 
 
-def _page(watcher: Watcher, reader: TraceReader, shown: Shown, against: TraceReader | None) -> str:
+def page_from(
+    watcher: Watcher, reader: TraceReader, shown: Shown, against: TraceReader | None = None
+) -> str:
+    """The page of results that are known, from a pass over the run that is made already.
+
+    Args:
+        watcher: has taken in the events.
+        reader: of the run; only its manifest is read.
+        shown: the results.
+        against: another run, which is drawn beside it.
+    """
     timeline, report, difference = watcher.timeline, shown.report, shown.difference
     profiles = profiles_of(watcher.profiled)
     profile = shown.profile or next(iter(profiles.values()), None)
-    _add_monitored(timeline, reader)
+    _add_monitored(timeline, reader, watcher.metrics)
     sides = None
     if difference is not None and against is not None:
         sides = _sides(difference, against, timeline)
@@ -184,22 +198,19 @@ def _sides(difference: Difference, against: TraceReader, timeline: Timeline) -> 
         shift = first.step_b - first.step
     elif resume is not None:
         shift = -resume.step
-    other = Timeline(timeline.axis, shift)
+    other, metrics = Timeline(timeline.axis, shift), Gathered()
     for event in against.events():
         other.add(event)
-    _add_monitored(other, against)
+        if isinstance(event, MetricsEvent):
+            metrics.add(event)
+    _add_monitored(other, against, metrics)
     return Sides(timeline=other, names=labels(difference))
 
 
-def _add_monitored(timeline: Timeline, reader: TraceReader) -> None:
+def _add_monitored(timeline: Timeline, reader: TraceReader, found: Gathered) -> None:
     """Enter the numbers of `traincheck monitor` that are drawn by layer."""
-    if reader.manifest is None or not reader.manifest.settings.get("monitor"):
-        return
-    try:
-        metrics = read_run(reader)
-    except UsageError:  # it has none
-        return
-    add_metrics(timeline, metrics)
+    if reader.manifest is not None and reader.manifest.settings.get("monitor"):
+        add_metrics(timeline, found.metrics(view_of(reader.manifest, reader.path)))
 
 
 def add_metrics(timeline: Timeline, metrics: Metrics) -> None:

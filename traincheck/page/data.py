@@ -64,7 +64,19 @@ def numbers_of(
         first: step of the first difference; None if there is none.
     """
     axis = timeline.axis
-    marks = [*_finding_marks(findings), *_timeline_marks(timeline)]
+    marks: list[dict[str, Any]] = [
+        {
+            "step": finding.first_step or 0,
+            "kind": finding.severity,
+            "text": _text(f"{finding.code}: {finding.title}"),
+            "finding": number,
+        }
+        for number, finding in enumerate(findings)
+    ]
+    marks += [
+        {"step": mark.step or 0, "kind": mark.kind, "text": _text(mark.text)}
+        for mark in timeline.marks
+    ]
     if first is not None:
         marks.insert(0, {"step": first, "kind": "difference", "text": "first difference"})
     return {
@@ -79,21 +91,6 @@ def numbers_of(
         ],
         "marks": sorted(marks[:_MOST_MARKS], key=lambda mark: mark["step"]),
     }
-
-
-def _timeline_marks(timeline: Timeline) -> Iterator[dict[str, Any]]:
-    for mark in timeline.marks:
-        yield {"step": mark.step or 0, "kind": mark.kind, "text": _text(mark.text)}
-
-
-def _finding_marks(findings: Iterable[Finding]) -> Iterator[dict[str, Any]]:
-    for number, finding in enumerate(findings):
-        yield {
-            "step": finding.first_step or 0,
-            "kind": finding.severity,
-            "text": _text(f"{finding.code}: {finding.title}"),
-            "finding": number,
-        }
 
 
 def _text(name: str) -> str:

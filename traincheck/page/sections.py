@@ -11,7 +11,7 @@ from traincheck.page.timeline import Timeline
 from traincheck.profile.table import TableOptions, cells_of, footer, headline
 from traincheck.report.difference.lines import headline as difference_headline
 from traincheck.report.difference.lines import labels, resumed, rows
-from traincheck.report.sentences import conclusion, lack
+from traincheck.report.sentences import lack, result
 from traincheck.schema.findings import Report
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def verdict(
             level = "warning" if lack(report) or report.is_partial else "good"
         lacking = lack(report)
         fix = lacking.fix if lacking else ""
-        return {"level": level, "text": conclusion(report).removeprefix("traincheck: "), "fix": fix}
+        return {"level": level, "text": result(report), "fix": fix}
     if difference is not None:
         level = "good" if difference.same else "error" if difference.first else "warning"
         return {"level": level, "text": difference_headline(difference), "fix": ""}

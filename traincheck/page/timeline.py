@@ -197,7 +197,8 @@ class Timeline:
         if event.op in ("save", "load"):
             text = f"{event.op} {event.path or event.target or ''}".strip()
             step = None if event.step is None else max(event.step + self.shift, 0)
-            self._note(Mark(step, event.op, text))
+            if len(self.marks) < _MOST_MARKS:
+                self.marks.append(Mark(step, event.op, text))
 
     def _mark(self, event: MarkEvent) -> None:
         if event.text == _MODEL:
@@ -208,10 +209,6 @@ class Timeline:
         elif event.text == _PROCESS:
             self.versions |= {k: str(event.data[k]) for k in _VERSIONS if k in event.data}
 
-    def _note(self, mark: Mark) -> None:
-        if len(self.marks) < _MOST_MARKS:
-            self.marks.append(mark)
-
     def in_model_order(self, layers: Iterable[str]) -> list[str]:
         """Layers in the order of their models; unknown ones follow the module that holds them."""
         order: dict[str, int] = {}
@@ -219,7 +216,12 @@ class Timeline:
             parts = name.split(".")
             for end in range(1, len(parts) + 1):  # a container comes before its first module
                 order.setdefault(".".join(parts[:end]), len(order))
-        return sorted(layers, key=lambda name: (_place(name, order), name))
+
+        def place(name: str) -> int:
+            found = order.get(name)
+            return order.get(name.rpartition(".")[0], len(order)) if found is None else found
+
+        return sorted(layers, key=lambda name: (place(name), name))
 
 
 def norm_of(summary: TensorSummary | None) -> float | None:
@@ -235,13 +237,6 @@ def norm_of(summary: TensorSummary | None) -> float | None:
 
 def _layer_of(variable: str) -> str:
     return variable.rpartition(".")[0] or variable
-
-
-def _place(name: str, order: dict[str, int]) -> int:
-    found = order.get(name)
-    if found is None:
-        found = order.get(name.rpartition(".")[0])
-    return len(order) if found is None else found
 
 
 def _value(given: Any) -> float | None:

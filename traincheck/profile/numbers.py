@@ -35,13 +35,10 @@ def short(count: float, unit: str = "") -> str:
     while abs(count) >= _THOUSAND and power < len(_UNITS) - 1:
         count /= _THOUSAND
         power += 1
-    text = f"{count:.0f}" if not power else _three(count)
-    return " ".join(filter(None, (text, _UNITS[power] + unit)))
-
-
-def _three(count: float) -> str:
     size = abs(count)
-    return f"{count:.2f}" if size < _TEN else f"{count:.1f}" if size < _HUNDRED else f"{count:.0f}"
+    digits = 0 if not power or size >= _HUNDRED else 1 if size >= _TEN else 2
+    text = f"{count:.{digits}f}"
+    return " ".join(filter(None, (text, _UNITS[power] + unit)))
 
 
 def size(count: int) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from traincheck.errors import UsageError, suggested
-from traincheck.profile.layers import OUTSIDE, Layer, Origin, StepRecord
+from traincheck.profile.layers import OUTSIDE, Layer, Origin
 from traincheck.profile.numbers import Profile, milliseconds, percent, shape, short, size
 from traincheck.schema.words import counted
 
@@ -122,7 +122,17 @@ def table(profile: Profile, options: TableOptions | None = None) -> str:
     """
     options = options or TableOptions()
     notes = [f"{label:<10} {text}" for label, text in footer(profile)]
-    lines = [headline(profile), "", *_body(profile, options), "", *notes]
+    cells = cells_of(profile, options)
+    widths = [max(map(len, column)) for column in zip(*cells)]
+    last = len(widths) - 1
+    body = [
+        _GAP.join(
+            cell.ljust(width) if number in (0, 1, last) else cell.rjust(width)
+            for number, (cell, width) in enumerate(zip(row, widths))
+        )
+        for row in cells
+    ]
+    lines = [headline(profile), "", *body, "", *notes]
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
@@ -149,38 +159,19 @@ def cells_of(profile: Profile, options: TableOptions) -> list[list[str]]:
     """The table: titles of its columns, then a row for each layer."""
     step = profile.typical
     columns = [COLUMNS[name] for name in options.columns]
-    rows = list(_sorted(step, options) if options.sort else _tree(step, options))
+    rows: list[tuple[str, Layer]] = []
+    if options.sort:
+        layers = sorted(step.layers(), key=COLUMNS[options.sort].number, reverse=True)
+        rows = [(layer.path, layer) for layer in layers[: options.top]]
+    else:
+        for root in step.roots:
+            rows += [(root.name, root), *_below(root, "", 1, options.depth)]
     cells = [["", "class", *(column.title for column in columns), "notes"]]
     cells += [
         [label, layer.kind, *(column.text(layer) for column in columns), _notes(layer)]
         for label, layer in rows
     ]
     return cells
-
-
-def _body(profile: Profile, options: TableOptions) -> list[str]:
-    cells = cells_of(profile, options)
-    widths = [max(map(len, column)) for column in zip(*cells)]
-    last = len(widths) - 1
-    return [
-        _GAP.join(
-            cell.ljust(width) if number in (0, 1, last) else cell.rjust(width)
-            for number, (cell, width) in enumerate(zip(row, widths))
-        )
-        for row in cells
-    ]
-
-
-def _sorted(step: StepRecord, options: TableOptions) -> Iterator[tuple[str, Layer]]:
-    number = COLUMNS[options.sort or "self"].number
-    layers = sorted(step.layers(), key=number, reverse=True)
-    yield from ((layer.path, layer) for layer in layers[: options.top])
-
-
-def _tree(step: StepRecord, options: TableOptions) -> Iterator[tuple[str, Layer]]:
-    for root in step.roots:
-        yield root.name, root
-        yield from _below(root, "", 1, options.depth)
 
 
 def _below(layer: Layer, indent: str, level: int, depth: int | None) -> Iterator[tuple[str, Layer]]:
@@ -257,11 +248,15 @@ def _how(profile: Profile) -> Iterator[tuple[str, str]]:
         ],
     )
     peak = "counted by the allocator" if profile.peak.is_measured else "counted from tensors"
+    found = [f"{name} x{times}" for name, times in step.uncounted.items()]
+    uncounted = ", ".join(found[:_MOST_UNCOUNTED]) or "none"
+    if len(found) > _MOST_UNCOUNTED:
+        uncounted += f" and {len(found) - _MOST_UNCOUNTED} more"
     yield _line(
         "counts",
         [
             "FLOPs: fma = 2, causal not halved, elementwise 0",
-            f"without a formula: {_uncounted(step)}",
+            f"without a formula: {uncounted}",
             f"memory {peak}; temporary tensors are not in it"
             if not profile.peak.is_measured
             else f"memory {peak}",
@@ -272,13 +267,6 @@ def _how(profile: Profile) -> Iterator[tuple[str, str]]:
     if step.unseen:
         parts = [f"{reason} ({times})" for reason, times in step.unseen.items()]
         yield _line("not seen", parts)
-
-
-def _uncounted(step: StepRecord) -> str:
-    found = [f"{name} x{times}" for name, times in step.uncounted.items()]
-    more = len(found) - _MOST_UNCOUNTED
-    text = ", ".join(found[:_MOST_UNCOUNTED]) or "none"
-    return f"{text} and {more} more" if more > 0 else text
 
 
 def origin_text(origin: Origin | None, steps: int) -> str:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from importlib.metadata import entry_points
 from typing import Any, cast
 
+from traincheck.packages import offered
 from traincheck.relations.base import ProposerBase, RelationBase
 from traincheck.relations.bounded.relation import Bounded
 from traincheck.relations.consistent import Consistent
@@ -80,7 +80,7 @@ BUILT_IN: tuple[Relation, ...] = (
 def _all_relations() -> dict[str, Relation]:
     """By name. A package adds one with an entry point ``traincheck.relations``; ours come first."""
     table: dict[str, Relation] = {relation.name: relation for relation in BUILT_IN}
-    for point in sorted(entry_points(group="traincheck.relations"), key=lambda p: p.name):
+    for point in offered("traincheck.relations"):
         try:
             relation = _complete(point.load()())
         except Exception as error:  # another package's fault must not stop ours

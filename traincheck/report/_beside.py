@@ -22,7 +22,7 @@ def beside(
     rows: Sequence[Row], console: Console, heads: tuple[str, str] = (_LEFT, _RIGHT)
 ) -> RenderableType:
     """Both sides, with ``-`` before what only the left has, ``+`` the right, ``~`` what differs."""
-    return _stacked(rows, heads) if console.width < _STACKED_BELOW else _columns(rows, heads)
+    return Group(*_lines(rows, heads)) if console.width < _STACKED_BELOW else _columns(rows, heads)
 
 
 def excerpt_json(rows: Sequence[Row], sides: tuple[str, str]) -> dict[str, list[str]]:
@@ -66,10 +66,6 @@ def _indented(text: str | None, style: str) -> RenderableType:
     table.add_column(overflow="fold")
     table.add_row("", Text(said, style=style))
     return table
-
-
-def _stacked(rows: Sequence[Row], heads: tuple[str, str]) -> Group:
-    return Group(*_lines(rows, heads))
 
 
 def _lines(rows: Sequence[Row], heads: tuple[str, str]) -> Iterator[Text]:

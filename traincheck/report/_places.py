@@ -77,17 +77,13 @@ def located(finding: Finding, report: Report) -> tuple[Place | None, str]:
     Never raises: a finding is reported also where its line cannot be found.
     """
     try:
-        return _located(finding, report)
+        place = place_of(finding, report)
+        if place is not None:
+            return place, code_of(finding, report)
+        place = place_by_name(finding, report)
+        return place, code_at(report.program, place.line, report) if place else ""
     except Exception:
         return None, ""
-
-
-def _located(finding: Finding, report: Report) -> tuple[Place | None, str]:
-    place = place_of(finding, report)
-    if place is not None:
-        return place, code_of(finding, report)
-    place = place_by_name(finding, report)
-    return place, code_at(report.program, place.line, report) if place else ""
 
 
 def place_by_name(finding: Finding, report: Report) -> Place | None:

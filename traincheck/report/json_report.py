@@ -34,43 +34,8 @@ def write_json(report: Report, stream: TextIO) -> None:
 def report_json(report: Report) -> dict[str, Any]:
     """The report as JSON values."""
     findings = [finding_json(finding, report) for finding in report.findings]
-    return {
-        **_contract(report, findings),
-        "exit_status": report.exit_status,
-        "tally": {tier: report.tally[tier] for tier in TIERS},
-        "nothing_checked": _nothing_checked(report),
-        "notes": notes_of(report),
-        "suspect_checkpoints": [asdict(save) for save in suspects(report)],
-        "not_observable": [
-            {"check": check, "code": _code(check, report), "reason": reason}
-            for check, reason in sorted(report.unobservable.items())
-        ],
-        **({"suppressed": _suppressed(report)} if report.presentation.suppressed else {}),
-    }
-
-
-def _nothing_checked(report: Report) -> dict[str, str] | None:
-    lacking = lack(report)
-    return asdict(lacking) if lacking else None
-
-
-def _code(check: str, report: Report) -> str | None:
-    info = report.infos.get(check)
-    return info.code if info else None
-
-
-def _suppressed(report: Report) -> list[dict[str, Any]]:
-    return [
-        {
-            **finding_json(finding, report),
-            "accepted": asdict(finding.suppressed) if finding.suppressed else None,
-        }
-        for finding in report.suppressed
-    ]
-
-
-def _contract(report: Report, findings: list[dict[str, Any]]) -> dict[str, Any]:
-    return {
+    lacking, codes = lack(report), {check: info.code for check, info in report.infos.items()}
+    told = {
         "schema_version": SCHEMA_VERSION,
         "summary": {
             "events": report.events,
@@ -81,34 +46,34 @@ def _contract(report: Report, findings: list[dict[str, Any]]) -> dict[str, Any]:
         },
         "first_violation": findings[0] if findings else None,
         "findings": findings,
+        "exit_status": report.exit_status,
+        "tally": {tier: report.tally[tier] for tier in TIERS},
+        "nothing_checked": asdict(lacking) if lacking else None,
+        "notes": notes_of(report),
+        "suspect_checkpoints": [asdict(save) for save in suspects(report)],
+        "not_observable": [
+            {"check": check, "code": codes.get(check), "reason": reason}
+            for check, reason in sorted(report.unobservable.items())
+        ],
     }
+    if report.presentation.suppressed:
+        told["suppressed"] = [
+            {
+                **finding_json(finding, report),
+                "accepted": asdict(finding.suppressed) if finding.suppressed else None,
+            }
+            for finding in report.suppressed
+        ]
+    return told
 
 
 def finding_json(finding: Finding, report: Report) -> dict[str, Any]:
-    """One finding of a report as JSON values."""
-    return {
-        **_fixed(finding),
-        "tier": report.presentation.tier(finding),
-        "healthy_programs": list(finding.healthy) if finding.healthy else None,
-        "variables": list(finding.variables),
-        "topic": finding.topic.value if finding.topic else None,
-        "where": _where(finding, report),
-        "excerpt": excerpt_json(finding.comparison, finding.compared),
-        "also_broke": [asdict(also) for also in finding.also],
-    }
+    """One finding of a report as JSON values.
 
-
-def _where(finding: Finding, report: Report) -> dict[str, Any] | None:
-    place, code = located(finding, report)
-    if place is None:
-        return None
+    Its evidence is in the form of trace lines, with the rank and stream that name the file.
+    """
+    subject, (place, code) = finding.subject, located(finding, report)
     found_by = "trace" if where(finding.evidence) else "name"
-    return {"file": place.path, "line": place.line, "code": code, "found_by": found_by}
-
-
-def _fixed(finding: Finding) -> dict[str, Any]:
-    """Its evidence is in the form of trace lines, with the rank and stream that name the file."""
-    subject = finding.subject
     return {
         "id": finding.id,
         "check": finding.check,
@@ -133,4 +98,13 @@ def _fixed(finding: Finding) -> dict[str, Any]:
         "evidence": [placed(event) for event in finding.evidence],
         "likely_cause": finding.likely_cause,
         "fix": finding.fix,
+        "tier": report.presentation.tier(finding),
+        "healthy_programs": list(finding.healthy) if finding.healthy else None,
+        "variables": list(finding.variables),
+        "topic": finding.topic.value if finding.topic else None,
+        "where": None
+        if place is None
+        else {"file": place.path, "line": place.line, "code": code, "found_by": found_by},
+        "excerpt": excerpt_json(finding.comparison, finding.compared),
+        "also_broke": [asdict(also) for also in finding.also],
     }

@@ -97,7 +97,14 @@ def _close(
     elif verdict is Verdict.NOT_TRIGGERED:
         reason = "not triggered: its condition never occurred in the run"
     else:
-        reason = _why_no_finding(check_id, report, effects)
+        accepted = next((f.suppressed for f in report.suppressed if f.check == check_id), None)
+        if accepted is not None:
+            reason = f"suppressed by {accepted.by}: {accepted.reason}"
+        else:
+            cause = effects.get(check_id)
+            reason = (
+                f"violated as an effect of {cause.code}: {cause.title}" if cause else "suppressed"
+            )
     ET.SubElement(case, "skipped", message=_clean(reason))
 
 
@@ -109,14 +116,6 @@ def _close_run(suite: ET.Element, report: Report) -> None:
     case = ET.SubElement(suite, "testcase", classname="traincheck.run", name="something is checked")
     failure = ET.SubElement(case, "failure", type="nothing-checked", message=lacking.reason)
     failure.text = f"fix: {lacking.fix}"
-
-
-def _why_no_finding(check_id: str, report: Report, effects: Mapping[str, Finding]) -> str:
-    accepted = next((f.suppressed for f in report.suppressed if f.check == check_id), None)
-    if accepted is not None:
-        return f"suppressed by {accepted.by}: {accepted.reason}"
-    cause = effects.get(check_id)
-    return f"violated as an effect of {cause.code}: {cause.title}" if cause else "suppressed"
 
 
 def _clean(text: str) -> str:

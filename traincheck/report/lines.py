@@ -48,17 +48,14 @@ def table(console: Console, rows: Iterable[tuple[str, str]], indent: int = 0) ->
 def _lines(console: Console, text: Text, head: Text) -> None:
     """The first one after ``head``, the others below its end."""
     for part in text.split("\n", allow_blank=True):
-        for line in part.divide(_breaks(part.plain, console.width - len(head))):
+        # Where lines begin, but for the first one. Rich itself would break a long word.
+        room = console.width - len(head)
+        found, begin = [], 0
+        for word in _WORD.finditer(part.plain):
+            if word.start() > begin and cell_len(part.plain[begin : word.end()].rstrip()) > room:
+                begin = word.start()
+                found.append(begin)
+        for line in part.divide(found):
             line.rstrip()
             console.print(head.copy().append_text(line), soft_wrap=True)
             head = Text(" " * len(head))
-
-
-def _breaks(text: str, room: int) -> list[int]:
-    """Where lines begin, but for the first one. Rich itself would break a long word."""
-    found, begin = [], 0
-    for word in _WORD.finditer(text):
-        if word.start() > begin and cell_len(text[begin : word.end()].rstrip()) > room:
-            begin = word.start()
-            found.append(begin)
-    return found

@@ -36,8 +36,20 @@ def _lines(report: Report) -> Iterator[str]:
     for number, finding in enumerate(report.findings[:_IN_FULL]):
         yield from _finding(finding, report, is_open=not number)
     if report.presentation.suppressed and report.suppressed:
-        yield from _suppressed(report.suppressed)
-    yield from _numbers(report)
+        yield from ("", "Suppressed:", "")
+        for accepted in report.suppressed:
+            said = f"{accepted.code} {accepted.severity}: {accepted.title}"
+            yield f"- {_text(f'{said} ({why_accepted(accepted)})')}"
+    parts = (
+        counted(report.events, "event"),
+        counted(report.steps, "step"),
+        counted(report.ranks, "rank"),
+    )
+    yield from ("", f"- run: {', '.join(parts)}")
+    counts = verdict_counts(report).items()
+    yield f"- checks: {', '.join(f'{number:,} {word}' for word, number in counts)}"
+    for note in notes_of(report):
+        yield f"- note: {_text(note)}"
 
 
 def _table(report: Report) -> Iterator[str]:
@@ -82,26 +94,6 @@ def _differences(rows: Sequence[Row]) -> Iterator[str]:
             yield f"- {row.reference}"
         if row.observed is not None:
             yield f"+ {row.observed}"
-
-
-def _suppressed(findings: Sequence[Finding]) -> Iterator[str]:
-    yield from ("", "Suppressed:", "")
-    for finding in findings:
-        said = f"{finding.code} {finding.severity}: {finding.title} ({why_accepted(finding)})"
-        yield f"- {_text(said)}"
-
-
-def _numbers(report: Report) -> Iterator[str]:
-    parts = (
-        counted(report.events, "event"),
-        counted(report.steps, "step"),
-        counted(report.ranks, "rank"),
-    )
-    yield from ("", f"- run: {', '.join(parts)}")
-    counts = verdict_counts(report).items()
-    yield f"- checks: {', '.join(f'{number:,} {word}' for word, number in counts)}"
-    for note in notes_of(report):
-        yield f"- note: {_text(note)}"
 
 
 def _text(text: str) -> str:

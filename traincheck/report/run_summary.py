@@ -120,7 +120,13 @@ def write_run_summary(summary: RunSummary, stream: TextIO) -> None:
         paragraph(console, Text.assemble(("traincheck: ", "dim"), _headline(summary.report)))
         if summary.scope:
             paragraph(console, Text(summary.scope), indent=2)
-        _findings(console, summary.report)
+        report = summary.report
+        shown = [finding for finding in report.findings if report.presentation.shows(finding)]
+        for finding in shown[:_FINDINGS]:
+            _finding(console, finding, report)
+        left = len(shown) - _FINDINGS
+        if left > 0:
+            paragraph(console, Text(f"and {left} more: see the full report", style="dim"), indent=2)
         table(console, _rows(summary), indent=2)
     stream.writelines(f"{line.rstrip()}\n" for line in written.get().splitlines())
     stream.flush()
@@ -135,15 +141,6 @@ def _headline(report: Report) -> Text:
     else:
         colour = COLOURS["info"] if report.tally["observation"] else "bold green"
     return Text(f"{found} in {counted(report.steps, 'step')}", style=colour)
-
-
-def _findings(console: Console, report: Report) -> None:
-    shown = [finding for finding in report.findings if report.presentation.shows(finding)]
-    for finding in shown[:_FINDINGS]:
-        _finding(console, finding, report)
-    left = len(shown) - _FINDINGS
-    if left > 0:
-        paragraph(console, Text(f"and {left} more: see the full report", style="dim"), indent=2)
 
 
 def _finding(console: Console, finding: Finding, report: Report) -> None:
@@ -180,8 +177,11 @@ def _rows(summary: RunSummary) -> Iterator[tuple[str, str]]:
     suspect = suspect_note(report)
     if suspect:
         yield "suspect", suspect
-    for text in _some([note for note in notes_of(report) if note != suspect]):
+    notes = [note for note in notes_of(report) if note != suspect]
+    for text in notes[:_NOTES]:
         yield "note", _cut(text)
+    if len(notes) > _NOTES:
+        yield "note", f"and {counted(len(notes) - _NOTES, 'more note')}"
     yield "trace", summary.trace
 
 
@@ -212,12 +212,6 @@ def _themes(report: Report, verdict: Verdict) -> str:
         if found is verdict and info is not None:
             counts[theme_of(info.code).lower() if info.kind == "rule" else "invariants"] += 1
     return ", ".join(f"{theme} {number}" for theme, number in counts.items())
-
-
-def _some(notes: Sequence[str]) -> Iterator[str]:
-    yield from notes[:_NOTES]
-    if len(notes) > _NOTES:
-        yield f"and {counted(len(notes) - _NOTES, 'more note')}"
 
 
 def _cut(text: str, longest: int = _LONGEST) -> str:

@@ -151,8 +151,10 @@ def _location(finding: Finding, report: Report) -> dict[str, Any]:
     location: dict[str, Any] = {}
     place, code = located(finding, report)
     if place is not None:
+        path = Path(place.path)
+        uri = path.as_uri() if path.is_absolute() else quote(path.as_posix())
         location["physicalLocation"] = {
-            "artifactLocation": {"uri": _uri(place.path)},
+            "artifactLocation": {"uri": uri},
             "region": {
                 "startLine": max(place.line, 1),
                 **({"snippet": {"text": code}} if code else {}),
@@ -172,7 +174,3 @@ def _location(finding: Finding, report: Report) -> dict[str, Any]:
     if named:
         location["logicalLocations"] = named
     return location
-
-
-def _uri(path: str) -> str:
-    return Path(path).as_uri() if Path(path).is_absolute() else quote(Path(path).as_posix())

@@ -12,11 +12,16 @@ from traincheck.schema.words import counted
 
 
 def conclusion(report: Report) -> str:
+    """The result in one line that says who says so."""
+    return f"traincheck: {result(report)}"
+
+
+def result(report: Report) -> str:
     """The result in one line."""
     found = tally_text(report.tally)
     suppressed = f", {suppressions(report)}" if report.suppressed else ""
     but = "" if report.tally["finding"] else doubt(report)
-    return f"traincheck: {found}{suppressed}{f', but {but}' if but else f'; {checked(report)}'}"
+    return f"{found}{suppressed}{f', but {but}' if but else f'; {checked(report)}'}"
 
 
 def doubt(report: Report) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 
 from traincheck.errors import UsageError
+from traincheck.packages import offered
 from traincheck.rules.table import RULES
 from traincheck.schema.protocols import Rule
 
@@ -18,7 +19,7 @@ def all_rules() -> tuple[Rule, ...]:
         UsageError: a package offers a rule whose code is taken, or something that is no rule.
     """
     rules = {rule.info.code: rule for rule in RULES}
-    for entry in sorted(entry_points(group=ENTRY_POINTS), key=lambda e: (e.name, e.value)):
+    for entry in offered(ENTRY_POINTS):
         rule = _load(entry)
         if rule.info.code in rules:
             raise UsageError(

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 from typing import Any, ClassVar
-
-from traincheck.errors import MissingDependencyError
 
 Message = Mapping[str, Any]
 
@@ -45,21 +42,6 @@ class Sink:
         return ""
 
 
-def imported(name: str, what: str, package: str = "") -> Any:
-    """A module of a package that is not required.
-
-    Args:
-        name: of the module.
-        what: the name of the program, for the message.
-        package: to install; empty if it is named as the module is.
-
-    Raises:
-        MissingDependencyError: it is not installed.
-    """
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        package = package or name.partition(".")[0]
-        raise MissingDependencyError(
-            f"{what} needs the package {package}: {error}", fix=f"pip install {package}"
-        ) from error
+def keyed(numbers: Mapping[str, float]) -> dict[str, float]:
+    """Numbers by the names that trackers show: `errors` is ``traincheck/errors``."""
+    return {f"traincheck/{name}": float(number) for name, number in numbers.items()}

@@ -50,7 +50,13 @@ class Command(Sink):
             status = self._run(message, told)
             if status:
                 told.seek(0)
-                raise ChildProcessError(self._failure(status, told.read(_MOST_READ)))
+                # The status, the last line of stderr, and that no shell read the line.
+                said = told.read(_MOST_READ)
+                lines = said.decode(errors="replace").strip().split("\n")
+                why = f": {printable(lines[-1])[:_MOST_SAID]}" if lines[-1] else ""
+                odd = [word for word in self._words if word in _OF_SHELLS]
+                hint = f"; no shell is used, so {odd[0]} is an argument: sh -c '...'" if odd else ""
+                raise ChildProcessError(f"{self._words[0]} ended with status {status}{why}{hint}")
 
     def _run(self, message: Message, told: IO[bytes]) -> int:
         process = subprocess.Popen(
@@ -70,14 +76,6 @@ class Command(Sink):
             taken = f"{self._words[0]} took more than {self._seconds:g} s"
             raise TimeoutError(taken) from error
         return process.returncode
-
-    def _failure(self, status: int, said: bytes) -> str:
-        """The status, the last line of stderr, and that no shell read the line."""
-        lines = said.decode(errors="replace").strip().split("\n")
-        why = f": {printable(lines[-1])[:_MOST_SAID]}" if lines[-1] else ""
-        odd = [word for word in self._words if word in _OF_SHELLS]
-        hint = f"; no shell is used, so {odd[0]} is an argument: sh -c '...'" if odd else ""
-        return f"{self._words[0]} ended with status {status}{why}{hint}"
 
 
 def words_of(line: str) -> list[str]:

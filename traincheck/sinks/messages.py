@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import io
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from traincheck.report.json_report import finding_json, report_json
-from traincheck.report.registry import load_sink
+from traincheck.report.registry import load_format
 from traincheck.report.sentences import conclusion, lack
 from traincheck.schema.findings import SEVERITIES, Finding, Report
 from traincheck.schema.shown import finding_line
@@ -65,17 +66,17 @@ def withdrawn_message(finding: Finding, run: RunName, counts: Mapping[str, int])
 
 def report_message(report: Report, run: RunName, *, is_final: bool = True) -> dict[str, Any]:
     """A report; the present one of a live run has no documents of findings."""
-    document = report_json(report)
+    document, found = report_json(report), Counter(one.severity for one in report.findings)
     message = {
         "kind": "report" if is_final else "progress",
         "run": run.to_json(),
-        "counts": {level: _count(report, level) for level in SEVERITIES},
+        "counts": {level: found[level] for level in SEVERITIES},
         "summary": document["summary"],
     }
     if not is_final:
         return message
     markdown = io.StringIO()
-    load_sink("markdown")(report, markdown)
+    load_format("markdown")(report, markdown)
     return {
         **message,
         "exit_status": report.exit_status,
@@ -84,10 +85,6 @@ def report_message(report: Report, run: RunName, *, is_final: bool = True) -> di
         "markdown": markdown.getvalue(),
         "report": document,
     }
-
-
-def _count(report: Report, severity: str) -> int:
-    return sum(finding.severity == severity for finding in report.findings)
 
 
 def _lines(finding: Finding, document: Mapping[str, Any]) -> Iterator[str]:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import os
 import time
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from typing import ClassVar
 
-from traincheck.sinks.base import Message, Sink, imported
+from traincheck.metrics import trackers
+from traincheck.packages import imported
+from traincheck.sinks.base import Message, Sink, keyed
 
 _TAG = 4_000  # characters
 _FOLDER = "traincheck"
@@ -30,63 +33,41 @@ class MLflow(Sink):
 
     def __init__(self, uri: str = "", experiment: str = "", run_id: str = "") -> None:
         os.environ.pop("MLFLOW_RUN_ID", None)  # that of the training, which also ends it
-        mlflow = imported("mlflow", "MLflow", "mlflow-skinny")
-        self._metric = imported("mlflow.entities", "MLflow", "mlflow-skinny").Metric
+        imported("mlflow", "MLflow", "mlflow-skinny")
         if uri.startswith(("file:", "/", ".")):  # a folder was asked for; MLflow 3 refuses it
             os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
-        if uri:
-            mlflow.set_tracking_uri(uri)
-        if experiment:
-            mlflow.set_experiment(experiment)
-        self._mlflow, self._uri = mlflow, mlflow.get_tracking_uri()
-        self._client = mlflow.MlflowClient()
-        self._run_id, self._is_own = run_id, not run_id
+        self._run = trackers.MLflow(uri or None, experiment or None, run_id=run_id, is_late=True)
         self._failed = False
 
     def finding(self, message: Message) -> None:
         """Write the number of findings so far."""
-        step = message["finding"]["first_step"] or 0
-        counts = {f"traincheck/{level}": number for level, number in message["counts"].items()}
-        self._log(message, counts, step)
+        self._log(message, message["counts"], message["finding"]["first_step"] or 0)
 
     def report(self, message: Message) -> None:
         """Write the numbers and tags of the report, and the report as JSON and as Markdown."""
         summary = message["summary"]
-        numbers = {f"traincheck/{key}": value for key, value in summary.items()}
-        counts = {f"traincheck/{level}": number for level, number in message["counts"].items()}
         self._failed = bool(message["exit_status"])
-        self._log(message, {**numbers, **counts}, summary["steps"])
-        run_id = self._begun(message)
-        for name, value in self._tags(message).items():
-            self._client.set_tag(run_id, name, value[:_TAG])
-        document = json.dumps(message["report"], indent=2)
-        self._client.log_text(run_id, document, f"{_FOLDER}/report.json")
-        self._client.log_text(run_id, message["markdown"], f"{_FOLDER}/report.md")
-
-    def close(self) -> str:
-        """End the run, if it was begun here."""
-        if not self._run_id:
-            return ""
-        if self._is_own:
-            self._mlflow.end_run("FAILED" if self._failed else "FINISHED")
-        return f"run {self._run_id} in {self._uri}"
-
-    def _tags(self, message: Message) -> dict[str, str]:
+        self._log(message, {**summary, **message["counts"]}, summary["steps"])
+        run_id, client = self._run.run_id, self._run.client
         first = message["report"]["first_violation"]
-        return {
+        for name, value in {
             "traincheck.conclusion": message["conclusion"],
             "traincheck.exit_status": str(message["exit_status"]),
             "traincheck.trace": message["run"]["trace"],
             **({"traincheck.first_finding": f"{first['code']} {first['title']}"} if first else {}),
-        }
+        }.items():
+            client.set_tag(run_id, name, value[:_TAG])
+        document = json.dumps(message["report"], indent=2)
+        client.log_text(run_id, document, f"{_FOLDER}/report.json")
+        client.log_text(run_id, message["markdown"], f"{_FOLDER}/report.md")
 
-    def _log(self, message: Message, numbers: dict[str, int], step: int) -> None:
-        now_ms = int(time.time() * 1000)
-        found = [self._metric(key, float(value), now_ms, step) for key, value in numbers.items()]
-        self._client.log_batch(self._begun(message), metrics=found)
+    def close(self) -> str:
+        """End the run, if it was begun here."""
+        if not self._run.run_id:
+            return ""
+        self._run.close("FAILED" if self._failed else "FINISHED")
+        return f"run {self._run.run_id} in {self._run.uri}"
 
-    def _begun(self, message: Message) -> Any:
-        if not self._run_id:
-            run = self._mlflow.start_run(run_name=message["run"]["id"])
-            self._run_id = run.info.run_id
-        return self._run_id
+    def _log(self, message: Message, numbers: Mapping[str, int], step: int) -> None:
+        self._run.begin(message["run"]["id"])
+        self._run.log(keyed(numbers), step, int(time.time() * 1000))

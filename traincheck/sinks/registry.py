@@ -2,45 +2,30 @@
 
 from __future__ import annotations
 
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 
 from traincheck.errors import UsageError, suggested
+from traincheck.packages import Registry
 from traincheck.sinks.base import Sink
 
-ENTRY_POINTS = "traincheck.sinks"
 COMMAND = "command"  # the sink of --on-finding; no configuration may name it
 
-_CLASSES = {
-    "wandb": "WandB",
-    "mlflow": "MLflow",
-    "tensorboard": "TensorBoard",
-    "webhook": "Webhook",
-    "prometheus": "Prometheus",
-    "logging": "Log",
-    COMMAND: "Command",
-}
-SINKS = {
-    name: EntryPoint(name, f"traincheck.sinks.{name}_sink:{found}", ENTRY_POINTS)
-    for name, found in _CLASSES.items()
-}
-NAMES = tuple(name for name in SINKS if name != COMMAND)
-
-
-def all_sinks() -> dict[str, EntryPoint]:
-    """The sinks of traincheck, then those of other packages.
-
-    Raises:
-        UsageError: a package offers a sink whose name is taken.
-    """
-    sinks = dict(SINKS)
-    for entry in sorted(entry_points(group=ENTRY_POINTS), key=lambda e: (e.name, e.value)):
-        if entry.name in sinks:
-            raise UsageError(
-                f"{entry.value} offers sink {entry.name!r}, which exists already",
-                fix="uninstall the package or rename its sink",
-            )
-        sinks[entry.name] = entry
-    return sinks
+SINKS = Registry(
+    "traincheck.sinks",
+    "sink",
+    {
+        name: f"traincheck.sinks.{name}_sink:{found}"
+        for name, found in (
+            ("wandb", "WandB"),
+            ("mlflow", "MLflow"),
+            ("tensorboard", "TensorBoard"),
+            ("webhook", "Webhook"),
+            ("prometheus", "Prometheus"),
+            ("logging", "Log"),
+            (COMMAND, "Command"),
+        )
+    },
+)
 
 
 def find_sink(name: str) -> EntryPoint:
@@ -49,7 +34,7 @@ def find_sink(name: str) -> EntryPoint:
     Raises:
         UsageError: there is no such sink.
     """
-    sinks = all_sinks()
+    sinks = SINKS.entries()
     if name not in sinks:
         known = [known for known in sinks if known != COMMAND]
         raise UsageError(

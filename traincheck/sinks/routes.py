@@ -112,25 +112,9 @@ def _route(name: str, table: Mapping[str, Any], said: str) -> Route:
     if isinstance(sink, str):
         return Route(name=name, entry=entry, error=sink)
     patience_s = settings.pop(_TIMEOUT, sink.patience_s)
-    if not _is_number(patience_s):
+    is_plain = isinstance(patience_s, int | float) and not isinstance(patience_s, bool)
+    if not (is_plain and math.isfinite(patience_s) and patience_s > 0):
         raise UsageError(f"{said}has timeout {patience_s!r}", fix="make it a number of seconds")
-    _require_fit(name, sink, settings, said)
-    return Route(
-        name=name,
-        entry=entry,
-        settings=settings,
-        level=level,
-        patience_s=patience_s,
-        takes_progress=sink.takes_progress,
-    )
-
-
-def _is_number(value: Any) -> bool:
-    is_plain = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_plain and math.isfinite(value) and value > 0
-
-
-def _require_fit(name: str, sink: type[Sink], settings: Mapping[str, Any], said: str) -> None:
     parameters = inspect.signature(sink).parameters
     known = ", ".join([*parameters, _LEVEL, _TIMEOUT])
     is_open = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
@@ -146,3 +130,11 @@ def _require_fit(name: str, sink: type[Sink], settings: Mapping[str, Any], said:
         target = f"--to {name}={sink.target.upper()}" if missing[0] == sink.target else ""
         fix = target or f'add {missing[0]} = "..." to its table'
         raise UsageError(f"{said}lacks {missing[0]}", fix=fix)
+    return Route(
+        name=name,
+        entry=entry,
+        settings=settings,
+        level=level,
+        patience_s=patience_s,
+        takes_progress=sink.takes_progress,
+    )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any, ClassVar
 
-from traincheck.sinks.base import Message, Sink, imported
+from traincheck.packages import imported
+from traincheck.sinks.base import Message, Sink
 
 _COLUMNS = ("code", "severity", "first_step", "title", "likely_cause", "fix", "where")
 _STEP = "traincheck/step"

@@ -108,18 +108,14 @@ class Webhook(Sink):
             with error:
                 if is_last or error.code not in _BUSY:
                     raise OSError(f"{self._host} answers {error.code} {error.reason}") from None
-                return _asked_pause_s(error) or pause_s
+                asked = error.headers.get("Retry-After", "")
+                is_number = error.code == _HTTP_TOO_MANY and asked.isdecimal()
+                return (min(float(asked), _LONGEST_PAUSE_S) if is_number else 0.0) or pause_s
         except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
             if is_last:
                 reason = getattr(error, "reason", error)
                 raise OSError(f"{self._host} cannot be reached: {reason}") from None
             return pause_s
-
-
-def _asked_pause_s(error: urllib.error.HTTPError) -> float:
-    asked = error.headers.get("Retry-After", "")
-    is_number = error.code == _HTTP_TOO_MANY and asked.isdecimal()
-    return min(float(asked), _LONGEST_PAUSE_S) if is_number else 0.0
 
 
 def _escaped(text: str) -> str:

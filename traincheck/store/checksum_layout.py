@@ -16,8 +16,9 @@ from typing import Any
 
 import orjson
 import xxhash
+import yaml
 
-from traincheck.errors import MissingDependencyError, OutputError, UsageError, suggested
+from traincheck.errors import OutputError, UsageError, suggested
 from traincheck.schema.checksums import (
     BATCH,
     BUFFER,
@@ -120,17 +121,7 @@ def to_layout(
 
 
 def to_yaml(layout: Mapping[str, Any]) -> str:
-    """The layout as YAML, keys in their order.
-
-    Raises:
-        MissingDependencyError: PyYAML is not installed.
-    """
-    try:
-        import yaml
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"YAML needs the package pyyaml: {error}", fix="pip install pyyaml, or --format json"
-        ) from error
+    """The layout as YAML, keys in their order."""
     dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
     text: str = yaml.dump(
         dict(layout), Dumper=dumper, sort_keys=False, indent=2, allow_unicode=True, width=10**6

@@ -11,22 +11,20 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from msgspec import NODEFAULT
 from msgspec.structs import astuple, fields
 
-from traincheck.errors import MissingDependencyError, OutputError, TraceFormatError
+from traincheck.errors import OutputError, TraceFormatError
 from traincheck.schema.events import EVENT_TYPES, Event, ParamGroup
 from traincheck.schema.json_text import dump_json, parse_json
 from traincheck.schema.layout import SCHEMA_VERSION
 from traincheck.schema.reading import open_regular
 from traincheck.schema.values import TensorSummary
 from traincheck.store.reader import TraceReader
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
 
 ROW_GROUP = 20_000  # events of a kind in memory at once
 ORDER = "order"  # column: position in the merged order of the whole run
@@ -70,9 +68,7 @@ def export_parquet(
     Raises:
         TraceFormatError: ``run`` is not a trace.
         OutputError: ``out`` cannot be written.
-        MissingDependencyError: pyarrow is not installed.
     """
-    pyarrow_modules()
     reader = run if isinstance(run, TraceReader) else TraceReader(run)
     out = Path(out)
     try:
@@ -96,11 +92,9 @@ def read_parquet(folder: Path | str) -> Iterator[Event]:
 
     Raises:
         TraceFormatError: ``folder`` contains no export.
-        MissingDependencyError: pyarrow is not installed.
     """
-    _, parquet = pyarrow_modules()
     found = [(kind, Path(folder) / file_name(kind)) for kind in _TYPES]
-    tables = [_rows(parquet, kind, path) for kind, path in found if path.exists()]
+    tables = [_rows(kind, path) for kind, path in found if path.exists()]
     if not tables:
         raise TraceFormatError(
             f"{folder} is not an exported trace",
@@ -108,22 +102,6 @@ def read_parquet(folder: Path | str) -> Iterator[Event]:
         )
     for _, event in heapq.merge(*tables, key=lambda row: row[0]):
         yield event
-
-
-def pyarrow_modules() -> tuple[Any, Any]:
-    """``pyarrow`` and ``pyarrow.parquet``, imported on demand.
-
-    Raises:
-        MissingDependencyError: pyarrow is not installed.
-    """
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"Parquet files need the package pyarrow: {error}", fix="pip install pyarrow"
-        ) from error
-    return pyarrow, pyarrow.parquet
 
 
 def facts_of(reader: TraceReader) -> dict[str, str]:
@@ -169,20 +147,15 @@ _SUMMARY = {
 
 
 def arrow_schema(kind: str) -> pa.Schema:
-    """The Arrow schema of one kind.
-
-    Raises:
-        MissingDependencyError: pyarrow is not installed.
-    """
-    arrow, _ = pyarrow_modules()
+    """The Arrow schema of one kind."""
     types = {
-        INTEGER: arrow.int64(),
-        _TEXT: arrow.string(),
-        _FLAG: arrow.bool_(),
-        SHAPE: arrow.list_(arrow.int64()),
-        JSON: arrow.string(),
+        INTEGER: pa.int64(),
+        _TEXT: pa.string(),
+        _FLAG: pa.bool_(),
+        SHAPE: pa.list_(pa.int64()),
+        JSON: pa.string(),
     }
-    return arrow.schema([(name, types[form]) for name, form in layout(kind).items()])
+    return pa.schema([(name, types[form]) for name, form in layout(kind).items()])
 
 
 def default_of(kind: str, column: str) -> Any:
@@ -202,14 +175,9 @@ class Columns:
     Args:
         kind: of the events.
         facts: metadata of the tables.
-
-    Raises:
-        MissingDependencyError: pyarrow is not installed.
     """
 
     def __init__(self, kind: str, facts: Mapping[str, str]) -> None:
-        arrow, _ = pyarrow_modules()
-        self._arrow = arrow
         self.forms = layout(kind)
         self.schema = arrow_schema(kind).with_metadata(dict(facts))
         self._columns: list[list[Any]] = [[] for _ in self.forms]
@@ -226,18 +194,16 @@ class Columns:
     def take(self) -> pa.RecordBatch:
         """The events that were added since the last call."""
         arrays = [
-            self._arrow.array(column, type=field.type)
-            for column, field in zip(self._columns, self.schema)
+            pa.array(column, type=field.type) for column, field in zip(self._columns, self.schema)
         ]
         self._columns = [[] for _ in self.forms]
-        return self._arrow.record_batch(arrays, schema=self.schema)
+        return pa.record_batch(arrays, schema=self.schema)
 
 
 class _Table:
     """A Parquet file of one kind."""
 
     def __init__(self, out: Path, kind: str, facts: Mapping[str, str]) -> None:
-        _, self._parquet = pyarrow_modules()
         self.path = out / file_name(kind)
         self.rows = 0
         self._partial = self.path.with_suffix(".parquet.part")
@@ -252,9 +218,7 @@ class _Table:
 
     def flush(self) -> None:
         if self._writer is None:
-            self._writer = self._parquet.ParquetWriter(
-                self._partial, self._columns.schema, compression="zstd"
-            )
+            self._writer = pq.ParquetWriter(self._partial, self._columns.schema, compression="zstd")
         if len(self._columns):
             self._writer.write_batch(self._columns.take())
 
@@ -330,12 +294,12 @@ def _dumps(value: Any) -> str | None:
     return None if value is None or value == () else dump_json(value, default=astuple).decode()
 
 
-def _rows(parquet: Any, kind: str, path: Path) -> Iterator[tuple[int, Event]]:
+def _rows(kind: str, path: Path) -> Iterator[tuple[int, Event]]:
     event_type: Any = _TYPES[kind]
     forms = layout(kind)
     try:
         with open_regular(path) as file:
-            table = parquet.ParquetFile(file)
+            table = pq.ParquetFile(file)
             present = set(table.schema_arrow.names)  # an older export may lack some
             nested = [name for name, form in forms.items() if form == JSON and name in present]
             batches: Iterable[Any] = table.iter_batches(ROW_GROUP // 10)

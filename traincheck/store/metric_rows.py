@@ -6,16 +6,14 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
+import pandas as pd
+import pyarrow as pa
 
 from traincheck.schema.metrics.sums import COLUMNS
 from traincheck.store.row_choice import RowChoice
-
-if TYPE_CHECKING:
-    import pandas as pd
-    import pyarrow as pa
 
 # Columns and their dtypes
 METRIC_COLUMNS: dict[str, Any] = {
@@ -46,14 +44,12 @@ def metric_frame(
         choice: of steps and ranks.
         patterns: of names; none for all.
     """
-    import pandas
-
     columns: dict[str, list[Any]] = {name: [] for name in METRIC_COLUMNS}
     for row in _rows(batches, choice, patterns):
         for name, cells in columns.items():
             cells.append(row.get(name))
-    made = {n: pandas.array(cells, dtype=METRIC_COLUMNS[n]) for n, cells in columns.items()}
-    return pandas.DataFrame(made)
+    made = {n: pd.array(cells, dtype=METRIC_COLUMNS[n]) for n, cells in columns.items()}
+    return pd.DataFrame(made)
 
 
 def _rows(

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from traincheck.errors import TraceFormatError
 from traincheck.schema.layout import SCHEMA_VERSION
@@ -15,13 +18,9 @@ from traincheck.store.columnar import (
     arrow_schema,
     default_of,
     file_name,
-    pyarrow_modules,
 )
 from traincheck.store.row_choice import RowChoice
 from traincheck.store.runs import is_run
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _AGAIN = "export the trace again with traincheck trace export"
 _VERSION = b"traincheck.schema_version"
@@ -49,22 +48,20 @@ class ParquetExport:
 
         Raises:
             TraceFormatError: a file is not part of an export, or a newer traincheck wrote it.
-            MissingDependencyError: pyarrow is not installed.
         """
-        arrow, parquet = pyarrow_modules()
         path = self._path / file_name(choice.kind)
         if not path.exists():
             return  # no such event occurred
         try:
             with open_regular(path) as file:
-                yield from _chosen(arrow, parquet.ParquetFile(file), choice, path)
+                yield from _chosen(pq.ParquetFile(file), choice, path)
         except (ValueError, TypeError, LookupError, OSError) as error:
             raise TraceFormatError(
                 f"{path} is not part of an exported trace: {error}", fix=_AGAIN
             ) from error
 
 
-def _chosen(arrow: Any, file: Any, choice: RowChoice, path: Path) -> Iterator[pa.RecordBatch]:
+def _chosen(file: Any, choice: RowChoice, path: Path) -> Iterator[pa.RecordBatch]:
     version = (file.schema_arrow.metadata or {}).get(_VERSION)
     if version is None or not version.isdigit():
         raise TraceFormatError(
@@ -85,9 +82,7 @@ def _chosen(arrow: Any, file: Any, choice: RowChoice, path: Path) -> Iterator[pa
     if not groups:
         return
     for batch in file.iter_batches(ROW_GROUP, row_groups=groups, columns=known):
-        whole = (
-            batch if len(known) == len(schema) else _completed(arrow, batch, choice.kind, schema)
-        )
+        whole = batch if len(known) == len(schema) else _completed(batch, choice.kind, schema)
         kept = choice.rows_of(whole.cast(schema))
         if len(kept):
             yield kept
@@ -104,13 +99,13 @@ def _steps_of(group: Any) -> tuple[int | None, int | None]:
     return None, None
 
 
-def _completed(arrow: Any, batch: Any, kind: str, schema: Any) -> pa.RecordBatch:
+def _completed(batch: Any, kind: str, schema: Any) -> pa.RecordBatch:
     """A batch with the columns of this version, also those that an older export lacks."""
     columns = [
         batch[field.name]
         if field.name in batch.schema.names
-        else arrow.array([default_of(kind, field.name)] * len(batch), type=field.type)
+        else pa.array([default_of(kind, field.name)] * len(batch), type=field.type)
         for field in schema
     ]
-    completed: pa.RecordBatch = arrow.record_batch(columns, schema=schema)
+    completed: pa.RecordBatch = pa.record_batch(columns, schema=schema)
     return completed

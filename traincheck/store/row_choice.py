@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from traincheck.errors import UsageError, suggested
 from traincheck.schema.events import EVENT_TYPES, Event
 from traincheck.schema.layout import LARGEST_WHOLE
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 Steps: TypeAlias = range | slice | int
 Names: TypeAlias = str | Sequence[str]
@@ -74,9 +74,6 @@ class RowChoice:
 
     def rows_of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The chosen rows of a record batch of this kind."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
         kept = batch
         if self.steps is not None:
             kept = kept.filter(_in_range(pc, kept["step"], self.steps))

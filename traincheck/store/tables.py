@@ -1,8 +1,8 @@
 """A recorded run as tables, one for each kind of event: pandas DataFrames, with Arrow below.
 
 No event is read until a table is requested. Rows are chosen while the run is read, in record
-batches, so memory holds the chosen rows and one batch. pandas and pyarrow are imported at that
-moment: a training process never loads this module.
+batches, so memory holds the chosen rows and one batch. A training process never loads this module,
+nor pandas and pyarrow.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import orjson
+import pandas as pd
+import pyarrow as pa
 
-from traincheck.errors import MissingDependencyError
 from traincheck.store.columnar import (
     JSON,
     ROW_GROUP,
@@ -112,7 +113,6 @@ class RecordedRun:
         Raises:
             TraceFormatError: the run cannot be read.
             UsageError: an argument is not usable.
-            MissingDependencyError: pandas or pyarrow is not installed.
         """
         return self.table("call", steps=steps, name=name, rank=rank)
 
@@ -134,7 +134,7 @@ class RecordedRun:
             rank: as for `calls`.
 
         Raises:
-            TraceFormatError, UsageError, MissingDependencyError: as for `calls`.
+            TraceFormatError, UsageError: as for `calls`.
         """
         return self.table("state", steps=steps, name=name, role=role, rank=rank)
 
@@ -148,7 +148,7 @@ class RecordedRun:
             rank: as for `calls`.
 
         Raises:
-            TraceFormatError, UsageError, MissingDependencyError: as for `calls`.
+            TraceFormatError, UsageError: as for `calls`.
         """
         return self.table("step", steps=steps, rank=rank)
 
@@ -167,7 +167,7 @@ class RecordedRun:
             rank: as for `calls`.
 
         Raises:
-            TraceFormatError, UsageError, MissingDependencyError: as for `calls`.
+            TraceFormatError, UsageError: as for `calls`.
         """
         return self.table("batch", steps=steps, name=name, rank=rank)
 
@@ -191,11 +191,10 @@ class RecordedRun:
             rank: as for `calls`.
 
         Raises:
-            TraceFormatError, UsageError, MissingDependencyError: as for `calls`.
+            TraceFormatError, UsageError: as for `calls`.
         """
         choice = chosen("metrics", steps=steps, rank=rank)
         patterns = texts_of("name", name)
-        _imported()
         # All of them: earlier events name the numbers of later ones
         return metric_frame(self._source.batches(chosen("metrics")), choice, patterns)
 
@@ -218,12 +217,11 @@ class RecordedRun:
             rank: as for `calls`.
 
         Raises:
-            TraceFormatError, UsageError, MissingDependencyError: as for `calls`.
+            TraceFormatError, UsageError: as for `calls`.
         """
         choice = chosen(kind, steps=steps, name=name, role=role, rank=rank)
-        pandas, arrow = _imported()
-        found = arrow.Table.from_batches(self._source.batches(choice), schema=arrow_schema(kind))
-        return _frame(pandas, arrow, found, layout(kind))
+        found = pa.Table.from_batches(self._source.batches(choice), schema=arrow_schema(kind))
+        return _frame(found, layout(kind))
 
     def arrow(
         self,
@@ -247,12 +245,11 @@ class RecordedRun:
             rank: as for `calls`.
 
         Raises:
-            TraceFormatError, UsageError, MissingDependencyError: as for `calls`.
+            TraceFormatError, UsageError: as for `calls`.
         """
         choice = chosen(kind, steps=steps, name=name, role=role, rank=rank)
-        _, arrow = _imported()
         batches = self._source.batches(choice)
-        reader: pa.RecordBatchReader = arrow.RecordBatchReader.from_batches(
+        reader: pa.RecordBatchReader = pa.RecordBatchReader.from_batches(
             arrow_schema(kind), batches
         )
         return reader
@@ -289,28 +286,16 @@ class _Lines:
             yield columns.take()
 
 
-def _frame(pandas: Any, arrow: Any, table: Any, forms: dict[str, str]) -> pd.DataFrame:
+def _frame(table: Any, forms: dict[str, str]) -> pd.DataFrame:
     dtypes = {
-        arrow.int64(): pandas.Int64Dtype(),
-        arrow.bool_(): pandas.BooleanDtype(),
-        arrow.string(): pandas.StringDtype(),
+        pa.int64(): pd.Int64Dtype(),
+        pa.bool_(): pd.BooleanDtype(),
+        pa.string(): pd.StringDtype(),
     }
     frame: pd.DataFrame = table.to_pandas(types_mapper=dtypes.get)
     for column, form in forms.items():
         if form in (JSON, SHAPE):
             made = orjson.loads if form == JSON else tuple
             values = [None if value is None else made(value) for value in table[column].to_pylist()]
-            frame[column] = pandas.Series(values, dtype=object)
+            frame[column] = pd.Series(values, dtype=object)
     return frame
-
-
-def _imported() -> tuple[Any, Any]:
-    try:
-        import pandas
-        import pyarrow
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"tables need the packages pandas and pyarrow: {error}",
-            fix="pip install pandas pyarrow",
-        ) from error
-    return pandas, pyarrow

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from traincheck.check.suppression.comments import Comment, SourceComments
+from traincheck.check.suppression.comments import SourceComments
 from traincheck.check.suppression.source_files import SourceFiles, lines_calling
 from traincheck.schema.findings import CheckInfo, Subject, Suppressed, Violation
 
@@ -85,7 +85,9 @@ class SuppressionPolicy:
         ]
 
     def __call__(self, violation: Violation, info: CheckInfo) -> Suppressed | None:
-        key = (info.code, violation.subject, _places(violation))
+        found = (getattr(event, "where", None) for event in violation.evidence)
+        places = tuple(dict.fromkeys(str(place) for place in found if place))
+        key = (info.code, violation.subject, places)
         if key not in self._cache:
             self._cache[key] = self._decide(*key)
         return self._cache[key]
@@ -105,7 +107,7 @@ class SuppressionPolicy:
 
     def _by_comment(self, code: str, place: str) -> Suppressed | None:
         comment = self._comments.at(place)
-        if comment is None or not _names(comment, code):
+        if comment is None or (comment.codes and not code.startswith(comment.codes)):
             return None
         return Suppressed(by="comment", reason=comment.reason, where=place)
 
@@ -116,16 +118,6 @@ class SuppressionPolicy:
             return []
         lines = lines_calling(subject.api, self.sources.read(program))
         return [f"{program}:{line}" for line in sorted(lines)]
-
-
-def _places(violation: Violation) -> tuple[str, ...]:
-    """Source lines of the violation's evidence."""
-    found = (getattr(event, "where", None) for event in violation.evidence)
-    return tuple(dict.fromkeys(str(place) for place in found if place))
-
-
-def _names(comment: Comment, code: str) -> bool:
-    return not comment.codes or code.startswith(comment.codes)
 
 
 def _fits(pattern: str | None, name: str | None) -> bool:

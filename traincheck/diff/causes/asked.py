@@ -10,6 +10,7 @@ from traincheck.diff.causes.quantities import arguments
 from traincheck.diff.evidence import Evidence, Side
 from traincheck.diff.generators import distance, source_of
 from traincheck.diff.messages import text_of
+from traincheck.diff.sides import A, B
 from traincheck.diff.sources import Change, Source
 from traincheck.schema.events import RngEvent
 
@@ -26,7 +27,7 @@ def schedule_not_restored(evidence: Evidence) -> dict[str, Any] | None:
     if evidence.resume is None or not evidence.item.name.endswith(".lr"):
         return None
     return {
-        "text": "the learning rate is not that of the run that goes on: B loads no state of a "
+        "text": f"the learning rate is not that of the run that goes on: {B} loads no state of a "
         "scheduler",
         "fix": "Save scheduler.state_dict() in the checkpoint, and load it.",
     }
@@ -36,11 +37,11 @@ def setting(evidence: Evidence) -> dict[str, Any] | None:
     """A setting of an optimizer, a scheduler or clipping."""
     item = evidence.item
     if item.name.endswith(".class"):
-        text = f"another optimizer: {item.a} in A, {item.b} in B"
+        text = f"another optimizer: {item.a} in {A}, {item.b} in {B}"
         return {"code": "optimizer-class", "text": text}
     lines = list(_writers(evidence))
     return {
-        "text": f"{item.name} is {text_of(item.b)} in B and {text_of(item.a)} in A",
+        "text": f"{item.name} is {text_of(item.b)} in {B} and {text_of(item.a)} in {A}",
         "details": tuple(text for _, text in lines[:_SHOWN]),
         "where": lines[0][0] if len(lines) == 1 else "",
     }
@@ -53,7 +54,7 @@ def _writers(evidence: Evidence) -> Iterator[tuple[str, str]]:
     the run.
     """
     name = evidence.item.name.rpartition(".")[2]
-    sides = (("B", evidence.b, evidence.item.b), ("A", evidence.a, evidence.item.a))
+    sides = ((B, evidence.b, evidence.item.b), (A, evidence.a, evidence.item.a))
     for label, side, value in sides:
         found = [
             (f"{source.path.rpartition('/')[2]}:{line}", is_literal, source.lines[line - 1].strip())
@@ -118,10 +119,10 @@ def seed(evidence: Evidence) -> dict[str, Any] | None:
             "fix": f"Seed it before the model is built: {_SEEDS.get(source, 'set its seed')}.",
         }
     if item.what == "presence":
-        side = "A" if item.b is None else "B"
+        side = A if item.b is None else B
         text = f"{source} is seeded in {side} only, so the other run begins with any state"
     else:
-        text = f"another seed: {source} gets {item.a.seed} in A and {item.b.seed} in B"
+        text = f"another seed: {source} gets {item.a.seed} in {A} and {item.b.seed} in {B}"
     return {"text": text, "fix": "Give both runs the same seed.", "where": item.where}
 
 
@@ -166,14 +167,14 @@ def _ahead(number: int | None) -> str:
     if not number:
         return "a normal number waits in one state only"
     words = f"{abs(number):,} draw" + ("" if abs(number) == 1 else "s")
-    return f"B is {words} ahead of A" if number > 0 else f"A is {words} ahead of B"
+    return f"{B} is {words} ahead of {A}" if number > 0 else f"{A} is {words} ahead of {B}"
 
 
 def _inits(evidence: Evidence) -> Iterator[str]:
     """The calls that initialize parameters, if their number differs."""
     a, b = len(evidence.a.view.inits), len(evidence.b.view.inits)
     if a != b:
-        yield f"parameters are initialized by {a} calls in A and by {b} in B"
+        yield f"parameters are initialized by {a} calls in {A} and by {b} in {B}"
 
 
 def code(evidence: Evidence) -> dict[str, Any] | None:
@@ -204,7 +205,7 @@ def command(evidence: Evidence) -> dict[str, Any] | None:
     mine, yours = _without(a, b), _without(b, a)
     return {
         "text": "the runs were started with other arguments: "
-        f"{' '.join(mine) or 'none'} in A, {' '.join(yours) or 'none'} in B"
+        f"{' '.join(mine) or 'none'} in {A}, {' '.join(yours) or 'none'} in {B}"
     }
 
 
@@ -227,7 +228,8 @@ def versions(evidence: Evidence) -> dict[str, Any] | None:
         return None
     entries.sort(key=lambda entry: entry.name != "versions.torch")
     shown = ", ".join(
-        f"{e.name.removeprefix('versions.')} {e.a} in A and {e.b} in B" for e in entries[:_SHOWN]
+        f"{e.name.removeprefix('versions.')} {e.a} in {A} and {e.b} in {B}"
+        for e in entries[:_SHOWN]
     )
     more = f", and {len(entries) - _SHOWN} more" if len(entries) > _SHOWN else ""
     return {"text": f"the versions of libraries differ: {shown}{more}"}

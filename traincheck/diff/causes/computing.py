@@ -9,6 +9,7 @@ from traincheck.diff.causes.quantities import calls_of, clears, norm, reductions
 from traincheck.diff.environment import arithmetic as arithmetic_entries
 from traincheck.diff.evidence import Evidence
 from traincheck.diff.phases import Phase
+from traincheck.diff.sides import A, B
 from traincheck.schema.torch_api import Families
 
 _ALIKE = 1e-3  # how far ratios of norms of one factor are apart
@@ -24,7 +25,7 @@ def mode(evidence: Evidence) -> dict[str, Any] | None:
     item = evidence.item
     if item.what != "mode":
         return None
-    side, other = ("B", "A") if item.b == "eval" else ("A", "B")
+    side, other = (B, A) if item.b == "eval" else (A, B)
     return {
         "text": f"{item.name} is in evaluation mode in {side} and in training mode in {other}",
         "fix": "Call model.train() before the training forward passes, after each evaluation.",
@@ -50,7 +51,7 @@ def autocast(evidence: Evidence) -> dict[str, Any] | None:
         next((call.autocast for call in side.view.calls if call.root), None)
         for side in (evidence.a, evidence.b)
     )
-    return {"text": f"autocast is {mine or 'off'} in A and {yours or 'off'} in B"}
+    return {"text": f"autocast is {mine or 'off'} in {A} and {yours or 'off'} in {B}"}
 
 
 def arithmetic(evidence: Evidence) -> dict[str, Any] | None:
@@ -125,7 +126,7 @@ def reduction_missing(evidence: Evidence) -> dict[str, Any] | None:
     """Only one run reduces gradients over its ranks."""
     if evidence.is_ranks:
         return None
-    side = "A" if reductions(evidence.a.view.collectives) else "B"
+    side = A if reductions(evidence.a.view.collectives) else B
     return {
         "text": f"only {side} reduces gradients over ranks",
         "fix": "Wrap the model in DistributedDataParallel and call it, not its module.",
@@ -134,8 +135,8 @@ def reduction_missing(evidence: Evidence) -> dict[str, Any] | None:
 
 def not_cleared(evidence: Evidence) -> dict[str, Any] | None:
     """Only one run clears the gradients between two updates."""
-    side = "A" if clears(evidence.a) else "B"
-    call = next(iter(calls_of(evidence.a if side == "A" else evidence.b, Families.ZERO_GRAD)), None)
+    side = A if clears(evidence.a) else B
+    call = next(iter(calls_of(evidence.a if side == A else evidence.b, Families.ZERO_GRAD)), None)
     return {
         "text": f"only {side} clears the gradients since the update before",
         "fix": "Call optimizer.zero_grad() once before each backward pass that begins an update.",
@@ -147,7 +148,7 @@ def clipping(evidence: Evidence) -> dict[str, Any] | None:
     """Only one run clips the gradients."""
     families = (Families.CLIP_NORM, Families.CLIP_VALUE)
     calls = calls_of(evidence.a, *families), calls_of(evidence.b, *families)
-    side = "A" if calls[0] else "B"
+    side = A if calls[0] else B
     return {
         "text": f"only {side} clips the gradients",
         "where": (calls[0] or calls[1])[0].where or "",
@@ -168,7 +169,7 @@ def gradient_scale(evidence: Evidence) -> dict[str, Any] | None:
     if abs(middle - 1) <= _ALIKE or len(alike) < 0.9 * len(ratios):
         return None
     return {
-        "text": f"all gradients of B are {middle:.4g} times those of A: the loss is scaled or "
+        "text": f"all gradients of {B} are {middle:.4g} times those of {A}: the loss is scaled or "
         "averaged otherwise (micro-batches, token counts, world size, loss scale)",
         "fix": "Divide the summed loss of all micro-batches by the number of samples or tokens of "
         "all of them.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from traincheck.diff.evidence import Evidence, Side
+from traincheck.diff.sides import A, B
 from traincheck.schema.events import BatchEvent
 from traincheck.schema.observations.data import WorkerRng
 
@@ -36,19 +37,20 @@ def sampler(evidence: Evidence) -> dict[str, Any] | None:
     if a.sampler_epoch != b.sampler_epoch:
         return {
             "code": "sampler-epoch",
-            "text": f"the sampler is in epoch {b.sampler_epoch} in B and {a.sampler_epoch} in A",
+            "text": f"the sampler is in epoch {b.sampler_epoch} in {B} and "
+            f"{a.sampler_epoch} in {A}",
             "fix": "Call sampler.set_epoch(epoch) with the same number before each epoch.",
         }
     if a.sampler != b.sampler:
-        return {"text": f"another sampler: {a.sampler} in A, {b.sampler} in B"}
+        return {"text": f"another sampler: {a.sampler} in {A}, {b.sampler} in {B}"}
     if a.drawn != b.drawn:
         return {
             "code": "batch-size",
-            "text": f"another batch size: {a.drawn} samples in A, {b.drawn} in B",
+            "text": f"another batch size: {a.drawn} samples in {A}, {b.drawn} in {B}",
         }
     ranks = evidence.named("ranks")
     if ranks is not None:
-        text = f"{ranks.a} ranks share the samples in A, {ranks.b} in B"
+        text = f"{ranks.a} ranks share the samples in {A}, {ranks.b} in {B}"
         return {"code": "replicas", "text": text}
     return None
 
@@ -61,7 +63,7 @@ def dataset_size(evidence: Evidence) -> dict[str, Any] | None:
     a, b = (batch.dataset_size for batch in pair)
     if a == b or not a or not b:
         return None
-    return {"text": f"the data set has {a} samples in A and {b} in B"}
+    return {"text": f"the data set has {a} samples in {A} and {b} in {B}"}
 
 
 def loader_replays(evidence: Evidence) -> dict[str, Any] | None:
@@ -83,7 +85,7 @@ def replayed(evidence: Evidence) -> dict[str, Any] | None:
     where = _found(evidence, pair[1]) if pair is not None else []
     if not where:
         return None
-    return {"text": "B takes samples that A takes at another point", "details": tuple(where)}
+    return {"text": f"{B} takes samples that {A} takes at another point", "details": tuple(where)}
 
 
 def order_not_restored(evidence: Evidence) -> dict[str, Any] | None:
@@ -119,8 +121,8 @@ def worker_number(evidence: Evidence) -> dict[str, Any] | None:
     if pair is None:
         return None
     return {
-        "text": f"{pair[0].workers} workers load the data in A, {pair[1].workers} in B, and each "
-        "draws other random numbers",
+        "text": f"{pair[0].workers} workers load the data in {A}, {pair[1].workers} in {B}, and "
+        "each draws other random numbers",
         "fix": _SEEDS,
     }
 
@@ -169,7 +171,7 @@ def _found(evidence: Evidence, batch: BatchEvent) -> list[str]:
             continue
         epoch, index = place.record.get("epoch", 0), place.record.get("index", 0)
         found.append(
-            f"B's batch is that of A at step {place.step}: {place.name}, epoch {epoch}, "
+            f"{B}'s batch is that of {A} at step {place.step}: {place.name}, epoch {epoch}, "
             f"batch {index}"
         )
     return found[:1]

@@ -17,6 +17,7 @@ from traincheck.diff.evidence import Evidence, Side
 from traincheck.diff.items import Item
 from traincheck.diff.phases import Phase
 from traincheck.diff.records import CallRecord
+from traincheck.diff.sides import A, B
 from traincheck.schema.events import BatchEvent, CheckpointEvent, CollectiveEvent
 from traincheck.schema.observations.processes import ProcessFacts
 from traincheck.schema.torch_api import Families
@@ -124,7 +125,7 @@ def elsewhere(evidence: Evidence, value: Any, name: str) -> str:
         return ""
     place = next((p for p in places if p.name != name), places[-1])
     when = "before training" if place.record.get("g") == "init" else f"after step {place.step}"
-    return f"B's value is that of {place.name} in A {when}"
+    return f"{B}'s value is that of {place.name} in {A} {when}"
 
 
 def _code(evidence: Evidence) -> bool | None:

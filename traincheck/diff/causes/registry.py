@@ -17,6 +17,7 @@ from traincheck.diff.evidence import Evidence
 from traincheck.diff.generators import draws_from
 from traincheck.diff.items import Item
 from traincheck.diff.phases import Phase
+from traincheck.diff.sides import Told
 
 MOST_CANDIDATES = 3
 # The fields of an explanation, its code only if it is not that of the row; None if the row is for
@@ -200,7 +201,8 @@ def explain(evidence: Evidence) -> tuple[Explanation | None, tuple[Candidate, ..
         found = cause.explain(evidence)
         if found is None:
             continue
-        explanation = Explanation(**{"code": cause.code, **found})
+        said = {"text": Told(found["text"]), "details": tuple(map(Told, found.get("details", ())))}
+        explanation = Explanation(**{"code": cause.code, **found, **said})
         others = [(name, QUANTITIES[name](evidence)) for name in cause.alone]
         known = (*readings, *wanted, *others)
         unknown = tuple(name for name, reading in known if reading is None)
@@ -220,5 +222,5 @@ def _undecided(evidence: Evidence) -> Iterator[Item]:
 
 
 def _of_generator(item: Item) -> Candidate:
-    text = f"the {item.name} is in another state"
+    text = Told(f"the {item.name} is in another state")
     return Candidate(Explanation(code="generator", text=text), ("the random numbers it draws",))

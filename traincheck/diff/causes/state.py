@@ -14,6 +14,7 @@ from traincheck.diff.causes.quantities import (
 )
 from traincheck.diff.evidence import Evidence, Side
 from traincheck.diff.phases import Phase
+from traincheck.diff.sides import A, B
 from traincheck.schema.events import CheckpointEvent
 from traincheck.schema.torch_api import Families
 
@@ -71,14 +72,14 @@ def loaded(evidence: Evidence) -> dict[str, Any] | None:
     if mine is None and yours is None:
         return None
     if mine is None or yours is None:
-        side, load = ("B", yours) if mine is None else ("A", mine)
+        side, load = (B, yours) if mine is None else (A, mine)
         text = f"only {side} loads it"
         return {"text": text, "where": (load.where if load else None) or ""}
     files = [_files(side) for side in (evidence.a, evidence.b)]
     if files[0] == files[1]:
         return None
     return {
-        "text": f"it is loaded from other files: {files[0]} in A, {files[1]} in B",
+        "text": f"it is loaded from other files: {files[0]} in {A}, {files[1]} in {B}",
         "where": yours.where or "",
     }
 
@@ -118,12 +119,12 @@ def initialized_otherwise(evidence: Evidence) -> dict[str, Any] | None:
     if number is None and len(a) == len(b):
         return None
     if number is None:
-        text = f"parameters are initialized by {len(a)} calls in A and by {len(b)} in B"
+        text = f"parameters are initialized by {len(a)} calls in {A} and by {len(b)} in {B}"
         return {"text": text}
     names = [calls[number].api.rpartition(".")[2] for calls in (a, b)]
     return {
-        "text": f"parameters are initialized otherwise: call {number + 1} is {names[0]} in A and "
-        f"{names[1]} in B",
+        "text": f"parameters are initialized otherwise: call {number + 1} is {names[0]} in {A} and "
+        f"{names[1]} in {B}",
         "where": b[number].where or "",
     }
 
@@ -139,7 +140,7 @@ def written_between_steps(evidence: Evidence) -> dict[str, Any] | None:
     ]
     if wrote[0] == wrote[1]:
         return None
-    side = "A" if wrote[0] else "B"
+    side = A if wrote[0] else B
     return {"text": f"only {side} writes it between two steps, outside of the optimizer"}
 
 
@@ -157,7 +158,7 @@ def parameter_order(evidence: Evidence) -> dict[str, Any] | None:
         "other parameters",
         "fix": "Build the optimizer from list(model.parameters()), not from a set.",
         "details": (
-            f"first parameter: {mine} in A, {yours} in B",
+            f"first parameter: {mine} in {A}, {yours} in {B}",
             *((found,) if found else ()),
         ),
     }
@@ -168,7 +169,7 @@ def optimizer_not_restored(evidence: Evidence) -> dict[str, Any] | None:
     if evidence.resume is None:
         return None
     return {
-        "text": "the state of the optimizer was not restored: B loads none",
+        "text": f"the state of the optimizer was not restored: {B} loads none",
         "fix": "Save optimizer.state_dict() in the checkpoint and load it.",
     }
 
@@ -188,7 +189,7 @@ def step_skipped(evidence: Evidence) -> dict[str, Any] | None:
     steps = [len(calls_of(side, Families.OPTIMIZER_STEP)) for side in (evidence.a, evidence.b)]
     if evidence.item.is_opening or bool(steps[0]) == bool(steps[1]):
         return None
-    side, one = ("A", evidence.a) if not steps[0] else ("B", evidence.b)
+    side, one = (A, evidence.a) if not steps[0] else (B, evidence.b)
     if calls_of(one, Families.SCALER_STEP):
         return {
             "text": f"no optimizer steps in {side}, where GradScaler.step() is called: it skipped "
@@ -204,7 +205,7 @@ def update_arithmetic(evidence: Evidence) -> dict[str, Any] | None:
         return None
     mine, yours = (_words(flags(side)) for side in (evidence.a, evidence.b))
     return {
-        "text": f"arithmetic, not data: the update is computed {mine} in A and {yours} in B",
+        "text": f"arithmetic, not data: the update is computed {mine} in {A} and {yours} in {B}",
         "fix": "Set the same fused= and foreach=, or compare with --rtol.",
     }
 

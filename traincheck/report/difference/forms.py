@@ -10,7 +10,6 @@ from xml.etree import ElementTree as ET
 import orjson
 
 from traincheck.diff.difference import Difference
-from traincheck.diff.items import Item
 from traincheck.diff.messages import texts_of
 from traincheck.report.difference.lines import headline, place, resumed, rows, size_text
 from traincheck.schema.words import printable, printable_json
@@ -60,16 +59,13 @@ def _others(difference: Difference, shown: int) -> list[str]:
     if not (shown and difference.then):
         return []
     lines = ["", f"other differences of step {difference.first.step}:" if difference.first else ""]
-    lines += [f"  {_line(item)}" for item in difference.then[:shown]]
+    for item in difference.then[:shown]:
+        a, b = texts_of(item)
+        size = f"  {size_text(item.size)}" if item.size is not None else ""
+        lines.append(f"  {item.phase.words:<16}{item.name}  {a} | {b}{size}")
     if len(difference.then) > shown:
         lines.append(f"  and {len(difference.then) - shown:,} more")
     return lines
-
-
-def _line(item: Item) -> str:
-    a, b = texts_of(item)
-    size = f"  {size_text(item.size)}" if item.size is not None else ""
-    return f"{item.phase.words:<16}{item.name}  {a} | {b}{size}"
 
 
 def _escaped(text: str) -> str:

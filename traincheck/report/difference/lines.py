@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from traincheck.diff.difference import Difference, FirstDifference, PhaseCount
+from traincheck.diff.difference import Difference, FirstDifference
 from traincheck.diff.phases import PHASES, Phase
 from traincheck.schema.words import counted
 
@@ -27,7 +26,6 @@ _VALUES = {
     Phase.SAVED: "save",
 }
 _TENTH = 0.1
-_SIDE = re.compile(r"(?<![^\s(])[AB](?=$|[\s,:;)]|\.$|'s)")  # "A" and "B" as words
 
 
 def labels(difference: Difference) -> tuple[str, str]:
@@ -45,7 +43,7 @@ def headline(difference: Difference) -> str:
         if difference.same:
             return f"SAME  {compared(difference)}"
         return "NOTHING COMPARED  the runs have no recorded value in common"
-    return f"FIRST DIFFERENCE  {place(first)}: {in_names(first.message, difference)}"
+    return f"FIRST DIFFERENCE  {place(first)}: {first.message.named(*labels(difference))}"
 
 
 def place(first: FirstDifference) -> str:
@@ -54,12 +52,6 @@ def place(first: FirstDifference) -> str:
     if first.step_b != first.step:
         step += f" (step {first.step_b} of the second run)"
     return f"{step}, {first.phase.words}, rank {first.rank}"
-
-
-def in_names(text: str, difference: Difference) -> str:
-    """A sentence about A and B with the names of the runs."""
-    a, b = labels(difference)
-    return _SIDE.sub(lambda found: a if found[0] == "A" else b, text)
 
 
 def rows(difference: Difference) -> Iterator[tuple[str, list[str]]]:
@@ -74,7 +66,14 @@ def rows(difference: Difference) -> Iterator[tuple[str, list[str]]]:
     where = first.where or (difference.cause.where if difference.cause else "")
     if where:
         yield "where", [where]
-    yield from _values_of(difference, first)
+    # The two values, how far they are apart, and what agrees before them.
+    a, b = labels(difference)
+    yield "what", [f"{first.name}   {a} {_short(first.a)}   {b} {_short(first.b)}"]
+    if first.size is not None:
+        yield "size", [f"relative {size_text(first.size)}"]
+    before = _before(difference)
+    if before:
+        yield "agrees before", [before]
     then = _then(difference)
     if then:
         yield "then", [then]
@@ -86,9 +85,9 @@ def rows(difference: Difference) -> Iterator[tuple[str, list[str]]]:
 
 def _causes(difference: Difference) -> Iterator[tuple[str, list[str]]]:
     """The cause, or else what is possible, with what is not known of it."""
-    cause = difference.cause
+    cause, names = difference.cause, labels(difference)
     if cause is not None:
-        yield "cause", [in_names(line, difference) for line in (cause.text, *cause.details)]
+        yield "cause", [line.named(*names) for line in (cause.text, *cause.details)]
         if cause.fix:
             yield "fix", [cause.fix]
         return
@@ -97,14 +96,14 @@ def _causes(difference: Difference) -> Iterator[tuple[str, list[str]]]:
         return
     lines = ["not proven; possible:"]
     for candidate in difference.candidates:
-        lines.append(in_names(candidate.explanation.text, difference))
+        lines.append(candidate.explanation.text.named(*names))
         if candidate.rivals:
             verb = _verb(candidate.rivals, "differ", "differs")
             lines.append(f"  not excluded: {' and '.join(candidate.rivals)}, which {verb} too")
         if candidate.unknown:
             verb = _verb(candidate.unknown, "are", "is")
-            names = " and ".join(candidate.unknown)
-            lines.append(f"  not known: whether {names} {verb} the same in both runs")
+            unknown = " and ".join(candidate.unknown)
+            lines.append(f"  not known: whether {unknown} {verb} the same in both runs")
     yield "cause", lines
 
 
@@ -135,17 +134,6 @@ def _code(difference: Difference) -> Iterator[tuple[str, list[str]]]:
     yield "code differs", lines
 
 
-def _values_of(difference: Difference, first: FirstDifference) -> Iterator[tuple[str, list[str]]]:
-    """The two values, how far they are apart, and what agrees before them."""
-    a, b = labels(difference)
-    yield "what", [f"{first.name}   {a} {_short(first.a)}   {b} {_short(first.b)}"]
-    if first.size is not None:
-        yield "size", [f"relative {size_text(first.size)}"]
-    before = _before(difference)
-    if before:
-        yield "agrees before", [before]
-
-
 def _closing(difference: Difference) -> Iterator[tuple[str, list[str]]]:
     if difference.environment:
         yield "environment", [environment(difference)]
@@ -154,7 +142,8 @@ def _closing(difference: Difference) -> Iterator[tuple[str, list[str]]]:
     elif difference.same:
         yield "not compared", ["text that the programs print, and files that torch does not write"]
     if difference.notes:
-        yield "note", [in_names(note, difference) for note in difference.notes]
+        names = labels(difference)
+        yield "note", [note.named(*names) for note in difference.notes]
 
 
 def resumed(difference: Difference) -> str:
@@ -223,21 +212,15 @@ def _then(difference: Difference) -> str:
     first = difference.first
     assert first is not None
     later = [c for c in difference.phases if PHASES.index(c.phase) >= PHASES.index(first.phase)]
-    return "   ".join(_ratio(count) + _loss(count, difference) for count in later)
-
-
-def _ratio(count: PhaseCount) -> str:
-    return f"{count.phase.words} {count.differing}/{count.compared}"
-
-
-def _loss(count: PhaseCount, difference: Difference) -> str:
-    if count.phase is not Phase.LOSS:
-        return ""
-    for item in difference.then:
-        if item.phase is Phase.LOSS and item.gaps:
-            gap = item.gaps[0]
-            return f" ({gap.a:.5g} | {gap.b:.5g}, {size_text(gap.relative)})"
-    return ""
+    gaps = (item.gaps[0] for item in difference.then if item.phase is Phase.LOSS and item.gaps)
+    gap = next(gaps, None)
+    texts = []
+    for count in later:
+        text = f"{count.phase.words} {count.differing}/{count.compared}"
+        if count.phase is Phase.LOSS and gap is not None:
+            text += f" ({gap.a:.5g} | {gap.b:.5g}, {size_text(gap.relative)})"
+        texts.append(text)
+    return "   ".join(texts)
 
 
 def size_text(size: float) -> str:
