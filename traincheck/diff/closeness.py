@@ -7,7 +7,6 @@ from typing import Protocol
 
 from traincheck.diff.items import Item, Key
 from traincheck.diff.phases import Phase
-from traincheck.diff.values import Gap
 
 # The draws of a generator and the samples of a batch are the same or not; no number is close.
 _EXACT = (Phase.RNG,)
@@ -53,10 +52,7 @@ class Within:
             if item.is_sized:
                 return False
             return None if item.what in ("bits", "dtype") else True
-        return any(self._is_beyond(gap) for gap in item.gaps)
-
-    def _is_beyond(self, gap: Gap) -> bool:
-        return not gap.size <= self._atol + self._rtol * abs(gap.b)
+        return not all(gap.size <= self._atol + self._rtol * abs(gap.b) for gap in item.gaps)
 
 
 class Spread:

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from traincheck.diff.causes.registry import explain
-from traincheck.diff.compare import StepResult
 from traincheck.diff.difference import (
     Difference,
     EnvironmentEntry,
@@ -41,7 +40,11 @@ def conclude(
         compared += tally.compared
         unknown += tally.unknown
         said += [note for note in tally.notes if note not in said]
-    broken = [(rank, tally) for rank, tally in found if tally.first is not None]
+    broken = [
+        (tally.begun or tally.first.step, rank, tally, tally.first, tally.evidence)
+        for rank, tally in found
+        if tally.first is not None and tally.evidence is not None
+    ]
     common = {
         "a": str(a.path),
         "b": str(b.path),
@@ -60,18 +63,28 @@ def conclude(
         unused = [_unused(e.item for e in tally.latent.values()) for _, tally in found[:1]]
         common["environment"] = (*environment, *itertools.chain(*unused))
         return Difference(first=None, changes=changes, **common)  # type: ignore[arg-type]
-    rank, tally = min(broken, key=_earliest)
-    assert tally.first is not None
-    assert tally.evidence is not None
-    common["environment"] = (*environment, *_unused(tally.evidence.latent))
-    cause, candidates = explain(tally.evidence)
+    step, rank, tally, result, evidence = min(
+        broken, key=lambda one: (one[0][0], one[-1].item.position, one[1])
+    )
+    common["environment"] = (*environment, *_unused(evidence.latent))
+    cause, candidates = explain(evidence)
+    differing = Counter(item.phase for item in result.items)
     return Difference(
-        first=first_of(tally.evidence, tally.begun or tally.first.step, rank),
+        first=_first(evidence, step, rank),
         cause=cause,
         candidates=candidates,
-        changes=tuple(tally.evidence.nearest()),
-        phases=_phases(tally.first),
-        then=tuple(item for item in tally.first.items if item is not tally.evidence.item),
+        changes=tuple(evidence.nearest()),
+        phases=tuple(
+            PhaseCount(
+                phase=phase,
+                differing=differing[phase],
+                compared=max(result.compared[phase], differing[phase]),
+                unknown=result.unknown[phase],
+            )
+            for phase in PHASES
+            if result.compared[phase] or differing[phase] or result.unknown[phase]
+        ),
+        then=tuple(item for item in result.items if item is not evidence.item),
         after=tally.after,
         alike_after=tally.alike_after,
         growth=tally.growth,
@@ -85,7 +98,7 @@ def _unused(latent: Iterable[Item]) -> Iterator[EnvironmentEntry]:
         yield EnvironmentEntry(f"unused {item.name}", *texts_of(item))
 
 
-def first_of(evidence: Evidence, step: tuple[int, int], rank: int) -> FirstDifference:
+def _first(evidence: Evidence, step: tuple[int, int], rank: int) -> FirstDifference:
     """The first difference in words."""
     item = evidence.item
     a, b = texts_of(item)
@@ -95,33 +108,11 @@ def first_of(evidence: Evidence, step: tuple[int, int], rank: int) -> FirstDiffe
         phase=item.phase,
         rank=rank,
         name=item.name,
-        message=message_of(item, evidence),
+        message=message_of(item),
         a=a,
         b=b,
         is_opening=item.is_opening,
         size=item.size,
         where=item.where,
         item=item,
-    )
-
-
-def _earliest(entry: tuple[int, Tally]) -> tuple[int, tuple[int, int], int]:
-    rank, tally = entry
-    assert tally.first is not None
-    assert tally.evidence is not None
-    return (tally.begun or tally.first.step)[0], tally.evidence.item.position, rank
-
-
-def _phases(result: StepResult) -> tuple[PhaseCount, ...]:
-    """The phases of one step of which something was compared."""
-    differing = Counter(item.phase for item in result.items)
-    return tuple(
-        PhaseCount(
-            phase=phase,
-            differing=differing[phase],
-            compared=max(result.compared[phase], differing[phase]),
-            unknown=result.unknown[phase],
-        )
-        for phase in PHASES
-        if result.compared[phase] or differing[phase] or result.unknown[phase]
     )

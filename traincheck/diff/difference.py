@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from traincheck.diff.html import difference_html
@@ -183,7 +183,21 @@ class Difference:
             "a": self.a,
             "b": self.b,
             "same": self.same,
-            "first": None if self.first is None else _first(self.first),
+            "first": None
+            if (first := self.first) is None
+            else {
+                "step": first.step,
+                "step_b": first.step_b,
+                "phase": first.phase.value,
+                "rank": first.rank,
+                "name": first.name,
+                "message": first.message,
+                "a": first.a,
+                "b": first.b,
+                "before_first_batch": first.is_opening,
+                "size": _number(first.size),
+                "where": first.where or None,
+            },
             "cause": None if self.cause is None else _cause(self.cause),
             "candidates": [
                 {
@@ -193,19 +207,35 @@ class Difference:
                 }
                 for one in self.candidates
             ],
-            "changes": [_change(one) for one in self.changes],
-            "phases": [
+            "changes": [
                 {
-                    "phase": count.phase.value,
-                    "differing": count.differing,
-                    "compared": count.compared,
-                    "unknown": count.unknown,
+                    "place": change.place,
+                    "function": change.function,
+                    "path_a": change.path_a or None,
+                    "path_b": change.path_b or None,
+                    "line_a": change.at_a,
+                    "line_b": change.at_b,
+                    "a": [text for _, text in change.a],
+                    "b": [text for _, text in change.b],
                 }
-                for count in self.phases
+                for change in self.changes
             ],
-            "then": [_item(item) for item in self.then],
+            "phases": [{**asdict(count), "phase": count.phase.value} for count in self.phases],
+            "then": [
+                {
+                    "phase": item.phase.value,
+                    "name": item.name,
+                    "what": item.what,
+                    "leaf": item.leaf,
+                    "index": item.index,
+                    "size": _number(item.size),
+                }
+                for item in self.then
+            ],
             "environment": [{"name": e.name, "a": e.a, "b": e.b} for e in self.environment],
-            "resume": None if self.resume is None else _resume(self.resume),
+            "resume": None
+            if self.resume is None
+            else {**asdict(self.resume), "where": self.resume.where or None},
             "steps": self.steps,
             "steps_after": self.after,
             "steps_alike_after": self.alike_after,
@@ -217,64 +247,8 @@ class Difference:
         }
 
 
-def _first(first: FirstDifference) -> dict[str, Any]:
-    return {
-        "step": first.step,
-        "step_b": first.step_b,
-        "phase": first.phase.value,
-        "rank": first.rank,
-        "name": first.name,
-        "message": first.message,
-        "a": first.a,
-        "b": first.b,
-        "before_first_batch": first.is_opening,
-        "size": _number(first.size),
-        "where": first.where or None,
-    }
-
-
 def _cause(cause: Explanation) -> dict[str, Any]:
-    return {
-        "code": cause.code,
-        "text": cause.text,
-        "fix": cause.fix,
-        "details": list(cause.details),
-        "where": cause.where or None,
-    }
-
-
-def _change(change: Change) -> dict[str, Any]:
-    return {
-        "place": change.place,
-        "function": change.function,
-        "path_a": change.path_a or None,
-        "path_b": change.path_b or None,
-        "line_a": change.at_a,
-        "line_b": change.at_b,
-        "a": [text for _, text in change.a],
-        "b": [text for _, text in change.b],
-    }
-
-
-def _item(item: Item) -> dict[str, Any]:
-    return {
-        "phase": item.phase.value,
-        "name": item.name,
-        "what": item.what,
-        "leaf": item.leaf,
-        "index": item.index,
-        "size": _number(max((gap.relative for gap in item.gaps), default=None)),
-    }
-
-
-def _resume(resume: Resume) -> dict[str, Any]:
-    return {
-        "step": resume.step,
-        "path": resume.path,
-        "parameters": resume.parameters,
-        "of": resume.of,
-        "where": resume.where or None,
-    }
+    return {**asdict(cause), "details": list(cause.details), "where": cause.where or None}
 
 
 def _number(value: float | None) -> float | str | None:

@@ -55,31 +55,21 @@ def diff_runs(a: Run, b: Run, options: Options, controls: Sequence[Run] = ()) ->
     found: list[tuple[int, Tally]] = []
     resume = None
     environment: tuple[EnvironmentEntry, ...] = ()
-    for pair in _pairs(a, b, options):
+    both = [(rank, rank) for rank in a.ranks if rank in b.ranks]
+    for pair in both if options.ranks is None else [options.ranks]:
         if options.finds_resume and resume is None:
             resume = find_resume(a, b, pair, options.names)
         seen = environment_of(a, b, pair)
         tally, seen = compare_rank(a, b, pair, options, resume, seen, controls)
         environment = environment or seen
         found.append((pair[0], tally))
-    notes = _notes(a, b)
-    return conclude(a, b, found, resume, environment, options.closeness.words, notes)
-
-
-def _pairs(a: Run, b: Run, options: Options) -> list[tuple[int, int]]:
-    if options.ranks is not None:
-        return [options.ranks]
-    return [(rank, rank) for rank in a.ranks if rank in b.ranks]
-
-
-def _notes(a: Run, b: Run) -> list[str]:
     notes = [f"{run.label}: {note}" for run in (a, b) for note in run.reader.notes]
     if a.ranks != b.ranks:
         notes.append(
             f"{a.label} has {len(a.ranks)} ranks, {b.label} has {len(b.ranks)}: "
             "only those of both are compared"
         )
-    return notes
+    return conclude(a, b, found, resume, environment, options.closeness.words, notes)
 
 
 def compare_rank(
@@ -174,16 +164,6 @@ def _side_by_side(
             y = next(b, None)
         else:
             break
-    _note_rest(x, y, a, b, tally)
-
-
-def _note_rest(
-    x: StepView | None,
-    y: StepView | None,
-    a: Iterator[StepView],
-    b: Iterator[StepView],
-    tally: Tally,
-) -> None:
     for label, view, rest in (("A", x, a), ("B", y, b)):
         if view is not None and view.end is not None:
             more = 1 + sum(one.end is not None for one in rest)

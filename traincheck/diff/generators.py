@@ -112,8 +112,11 @@ def draws_from(generator: Item, evidence: Evidence) -> bool | None:
         return True if any(found) else (None if None in found else False)
     if item.phase in (Phase.FORWARD, Phase.LOSS):
         return _computes_from(evidence, source, item)
-    if item.phase in (Phase.PARAMETER, Phase.BUFFER) and item.is_opening:
-        return _begins_from(evidence, source)
+    if item.phase in (Phase.PARAMETER, Phase.BUFFER) and item.is_opening and source == "torch":
+        # Initial values are drawn one after the other: if the first one differs, all do.
+        a, b = _drawn(evidence.a), _drawn(evidence.b)
+        differing = sum(one.is_opening and one.phase is Phase.PARAMETER for one in evidence.items)
+        return list(a.values()) == list(b.values()) and differing >= len(a)
     return False
 
 
@@ -165,7 +168,8 @@ def _computes_from(evidence: Evidence, source: str, item: Item) -> bool | None:
             return True
     if not evidence.has_sources:
         return None
-    return any(_calls_for_numbers(text, source) for text in evidence.functions_of(item))
+    names = _CALLS.get(source.partition(":")[0], _CALLS["torch"])
+    return any(not names.isdisjoint(_called(text)) for text in evidence.functions_of(item))
 
 
 def _advances(side: Side, source: str) -> bool | None:
@@ -175,18 +179,6 @@ def _advances(side: Side, source: str) -> bool | None:
     if before is None or after is None:
         return None
     return before.fingerprint != after.fingerprint
-
-
-def _begins_from(evidence: Evidence, source: str) -> bool:
-    """Whether the initial values of parameters are drawn from a generator.
-
-    Values are drawn one after the other: if the first one differs, all do.
-    """
-    if source != "torch":
-        return False
-    a, b = _drawn(evidence.a), _drawn(evidence.b)
-    differing = sum(item.is_opening and item.phase is Phase.PARAMETER for item in evidence.items)
-    return list(a.values()) == list(b.values()) and differing >= len(a)
 
 
 def _drawn(side: Side) -> dict[object, str]:
@@ -205,13 +197,8 @@ def _last(events: Sequence[RngEvent], source: str) -> RngEvent | None:
     return found[-1] if found else None
 
 
-def _calls_for_numbers(text: str, source: str) -> bool:
-    """Whether a piece of source code calls a function that draws from a generator."""
-    names = _CALLS.get(source.partition(":")[0], _CALLS["torch"])
-    return any(name in names for name in _called(text))
-
-
 def _called(text: str) -> Iterator[str]:
+    """The names of the functions that a piece of source code calls."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):

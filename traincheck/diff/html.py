@@ -16,8 +16,15 @@ _COLOURS = {True: "#2e7d32", False: "#c62828"}
 
 def difference_html(document: Mapping[str, Any]) -> str:
     """A headline, the cause and its evidence, and the phases of the step."""
+    first, steps = document["first"], counted(document["steps"], "step")
+    if first is not None:
+        headline = f"first difference at step {first['step']:,}: {first['message']}"
+    elif document["same"]:
+        headline = f"no difference in {steps}, {document['closeness']}"
+    else:
+        headline = "nothing could be compared"
     colour = _COLOURS[bool(document["same"])]
-    head = f"<b style='color:{colour}'>{text_html(_headline(document))}</b>"
+    head = f"<b style='color:{colour}'>{text_html(headline)}</b>"
     phases = table_html(
         ("phase", "differing", "compared", "not comparable"),
         (
@@ -30,14 +37,6 @@ def difference_html(document: Mapping[str, Any]) -> str:
     )
     body = facts_html(_facts(document))
     return f"<div>{head}{body}{phases if document['phases'] else ''}</div>"
-
-
-def _headline(document: Mapping[str, Any]) -> str:
-    first, steps = document["first"], counted(document["steps"], "step")
-    if first is None:
-        same = f"no difference in {steps}, {document['closeness']}"
-        return same if document["same"] else "nothing could be compared"
-    return f"first difference at step {first['step']:,}: {first['message']}"
 
 
 def _place(change: Mapping[str, Any]) -> str:

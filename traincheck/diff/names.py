@@ -28,7 +28,17 @@ class Names:
         self._rules: list[tuple[re.Pattern[str], str]] = []
         self._split: list[re.Pattern[str]] = []
         for text in maps:
-            self._add(text)
+            old, _, new = text.partition("=")
+            parts = [part for part in new.split("|") if part]
+            if not old or not parts:
+                raise UsageError(
+                    f"--map {text!r} does not name two parts of names",
+                    fix="write OLD=NEW, e.g. --map encoder.layers=encoder.blocks",
+                )
+            if len(parts) == 1:
+                self._rules.append((_part(parts[0]), old))
+            else:
+                self._split += [_part(old), *map(_part, parts)]
         self._known: dict[str, str | None] = {}
         self._chosen: dict[str, bool] = {}
 
@@ -42,7 +52,10 @@ class Names:
         if self.is_plain:
             return name
         if name not in self._known:
-            self._known[name] = self._translated(name)
+            is_split, found = self.of_a(name) is None, name
+            for part, old in self._rules:
+                found = part.sub(lambda _, old=old: old, found)  # type: ignore[misc]
+            self._known[name] = None if is_split else found
         return self._known[name]
 
     def of_a(self, name: str) -> str | None:
@@ -57,26 +70,6 @@ class Names:
             is_selected = not self._select or _matches(name, self._select)
             self._chosen[name] = is_selected and not _matches(name, self._ignore)
         return self._chosen[name]
-
-    def _add(self, text: str) -> None:
-        old, _, new = text.partition("=")
-        parts = [part for part in new.split("|") if part]
-        if not old or not parts:
-            raise UsageError(
-                f"--map {text!r} does not name two parts of names",
-                fix="write OLD=NEW, e.g. --map encoder.layers=encoder.blocks",
-            )
-        if len(parts) == 1:
-            self._rules.append((_part(parts[0]), old))
-        else:
-            self._split += [_part(old), *map(_part, parts)]
-
-    def _translated(self, name: str) -> str | None:
-        if any(part.search(name) for part in self._split):
-            return None
-        for part, old in self._rules:
-            name = part.sub(lambda _, old=old: old, name)  # type: ignore[misc]
-        return name
 
 
 def _part(text: str) -> re.Pattern[str]:

@@ -34,7 +34,15 @@ def diff_ranks(run: Run, options: Options) -> Difference:
             f"{run.path} has one rank",
             fix="record the run with all its ranks: traincheck-collect -- torchrun ... train.py",
         )
-    wrapper = _wrapper(run, ranks[0])
+    broadcasts = shards = False
+    for view in run.views(ranks[0]):
+        for call in view.calls:
+            if call.api == DDP_INIT:
+                arguments = msgspec.json.decode(call.args)
+                broadcasts |= arguments.get("broadcast_buffers") is not False
+            shards |= any(word in call.api for word in _SHARDING)
+        break  # models are wrapped before the first step ends
+    wrapper = _Wrapper(broadcasts=broadcasts, shards=shards)
     chosen = replace(
         options, phases=options.phases & _REPLICATED, finds_resume=False, is_kept=wrapper.is_kept
     )
@@ -76,15 +84,3 @@ class _Wrapper:
     def _note(self, text: str) -> None:
         if text not in self.notes:
             self.notes.append(text)
-
-
-def _wrapper(run: Run, rank: int) -> _Wrapper:
-    broadcasts = shards = False
-    for view in run.views(rank):
-        for call in view.calls:
-            if call.api == DDP_INIT:
-                arguments = msgspec.json.decode(call.args)
-                broadcasts |= arguments.get("broadcast_buffers") is not False
-            shards |= any(word in call.api for word in _SHARDING)
-        break  # models are wrapped before the first step ends
-    return _Wrapper(broadcasts=broadcasts, shards=shards)

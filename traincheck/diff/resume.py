@@ -9,7 +9,7 @@ from traincheck.diff.difference import Resume
 from traincheck.diff.lookup import Lookup
 from traincheck.diff.names import Names
 from traincheck.diff.run_facts import Run
-from traincheck.schema.events import CheckpointEvent, Event
+from traincheck.schema.events import CheckpointEvent
 
 _MOST_LOOKED_UP = 8  # parameters
 
@@ -36,11 +36,16 @@ def find_resume(a: Run, b: Run, ranks: tuple[int, int], names: Names) -> Resume 
         return (
             Resume(step=step, path=path, parameters=matching, of=of, where=where) if step else None
         )
-    step_of_save = _by_path(a, ranks[0], path)
-    if step_of_save is None:
+    saved_in = [
+        event.step
+        for event in (a.reader.rank_events(ranks[0]) if path is not None else ())
+        if isinstance(event, CheckpointEvent) and event.op == "save" and event.path == path
+        if event.step is not None
+    ]
+    if not saved_in:
         return None
     of = min(len(model.values), _MOST_LOOKED_UP)
-    return Resume(step=step_of_save, path=path, parameters=0, of=of, where=where)
+    return Resume(step=saved_in[-1] + 1, path=path, parameters=0, of=of, where=where)
 
 
 def _first_loads(run: Run, rank: int) -> Iterator[CheckpointEvent]:
@@ -59,38 +64,18 @@ def _by_values(lookup: Lookup, load: CheckpointEvent, names: Names) -> tuple[int
         if name is None or not isinstance(fingerprint, str):
             continue
         looked_up += 1
-        steps = {
-            _step_after(place.record)
-            for place in lookup.of_value(fingerprint)
-            if place.kind == "state" and place.name == name and place.role == "parameter"
-        }
-        begins.update(step for step in steps if step is not None)
+        # A step begins with the value that was recorded in the one before it, or at the start.
+        begins.update(
+            {
+                0 if place.record.get("g") == "init" else place.step + 1
+                for place in lookup.of_value(fingerprint)
+                if (place.kind, place.role, place.name) == ("state", "parameter", name)
+                and isinstance(place.step, int)
+            }
+        )
     if not begins:
         return None
     # A frozen parameter is found once, at the start, and goes with any step.
     best = max(begins, key=lambda step: (step > 0, begins[step], -step))
     matching = begins[best] + (begins[0] if best else 0)
     return best, matching, looked_up
-
-
-def _step_after(record: dict[str, object]) -> int | None:
-    """The step that a recorded value is there at the beginning of."""
-    step = record.get("s")
-    if not isinstance(step, int):
-        return None
-    return 0 if record.get("g") == "init" else step + 1
-
-
-def _by_path(a: Run, rank: int, path: str | None) -> int | None:
-    """The step after the last save of A to a file; None if A never wrote it."""
-    if path is None:
-        return None
-    found = None
-    for event in a.reader.rank_events(rank):
-        if _is_save_to(event, path) and event.step is not None:
-            found = event.step + 1
-    return found
-
-
-def _is_save_to(event: Event, path: str) -> bool:
-    return isinstance(event, CheckpointEvent) and event.op == "save" and event.path == path

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from traincheck.diff.records import RECORDS, CallRecord
-from traincheck.diff.sources import Change, Program, changes_between, program_of
+from traincheck.diff.sources import Change, changes_between, program_of
 from traincheck.diff.steps import StepView, step_views
 from traincheck.schema.events import CheckpointEvent, MarkEvent, OptimizerEvent, RngEvent
 from traincheck.schema.torch_api import DDP_INIT
@@ -97,7 +97,8 @@ class Programs:
     def __init__(self, runs: tuple[Run, Run], facts: tuple[RankFacts, RankFacts]) -> None:
         self._changes: list[Change] | None = None
         self.loaders = [
-            cache(partial(_program, run, one)) for run, one in zip(runs, facts, strict=True)
+            cache(partial(program_of, run.path, one.marks))
+            for run, one in zip(runs, facts, strict=True)
         ]
 
     def changes(self) -> Sequence[Change]:
@@ -105,7 +106,3 @@ class Programs:
         if self._changes is None:
             self._changes = changes_between(*(load() for load in self.loaders))
         return self._changes
-
-
-def _program(run: Run, facts: RankFacts) -> Program:
-    return program_of(run.path, facts.marks)

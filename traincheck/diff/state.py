@@ -11,7 +11,7 @@ from traincheck.diff.phases import Phase
 from traincheck.diff.records import StateRecord
 from traincheck.diff.steps import StepView
 from traincheck.diff.values import NULL
-from traincheck.schema.events import CheckpointEvent, OptimizerEvent
+from traincheck.schema.events import CheckpointEvent
 
 Variable = tuple[str, str]  # role, name
 # Settings that choose how an update is computed, not which.
@@ -57,7 +57,13 @@ class RunState:
             elif record.op == "load_state_dict" and record.changed != 0:
                 touched.update(dict.fromkeys(self._load(record)))
         for event in view.optimizers:
-            self._set(event)
+            found: dict[tuple[str, str], Any] = {("", "class"): event.cls.rpartition(".")[2]}
+            for number, group in enumerate(event.groups):
+                prefix = f" group {number}" if len(event.groups) > 1 else ""
+                for name, value in group.hyper.items():
+                    if name not in _IMPLEMENTATION:
+                        found[prefix, name] = value
+            self.settings[event.id] = found
         return list(touched)
 
     def put(self, record: StateRecord) -> Variable | None:
@@ -86,30 +92,13 @@ class RunState:
             name = self._named(given) or ""
             old = self.values.get(("parameter", name))
             if isinstance(fingerprint, str) and old is not None and old != NULL:
-                self.values["parameter", name] = _loaded(old, fingerprint)
+                summary = msgspec.json.decode(old)
+                kept = {key: summary[key] for key in ("dtype", "shape", "device") if key in summary}
+                told = msgspec.json.encode({**kept, "fingerprint": fingerprint})
+                self.values["parameter", name] = told
                 yield ("parameter", name)
         for variable in self.values:
             role, name = variable
-            is_buffer = role == "buffer" and load.target and _is_within(name, load.target)
+            is_buffer = role == "buffer" and load.target and name.startswith(f"{load.target}.")
             if is_buffer or (role == "optimizer_state" and load.owner):
                 self.values[variable] = None
-
-    def _set(self, event: OptimizerEvent) -> None:
-        found: dict[tuple[str, str], Any] = {("", "class"): event.cls.rpartition(".")[2]}
-        for number, group in enumerate(event.groups):
-            prefix = f" group {number}" if len(event.groups) > 1 else ""
-            for name, value in group.hyper.items():
-                if name not in _IMPLEMENTATION:
-                    found[prefix, name] = value
-        self.settings[event.id] = found
-
-
-def _is_within(name: str, model: str) -> bool:
-    return name.startswith(f"{model}.")
-
-
-def _loaded(old: bytes, fingerprint: str) -> bytes:
-    """The summary of a parameter after a load."""
-    summary = msgspec.json.decode(old)
-    kept = {key: summary[key] for key in ("dtype", "shape", "device") if key in summary}
-    return msgspec.json.encode({**kept, "fingerprint": fingerprint})

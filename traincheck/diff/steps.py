@@ -103,11 +103,22 @@ class _Builder:
         if event.step is None and kind != "mark":
             return  # of a worker of a loader: its marks tell how it began
         if kind == "call":
-            self._call(event)
+            api = event.api
+            if api.startswith(_INIT):
+                self.view.inits.append(event)
+                return
+            if self._is_opening and (event.family == Families.MODULE or api.startswith(FUNCTIONAL)):
+                self._is_opening = False
+            self.view.calls.append(event)
         elif kind == "state":
             (self.view.opening if self._is_opening else self.view.states).append(event)
         elif kind == "rng":
-            self._generator(event)
+            if event.moment == "forward":
+                self.view.after_batch.append(event)
+            elif self._is_opening and (event.change == "seed" or event.moment in _OPENING_RNG):
+                self.view.generators.append(event)
+            elif event.moment != "save":  # after the forward pass: the next step begins with it
+                self.left_over.append(event)
         elif kind == "batch":
             self._is_opening = False
             self.view.batches.append(event)
@@ -118,23 +129,6 @@ class _Builder:
         self.view.number = end.step or 0
         self.view.end = end.replace(recorded=False) if self.is_torn else end
         return self.view
-
-    def _call(self, call: CallRecord) -> None:
-        api = call.api
-        if api.startswith(_INIT):
-            self.view.inits.append(call)
-            return
-        if self._is_opening and (call.family == Families.MODULE or api.startswith(FUNCTIONAL)):
-            self._is_opening = False
-        self.view.calls.append(call)
-
-    def _generator(self, event: RngEvent) -> None:
-        if event.moment == "forward":
-            self.view.after_batch.append(event)
-        elif self._is_opening and (event.change == "seed" or event.moment in _OPENING_RNG):
-            self.view.generators.append(event)
-        elif event.moment != "save":  # what comes after the forward pass, the next step begins with
-            self.left_over.append(event)
 
 
 _LISTS = {

@@ -98,9 +98,10 @@ class Tally:
     def _used(self, evidence: Evidence) -> Evidence | None:
         """The latent difference that the first other one comes from; None if it is itself first."""
         item = evidence.item
-        if _is_set(item):
+        clips = item.phase is Phase.GRADIENT
+        # A setting may act on this: an update, or gradients that were clipped.
+        if clips or (item.phase in _SET and not item.is_opening):
             now = evidence.a.view.number
-            clips = item.phase is Phase.GRADIENT
             settings = [
                 one
                 for one in self.latent.values()
@@ -129,8 +130,3 @@ class Tally:
 def is_latent(item: Item) -> bool:
     """Whether a difference is none as long as no value depends on it."""
     return item.phase in (Phase.SETTINGS, Phase.RNG)
-
-
-def _is_set(item: Item) -> bool:
-    """Whether a setting may act on what differs: an update, or gradients that were clipped."""
-    return (item.phase in _SET and not item.is_opening) or item.phase is Phase.GRADIENT
