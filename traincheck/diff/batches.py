@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from traincheck.diff.items import Item
-from traincheck.diff.phases import Phase
+from traincheck.diff.items import Item, Phase
 from traincheck.diff.values import Answer, Comparison, compare_values
 from traincheck.schema.events import BatchEvent
 

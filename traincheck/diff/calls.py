@@ -9,10 +9,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from traincheck.diff.items import Item
-from traincheck.diff.names import Names
-from traincheck.diff.phases import Phase
-from traincheck.diff.records import CallRecord
+from traincheck.diff.choices import Names
+from traincheck.diff.items import Item, Phase
+from traincheck.diff.steps import CallRecord
 from traincheck.diff.values import Answer, compare_json, compare_values, is_telling, numbers_alike
 from traincheck.schema.torch_api import FUNCTIONAL, LOSS_MODULES, Families, losses
 

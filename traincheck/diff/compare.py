@@ -23,10 +23,9 @@ from traincheck.diff.calls import (
     outline,
     phase_of,
 )
+from traincheck.diff.choices import Names
 from traincheck.diff.environment import compare_settings
-from traincheck.diff.items import Item
-from traincheck.diff.names import Names
-from traincheck.diff.phases import Phase
+from traincheck.diff.items import Item, Phase
 from traincheck.diff.state import PHASE_OF, RunState, Variable
 from traincheck.diff.steps import StepView
 from traincheck.diff.values import (

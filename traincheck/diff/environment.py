@@ -10,8 +10,7 @@ from typing import Any
 import msgspec
 
 from traincheck.diff.difference import EnvironmentEntry
-from traincheck.diff.items import Item
-from traincheck.diff.phases import Phase
+from traincheck.diff.items import Item, Phase
 from traincheck.diff.run_facts import RankFacts, Run
 from traincheck.diff.state import RunState
 from traincheck.diff.steps import StepView

@@ -7,14 +7,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from traincheck.diff.difference import EnvironmentEntry, Resume
-from traincheck.diff.items import Item
-from traincheck.diff.lookup import Lookup
-from traincheck.diff.phases import Phase
-from traincheck.diff.records import CallRecord
-from traincheck.diff.run_facts import RankFacts
+from traincheck.diff.items import Item, Phase
+from traincheck.diff.run_facts import Lookup, RankFacts
 from traincheck.diff.sources import Change, Program, nearest_first
 from traincheck.diff.state import Variable
-from traincheck.diff.steps import StepView
+from traincheck.diff.steps import CallRecord, StepView
 
 # Functions that make the batches of a data set.
 _LOADING = ("__getitem__", "__getitems__", "__iter__", "collate", "collate_fn", "__call__")

@@ -14,8 +14,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from traincheck.diff.evidence import Evidence, Side
-from traincheck.diff.items import Item
-from traincheck.diff.phases import Phase
+from traincheck.diff.items import Item, Phase
 from traincheck.schema.comparison.generator_states import WORDS, Twister, philox, twister
 from traincheck.schema.events import BatchEvent, RngEvent
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from traincheck.diff.items import Item
-from traincheck.diff.phases import Phase
+from traincheck.diff.items import Item, Phase
 from traincheck.schema.events import BatchEvent, RngEvent
 from traincheck.schema.values import is_tensor
 

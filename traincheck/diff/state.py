@@ -7,9 +7,8 @@ from typing import Any
 
 import msgspec
 
-from traincheck.diff.phases import Phase
-from traincheck.diff.records import StateRecord
-from traincheck.diff.steps import StepView
+from traincheck.diff.items import Phase
+from traincheck.diff.steps import StateRecord, StepView
 from traincheck.diff.values import NULL
 from traincheck.schema.events import CheckpointEvent
 

@@ -14,9 +14,8 @@ import msgspec
 
 from traincheck.diff.environment import arithmetic
 from traincheck.diff.evidence import Evidence, Side
-from traincheck.diff.items import Item
-from traincheck.diff.phases import Phase
-from traincheck.diff.records import CallRecord
+from traincheck.diff.items import Item, Phase
+from traincheck.diff.steps import CallRecord
 from traincheck.schema.events import BatchEvent, CheckpointEvent, CollectiveEvent
 from traincheck.schema.observations.processes import ProcessFacts
 from traincheck.schema.torch_api import Families

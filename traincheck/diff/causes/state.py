@@ -13,7 +13,7 @@ from traincheck.diff.causes.quantities import (
     orders,
 )
 from traincheck.diff.evidence import Evidence, Side
-from traincheck.diff.phases import Phase
+from traincheck.diff.items import Phase
 from traincheck.schema.events import CheckpointEvent
 from traincheck.schema.torch_api import Families
 
