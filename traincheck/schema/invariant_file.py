@@ -25,9 +25,9 @@ from traincheck.schema.claims import (
     key_of,
 )
 from traincheck.schema.complaints import Complaint, complaint_of
-from traincheck.schema.excerpts import Excerpt, excerpt_id, excerpts_json
+from traincheck.schema.excerpts import excerpt_id, excerpts_json
 from traincheck.schema.files import write_json
-from traincheck.schema.invariant_form import FileForm, InvariantForm, NeedsForm
+from traincheck.schema.invariant_form import FileForm, NeedsForm
 from traincheck.schema.json_text import parse_json
 from traincheck.schema.layout import EVENT_GLOB, MANIFEST, SCHEMA_VERSION
 from traincheck.schema.needs_json import needs_json
@@ -222,23 +222,19 @@ def _invariants(path: str | Path, form: FileForm) -> list[Invariant]:
         if one.excerpt is not None and one.excerpt not in excerpts:
             at = f"invariants[{index}].excerpt"
             raise _bad(path, f"{at} is {one.excerpt!r}, which the file lacks")
-        made = _invariant(one, excerpts)
+        claim = Hypothesis(relation=one.relation, params=one.params)
+        precondition = one.precondition.build()
+        made = Invariant(
+            id=one.id if isinstance(one.id, str) else invariant_id(claim, precondition),
+            hypothesis=claim,
+            precondition=precondition,
+            support=one.examples.build(),
+            confidence=one.confidence,
+            text=one.text,
+            needs=one.needs.build(),
+            excerpt=None if one.excerpt is None else excerpts[one.excerpt],
+        )
         if made.id in found:
             raise _bad(path, f"two invariants have the id {made.id!r}")
         found[made.id] = made
     return list(found.values())
-
-
-def _invariant(form: InvariantForm, excerpts: Mapping[str, Excerpt]) -> Invariant:
-    claim = Hypothesis(relation=form.relation, params=form.params)
-    precondition = form.precondition.build()
-    return Invariant(
-        id=form.id if isinstance(form.id, str) else invariant_id(claim, precondition),
-        hypothesis=claim,
-        precondition=precondition,
-        support=form.examples.build(),
-        confidence=form.confidence,
-        text=form.text,
-        needs=form.needs.build(),
-        excerpt=None if form.excerpt is None else excerpts[form.excerpt],
-    )

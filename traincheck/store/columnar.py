@@ -142,19 +142,13 @@ def _form(kind: str, name: str, annotation: str) -> str:
 def layout(kind: str) -> dict[str, str]:
     """Column -> form of one kind: INTEGER, SHAPE, JSON, "string" or "bool"."""
     columns = {ORDER: INTEGER, **_HEADER}
-    event_type = _TYPES[kind]
-    for name in _own(event_type):
+    event_type: Any = _TYPES[kind]
+    for name in event_type.__struct_fields__[len(_HEADER) :]:
         if name == "summary":
             columns.update({f"summary_{part}": form for part, form in _SUMMARY.items()})
         else:
             columns[name] = _form(kind, name, _annotation(event_type, name))
     return columns
-
-
-def _own(event_type: Any) -> tuple[str, ...]:
-    """The specific fields of one kind."""
-    names: tuple[str, ...] = event_type.__struct_fields__
-    return names[len(_HEADER) :]
 
 
 def _annotation(record_type: Any, name: str) -> str:

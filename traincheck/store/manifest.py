@@ -93,8 +93,23 @@ def read_manifest(directory: Path) -> tuple[Manifest | None, list[str]]:
         return None, [f"{path} cannot be read and is ignored: {reason}"]
     if not isinstance(record, dict) or "schema_version" not in record:
         return None, [f"{path} is not the manifest of a trace and is ignored"]
-    _check_version(path, record["schema_version"])
-    return _typed(path, record)
+    version = record["schema_version"]
+    if isinstance(version, int) and version > SCHEMA_VERSION:
+        raise TraceFormatError(
+            f"{path} has schema version {version}; this traincheck reads up to {SCHEMA_VERSION}",
+            fix="read it with the version of traincheck that wrote it, or a later one",
+        )
+    # Keep the fields of the right type, and name the others.
+    facts: dict[str, Any] = {}
+    notes = []
+    for name, kind in get_type_hints(Manifest).items():
+        if record.get(name) is None:
+            continue
+        try:
+            facts[name] = msgspec.convert(record[name], kind)
+        except msgspec.ValidationError:
+            notes.append(f"{path}: field {name!r} has the wrong form and is ignored")
+    return Manifest(**facts), notes
 
 
 def one_step_in(settings: Mapping[str, Any]) -> int:
@@ -158,25 +173,3 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
     """
     content = orjson.dumps(asdict(manifest), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
     put_bytes(directory / MANIFEST, content)
-
-
-def _check_version(path: Path, version: Any) -> None:
-    if isinstance(version, int) and version > SCHEMA_VERSION:
-        raise TraceFormatError(
-            f"{path} has schema version {version}; this traincheck reads up to {SCHEMA_VERSION}",
-            fix="read it with the version of traincheck that wrote it, or a later one",
-        )
-
-
-def _typed(path: Path, record: Mapping[str, Any]) -> tuple[Manifest, list[str]]:
-    """Keep the fields of the right type, and name the others."""
-    facts: dict[str, Any] = {}
-    notes = []
-    for name, kind in get_type_hints(Manifest).items():
-        if record.get(name) is None:
-            continue
-        try:
-            facts[name] = msgspec.convert(record[name], kind)
-        except msgspec.ValidationError:
-            notes.append(f"{path}: field {name!r} has the wrong form and is ignored")
-    return Manifest(**facts), notes

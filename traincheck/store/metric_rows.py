@@ -49,16 +49,17 @@ def metric_frame(
     import pandas
 
     columns: dict[str, list[Any]] = {name: [] for name in METRIC_COLUMNS}
-    for row in _rows(batches, choice, patterns):
+    for row in _metric_rows(batches, choice, patterns):
         for name, cells in columns.items():
             cells.append(row.get(name))
     made = {n: pandas.array(cells, dtype=METRIC_COLUMNS[n]) for n, cells in columns.items()}
     return pandas.DataFrame(made)
 
 
-def _rows(
+def _metric_rows(
     batches: Iterable[pa.RecordBatch], choice: RowChoice, patterns: tuple[str, ...]
 ) -> Iterator[dict[str, Any]]:
+    """The cells of each tensor and each metric of the events that are chosen."""
     known: dict[tuple[int, str], tuple[dict[str, str], dict[str, str]]] = defaultdict(
         lambda: ({}, {})
     )
@@ -68,27 +69,21 @@ def _rows(
             names, combine = known[event["rank"], event["stream"].partition("-")[0]]
             names.update(nested["names"] or {})
             combine.update(nested["combine"] or {})
-            if not _is_chosen(event, choice):
+            is_in_steps = choice.steps is None or event["step"] in choice.steps
+            if not is_in_steps or (choice.ranks and event["rank"] not in choice.ranks):
                 continue
             head = {key: event[key] for key in ("order", "step", "rank", "stream", "evaluates")}
-            for key, numbers in _numbers(nested):
+            cells = [(str(number), dict(zip(COLUMNS, sums))) for number, *sums in nested["sums"]]
+            cells += [
+                (
+                    str(number),
+                    {"weight": weight, "value": math.nan if value is None else float(value)},
+                )
+                for number, weight, value in nested["values"]
+            ]
+            for key, numbers in cells:
                 name = names.get(key)  # None: the event that names it is lost
-                if name is not None and _matches(name, patterns):
+                if name is not None and (
+                    not patterns or any(fnmatchcase(name, p) for p in patterns)
+                ):
                     yield {**head, "name": name, "combine": combine.get(key, "mean"), **numbers}
-
-
-def _is_chosen(event: dict[str, Any], choice: RowChoice) -> bool:
-    in_steps = choice.steps is None or event["step"] in choice.steps
-    return in_steps and (not choice.ranks or event["rank"] in choice.ranks)
-
-
-def _matches(name: str, patterns: tuple[str, ...]) -> bool:
-    return not patterns or any(fnmatchcase(name, pattern) for pattern in patterns)
-
-
-def _numbers(nested: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Key and cells of each tensor and each metric of an event."""
-    for number, *sums in nested["sums"]:
-        yield str(number), dict(zip(COLUMNS, sums))
-    for number, weight, value in nested["values"]:
-        yield str(number), {"weight": weight, "value": math.nan if value is None else float(value)}

@@ -85,9 +85,15 @@ def _chosen(arrow: Any, file: Any, choice: RowChoice, path: Path) -> Iterator[pa
     if not groups:
         return
     for batch in file.iter_batches(ROW_GROUP, row_groups=groups, columns=known):
-        whole = (
-            batch if len(known) == len(schema) else _completed(arrow, batch, choice.kind, schema)
-        )
+        whole = batch
+        if len(known) < len(schema):  # the columns of this version that an older export lacks
+            columns = [
+                batch[field.name]
+                if field.name in known
+                else arrow.array([default_of(choice.kind, field.name)] * len(batch), field.type)
+                for field in schema
+            ]
+            whole = arrow.record_batch(columns, schema=schema)
         kept = choice.rows_of(whole.cast(schema))
         if len(kept):
             yield kept
@@ -102,15 +108,3 @@ def _steps_of(group: Any) -> tuple[int | None, int | None]:
             if found is not None and found.has_min_max:
                 return found.min, found.max
     return None, None
-
-
-def _completed(arrow: Any, batch: Any, kind: str, schema: Any) -> pa.RecordBatch:
-    """A batch with the columns of this version, also those that an older export lacks."""
-    columns = [
-        batch[field.name]
-        if field.name in batch.schema.names
-        else arrow.array([default_of(kind, field.name)] * len(batch), type=field.type)
-        for field in schema
-    ]
-    completed: pa.RecordBatch = arrow.record_batch(columns, schema=schema)
-    return completed

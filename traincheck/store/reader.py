@@ -139,23 +139,13 @@ class TraceReader:
             )
             for path, rank, stream in chosen
         ]
-        yield from self._merged(files)
-        if not any(file.decoded for file in files):
-            self._refuse()
-
-    def _merged(self, files: Sequence[EventFile]) -> Iterator[Sequence[Event]]:
-        by_rank = [
-            (rank, list(members)) for rank, members in groupby(files, key=lambda file: file.rank)
-        ]
         ranks = [
-            (rank, merge_streams((file.stream, _all_of(file)) for file in members))
-            for rank, members in by_rank
+            (rank, merge_streams([(file.stream, _all_of(file)) for file in members]))
+            for rank, members in groupby(files, key=lambda file: file.rank)
         ]
-        if not ranks:
-            return iter(())
-        return ranks[0][1] if len(ranks) == 1 else merge_ranks(ranks)
-
-    def _refuse(self) -> None:
+        yield from ranks[0][1] if len(ranks) == 1 else merge_ranks(ranks)
+        if any(file.decoded for file in files):
+            return
         if not self._log.count:
             if self._may_be_empty:
                 return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 from traincheck.errors import InvariantFormatError, TraceFormatError
@@ -86,11 +87,13 @@ def check_run(path: Path, *, may_be_empty: bool = False) -> None:
 def _check_directory(path: Path) -> None:
     if path.is_dir():
         return
-    if path.is_file() and _holds_invariants(path):
-        raise TraceFormatError(
-            f"{path} is an invariant file, not a run",
-            fix=f"name a run with -t, and pass this file with -i {path}",
-        )
+    if path.is_file():
+        with suppress(InvariantFormatError):
+            read_invariants(path)
+            raise TraceFormatError(
+                f"{path} is an invariant file, not a run",
+                fix=f"name a run with -t, and pass this file with -i {path}",
+            )
     if path.exists():
         fix = f"name the run directory, {path.parent}" if is_run(path.parent) else _MAKE_ONE
         raise TraceFormatError(f"{path} is a file, not a run directory", fix=fix)
@@ -106,29 +109,18 @@ def _check_directory(path: Path) -> None:
     )
 
 
-def _holds_invariants(path: Path) -> bool:
-    try:
-        read_invariants(path)
-    except InvariantFormatError:
-        return False
-    return True
-
-
 def _runs_below(path: Path, depth: int) -> list[Path]:
+    try:
+        folders = [child for child in path.iterdir() if child.is_dir() and child.name[0] != "."]
+    except PermissionError:
+        return []
     found = []
-    for child in _folders(path):
+    for child in folders:
         if is_run(child):
             found.append(child)
         elif depth > 1:
             found.extend(_runs_below(child, depth - 1))
     return found
-
-
-def _folders(path: Path) -> list[Path]:
-    try:
-        return [child for child in path.iterdir() if child.is_dir() and child.name[0] != "."]
-    except PermissionError:
-        return []
 
 
 def _advice(path: Path) -> str:

@@ -223,7 +223,21 @@ class RecordedRun:
         choice = chosen(kind, steps=steps, name=name, role=role, rank=rank)
         pandas, arrow = _imported()
         found = arrow.Table.from_batches(self._source.batches(choice), schema=arrow_schema(kind))
-        return _frame(pandas, arrow, found, layout(kind))
+        forms = layout(kind)
+        dtypes = {
+            arrow.int64(): pandas.Int64Dtype(),
+            arrow.bool_(): pandas.BooleanDtype(),
+            arrow.string(): pandas.StringDtype(),
+        }
+        frame: pd.DataFrame = found.to_pandas(types_mapper=dtypes.get)
+        for column, form in forms.items():
+            if form in (JSON, SHAPE):
+                made = orjson.loads if form == JSON else tuple
+                values = [
+                    None if value is None else made(value) for value in found[column].to_pylist()
+                ]
+                frame[column] = pandas.Series(values, dtype=object)
+        return frame
 
     def arrow(
         self,
@@ -287,21 +301,6 @@ class _Lines:
                     yield columns.take()
         if len(columns):
             yield columns.take()
-
-
-def _frame(pandas: Any, arrow: Any, table: Any, forms: dict[str, str]) -> pd.DataFrame:
-    dtypes = {
-        arrow.int64(): pandas.Int64Dtype(),
-        arrow.bool_(): pandas.BooleanDtype(),
-        arrow.string(): pandas.StringDtype(),
-    }
-    frame: pd.DataFrame = table.to_pandas(types_mapper=dtypes.get)
-    for column, form in forms.items():
-        if form in (JSON, SHAPE):
-            made = orjson.loads if form == JSON else tuple
-            values = [None if value is None else made(value) for value in table[column].to_pylist()]
-            frame[column] = pandas.Series(values, dtype=object)
-    return frame
 
 
 def _imported() -> tuple[Any, Any]:

@@ -207,21 +207,18 @@ def write(directory: Path, manifest: Mapping[str, Any], *, is_first: bool = Fals
             file.flush()
             os.fsync(file.fileno())
         if is_first:
-            _link(temporary, directory / MANIFEST)
+            # Rename a file unless the name exists; without hard links, as atomically as possible.
+            path = directory / MANIFEST
+            try:
+                os.link(temporary, path)
+            except FileExistsError:
+                raise
+            except OSError:
+                temporary.replace(path)
         else:
             temporary.replace(directory / MANIFEST)
     finally:
         temporary.unlink(missing_ok=True)
-
-
-def _link(temporary: Path, path: Path) -> None:
-    """Rename a file unless the name exists; without hard links, as atomically as possible."""
-    try:
-        os.link(temporary, path)
-    except FileExistsError:
-        raise
-    except OSError:
-        temporary.replace(path)
 
 
 def find_processes(directory: Path) -> list[dict[str, Any]]:

@@ -88,7 +88,10 @@ class Tape(TorchFunctionMode):
         module = self._stack[-1] if self._stack else None
         place = outside(sys._getframe(1)) or ""
         name = _name(func)
-        fill = _fill(name, args, kwargs)
+        fill = None  # the number of ``masked_fill`` and ``where``
+        if name.rpartition(".")[2].strip("_") in ("masked_fill", "where"):
+            numbers = [n for n in (*args, *kwargs.values()) if type(n) in (int, float)]
+            fill = float(numbers[-1]) if numbers else None
         self.operations.append(Operation(name, module, place, kept, given, fill))
         return result
 
@@ -101,11 +104,3 @@ class Tape(TorchFunctionMode):
 
 def _name(func: Callable[..., Any]) -> str:
     return resolve_name(func) or str(getattr(func, "__name__", func))
-
-
-def _fill(name: str, args: Any, kwargs: Mapping[str, Any]) -> float | None:
-    """The number of ``masked_fill`` and ``where``."""
-    if name.rpartition(".")[2].strip("_") not in ("masked_fill", "where"):
-        return None
-    numbers = [n for n in (*args, *kwargs.values()) if type(n) in (int, float)]
-    return float(numbers[-1]) if numbers else None
