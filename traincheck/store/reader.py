@@ -15,9 +15,8 @@ from traincheck.schema.layout import EVENT_GLOB, parse_event_file_name
 from traincheck.schema.marks import Marks
 from traincheck.schema.reading import open_regular
 from traincheck.store.lines import CHUNK_BYTES, WHOLE, Decoders, EventFile, Skip, SkipLog
-from traincheck.store.manifest import Manifest, ending_notes, lost_notes, read_manifest
+from traincheck.store.manifest import Manifest, check_run, ending_notes, lost_notes, read_manifest
 from traincheck.store.order import merge_ranks, merge_streams
-from traincheck.store.runs import check_run
 
 _READ_AHEAD_BYTES = 1 << 25  # of all files of a run together
 _MIN_CHUNK_BYTES = 1 << 14
