@@ -100,14 +100,11 @@ class TensorHooks:
             @hidden
             def called(grad: torch.Tensor) -> Any:
                 result = hook(grad)
-                if result is not None and not self.place and not _is_same(result, grad):
-                    self.place = place
+                if result is not None and not self.place:
+                    is_tensor = isinstance(result, torch.Tensor)
+                    self.place = "" if is_tensor and bool(torch.equal(result, grad)) else place
                 return result
 
             return original(tensor, called)
 
         torch.Tensor.register_hook = register_hook  # type: ignore[method-assign]
-
-
-def _is_same(first: Any, second: torch.Tensor) -> bool:
-    return isinstance(first, torch.Tensor) and bool(torch.equal(first, second))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any, ClassVar, Protocol
@@ -69,6 +69,29 @@ class Result:
 def unobservable(reason: str) -> Result:
     """The result of an experiment that cannot be made or shows nothing. reason: a clause."""
     return Result(status=Status.NOT_OBSERVABLE, reason=reason)
+
+
+def result_of(
+    told: Mapping[str, Any], tolerance: float, numbers: Sequence[str], detail: Sequence[str]
+) -> Result:
+    """The result of a comparison in a copy, by what it told.
+
+    Args:
+        told: "change", by how much results moved; "where" and "place"; and what follows.
+        tolerance: the largest change that is none.
+        numbers: names of the numbers that are reported.
+        detail: names of texts that are reported of a change, if they were told.
+    """
+    known = {name: told[name] for name in numbers}
+    if told["change"] <= tolerance:
+        return Result(numbers=known)
+    return Result(
+        status=Status.MOVED,
+        numbers=known,
+        where=told.get("where", ""),
+        place=told.get("place", ""),
+        detail={name: told.get(name, "") for name in detail},
+    )
 
 
 class FailedError(Exception):

@@ -57,11 +57,16 @@ class Constants(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        if not self.is_on or self._functions.depth or not _depends(args, kwargs):
-            return func(*args, **kwargs)
+        with torch._C.DisableTorchFunction():
+            depends = self.is_on and any(t.requires_grad for t in leaves((args, kwargs)))
         result = func(*args, **kwargs)
+        if not depends or self._functions.depth:
+            return result
         if func in _READ:
-            return self._exchange(result)
+            if self._recorded is not None:
+                return self._next()
+            self.found.append(result)
+            return result
         if not any(True for tensor in leaves(result) if not tensor.requires_grad):
             return result
         return mapped(result, lambda tensor: self._constant(tensor, args, kwargs))
@@ -84,23 +89,12 @@ class Constants(TorchFunctionMode):
                 return tensor
             return value
 
-    def _exchange(self, value: Any) -> Any:
-        if self._recorded is None:
-            self.found.append(value)
-            return value
-        return self._next()
-
     def _next(self) -> Any:
         assert self._recorded is not None
         self.left -= 1
         if self.left < 0:
             raise DivergedError("a moved copy does more operations")
         return next(self._recorded)
-
-
-def _depends(args: Any, kwargs: Any) -> bool:
-    with torch._C.DisableTorchFunction():
-        return any(tensor.requires_grad for tensor in leaves((args, kwargs)))
 
 
 def put(fd: int, value: Any) -> None:

@@ -20,7 +20,7 @@ from traincheck.collect.probes.base import (
 )
 from traincheck.collect.probes.batch import Samples
 from traincheck.collect.probes.evaluation import Evaluations
-from traincheck.collect.probes.fork import Child, Outcome, described
+from traincheck.collect.probes.fork import Child, described
 from traincheck.collect.probes.laboratory import Budget, ForkLaboratory
 from traincheck.collect.probes.plan import Plan, obstacle
 from traincheck.collect.probes.registry import EXPERIMENTS
@@ -203,7 +203,7 @@ class ProbeEngine:
     ) -> None:
         """The experiments that need the loss, if it is the same in two copies without a change."""
         try:
-            replays = [laboratory.replay(_nothing) for _ in range(2)]
+            first, second = [laboratory.replay(lambda: None) for _ in range(2)]
         except Exception as error:
             give_back(error)
             failed = self._failed(error)
@@ -211,10 +211,12 @@ class ProbeEngine:
                 (name, failed) for name in (Experiments.REPLAY, *(e.name for e in experiments))
             ]
             return
-        reason = _difference(*replays)
+        reason = first.reason or second.reason
+        if not reason and first.told["digest"] != second.told["digest"]:
+            reason = "two copies without a change gave different losses"
         if not reason:
-            laboratory.loss = float(replays[0].told["loss"])
-            laboratory.facts = replays[0].told
+            laboratory.loss = float(first.told["loss"])
+            laboratory.facts = first.told
             for each in experiments:
                 self._add(found, each, call, laboratory)
         else:
@@ -257,20 +259,6 @@ class ProbeEngine:
 
     def _write(self, em: Emitter, name: str, model: str, result: Result) -> None:
         em.event("probe", {"name": name, "model": model, **result.fields()})
-
-
-def _nothing() -> None:
-    """Change nothing, for a replay."""
-
-
-def _difference(first: Outcome, second: Outcome) -> str:
-    """Why the loss is not known, as a clause; empty if two copies agree on it."""
-    for outcome in (first, second):
-        if outcome.reason:
-            return outcome.reason
-    if first.told["digest"] != second.told["digest"]:
-        return "two copies without a change gave different losses"
-    return ""
 
 
 def _has_parameters(module: torch.nn.Module) -> bool:

@@ -122,7 +122,9 @@ class Functions:
 
         @hidden
         def apply(cls: type, *args: Any, **kwargs: Any) -> Any:
-            bound = _bound(original, cls)
+            # As it is read in the class: static, of the class, in C or in Python.
+            get = getattr(type(original), "__get__", None)
+            bound = original if get is None else get(original, None, cls)
             given = self._copied(args) if not self.depth else ()
             self.depth += 1
             try:
@@ -148,7 +150,9 @@ class Functions:
             if not torch.is_grad_enabled() or not any(t.requires_grad for t in leaves(args)):
                 return ()
             self._take(args)
-            copies: tuple[Any, ...] = mapped(args, _copy)
+            copies: tuple[Any, ...] = mapped(
+                args, lambda t: t.detach().clone().requires_grad_(t.requires_grad)
+            )
             return copies
 
     def _take(self, value: Any) -> None:
@@ -191,13 +195,3 @@ class Functions:
             return next(values).requires_grad_() * 1 if tensor.requires_grad else tensor
 
         return mapped(result, recorded)
-
-
-def _copy(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().clone().requires_grad_(tensor.requires_grad)
-
-
-def _bound(attribute: Any, cls: type) -> Any:
-    """An attribute of a class as it is read there: static, of the class, in C or in Python."""
-    get = getattr(type(attribute), "__get__", None)
-    return attribute if get is None else get(attribute, None, cls)

@@ -221,7 +221,7 @@ class Bench:
         """Put buffers and random states back."""
         with torch.no_grad():
             for buffer, value in self._buffers:
-                if not _same(buffer, value):
+                if buffer.shape != value.shape or not bool(torch.equal(buffer, value)):
                     buffer.copy_(value)
         torch.set_rng_state(self._torch)
         random.setstate(self._python)
@@ -254,10 +254,6 @@ def distance(first: torch.Tensor, second: torch.Tensor, scale: torch.Tensor | No
     apart = (mine - theirs).abs()
     apart = torch.where((mine == theirs) | (mine.isnan() & theirs.isnan()), 0.0, apart)
     return float(apart.nan_to_num(float("inf")).max() / largest.clamp_min(1e-12))
-
-
-def _same(first: torch.Tensor, second: torch.Tensor) -> bool:
-    return first.shape == second.shape and bool(torch.equal(first, second))
 
 
 def _equal(first: Any, second: Any) -> bool:

@@ -59,19 +59,16 @@ class Tape(TorchFunctionMode):
         self._bytes = 0
         self._hooks: list[Any] = []
         for part in modules_in(module):
-            self._hooks.append(part.register_forward_pre_hook(self._enter))
-            self._hooks.append(part.register_forward_hook(self._leave, always_call=True))
+            entered = part.register_forward_pre_hook(lambda part, _: self._stack.append(part))
+            self._hooks += [entered, part.register_forward_hook(self._leave, always_call=True)]
 
-    def close(self) -> None:
-        """Remove its hooks."""
+    def __exit__(self, *raised: Any) -> None:
         for hook in self._hooks:
             hook.remove()
-
-    def _enter(self, part: nn.Module, args: Any) -> None:
-        self._stack.append(part)
+        super().__exit__(*raised)
 
     def _leave(self, part: nn.Module, args: Any, result: Any) -> None:
-        self._stack.pop()
+        self._stack.pop()  # what a hook returns would replace the result
 
     @hidden
     def __torch_function__(
@@ -87,7 +84,7 @@ class Tape(TorchFunctionMode):
         kept = [self._copy(tensor) for tensor in leaves(result)] if self.is_whole else []
         module = self._stack[-1] if self._stack else None
         place = outside(sys._getframe(1)) or ""
-        name = _name(func)
+        name = resolve_name(func) or str(getattr(func, "__name__", func))
         fill = None  # the number of ``masked_fill`` and ``where``
         if name.rpartition(".")[2].strip("_") in ("masked_fill", "where"):
             numbers = [n for n in (*args, *kwargs.values()) if type(n) in (int, float)]
@@ -100,7 +97,3 @@ class Tape(TorchFunctionMode):
         if self._bytes > _MOST_BYTES:
             self.is_whole = False
         return tensor.detach().clone()
-
-
-def _name(func: Callable[..., Any]) -> str:
-    return resolve_name(func) or str(getattr(func, "__name__", func))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -63,27 +64,36 @@ def first_moved(
 
     before, after: the inputs of both runs.
     """
-    tapes = []
-    for given in (before, after):
-        tape = Tape(call.module)
-        with tape:
-            bench.forward(given)
-        tape.close()
-        tapes.append(tape.operations)
-    for one, two in zip(*tapes):
+    return first_of(
+        call, taped(bench, before), taped(bench, after), lambda one, two: moves(one, two, kept)
+    )
+
+
+def taped(bench: Bench, given: Any) -> list[Operation]:
+    """The operations of a forward."""
+    with Tape(bench.module) as tape:
+        bench.forward(given)
+    return tape.operations
+
+
+def first_of(
+    call: Call,
+    first: Sequence[Operation],
+    second: Sequence[Operation],
+    differs: Callable[[Operation, Operation], bool],
+) -> dict[str, str]:
+    """The first operation that differs in two forwards, its module and line; empty for none."""
+    for one, two in zip(first, second):
         if one.name != two.name or len(one.results) != len(two.results):
             break
-        if _moves(one, two, kept):
-            module = one.module
-            return {
-                "operation": one.name,
-                "place": one.place,
-                "where": call.path(module) if module is not None else call.name,
-            }
+        if differs(one, two):
+            where = call.path(one.module) if one.module is not None else call.name
+            return {"operation": one.name, "place": one.place, "where": where}
     return {}
 
 
-def _moves(one: Operation, two: Operation, kept: torch.Tensor) -> bool:
+def moves(one: Operation, two: Operation, kept: torch.Tensor) -> bool:
+    """Whether results at kept positions differ."""
     for a, b in zip(one.results, two.results):
         if a.shape != b.shape or not a.is_floating_point() or a.dim() < 2:
             continue
