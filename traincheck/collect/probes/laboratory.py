@@ -13,11 +13,9 @@ import torch
 from torch import nn
 
 from traincheck.collect.active_session import CURRENT
-from traincheck.collect.probes import loss as losses
-from traincheck.collect.probes.base import FailedError, GoOnError
+from traincheck.collect.probes.base import FailedError, GoOnError, Root, watch
 from traincheck.collect.probes.batch import GIVEN, leaves, mapped
 from traincheck.collect.probes.fork import Child, Outcome, forked
-from traincheck.collect.probes.loss import Root
 from traincheck.collect.tensors.reading import tensors_in
 from traincheck.errors import UsageError
 from traincheck.handlers import give_back
@@ -93,7 +91,7 @@ class ForkLaboratory:
 
         def run(child: Child) -> None:
             silence(self._session)
-            losses.watch(child, read if read is not None else lambda root: {})
+            watch(child, read if read is not None else lambda root: {})
             change()
 
         return self._copy(run, kept)

@@ -18,8 +18,7 @@ from traincheck.collect.probes.base import (
 from traincheck.collect.probes.batch import Batch, InnerBatches
 from traincheck.collect.probes.isolation import UnfitError
 from traincheck.collect.probes.laboratory import Bench, distance, rows
-from traincheck.collect.probes.operations import Operation
-from traincheck.collect.probes.positions import first_of, taped
+from traincheck.collect.probes.operations import Operation, first_of, taped
 from traincheck.schema.probes.names import Experiments
 
 TOLERANCE = 1e-3  # of the largest value

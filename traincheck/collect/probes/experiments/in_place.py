@@ -8,9 +8,8 @@ from typing import Any, ClassVar
 from torch import nn
 
 from traincheck.collect.probes.autograd import nodes_of
-from traincheck.collect.probes.base import Call, Experiment, Laboratory, Result, unobservable
+from traincheck.collect.probes.base import Call, Experiment, Laboratory, Result, Root, unobservable
 from traincheck.collect.probes.batch import leaves
-from traincheck.collect.probes.loss import Root
 from traincheck.collect.tensors.reading import modules_in, own
 from traincheck.schema.probes.names import Experiments, Status
 

@@ -14,13 +14,13 @@ from traincheck.collect.probes.base import (
     Experiment,
     Laboratory,
     Result,
+    Root,
     result_of,
     unobservable,
 )
 from traincheck.collect.probes.batch import leaves, mapped
 from traincheck.collect.probes.laboratory import Bench
-from traincheck.collect.probes.loss import Root
-from traincheck.collect.probes.positions import TOLERANCE, change, first_moved
+from traincheck.collect.probes.operations import TOLERANCE, change, first_moved
 from traincheck.collect.tensors.reading import as_plain, modules_in, unseen
 from traincheck.collect.trace_writer.emitter import hidden
 from traincheck.schema.probes.names import Experiments

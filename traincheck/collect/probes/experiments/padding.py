@@ -23,7 +23,7 @@ from traincheck.collect.probes.base import (
 from traincheck.collect.probes.batch import Batch, leaves, mapped
 from traincheck.collect.probes.isolation import UnfitError
 from traincheck.collect.probes.laboratory import Bench, distance
-from traincheck.collect.probes.positions import (
+from traincheck.collect.probes.operations import (
     TOLERANCE,
     change,
     first_moved,

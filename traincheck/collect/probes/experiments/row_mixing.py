@@ -22,8 +22,7 @@ from traincheck.collect.probes.base import (
 from traincheck.collect.probes.batch import Batch, InnerBatches, leaves, with_row
 from traincheck.collect.probes.isolation import UnfitError
 from traincheck.collect.probes.laboratory import Bench, distance, rows
-from traincheck.collect.probes.operations import Operation, Tape
-from traincheck.collect.probes.positions import taped
+from traincheck.collect.probes.operations import Operation, Tape, taped
 from traincheck.handlers import give_back
 from traincheck.schema.probes.names import Experiments
 
