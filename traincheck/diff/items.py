@@ -34,7 +34,6 @@ class Phase(str, Enum):
 
 
 PHASES = tuple(Phase)
-STATE_PHASES = (Phase.PARAMETER, Phase.OPTIMIZER_STATE, Phase.BUFFER)
 
 
 Key: TypeAlias = tuple[Phase, str]
