@@ -67,7 +67,7 @@ class Tape(TorchFunctionMode):
     def __exit__(self, *raised: Any) -> None:
         for hook in self._hooks:
             hook.remove()
-        super().__exit__(*raised)
+        super().__exit__(*raised)  # type: ignore[no-untyped-call]
 
     def _leave(self, part: nn.Module, args: Any, result: Any) -> None:
         self._stack.pop()  # what a hook returns would replace the result
@@ -160,7 +160,8 @@ def first_moved(
 
 def taped(bench: Bench, given: Any) -> list[Operation]:
     """The operations of a forward."""
-    with Tape(bench.module) as tape:
+    tape = Tape(bench.module)
+    with tape:
         bench.forward(given)
     return tape.operations
 
