@@ -96,6 +96,13 @@ class Tally:
         )
         self.begun = (cause.a.view.number, cause.b.view.number)
 
+    def note_growth(self, result: StepResult) -> None:
+        """The relative difference of the loss, at steps 0, 1, 10, 100 and so on after the first."""
+        losses = [item for item in result.items if item.phase is Phase.LOSS and not item.note]
+        sizes = [gap.relative for item in losses for gap in item.gaps]
+        if sizes and self.after in (0, 1, 10, 100, 1000):
+            self.growth[result.step[0]] = max(sizes)
+
     def _drop_level(self, result: StepResult) -> None:
         """Forget generators that are in the same state again, and settings that are the same."""
         names = {item.name for item in result.items if item.phase is Phase.SETTINGS}

@@ -48,6 +48,15 @@ class Options:
     until: str = ""
     is_kept: Callable[[Item], bool] = lambda item: True
 
+    def last_step(self, resume: Resume | None) -> int | None:
+        """The step of A before which the comparison ends."""
+        if not self.until:
+            return self.last
+        start, _, more = self.until.partition("+")
+        if start != "resume":
+            return int(self.until)
+        return (resume.step if resume else 0) + int(more or 0)
+
 
 def diff_runs(a: Run, b: Run, options: Options, controls: Sequence[Run] = ()) -> Difference:
     """The first difference of two runs, over all ranks that both have."""
@@ -87,7 +96,7 @@ def compare_rank(
     programs = tally.programs = Programs((a, b), facts)
     offset = resume.step if resume else 0
     spread = _Controls(a, controls, ranks[0], options) if controls else None
-    last_step = _last_step(options, resume)
+    last_step = options.last_step(resume)
     for x, y in _side_by_side(a.views(ranks[0]), b.views(ranks[1]), offset, comparer, facts, tally):
         if spread is not None:
             spread.advance(x)
@@ -115,7 +124,7 @@ def compare_rank(
                     ),
                 )  # fmt: skip
             if tally.first is not None:
-                _note_growth(tally, result)
+                tally.note_growth(result)
                 if tally.after >= _FOLLOWED:
                     tally.notes.append(
                         f"the {_FOLLOWED:,} steps after the first difference were compared"
@@ -125,16 +134,6 @@ def compare_rank(
             one.last = view
     tally.end()
     return tally, with_marks(environment, *facts)
-
-
-def _last_step(options: Options, resume: Resume | None) -> int | None:
-    """The step of A before which the comparison ends."""
-    if not options.until:
-        return options.last
-    start, _, more = options.until.partition("+")
-    if start != "resume":
-        return int(options.until)
-    return (resume.step if resume else 0) + int(more or 0)
 
 
 def _side_by_side(
@@ -187,16 +186,6 @@ def _counting(result: StepResult, options: Options) -> StepResult:
             result.compared[item.phase] -= 1
     result.items = kept
     return result
-
-
-def _note_growth(tally: Tally, result: StepResult) -> None:
-    """The relative difference of the loss, at steps 0, 1, 10, 100 and so on after the first."""
-    if tally.after not in (0, 1, 10, 100, 1000):
-        return
-    losses = [item for item in result.items if item.phase is Phase.LOSS and not item.note]
-    sizes = [gap.relative for item in losses for gap in item.gaps]
-    if sizes:
-        tally.growth[result.step[0]] = max(sizes)
 
 
 def _sides(

@@ -127,10 +127,8 @@ def source_of(item: Item) -> str:
 def _loads_from(side: Side, source: str, item: Item) -> bool | None:
     """Whether the loading of a batch draws from a generator."""
     before, after = _last(side.view.generators, source), _last(side.view.after_batch, source)
-    if before is None or after is None:
-        return None
-    if before.fingerprint == after.fingerprint:
-        return False
+    if before is None or after is None or before.fingerprint == after.fingerprint:
+        return _advances(before, after)
     if source != "torch":
         return True
     if item.what == "indices":
@@ -155,7 +153,13 @@ def _draws_order(item: Item) -> bool:
 
 def _computes_from(evidence: Evidence, source: str, item: Item) -> bool | None:
     """Whether a forward pass or a loss draws from a generator, in the part that differs."""
-    advances = [_advances(side, source) for side in (evidence.a, evidence.b)]
+    advances = [
+        _advances(
+            _last(side.view.after_batch, source) or _last(side.view.generators, source),
+            _last(side.view.closing, source),
+        )
+        for side in (evidence.a, evidence.b)
+    ]
     if not any(advances) and None not in advances:
         return False
     call = item.call
@@ -171,13 +175,9 @@ def _computes_from(evidence: Evidence, source: str, item: Item) -> bool | None:
     return any(not names.isdisjoint(_called(text)) for text in evidence.functions_of(item))
 
 
-def _advances(side: Side, source: str) -> bool | None:
-    """Whether the step draws after its first batch; None if not known."""
-    before = _last(side.view.after_batch, source) or _last(side.view.generators, source)
-    after = _last(side.view.closing, source)
-    if before is None or after is None:
-        return None
-    return before.fingerprint != after.fingerprint
+def _advances(before: RngEvent | None, after: RngEvent | None) -> bool | None:
+    """Whether a generator is drawn from between two moments; None if not known."""
+    return None if before is None or after is None else before.fingerprint != after.fingerprint
 
 
 def _drawn(side: Side) -> dict[object, str]:

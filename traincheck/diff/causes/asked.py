@@ -38,33 +38,21 @@ def setting(evidence: Evidence) -> dict[str, Any] | None:
     if item.name.endswith(".class"):
         text = f"another optimizer: {item.a} in A, {item.b} in B"
         return {"code": "optimizer-class", "text": text}
-    lines = list(_writers(evidence))
+    name, lines = item.name.rpartition(".")[2], []
+    # Lines of B, else of A, that may have written it, those first that write the number of the run.
+    for label, side, value in (("B", evidence.b, item.b), ("A", evidence.a, item.a)):
+        for source in side.program.files.values() if not lines else ():
+            for line, is_literal in _stores(source, name, value):
+                at = f"{source.path.rpartition('/')[2]}:{line}"
+                verb = "writes" if is_literal else "may write"
+                text = f"{label} {verb} it at {at}: {source.lines[line - 1].strip()}"
+                lines.append((not is_literal, at, text))
+    lines.sort(key=lambda one: one[0])
     return {
         "text": f"{item.name} is {text_of(item.b)} in B and {text_of(item.a)} in A",
-        "details": tuple(text for _, text in lines[:_SHOWN]),
-        "where": lines[0][0] if len(lines) == 1 else "",
+        "details": tuple(text for _, _, text in lines[:_SHOWN]),
+        "where": lines[0][1] if len(lines) == 1 else "",
     }
-
-
-def _writers(evidence: Evidence) -> Iterator[tuple[str, str]]:
-    """The place of each line that may have written a setting, and a sentence about it.
-
-    From the copies of the source files. A line that writes a number counts if it is the number of
-    the run.
-    """
-    name = evidence.item.name.rpartition(".")[2]
-    sides = (("B", evidence.b, evidence.item.b), ("A", evidence.a, evidence.item.a))
-    for label, side, value in sides:
-        found = [
-            (f"{source.path.rpartition('/')[2]}:{line}", is_literal, source.lines[line - 1].strip())
-            for source in side.program.files.values()
-            for line, is_literal in _stores(source, name, value)
-        ]
-        found.sort(key=lambda one: not one[1])
-        for at, is_literal, text in found:
-            yield at, f"{label} {'writes' if is_literal else 'may write'} it at {at}: {text}"
-        if found:
-            return
 
 
 def _stores(source: Source, name: str, value: Any) -> Iterator[tuple[int, bool]]:

@@ -133,8 +133,18 @@ def worker_number(evidence: Evidence) -> dict[str, Any] | None:
 def listing_order(evidence: Evidence) -> dict[str, Any] | None:
     """The same rows come under other indices."""
     pair = _pair(evidence, "rows")
-    if pair is None or evidence.item.leaf or not _is_permuted(evidence, *pair):
+    if pair is None or evidence.item.leaf:
         return None
+    mine, yours = list(pair[0].samples), list(pair[1].samples)
+    if not mine or not yours or len(set(yours)) < len(yours):
+        return None
+    if sorted(mine) != sorted(yours):  # else they are at other places in this batch
+        of_value = evidence.a.lookup.of_value
+        are_found = all(
+            any(place.kind == "batch" for place in of_value(f'"{row}"')) for row in yours[:4]
+        )
+        if not are_found or set(mine) & set(yours[:4]):
+            return None
     return {
         "text": "the same rows come under other indices: the data set holds its records in "
         "another order",
@@ -169,21 +179,6 @@ def augmentation_not_restored(evidence: Evidence) -> dict[str, Any] | None:
         "fix": "Restore the states of the generators after the batches that are skipped, before "
         "the first one that is trained on.",
     }
-
-
-def _is_permuted(evidence: Evidence, a: BatchEvent, b: BatchEvent) -> bool:
-    """Whether rows of B are rows of A at other places: in this batch, or in another of A."""
-    mine, yours = list(a.samples), list(b.samples)
-    if not mine or not yours or len(set(yours)) < len(yours):
-        return False
-    if sorted(mine) == sorted(yours):
-        return True
-    found = [
-        row
-        for row in yours[:4]
-        if any(place.kind == "batch" for place in evidence.a.lookup.of_value(f'"{row}"'))
-    ]
-    return len(found) == len(yours[:4]) and not set(mine) & set(yours[:4])
 
 
 def _starts(side: Side) -> dict[tuple[int, str], str]:
