@@ -286,11 +286,6 @@ def difference_html(document: Mapping[str, Any]) -> str:
     return f"<div>{head}{body}{phases if document['phases'] else ''}</div>"
 
 
-def _place(change: Mapping[str, Any]) -> str:
-    path = change["path_b"] or change["path_a"]
-    return f"{path.rpartition('/')[2]}:{change['at_b'] or change['at_a']} {change['function']}"
-
-
 def _facts(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "A", document["a"]
     yield "B", document["b"]
@@ -307,8 +302,9 @@ def _facts(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for one in document["candidates"]:
         yield "possible", one["text"]
     for change in document["changes"]:
-        lines = [f"{mark} {text}" for mark, side in _SIDES for _, text in change[side]]
-        yield "code differs", "\n".join([_place(change), *lines[:_SHOWN]])
+        lines = [f"{mark} {text}" for mark, side in _SIDES for text in change[side]]
+        place = f"{change['place']} {change['function']}".rstrip()
+        yield "code differs", "\n".join([place, *lines[:_SHOWN]])
     environment = document["environment"]
     shown = [f"{one['name']}: {one['a']} | {one['b']}" for one in environment[:_SHOWN]]
     if len(environment) > _SHOWN:
