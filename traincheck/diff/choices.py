@@ -76,11 +76,6 @@ class Spread:
             for gap in item.gaps:
                 largest[gap.name] = max(gap.size, largest.get(gap.name, 0.0))
 
-    def spread(self, item: Item) -> float | None:
-        """The largest difference of the control runs here; None if they never differed."""
-        largest = self._largest.get(item.key)
-        return None if largest is None else max(largest.values(), default=None)
-
     def counts(self, item: Item) -> bool | None:
         """Whether it exceeds the spread; None if controls differ and no number says how much."""
         largest = self._largest.get(item.key)

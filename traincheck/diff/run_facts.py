@@ -14,10 +14,9 @@ import msgspec
 from traincheck.diff.choices import Names
 from traincheck.diff.difference import Resume
 from traincheck.diff.sources import Change, changes_between, program_of
-from traincheck.diff.steps import RECORDS, CallRecord, StepView, step_views
+from traincheck.diff.steps import RECORDS, StepView, step_views
 from traincheck.schema.events import CheckpointEvent, MarkEvent, OptimizerEvent, RngEvent
 from traincheck.schema.reading import open_regular
-from traincheck.schema.torch_api import DDP_INIT
 from traincheck.store.reader import TraceReader
 
 _MOST = 10_000  # of each kind of record that is kept of a whole run
@@ -32,7 +31,6 @@ class RankFacts:
         seeds: the seeds of generators, in order.
         optimizers: their creations and changes.
         marks: observations, those of workers among them.
-        ddp: the calls that wrapped a model.
         last: the step before the current one.
     """
 
@@ -41,7 +39,6 @@ class RankFacts:
     seeds: list[RngEvent] = field(default_factory=list)
     optimizers: list[OptimizerEvent] = field(default_factory=list)
     marks: list[MarkEvent] = field(default_factory=list)
-    ddp: list[CallRecord] = field(default_factory=list)
     last: StepView | None = None
 
     def see(self, view: StepView) -> None:
@@ -55,7 +52,6 @@ class RankFacts:
             self.optimizers += view.optimizers
         if len(self.marks) < _MOST:
             self.marks += view.marks
-        self.ddp += [call for call in view.calls if call.api == DDP_INIT]
 
 
 class Run:

@@ -40,7 +40,6 @@ class RunState:
         self.values: dict[Variable, bytes | None] = {}
         # By optimizer, then by group (" group 1", "" if there is one) and name.
         self.settings: dict[str, dict[tuple[str, str], Any]] = {}
-        self.classes: dict[str, str] = {}  # of modules that own a variable
 
     def begin_step(self, view: StepView) -> list[Variable]:
         """Take in what changed before the first batch of a step; the variables in order."""
@@ -78,12 +77,6 @@ class RunState:
         else:
             self.values[variable] = bytes(record.summary)
         return variable
-
-    def named(self, role: str) -> Iterator[tuple[str, bytes | None]]:
-        """The variables of a role that exist now."""
-        for (its, name), value in self.values.items():
-            if its == role and value != NULL:
-                yield name, value
 
     def _load(self, load: CheckpointEvent) -> Iterator[Variable]:
         """A load: parameters are told, what else it wrote is not known until it changes."""

@@ -131,11 +131,6 @@ class StepView:
         """Whether all of the step is in the trace."""
         return self.end is None or (self.end.recorded and self.end.complete)
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing happened in it that a comparison could use."""
-        return not (self.calls or self.states or self.batches or self.generators)
-
 
 def step_views(events: Iterable[Any]) -> Iterator[StepView]:
     """The steps of one rank, then what follows the last one.

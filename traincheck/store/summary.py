@@ -50,7 +50,6 @@ class ModelUse:
     tensors: int = 0
     elements: int = 0
     trainable_tensors: int = 0
-    trainable_elements: int = 0
     buffers: int = 0
 
 
@@ -185,7 +184,6 @@ class _Counting:
         model.elements += elements
         if event.requires_grad:
             model.trainable_tensors += 1
-            model.trainable_elements += elements
 
     def _optimizer(self, event: OptimizerEvent) -> None:
         if not self._is_first(event, "optimizer", event.id):

@@ -38,7 +38,8 @@ def setting(evidence: Evidence) -> dict[str, Any] | None:
     if item.name.endswith(".class"):
         text = f"another optimizer: {item.a} in A, {item.b} in B"
         return {"code": "optimizer-class", "text": text}
-    name, lines = item.name.rpartition(".")[2], []
+    name = item.name.rpartition(".")[2]
+    lines: list[tuple[bool, str, str]] = []
     # Lines of B, else of A, that may have written it, those first that write the number of the run.
     for label, side, value in (("B", evidence.b, item.b), ("A", evidence.a, item.a)):
         for source in side.program.files.values() if not lines else ():
