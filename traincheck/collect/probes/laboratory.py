@@ -208,11 +208,11 @@ class Bench:
     @property
     def draws(self) -> bool:
         """Whether the last forward drew random numbers."""
-        numpy = self._numpy
-        return (
-            not bool(torch.equal(torch.get_rng_state(), self._torch))
-            or random.getstate() != self._python
-            or (numpy is not None and not _equal(numpy.get_state(), self._numpy_state))
+        if not bool(torch.equal(torch.get_rng_state(), self._torch)):
+            return True
+        states: Any = () if self._numpy is None else (self._numpy.get_state(), self._numpy_state)
+        return random.getstate() != self._python or any(
+            bool((a != b).any()) if hasattr(a, "any") else bool(a != b) for a, b in zip(*states)
         )
 
     def reset(self) -> None:
@@ -252,10 +252,3 @@ def distance(first: torch.Tensor, second: torch.Tensor, scale: torch.Tensor | No
     apart = (mine - theirs).abs()
     apart = torch.where((mine == theirs) | (mine.isnan() & theirs.isnan()), 0.0, apart)
     return float(apart.nan_to_num(float("inf")).max() / largest.clamp_min(1e-12))
-
-
-def _equal(first: Any, second: Any) -> bool:
-    """Whether two states of numpy are equal."""
-    return all(
-        bool((a == b).all()) if hasattr(a, "all") else bool(a == b) for a, b in zip(first, second)
-    )
