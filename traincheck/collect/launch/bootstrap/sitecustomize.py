@@ -87,11 +87,15 @@ def _start(raw_settings: str) -> None:
         if found is not None:
             session.start(found)
     except Exception as error:  # a failure of traincheck must not reach the program
-        # It is raised again if a signal handler of the program raised it, as far as known.
-        give_back = getattr(sys.modules.get("traincheck.handlers"), "give_back", None)
-        if give_back is not None:
-            give_back(error)
+        _give_back(error)
         _leave_note(raw_settings, error)
+
+
+def _give_back(error: Exception) -> None:
+    """Raise the error again if a signal handler of the program raised it, as far as known."""
+    give_back = getattr(sys.modules.get("traincheck.handlers"), "give_back", None)
+    if give_back is not None:
+        give_back(error)
 
 
 def _make_importable(package: str) -> None:
