@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import math
-import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -12,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from traincheck.schema.comparison.sketch import decode
 from traincheck.schema.values import is_number, is_tensor
 
 Json = Any
@@ -183,11 +182,8 @@ def numbers_alike(a: Json, b: Json) -> bool:
 
 
 def _numbers(text: str | None) -> tuple[float, ...] | None:
-    """The buckets of a sketch: little-endian float64 in base64."""
-    if not isinstance(text, str):
-        return None
+    """The numbers of a sketch; None if there is none."""
     try:
-        raw = base64.b64decode(text, validate=True)
-        return struct.unpack(f"<{len(raw) // 8}d", raw)
-    except (ValueError, struct.error):
+        return decode(text) if isinstance(text, str) else None
+    except ValueError:
         return None
