@@ -132,8 +132,8 @@ def _record(command: Sequence[str], settings: Settings, watcher: _Watcher | None
 def _settings(folder: Path, reference: str | None = None) -> Settings:
     """The view in which the reference was recorded; else the view of comparisons, with outputs."""
     from traincheck.collect.launch.settings import Settings
+    from traincheck.schema.claims import own_needs
     from traincheck.schema.comparison.diff_view import DIFF, DIFF_NEEDS
-    from traincheck.schema.needs_json import own_needs
     from traincheck.store.reader import TraceReader
 
     common: dict[str, Any] = {"directory": str(folder.absolute()), "run_id": folder.name}

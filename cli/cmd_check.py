@@ -361,7 +361,7 @@ def one_run(path: str, *, is_live: bool = False) -> Path:
     Raises:
         UsageError: there is none, or there are several to choose from.
     """
-    from traincheck.store.runs import find_runs, is_bare
+    from traincheck.store.manifest import find_runs, is_bare
 
     folder = Path(path)
     if is_live and is_bare(folder):

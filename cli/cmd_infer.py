@@ -159,8 +159,8 @@ def _relations(names: Sequence[str], before: Sequence[RunStatistics]) -> dict[st
 def _runs(traces: Sequence[str]) -> list[Run]:
     from traincheck.infer.parallel import Run
     from traincheck.schema.layout import EVENT_GLOB
+    from traincheck.store.manifest import find_runs
     from traincheck.store.reader import TraceReader
-    from traincheck.store.runs import find_runs
 
     found = {run.resolve(): run for trace in traces for run in find_runs(trace)}
     empty = {path for path in found if not any(path.glob(EVENT_GLOB))}

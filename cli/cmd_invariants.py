@@ -246,8 +246,8 @@ def validate(file: str, traces: Sequence[str], form: str) -> int:
     """  # noqa: D301  # click reads the escape
     from traincheck.infer.validate import replay
     from traincheck.relations.registry import RELATIONS
+    from traincheck.store.manifest import find_runs
     from traincheck.store.reader import TraceReader
-    from traincheck.store.runs import find_runs
 
     known = _read(file)
     found: dict[str, dict[str, Any]] = {}

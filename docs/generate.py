@@ -25,8 +25,7 @@ from traincheck.relations.registry import BUILT_IN
 from traincheck.rules.docs import RuleDocs, docs_of, options_text
 from traincheck.rules.table import RULES
 from traincheck.schema import events, values
-from traincheck.schema.invariant_file import SCHEMA_FILE
-from traincheck.schema.invariant_form import json_schema
+from traincheck.schema.invariant_file import SCHEMA_FILE, json_schema
 from traincheck.schema.observations.base import Observation
 from traincheck.schema.observations.registry import OBSERVATIONS
 from traincheck.schema.protocols import Rule

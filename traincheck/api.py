@@ -142,7 +142,15 @@ def conclude(engine: Engine, source: TraceReader | TailReader | PollReader) -> R
     """The report of an engine that was fed from ``source``, with the notes of its reader."""
     manifest = source.manifest
     if manifest is not None and manifest.ended is not None:
-        engine.end(_end_mark(manifest))
+        # The end of the run as a mark for checks.
+        by_user = manifest.signal if manifest.signal in _BY_USER else None
+        data = {
+            "exit_status": manifest.exit_status or 0,
+            "interrupted": manifest.interrupted or by_user,
+        }
+        engine.end(
+            MarkEvent(0, manifest.ended_ns or 0, None, "train", text=Marks.RUN_ENDED, data=data)
+        )
     report = engine.finish()
     sampled = _sampling_notes(manifest.settings) if manifest else ()
     policy = _policy(engine)
@@ -212,16 +220,6 @@ def run_notes(source: TraceReader | TailReader | PollReader) -> list[str]:
         unfinished = ": its last step may be unfinished" if how.sender else ""
         notes.append(f"the run {how.whole}{unfinished}")
     return notes
-
-
-def _end_mark(manifest: Manifest) -> MarkEvent:
-    """The end of the run as a mark for checks."""
-    by_user = manifest.signal if manifest.signal in _BY_USER else None
-    data = {
-        "exit_status": manifest.exit_status or 0,
-        "interrupted": manifest.interrupted or by_user,
-    }
-    return MarkEvent(0, manifest.ended_ns or 0, None, "train", text=Marks.RUN_ENDED, data=data)
 
 
 def _how_it_failed(manifest: Manifest | None) -> Ending | None:

@@ -16,10 +16,9 @@ from msgspec.structs import asdict
 
 from traincheck.check.suppression.policy import Suppression
 from traincheck.errors import UsageError, nearest
-from traincheck.schema.complaints import Complaint, complaint_of
 from traincheck.schema.findings import SEVERITIES
 from traincheck.schema.reading import read_regular
-from traincheck.schema.record import Record
+from traincheck.schema.record import Complaint, Record, complaint_of
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -239,7 +238,9 @@ def _usage_error(path: Path, found: Complaint) -> UsageError:
     kind, form, fix = _TABLES[str(table)]
     if kind is MonitorConfig and len(found.steps) > 1:  # a table in a list of it
         kind = MetricConfig
-    place = _place(found.steps) if table else ""
+    place = f"[{table}]" if table else ""
+    if table == "suppress" and len(found.steps) > 1:
+        place = f"[[suppress]] number {int(found.steps[1]) + 1}"
     if found.unknown:
         value = found.value[found.unknown]
         return _unknown(path, found.unknown, value, place, kind.__struct_fields__)
@@ -279,13 +280,6 @@ def line_of(text: str, steps: Sequence[str | int], key: str) -> int | None:
             if is_here or not table:
                 return number
     return found
-
-
-def _place(steps: Sequence[str | int]) -> str:
-    """``[collect]``, or ``[[suppress]] number 1``."""
-    if steps[0] == "suppress" and len(steps) > 1:
-        return f"[[suppress]] number {int(steps[1]) + 1}"
-    return f"[{steps[0]}]"
 
 
 def _unknown(path: Path, name: str, value: Any, place: str, known: Sequence[str]) -> UsageError:

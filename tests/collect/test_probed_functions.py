@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from traincheck.collect.probes.purpose import Purpose, purpose_of
+from traincheck.collect.probes.functions import Purpose, purpose_of
 
 Forward = Callable[..., torch.Tensor]
 Backward = Callable[..., Any]

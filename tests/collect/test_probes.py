@@ -29,12 +29,11 @@ from tests.collect.recording import read_folder, recording
 from tests.rules.probing import classified, results, trained
 from traincheck.collect.probes import fork, laboratory
 from traincheck.collect.probes.base import Call, Experiment, Laboratory, Result, unobservable
-from traincheck.collect.probes.engine import ProbeEngine
+from traincheck.collect.probes.engine import Plan, ProbeEngine
 from traincheck.collect.probes.experiments import row_mixing
 from traincheck.collect.probes.fork import Child, Outcome, forked
 from traincheck.collect.probes.functions import Functions
 from traincheck.collect.probes.laboratory import Budget
-from traincheck.collect.probes.plan import Plan
 from traincheck.report.run_summary import probe_rows
 from traincheck.schema.claims import Needs
 from traincheck.schema.probes.event import ProbeEvent

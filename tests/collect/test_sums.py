@@ -21,7 +21,7 @@ from traincheck.collect.tensors import sums
 from traincheck.collect.tensors.sums import read_sums, sums_of, why_not
 from traincheck.errors import UsageError
 from traincheck.metrics.trace import combine
-from traincheck.schema.metrics.event import MetricsEvent
+from traincheck.schema.events import MetricsEvent
 from traincheck.schema.metrics.names import sharded
 from traincheck.schema.metrics.sums import (
     COLUMNS,

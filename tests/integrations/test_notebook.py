@@ -14,6 +14,8 @@ from rich.console import Console
 
 import traincheck
 from tests.report.test_golden import REPORTS, several
+from traincheck.diff.difference import Difference
+from traincheck.diff.sources import Change
 from traincheck.report import lines
 from traincheck.report.registry import load_format
 from traincheck.schema.findings import Findings
@@ -90,6 +92,16 @@ def test_html_holds_no_markup_of_the_program() -> None:
         assert "<script" not in html
         assert "\x1b" not in html
         assert "&lt;script&gt;" in html
+
+
+def test_html_of_a_comparison_shows_the_code_that_differs() -> None:
+    change = Change(
+        function="main", path_a="a/train.py", path_b="b/train.py",
+        a=((7, "lr = 0.1"),), b=((8, "lr = 0.2"),), at_a=7, at_b=8,
+    )  # fmt: skip
+    html = Difference(a="a", b="b", first=None, changes=(change,))._repr_html_()
+    for text in ("train.py:8 main", "- lr = 0.1", "+ lr = 0.2"):
+        assert text in html
 
 
 def test_help_shows_what_the_package_offers() -> None:

@@ -18,19 +18,19 @@ from traincheck.schema.claims import (
     Needs,
     Precondition,
     Support,
+    own_needs,
 )
 from traincheck.schema.invariant_file import (
     SCHEMA_FILE,
     invariant_id,
+    json_schema,
     needs_from_json,
     needs_json,
     read_created_with,
     read_invariants,
     write_invariants,
 )
-from traincheck.schema.invariant_form import json_schema
 from traincheck.schema.layout import SCHEMA_VERSION
-from traincheck.schema.needs_json import own_needs
 
 NEEDS = Needs(
     calls=frozenset({"torch.optim.Optimizer.step"}),

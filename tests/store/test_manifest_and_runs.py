@@ -17,9 +17,8 @@ from traincheck.collect.launch.settings import Settings
 from traincheck.errors import OutputError, TraceFormatError
 from traincheck.schema.codec import SCHEMA_VERSION
 from traincheck.schema.layout import MANIFEST, event_file_name
-from traincheck.store.manifest import Manifest, read_manifest, write_manifest
+from traincheck.store.manifest import Manifest, find_runs, read_manifest, write_manifest
 from traincheck.store.reader import TraceReader
-from traincheck.store.runs import find_runs
 from traincheck.store.writer import TraceWriter
 
 NOBODY = 2**22 + 1  # beyond the largest process id of Linux

@@ -11,10 +11,9 @@ import pytest
 import traincheck
 from tests.builders import TraceBuilder
 from traincheck.errors import UsageError
-from traincheck.schema.events import Event
-from traincheck.schema.metrics.event import MetricsEvent
+from traincheck.schema.events import Event, MetricsEvent
 from traincheck.store.columnar import export_parquet
-from traincheck.store.metric_rows import METRIC_COLUMNS
+from traincheck.store.tables import METRIC_COLUMNS
 from traincheck.store.writer import TraceWriter
 
 

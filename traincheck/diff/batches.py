@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from traincheck.diff.items import Item
-from traincheck.diff.phases import Phase
+from traincheck.diff.items import Item, Phase
 from traincheck.diff.sides import A, B
 from traincheck.diff.values import Answer, Comparison, compare_values
 from traincheck.schema.events import BatchEvent
@@ -32,7 +31,15 @@ def compare_batches(a: Sequence[BatchEvent], b: Sequence[BatchEvent]) -> BatchIt
     """
     found = BatchItems()
     if len(a) != len(b):
-        _compare_numbers(a, b, found)
+        rows_a, rows_b = rows_of(a), rows_of(b)
+        found.compared += 1
+        found.is_split = bool(rows_a) and rows_a == rows_b
+        if not found.is_split:
+            found.items.append(
+                Item(phase=Phase.BATCH, name=(a or b)[0].loader, what="count",
+                     a=a[0] if a else None, b=b[0] if b else None,
+                     note=f"{len(a)} batches in {A}, {len(b)} in {B}")
+            )  # fmt: skip
         return found
     for number, (one, other) in enumerate(zip(a, b, strict=True)):
         found.compared += 1
@@ -40,7 +47,11 @@ def compare_batches(a: Sequence[BatchEvent], b: Sequence[BatchEvent]) -> BatchIt
         if result.answer is Answer.UNKNOWN:
             found.unknown += 1
         elif result.answer is Answer.DIFFERENT:
-            found.items.append(_item(one, other, result, number))
+            note = result.a or result.b or "" if result.what == "key" else ""
+            found.items.append(
+                Item(phase=Phase.BATCH, name=one.loader, what=result.what, leaf=result.leaf, a=one,
+                     b=other, index=number, position=(0, number), note=note)
+            )  # fmt: skip
     return found
 
 
@@ -48,25 +59,12 @@ def rows_of(batches: Sequence[BatchEvent]) -> list[str]:
     """The fingerprints of the rows of several batches; empty if some are not recorded."""
     rows: list[str] = []
     for batch in batches:
-        size = _size(batch)
-        if size is None or size != len(batch.samples):
+        leaf = next(iter(batch.leaves.values()), None)
+        shape = leaf.get("shape") if isinstance(leaf, dict) else None
+        if not shape or shape[0] != len(batch.samples):
             return []
         rows += batch.samples
     return rows
-
-
-def _compare_numbers(a: Sequence[BatchEvent], b: Sequence[BatchEvent], found: BatchItems) -> None:
-    rows_a, rows_b = rows_of(a), rows_of(b)
-    found.compared += 1
-    if rows_a and rows_a == rows_b:
-        found.is_split = True
-        return
-    one, other = (a or b)[0], (b or a)[0]
-    note = f"{len(a)} batches in {A}, {len(b)} in {B}"
-    found.items.append(
-        Item(phase=Phase.BATCH, name=one.loader, what="count", a=one if a else None,
-             b=other if b else None, note=note)
-    )  # fmt: skip
 
 
 def _compare_one(a: BatchEvent, b: BatchEvent) -> Comparison:
@@ -93,19 +91,3 @@ def differing_leaves(a: BatchEvent, b: BatchEvent) -> str:
         if compare_values(leaf, b.leaves.get(name)).answer is Answer.DIFFERENT
     ]
     return ", ".join(differ) if len(differ) < len(a.leaves) else ""
-
-
-def _item(a: BatchEvent, b: BatchEvent, found: Comparison, number: int) -> Item:
-    return Item(
-        phase=Phase.BATCH, name=a.loader, what=found.what, leaf=found.leaf, a=a, b=b, index=number,
-        position=(0, number),
-        note=found.a or found.b or "" if found.what == "key" else "",
-    )  # fmt: skip
-
-
-def _size(batch: BatchEvent) -> int | None:
-    """The number of rows of a batch; None if its first leaf has none."""
-    for leaf in batch.leaves.values():
-        shape = leaf.get("shape") if isinstance(leaf, dict) else None
-        return shape[0] if shape else None
-    return None

@@ -9,11 +9,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from traincheck.diff.items import Item
-from traincheck.diff.names import Names
-from traincheck.diff.phases import Phase
-from traincheck.diff.records import CallRecord
+from traincheck.diff.choices import Names
+from traincheck.diff.items import Item, Phase
 from traincheck.diff.sides import A, B
+from traincheck.diff.steps import CallRecord
 from traincheck.diff.values import Answer, compare_json, compare_values, is_telling, numbers_alike
 from traincheck.schema.torch_api import FUNCTIONAL, LOSS_MODULES, Families, losses
 
@@ -46,8 +45,13 @@ class Aligned(NamedTuple):
 
 def kept_calls(calls: Sequence[CallRecord]) -> list[CallRecord]:
     """The calls that compute something: no control calls, no recomputation in a backward."""
-    recomputed = _within_backward(calls)
-    return [call for call in calls if not is_control(call) and call.span not in recomputed]
+    # Calls inside a backward pass recompute a forward, or go back in it.
+    outer = {call.span for call in calls if call_is_backward(call)}
+    inside: set[int] = set()
+    for call in reversed(calls) if outer else ():  # parents end after their children
+        if call.parent in outer or call.parent in inside:
+            inside.add(call.span)
+    return [call for call in calls if not is_control(call) and call.span not in inside]
 
 
 def is_control(call: CallRecord) -> bool:
@@ -68,7 +72,7 @@ def outline(calls: Sequence[CallRecord]) -> list[tuple[object, ...]]:
 def align(a: Sequence[CallRecord], b: Sequence[CallRecord], names: Names) -> Iterator[Aligned]:
     """Pairs of calls in order; inserted and removed calls stand alone."""
     keys_a = [Key(call.api, call.module) for call in a]
-    keys_b = [Key(call.api, _in_a(call.module, names)) for call in b]
+    keys_b = [Key(c.api, None if c.module is None else names.of_b(c.module)) for c in b]
     if keys_a == keys_b:
         yield from map(Aligned, a, b)
         return
@@ -143,18 +147,19 @@ def _compare_pair(
 ) -> None:
     a, b = pair
     if a is None or b is None:
-        note = f"only in {B}" if a is None else f"only in {A}"
-        where = (a or b).where or ""  # type: ignore[union-attr]
         found.items.append(
-            Item(phase=phase, name=name, what="presence", a=_api(a), b=_api(b), note=note,
-                 index=index, position=place, where=where, call=a or b)
+            Item(phase=phase, name=name, what="presence", a=a and a.api, b=b and b.api,
+                 note=f"only in {B}" if a is None else f"only in {A}", index=index, position=place,
+                 where=(a or b).where or "",  # type: ignore[union-attr]
+                 call=a or b)
         )  # fmt: skip
         return
     where = a.where or ""
     if a.training != b.training and a.training is not None and b.training is not None:
         found.items.append(
-            Item(phase=phase, name=name, what="mode", a=_mode(a.training), b=_mode(b.training),
-                 index=index, position=place, where=where, call=a)
+            Item(phase=phase, name=name, what="mode", a="train" if a.training else "eval",
+                 b="train" if b.training else "eval", index=index, position=place, where=where,
+                 call=a)
         )  # fmt: skip
         found.compared[phase] += 1
         return
@@ -205,16 +210,6 @@ def _argument(a: dict[str, object], b: dict[str, object]) -> tuple[object, objec
     return None, b.get(extra), extra
 
 
-def _within_backward(calls: Sequence[CallRecord]) -> set[int]:
-    """Spans of the calls inside a backward pass: they recompute a forward, or go back in it."""
-    outer = {call.span for call in calls if call.api == Families.BACKWARD}
-    inside: set[int] = set()
-    for call in reversed(calls) if outer else ():  # parents end after their children
-        if call.parent in outer or call.parent in inside:
-            inside.add(call.span)
-    return inside
-
-
 def _name(call: CallRecord, owners: dict[int, str | None]) -> str:
     """How a person finds a call: the module it belongs to, and the function."""
     if call.family == Families.MODULE and call.module:
@@ -224,15 +219,3 @@ def _name(call: CallRecord, owners: dict[int, str | None]) -> str:
         return "loss of backward()"
     owner = call.module or owners.get(call.parent or -1)
     return f"{owner}: {short}" if owner else short
-
-
-def _in_a(module: str | None, names: Names) -> str | None:
-    return None if module is None else names.of_b(module)
-
-
-def _api(call: CallRecord | None) -> str | None:
-    return None if call is None else call.api
-
-
-def _mode(training: bool | None) -> str:
-    return "train" if training else "eval"

@@ -23,10 +23,9 @@ from traincheck.diff.calls import (
     outline,
     phase_of,
 )
+from traincheck.diff.choices import Names
 from traincheck.diff.environment import compare_settings
-from traincheck.diff.items import Item
-from traincheck.diff.names import Names
-from traincheck.diff.phases import Phase
+from traincheck.diff.items import Item, Phase
 from traincheck.diff.sides import A, B
 from traincheck.diff.state import PHASE_OF, RunState, Variable
 from traincheck.diff.steps import StepView
@@ -38,7 +37,7 @@ from traincheck.diff.values import (
     is_telling,
     numbers_alike,
 )
-from traincheck.schema.events import BatchEvent, CheckpointEvent, RngEvent
+from traincheck.schema.events import CheckpointEvent, RngEvent
 from traincheck.schema.torch_api import Families
 
 # Places in the causal order of a step; settings.py and calls.py have those of their items.
@@ -122,11 +121,18 @@ class Comparer:
             b.batches = b.batches[-max(1, len(a.batches)) :]  # it skips those that A has done
         drawn = self._a_draws.drawn(a) | self._b_draws.drawn(b)
         _compare_generators(a.generators, b.generators, _RNG, drawn, result)
-        self._compare_opening(a, b, result)
+        touched = dict.fromkeys([*self.a.begin_step(a), *self.b.begin_step(b)])
+        if not self._has_begun:  # a run that resumes begins with all that the other has
+            touched.update(dict.fromkeys(v for v in self.a.values if v in self.b.values))
+        for number, variable in enumerate(touched):
+            if variable[0] in _OPENING_ORDER:
+                place = (_OPENING + _OPENING_ORDER[variable[0]], number)
+                self._compare_variable(variable, place, result, is_opening=True)
         is_split = _compare_batches(a, b, result)
         _compare_generators(a.after_batch, b.after_batch, _RNG_AFTER, drawn, result)
         if is_split:
-            _skip_calls(a, result)
+            for call in kept_calls(a.calls):
+                result.unknown[phase_of(call)] += 1
         else:
             self._compare_calls(a, b, result)
         self._compare_gradients(a, b, result)
@@ -147,37 +153,25 @@ class Comparer:
         for record in view.states:
             state.put(record)
 
-    def _compare_opening(self, a: StepView, b: StepView, result: StepResult) -> None:
-        touched = dict.fromkeys([*self.a.begin_step(a), *self.b.begin_step(b)])
-        if not self._has_begun:  # a run that resumes begins with all that the other has
-            touched.update(dict.fromkeys(v for v in self.a.values if v in self.b.values))
-        for number, variable in enumerate(touched):
-            if variable[0] in _OPENING_ORDER:
-                place = (_OPENING + _OPENING_ORDER[variable[0]], number)
-                self._compare_variable(variable, place, result, is_opening=True)
-
     def _compare_calls(self, a: StepView, b: StepView, result: StepResult) -> None:
         if self.names.is_plain and outline(a.calls) == outline(b.calls):
-            self._count_calls(a, result)
+            # Count the calls of a step in which all are equal.
+            known = self._kinds
+            for call in a.calls:
+                key = (call.api, call.family, call.owner)
+                kind = known.get(key, False)
+                if kind is False:
+                    kind = known[key] = None if is_control(call) else phase_of(call)
+                if kind is not None:
+                    told = bytes(call.args) if call.api == Families.BACKWARD else bytes(call.result)
+                    counts = result.compared if is_telling(told) else result.unknown
+                    counts[kind] += 1
             return
         found = compare_calls(a.calls, b.calls, self.names)
         starts = evaluation_start(a), evaluation_start(b)
         result.items += [_evaluating(item, starts) for item in found.items]
         result.compared += found.compared
         result.unknown += found.unknown
-
-    def _count_calls(self, view: StepView, result: StepResult) -> None:
-        """Count the calls of a step in which all are equal."""
-        known = self._kinds
-        for call in view.calls:
-            key = (call.api, call.family, call.owner)
-            kind = known.get(key, False)
-            if kind is False:
-                kind = known[key] = None if is_control(call) else phase_of(call)
-            if kind is not None:
-                told = bytes(call.args) if call.api == Families.BACKWARD else bytes(call.result)
-                counts = result.compared if is_telling(told) else result.unknown
-                counts[kind] += 1
 
     def _compare_gradients(self, a: StepView, b: StepView, result: StepResult) -> None:
         mine, yours = _gradients(a, self.a), _gradients(b, self.b)
@@ -355,35 +349,25 @@ def _generator_item(
 
 def _compare_batches(a: StepView, b: StepView, result: StepResult) -> bool:
     """Whether the same rows come in another number of micro-batches."""
-    found = compare_batches(_trained(a.batches), _trained(b.batches))
-    result.compared[Phase.BATCH] += found.compared
-    result.unknown[Phase.BATCH] += found.unknown
-    result.items += [replace(item, position=(_BATCH, item.position[1])) for item in found.items]
-    later = compare_batches(_evaluated(a.batches), _evaluated(b.batches))
-    result.compared[Phase.EVALUATION] += later.compared
-    result.unknown[Phase.EVALUATION] += later.unknown
-    result.items += [
-        replace(item, phase=Phase.EVALUATION, position=(_EVALUATION, item.position[1]))
-        for item in later.items
-    ]
-    if found.is_split:
+    is_split = False
+    for phase, place in ((Phase.BATCH, _BATCH), (Phase.EVALUATION, _EVALUATION)):
+        is_training = phase is Phase.BATCH
+        mine, yours = (
+            [batch for batch in view.batches if (batch.stage != "eval") is is_training]
+            for view in (a, b)
+        )
+        found = compare_batches(mine, yours)
+        result.compared[phase] += found.compared
+        result.unknown[phase] += found.unknown
+        result.items += [
+            replace(item, phase=phase, position=(place, item.position[1])) for item in found.items
+        ]
+        is_split |= is_training and found.is_split
+    if is_split:
         result.notes.append(
             f"the rows of step {a.number} come in {len(a.batches)} and {len(b.batches)} batches"
         )
-    return found.is_split
-
-
-def _skip_calls(view: StepView, result: StepResult) -> None:
-    for call in kept_calls(view.calls):
-        result.unknown[phase_of(call)] += 1
-
-
-def _trained(batches: Sequence[BatchEvent]) -> list[BatchEvent]:
-    return [batch for batch in batches if batch.stage != "eval"]
-
-
-def _evaluated(batches: Sequence[BatchEvent]) -> list[BatchEvent]:
-    return [batch for batch in batches if batch.stage == "eval"]
+    return is_split
 
 
 def evaluation_start(view: StepView) -> int:

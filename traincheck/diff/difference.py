@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from traincheck.diff.html import difference_html
-from traincheck.diff.items import Item
-from traincheck.diff.phases import Phase
+from traincheck.diff.items import Item, Phase
 from traincheck.diff.sides import Told
 from traincheck.diff.sources import Change
 from traincheck.schema.findings import FINDINGS, NOTHING_CHECKED
 from traincheck.schema.record import Record
+from traincheck.schema.shown import facts_html, table_html, text_html
+from traincheck.schema.words import counted
 
+_SHOWN = 20  # facts of the environment
+_SIDES = (("-", "a"), ("+", "b"))
+_COLOURS = {True: "#2e7d32", False: "#c62828"}
 SCHEMA_VERSION = 1
 
 
@@ -184,7 +187,21 @@ class Difference:
             "a": self.a,
             "b": self.b,
             "same": self.same,
-            "first": None if self.first is None else _first(self.first),
+            "first": None
+            if (first := self.first) is None
+            else {
+                "step": first.step,
+                "step_b": first.step_b,
+                "phase": first.phase.value,
+                "rank": first.rank,
+                "name": first.name,
+                "message": first.message,
+                "a": first.a,
+                "b": first.b,
+                "before_first_batch": first.is_opening,
+                "size": _number(first.size),
+                "where": first.where or None,
+            },
             "cause": None if self.cause is None else _cause(self.cause),
             "candidates": [
                 {
@@ -194,19 +211,35 @@ class Difference:
                 }
                 for one in self.candidates
             ],
-            "changes": [_change(one) for one in self.changes],
-            "phases": [
+            "changes": [
                 {
-                    "phase": count.phase.value,
-                    "differing": count.differing,
-                    "compared": count.compared,
-                    "unknown": count.unknown,
+                    "place": change.place,
+                    "function": change.function,
+                    "path_a": change.path_a or None,
+                    "path_b": change.path_b or None,
+                    "line_a": change.at_a,
+                    "line_b": change.at_b,
+                    "a": [text for _, text in change.a],
+                    "b": [text for _, text in change.b],
                 }
-                for count in self.phases
+                for change in self.changes
             ],
-            "then": [_item(item) for item in self.then],
+            "phases": [{**asdict(count), "phase": count.phase.value} for count in self.phases],
+            "then": [
+                {
+                    "phase": item.phase.value,
+                    "name": item.name,
+                    "what": item.what,
+                    "leaf": item.leaf,
+                    "index": item.index,
+                    "size": _number(item.size),
+                }
+                for item in self.then
+            ],
             "environment": [{"name": e.name, "a": e.a, "b": e.b} for e in self.environment],
-            "resume": None if self.resume is None else _resume(self.resume),
+            "resume": None
+            if self.resume is None
+            else {**asdict(self.resume), "where": self.resume.where or None},
             "steps": self.steps,
             "steps_after": self.after,
             "steps_alike_after": self.alike_after,
@@ -218,64 +251,8 @@ class Difference:
         }
 
 
-def _first(first: FirstDifference) -> dict[str, Any]:
-    return {
-        "step": first.step,
-        "step_b": first.step_b,
-        "phase": first.phase.value,
-        "rank": first.rank,
-        "name": first.name,
-        "message": first.message,
-        "a": first.a,
-        "b": first.b,
-        "before_first_batch": first.is_opening,
-        "size": _number(first.size),
-        "where": first.where or None,
-    }
-
-
 def _cause(cause: Explanation) -> dict[str, Any]:
-    return {
-        "code": cause.code,
-        "text": cause.text,
-        "fix": cause.fix,
-        "details": list(cause.details),
-        "where": cause.where or None,
-    }
-
-
-def _change(change: Change) -> dict[str, Any]:
-    return {
-        "place": change.place,
-        "function": change.function,
-        "path_a": change.path_a or None,
-        "path_b": change.path_b or None,
-        "line_a": change.at_a,
-        "line_b": change.at_b,
-        "a": [text for _, text in change.a],
-        "b": [text for _, text in change.b],
-    }
-
-
-def _item(item: Item) -> dict[str, Any]:
-    return {
-        "phase": item.phase.value,
-        "name": item.name,
-        "what": item.what,
-        "leaf": item.leaf,
-        "index": item.index,
-        "size": _number(max((gap.relative for gap in item.gaps), default=None)),
-    }
-
-
-def _resume(resume: Resume) -> dict[str, Any]:
-    return {
-        "step": resume.step,
-        "path": resume.path,
-        "parameters": resume.parameters,
-        "of": resume.of,
-        "where": resume.where or None,
-    }
+    return {**asdict(cause), "details": list(cause.details), "where": cause.where or None}
 
 
 def _number(value: float | None) -> float | str | None:
@@ -283,3 +260,55 @@ def _number(value: float | None) -> float | str | None:
     if value is None or value - value == 0.0:
         return value
     return str(value)
+
+
+def difference_html(document: Mapping[str, Any]) -> str:
+    """A headline, the cause and its evidence, and the phases of the step."""
+    first, steps = document["first"], counted(document["steps"], "step")
+    if first is not None:
+        headline = f"first difference at step {first['step']:,}: {first['message']}"
+    elif document["same"]:
+        headline = f"no difference in {steps}, {document['closeness']}"
+    else:
+        headline = "nothing could be compared"
+    colour = _COLOURS[bool(document["same"])]
+    head = f"<b style='color:{colour}'>{text_html(headline)}</b>"
+    phases = table_html(
+        ("phase", "differing", "compared", "not comparable"),
+        (
+            (
+                text_html(Phase(one["phase"]).words),
+                *(f"{one[name]:,}" for name in ("differing", "compared", "unknown")),
+            )
+            for one in document["phases"]
+        ),
+    )
+    body = facts_html(_facts(document))
+    return f"<div>{head}{body}{phases if document['phases'] else ''}</div>"
+
+
+def _facts(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    yield "A", document["a"]
+    yield "B", document["b"]
+    first, cause = document["first"], document["cause"]
+    if first is not None:
+        yield "in A", first["a"]
+        yield "in B", first["b"]
+        yield "where", first["where"] or ""
+    if cause is not None:
+        yield "cause", cause["text"]
+        yield "", "\n".join(cause["details"])
+        yield "fix", cause["fix"]
+        yield "changed at", cause["where"] or ""
+    for one in document["candidates"]:
+        yield "possible", one["text"]
+    for change in document["changes"]:
+        lines = [f"{mark} {text}" for mark, side in _SIDES for text in change[side]]
+        place = f"{change['place']} {change['function']}".rstrip()
+        yield "code differs", "\n".join([place, *lines[:_SHOWN]])
+    environment = document["environment"]
+    shown = [f"{one['name']}: {one['a']} | {one['b']}" for one in environment[:_SHOWN]]
+    if len(environment) > _SHOWN:
+        shown.append(f"and {len(environment) - _SHOWN:,} more")
+    yield "environment", "\n".join(shown)
+    yield "notes", "\n".join(document["notes"])

@@ -1,26 +1,25 @@
-"""Compare two runs from their first to their last step, and conclude the difference."""
+"""Compare two runs, or the ranks of one, from their first to their last step."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from traincheck.diff.closeness import Closeness, Exact, Spread
+import msgspec
+
+from traincheck.diff.choices import Closeness, Exact, Names, Spread
 from traincheck.diff.compare import Comparer, StepResult
-from traincheck.diff.conclude import conclude
+from traincheck.diff.conclude import Tally, conclude
 from traincheck.diff.difference import Difference, EnvironmentEntry, Resume
 from traincheck.diff.environment import environment_of, with_marks
 from traincheck.diff.evidence import Evidence, Side
-from traincheck.diff.items import Item
-from traincheck.diff.lookup import Lookup
-from traincheck.diff.names import Names
-from traincheck.diff.phases import Phase
-from traincheck.diff.resume import find_resume
-from traincheck.diff.run_facts import Programs, RankFacts, Run
+from traincheck.diff.items import Item, Phase
+from traincheck.diff.run_facts import Lookup, Programs, RankFacts, Run, find_resume
 from traincheck.diff.sides import A, B
 from traincheck.diff.state import Variable
 from traincheck.diff.steps import StepView
-from traincheck.diff.tally import Tally
+from traincheck.errors import UsageError
+from traincheck.schema.torch_api import DDP_INIT
 
 _FOLLOWED = 1000  # steps after the first difference that are still compared
 
@@ -50,37 +49,36 @@ class Options:
     until: str = ""
     is_kept: Callable[[Item], bool] = lambda item: True
 
+    def last_step(self, resume: Resume | None) -> int | None:
+        """The step of A before which the comparison ends."""
+        if not self.until:
+            return self.last
+        start, _, more = self.until.partition("+")
+        if start != "resume":
+            return int(self.until)
+        return (resume.step if resume else 0) + int(more or 0)
+
 
 def diff_runs(a: Run, b: Run, options: Options, controls: Sequence[Run] = ()) -> Difference:
     """The first difference of two runs, over all ranks that both have."""
     found: list[tuple[int, Tally]] = []
     resume = None
     environment: tuple[EnvironmentEntry, ...] = ()
-    for pair in _pairs(a, b, options):
+    both = [(rank, rank) for rank in a.ranks if rank in b.ranks]
+    for pair in both if options.ranks is None else [options.ranks]:
         if options.finds_resume and resume is None:
             resume = find_resume(a, b, pair, options.names)
         seen = environment_of(a, b, pair)
         tally, seen = compare_rank(a, b, pair, options, resume, seen, controls)
         environment = environment or seen
         found.append((pair[0], tally))
-    notes = _notes(a, b)
-    return conclude(a, b, found, resume, environment, options.closeness.words, notes)
-
-
-def _pairs(a: Run, b: Run, options: Options) -> list[tuple[int, int]]:
-    if options.ranks is not None:
-        return [options.ranks]
-    return [(rank, rank) for rank in a.ranks if rank in b.ranks]
-
-
-def _notes(a: Run, b: Run) -> list[str]:
     notes = [f"{run.label}: {note}" for run in (a, b) for note in run.reader.notes]
     if a.ranks != b.ranks:
         notes.append(
             f"{a.label} has {len(a.ranks)} ranks, {b.label} has {len(b.ranks)}: "
             "only those of both are compared"
         )
-    return notes
+    return conclude(a, b, found, resume, environment, options.closeness.words, notes)
 
 
 def compare_rank(
@@ -99,7 +97,7 @@ def compare_rank(
     programs = tally.programs = Programs((a, b), facts)
     offset = resume.step if resume else 0
     spread = _Controls(a, controls, ranks[0], options) if controls else None
-    last_step = _last_step(options, resume)
+    last_step = options.last_step(resume)
     for x, y in _side_by_side(a.views(ranks[0]), b.views(ranks[1]), offset, comparer, facts, tally):
         if spread is not None:
             spread.advance(x)
@@ -127,7 +125,7 @@ def compare_rank(
                     ),
                 )  # fmt: skip
             if tally.first is not None:
-                _note_growth(tally, result)
+                tally.note_growth(result)
                 if tally.after >= _FOLLOWED:
                     tally.notes.append(
                         f"the {_FOLLOWED:,} steps after the first difference were compared"
@@ -137,16 +135,6 @@ def compare_rank(
             one.last = view
     tally.end()
     return tally, with_marks(environment, *facts)
-
-
-def _last_step(options: Options, resume: Resume | None) -> int | None:
-    """The step of A before which the comparison ends."""
-    if not options.until:
-        return options.last
-    start, _, more = options.until.partition("+")
-    if start != "resume":
-        return int(options.until)
-    return (resume.step if resume else 0) + int(more or 0)
 
 
 def _side_by_side(
@@ -175,16 +163,6 @@ def _side_by_side(
             y = next(b, None)
         else:
             break
-    _note_rest(x, y, a, b, tally)
-
-
-def _note_rest(
-    x: StepView | None,
-    y: StepView | None,
-    a: Iterator[StepView],
-    b: Iterator[StepView],
-    tally: Tally,
-) -> None:
     for label, view, rest in ((A, x, a), (B, y, b)):
         if view is not None and view.end is not None:
             more = 1 + sum(one.end is not None for one in rest)
@@ -209,16 +187,6 @@ def _counting(result: StepResult, options: Options) -> StepResult:
             result.compared[item.phase] -= 1
     result.items = kept
     return result
-
-
-def _note_growth(tally: Tally, result: StepResult) -> None:
-    """The relative difference of the loss, at steps 0, 1, 10, 100 and so on after the first."""
-    if tally.after not in (0, 1, 10, 100, 1000):
-        return
-    losses = [item for item in result.items if item.phase is Phase.LOSS and not item.note]
-    sizes = [gap.relative for item in losses for gap in item.gaps]
-    if sizes:
-        tally.growth[result.step[0]] = max(sizes)
 
 
 def _sides(
@@ -270,3 +238,73 @@ def _control_results(a: Run, control: Run, rank: int, names: Names) -> Iterator[
     pairs = _side_by_side(a.views(rank), control.views(rank), 0, comparer, facts, Tally())
     for x, y in pairs:
         yield comparer.compare(x, y)
+
+
+# Ranks draw other samples, so what they compute before gradients are reduced is not the same.
+_REPLICATED = frozenset({Phase.GRADIENT, Phase.OPTIMIZER_STATE, Phase.PARAMETER, Phase.BUFFER})
+_SHARDING = ("fsdp", "tensor.parallel")
+_RUNNING = (".running_mean", ".running_var")
+
+
+def diff_ranks(run: Run, options: Options) -> Difference:
+    """The first difference of a rank from rank 0, in variables that ranks replicate.
+
+    Raises:
+        UsageError: the run has one rank.
+    """
+    ranks = run.ranks
+    if len(ranks) < 2:  # noqa: PLR2004
+        raise UsageError(
+            f"{run.path} has one rank",
+            fix="record the run with all its ranks: traincheck-collect -- torchrun ... train.py",
+        )
+    broadcasts = shards = False
+    for view in run.views(ranks[0]):
+        for call in view.calls:
+            if call.api == DDP_INIT:
+                arguments = msgspec.json.decode(call.args)
+                broadcasts |= arguments.get("broadcast_buffers") is not False
+            shards |= any(word in call.api for word in _SHARDING)
+        break  # models are wrapped before the first step ends
+    wrapper = _Wrapper(broadcasts=broadcasts, shards=shards)
+    chosen = replace(
+        options, phases=options.phases & _REPLICATED, finds_resume=False, is_kept=wrapper.is_kept
+    )
+    found: list[tuple[int, Tally]] = []
+    environment: tuple[EnvironmentEntry, ...] = ()
+    for rank in ranks[1:]:
+        tally, seen = compare_rank(run, run, (ranks[0], rank), chosen, None, (), ())
+        if tally.evidence is not None:
+            tally.evidence.is_ranks = True
+            tally.evidence.a.label, tally.evidence.b.label = f"rank {ranks[0]}", f"rank {rank}"
+        found.append((rank, tally))
+        environment = environment or seen
+    broken = [(tally.first.step[0], rank) for rank, tally in found if tally.first is not None]
+    labels = f"rank {ranks[0]}", f"rank {min(broken)[1] if broken else ranks[1]}"
+    words = options.closeness.words
+    return conclude(run, run, found, None, environment, words, wrapper.notes, labels)
+
+
+class _Wrapper:
+    """How ranks keep their models alike, as the run tells it."""
+
+    def __init__(self, *, broadcasts: bool, shards: bool) -> None:
+        self._broadcasts, self._shards = broadcasts, shards
+        self.notes: list[str] = []
+
+    def is_kept(self, item: Item) -> bool:
+        """Whether an item must be alike on all ranks."""
+        if item.phase is Phase.BUFFER and self._broadcasts and item.name.endswith(_RUNNING):
+            self._note(
+                "running statistics are broadcast before each forward pass (broadcast_buffers), "
+                "so they are not compared after it"
+            )
+            return False
+        if self._shards and item.what in ("shape", "presence"):
+            self._note("parts of sharded variables differ between ranks and are skipped")
+            return False
+        return True
+
+    def _note(self, text: str) -> None:
+        if text not in self.notes:
+            self.notes.append(text)

@@ -10,8 +10,7 @@ from typing import Any
 import msgspec
 
 from traincheck.diff.difference import EnvironmentEntry
-from traincheck.diff.items import Item
-from traincheck.diff.phases import Phase
+from traincheck.diff.items import Item, Phase
 from traincheck.diff.run_facts import RankFacts, Run
 from traincheck.diff.state import RunState
 from traincheck.diff.steps import StepView
@@ -71,24 +70,17 @@ def _facts(run: Run, rank: int) -> dict[str, Any]:
         found.update({k: v for k, v in manifest.created_with.items() if isinstance(v, str)})
         found.update(manifest.environment)
         if manifest.command:
-            words = _without_interpreter(manifest.command)
-            found["command"] = shlex.join(_relative(word, manifest.cwd) for word in words)
+            first, *others = manifest.command
+            is_python = first.rpartition("/")[2].startswith("python")
+            words = ["python" if is_python else first, *others]
+            if cwd := manifest.cwd:  # a path below the working directory, from there
+                words = ["." if word == cwd else word.removeprefix(f"{cwd}/") for word in words]
+            found["command"] = shlex.join(words)
     for name, value in run.process(rank).items():
         if name not in _UNTOLD and isinstance(value, (str, int, float, bool)):
             found[name] = value
     found["ranks"] = len(run.ranks)
     return found
-
-
-def _without_interpreter(command: tuple[str, ...]) -> tuple[str, ...]:
-    return (
-        ("python", *command[1:]) if command[0].rpartition("/")[2].startswith("python") else command
-    )
-
-
-def _relative(word: str, cwd: str) -> str:
-    """A path below the working directory, from there."""
-    return "." if cwd and word == cwd else word.removeprefix(f"{cwd}/") if cwd else word
 
 
 def _marked(facts: RankFacts) -> dict[str, Any]:
@@ -139,7 +131,12 @@ def compare_settings(
 
 def settings_of(view: StepView, state: RunState) -> dict[str, Any]:
     """All settings of a step by name, ``AdamW.lr`` first."""
-    labels = _labels(state)
+    classes = {owner: settings["", "class"] for owner, settings in state.settings.items()}
+    counts = Counter(classes.values())
+    # The names of optimizers: their class, with their id where several have it.
+    labels = {
+        owner: name if counts[name] == 1 else f"{name} {owner}" for owner, name in classes.items()
+    }
     found: dict[str, Any] = {}
     lr: Mapping[str, Any] = {} if view.end is None else view.end.lr
     for optimizer, rates in lr.items():
@@ -151,15 +148,6 @@ def settings_of(view: StepView, state: RunState) -> dict[str, Any]:
             found[f"{labels[optimizer]}{group}.{name}"] = value
     found.update(_of_calls(view))
     return found
-
-
-def _labels(state: RunState) -> dict[str, str]:
-    """The names of optimizers: their class, with their id where several have it."""
-    classes = {owner: settings["", "class"] for owner, settings in state.settings.items()}
-    counts = Counter(classes.values())
-    return {
-        owner: name if counts[name] == 1 else f"{name} {owner}" for owner, name in classes.items()
-    }
 
 
 def _of_calls(view: StepView) -> Iterator[tuple[str, Any]]:

@@ -7,14 +7,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from traincheck.diff.difference import EnvironmentEntry, Resume
-from traincheck.diff.items import Item
-from traincheck.diff.lookup import Lookup
-from traincheck.diff.phases import Phase
-from traincheck.diff.records import CallRecord
-from traincheck.diff.run_facts import RankFacts
+from traincheck.diff.items import Item, Phase
+from traincheck.diff.run_facts import Lookup, RankFacts
 from traincheck.diff.sources import Change, Program, nearest_first
 from traincheck.diff.state import Variable
-from traincheck.diff.steps import StepView
+from traincheck.diff.steps import CallRecord, StepView
 
 # Functions that make the batches of a data set.
 _LOADING = ("__getitem__", "__getitems__", "__iter__", "collate", "collate_fn", "__call__")
@@ -100,8 +97,15 @@ class Evidence:
     def nearest(self) -> list[Change]:
         """The lines that differ, those next to the first difference first."""
         item = self.then or self.item
-        places = [item.where] if item.where else []
-        places += dict.fromkeys(_places(self.a, item))
+        # The lines of the calls of the step up to the item, the last one first.
+        last = item.call.seq if isinstance(item.call, CallRecord) else None
+        calls = self.a.view.inits if item.is_opening else self.a.view.calls
+        places = [
+            call.where
+            for call in reversed(calls)
+            if call.where and (last is None or call.seq <= last)
+        ]
+        places = [*([item.where] if item.where else ()), *dict.fromkeys(places)]
         return nearest_first(self.changes, places, self._computing(item))
 
     def functions_of(self, item: Item) -> Iterator[str]:
@@ -123,7 +127,8 @@ class Evidence:
             side = self.a if item.a is not None or item.b is None else self.b
             by_span = {one.span: one for one in side.view.calls}
             while call is not None:
-                found.append(_dotted(call))
+                # ``Net.forward`` of ``__main__.Net.forward``.
+                found.append(".".join(call.api.split(".")[-2:]))
                 call = by_span.get(call.parent) if call.parent is not None else None
         at = [side.program.at(item.where) for side in (self.a, self.b) if item.where]
         for source, line in filter(None, at):
@@ -131,17 +136,3 @@ class Evidence:
             if function is not None:
                 found.append(function.name)
         return found
-
-
-def _dotted(call: CallRecord) -> str:
-    """``Net.forward`` of ``__main__.Net.forward``."""
-    return ".".join(call.api.split(".")[-2:])
-
-
-def _places(side: Side, item: Item) -> Iterator[str]:
-    """The lines of the calls of a step up to an item, the last one first."""
-    last = item.call.seq if isinstance(item.call, CallRecord) else None
-    calls = side.view.inits if item.is_opening else side.view.calls
-    for call in reversed(calls):
-        if call.where and (last is None or call.seq <= last):
-            yield call.where

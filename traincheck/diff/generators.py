@@ -14,8 +14,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from traincheck.diff.evidence import Evidence, Side
-from traincheck.diff.items import Item
-from traincheck.diff.phases import Phase
+from traincheck.diff.items import Item, Phase
 from traincheck.schema.comparison.generator_states import WORDS, Twister, philox, twister
 from traincheck.schema.events import BatchEvent, RngEvent
 
@@ -112,8 +111,11 @@ def draws_from(generator: Item, evidence: Evidence) -> bool | None:
         return True if any(found) else (None if None in found else False)
     if item.phase in (Phase.FORWARD, Phase.LOSS):
         return _computes_from(evidence, source, item)
-    if item.phase in (Phase.PARAMETER, Phase.BUFFER) and item.is_opening:
-        return _begins_from(evidence, source)
+    if item.phase in (Phase.PARAMETER, Phase.BUFFER) and item.is_opening and source == "torch":
+        # Initial values are drawn one after the other: if the first one differs, all do.
+        a, b = _drawn(evidence.a), _drawn(evidence.b)
+        differing = sum(one.is_opening and one.phase is Phase.PARAMETER for one in evidence.items)
+        return list(a.values()) == list(b.values()) and differing >= len(a)
     return False
 
 
@@ -125,10 +127,8 @@ def source_of(item: Item) -> str:
 def _loads_from(side: Side, source: str, item: Item) -> bool | None:
     """Whether the loading of a batch draws from a generator."""
     before, after = _last(side.view.generators, source), _last(side.view.after_batch, source)
-    if before is None or after is None:
-        return None
-    if before.fingerprint == after.fingerprint:
-        return False
+    if before is None or after is None or before.fingerprint == after.fingerprint:
+        return _advances(before, after)
     if source != "torch":
         return True
     if item.what == "indices":
@@ -153,7 +153,13 @@ def _draws_order(item: Item) -> bool:
 
 def _computes_from(evidence: Evidence, source: str, item: Item) -> bool | None:
     """Whether a forward pass or a loss draws from a generator, in the part that differs."""
-    advances = [_advances(side, source) for side in (evidence.a, evidence.b)]
+    advances = [
+        _advances(
+            _last(side.view.after_batch, source) or _last(side.view.generators, source),
+            _last(side.view.closing, source),
+        )
+        for side in (evidence.a, evidence.b)
+    ]
     if not any(advances) and None not in advances:
         return False
     call = item.call
@@ -165,28 +171,13 @@ def _computes_from(evidence: Evidence, source: str, item: Item) -> bool | None:
             return True
     if not evidence.has_sources:
         return None
-    return any(_calls_for_numbers(text, source) for text in evidence.functions_of(item))
+    names = _CALLS.get(source.partition(":")[0], _CALLS["torch"])
+    return any(not names.isdisjoint(_called(text)) for text in evidence.functions_of(item))
 
 
-def _advances(side: Side, source: str) -> bool | None:
-    """Whether the step draws after its first batch; None if not known."""
-    before = _last(side.view.after_batch, source) or _last(side.view.generators, source)
-    after = _last(side.view.closing, source)
-    if before is None or after is None:
-        return None
-    return before.fingerprint != after.fingerprint
-
-
-def _begins_from(evidence: Evidence, source: str) -> bool:
-    """Whether the initial values of parameters are drawn from a generator.
-
-    Values are drawn one after the other: if the first one differs, all do.
-    """
-    if source != "torch":
-        return False
-    a, b = _drawn(evidence.a), _drawn(evidence.b)
-    differing = sum(item.is_opening and item.phase is Phase.PARAMETER for item in evidence.items)
-    return list(a.values()) == list(b.values()) and differing >= len(a)
+def _advances(before: RngEvent | None, after: RngEvent | None) -> bool | None:
+    """Whether a generator is drawn from between two moments; None if not known."""
+    return None if before is None or after is None else before.fingerprint != after.fingerprint
 
 
 def _drawn(side: Side) -> dict[object, str]:
@@ -205,13 +196,8 @@ def _last(events: Sequence[RngEvent], source: str) -> RngEvent | None:
     return found[-1] if found else None
 
 
-def _calls_for_numbers(text: str, source: str) -> bool:
-    """Whether a piece of source code calls a function that draws from a generator."""
-    names = _CALLS.get(source.partition(":")[0], _CALLS["torch"])
-    return any(name in names for name in _called(text))
-
-
 def _called(text: str) -> Iterator[str]:
+    """The names of the functions that a piece of source code calls."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):

@@ -1,12 +1,40 @@
-"""One thing that two runs have differently: its phase, its name, and its value in each."""
+"""One thing that two runs have differently: its phase, its name, and its value in each.
+
+Phases are the parts of a training step, in the order in which one causes the next.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any, TypeAlias
 
-from traincheck.diff.phases import Phase
 from traincheck.diff.values import Gap
+
+
+class Phase(str, Enum):
+    """The part of a step that a difference is in. Members are in causal order."""
+
+    SETTINGS = "settings"
+    RNG = "rng"
+    BATCH = "batch"
+    FORWARD = "forward"
+    LOSS = "loss"
+    GRADIENT = "gradient"
+    OPTIMIZER_STATE = "optimizer_state"
+    PARAMETER = "parameter"
+    BUFFER = "buffer"
+    EVALUATION = "evaluation"
+    SAVED = "saved"
+
+    @property
+    def words(self) -> str:
+        """The name as in a sentence: ``optimizer state``."""
+        return "random generator" if self is Phase.RNG else self.value.replace("_", " ")
+
+
+PHASES = tuple(Phase)
+
 
 Key: TypeAlias = tuple[Phase, str]
 

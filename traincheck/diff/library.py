@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from traincheck.diff.closeness import Closeness, Exact, Spread, Within
+from traincheck.diff.choices import Closeness, Exact, Names, Spread, Within
 from traincheck.diff.difference import Difference
-from traincheck.diff.engine import Options, diff_runs
-from traincheck.diff.names import Names
-from traincheck.diff.phases import Phase
-from traincheck.diff.ranks import diff_ranks
+from traincheck.diff.engine import Options, diff_ranks, diff_runs
+from traincheck.diff.items import Phase
 from traincheck.diff.run_facts import Run
 from traincheck.errors import UsageError, nearest
 

@@ -5,20 +5,29 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from traincheck.diff.evidence import Evidence
-from traincheck.diff.items import Item
-from traincheck.diff.phases import Phase
+from traincheck.diff.items import Item, Phase
 from traincheck.diff.sides import A, B
 from traincheck.schema.events import BatchEvent, RngEvent
 from traincheck.schema.values import is_tensor
 
 _SHOWN = 6  # indices of a batch
 _DIGITS = 8  # of a fingerprint
+_MOMENTS = {
+    "start": "when training begins",
+    "loader": "when the loader begins",
+    "load": "after the load",
+    "forward": "before the forward pass",
+}
 
 
-def message_of(item: Item, evidence: Evidence) -> str:
+def message_of(item: Item) -> str:
     """The difference as a sentence without its end."""
-    return _WORDS[item.phase](item, evidence)
+    if item.phase is Phase.SETTINGS:
+        return f"{item.name} is {text_of(item.b)} in {B} and {text_of(item.a)} in {A}"
+    if item.phase is Phase.EVALUATION:
+        words = _batches if isinstance(item.a or item.b, BatchEvent) else _forward
+        return f"in evaluation, {words(item)}"
+    return _WORDS.get(item.phase, _state)(item)
 
 
 def texts_of(item: Item) -> tuple[str, str]:
@@ -69,27 +78,19 @@ def _digits(fingerprint: str | None) -> str:
     return (fingerprint or "").rpartition(":")[2][:_DIGITS]
 
 
-def _rng(item: Item, evidence: Evidence) -> str:
+def _rng(item: Item) -> str:
     source = item.name.removesuffix(" generator")
     if item.what == "seed":
         return f"{source} is seeded with {item.b.seed} in {B} and with {item.a.seed} in {A}"
     if item.what == "presence":
         side = A if item.b is None else B
         return f"{source} is seeded in {side} only"
-    return f"the {item.name} is in another state {_moment(item)}"
-
-
-def _moment(item: Item) -> str:
     moment = item.a.moment if isinstance(item.a, RngEvent) else ""
-    return {
-        "start": "when training begins",
-        "loader": "when the loader begins",
-        "load": "after the load",
-        "forward": "before the forward pass",
-    }.get(moment, "before the first batch of the step")
+    when = _MOMENTS.get(moment, "before the first batch of the step")
+    return f"the {item.name} is in another state {when}"
 
 
-def _batches(item: Item, evidence: Evidence) -> str:
+def _batches(item: Item) -> str:
     if item.what == "indices":
         return f"{item.name} draws other samples"
     if item.what == "count":
@@ -103,7 +104,7 @@ def _batches(item: Item, evidence: Evidence) -> str:
     return f"{item.name} returns {item.leaf or 'tensors'} of another {item.what}"
 
 
-def _forward(item: Item, evidence: Evidence) -> str:
+def _forward(item: Item) -> str:
     part = f" in {item.leaf}" if item.leaf else ""
     if item.what == "mode":
         return f"{item.name} runs in {item.b} mode in {B} and in {item.a} mode in {A}"
@@ -118,7 +119,7 @@ def _forward(item: Item, evidence: Evidence) -> str:
     return f"{item.name} returns another {kind}{part}"
 
 
-def _loss(item: Item, evidence: Evidence) -> str:
+def _loss(item: Item) -> str:
     if item.what == "presence":
         return f"{item.name} is computed {item.note}"
     if item.note == "argument" and "backward" not in item.name:
@@ -126,34 +127,20 @@ def _loss(item: Item, evidence: Evidence) -> str:
     return f"the {item.name} differs" if "loss" in item.name else f"the loss {item.name} differs"
 
 
-def _gradient(item: Item, evidence: Evidence) -> str:
+def _state(item: Item) -> str:
+    is_gradient = item.phase is Phase.GRADIENT
     if item.what == "presence":
-        side = A if item.b is None else B
-        return f"{item.name} has a gradient in {side} only"
-    return f"the gradient of {item.name} differs"
-
-
-def _state(item: Item, evidence: Evidence) -> str:
-    if item.what == "presence":
-        side = A if item.b is None else B
-        return f"{item.name} exists in {side} only"
+        side, verb = A if item.b is None else B, "has a gradient" if is_gradient else "exists"
+        return f"{item.name} {verb} in {side} only"
+    if is_gradient:
+        return f"the gradient of {item.name} differs"
     moment = ", before the first batch of the step" if item.is_opening else ""
     if item.what in ("dtype", "shape"):
         return f"{item.name} has another {item.what}{moment}"
     return f"{item.name} differs{moment}"
 
 
-def _setting(item: Item, evidence: Evidence) -> str:
-    return f"{item.name} is {text_of(item.b)} in {B} and {text_of(item.a)} in {A}"
-
-
-def _evaluation(item: Item, evidence: Evidence) -> str:
-    if isinstance(item.a or item.b, BatchEvent):
-        return f"in evaluation, {_batches(item, evidence)}"
-    return f"in evaluation, {_forward(item, evidence)}"
-
-
-def _saved(item: Item, evidence: Evidence) -> str:
+def _saved(item: Item) -> str:
     if item.what == "presence":
         return f"only {A if item.b is None else B} saves {item.name}"
     if item.what == "key":
@@ -164,15 +151,9 @@ def _saved(item: Item, evidence: Evidence) -> str:
 
 
 _WORDS = {
-    Phase.SETTINGS: _setting,
-    Phase.EVALUATION: _evaluation,
     Phase.SAVED: _saved,
     Phase.RNG: _rng,
     Phase.BATCH: _batches,
     Phase.FORWARD: _forward,
     Phase.LOSS: _loss,
-    Phase.GRADIENT: _gradient,
-    Phase.OPTIMIZER_STATE: _state,
-    Phase.PARAMETER: _state,
-    Phase.BUFFER: _state,
 }

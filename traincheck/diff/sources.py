@@ -27,6 +27,7 @@ _COPY = compiled(r"[0-9a-f]{16}\.py")
 _MOST_BYTES = 1 << 21
 _MOST_LINES = 20_000  # of a file; matching takes quadratic time
 _MOST_FILES = 500
+_DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 @dataclass(slots=True)
@@ -67,11 +68,14 @@ class Source:
     @cached_property
     def code(self) -> list[tuple[int, str]]:
         """Number and text of each line that is not empty, a comment or part of a docstring."""
-        dropped = set() if self.tree is None else set(_docstrings(self.tree))
-        bare = _without_comments(self._text)
+        dropped: set[int] = set()
+        for node in ast.walk(self.tree) if self.tree is not None else ():
+            if isinstance(node, _DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
+                text = node.body[0]
+                dropped.update(range(text.lineno, (text.end_lineno or text.lineno) + 1))
         return [
             (number, line.rstrip())
-            for number, line in enumerate(bare, 1)
+            for number, line in enumerate(_without_comments(self._text), 1)
             if line.strip() and number not in dropped
         ]
 
@@ -177,36 +181,22 @@ def _copy(directory: Path, name: object) -> str | None:
 
 
 def changes_between(a: Program, b: Program) -> list[Change]:
-    """The lines of code that differ, file by file."""
-    found: list[Change] = []
-    for one, other in _pairs(a, b):
-        if one is None or other is None:
-            known = one or other
-            assert known is not None
-            paths = (known.path, "") if other is None else ("", known.path)
-            found.append(Change(path_a=paths[0], path_b=paths[1]))
-        elif one.code != other.code:
-            found += _changes(one, other)
-    return found
-
-
-def _pairs(a: Program, b: Program) -> Iterator[tuple[Source | None, Source | None]]:
-    """The files of A with those of B: the scripts, then by their paths below the script's folder.
+    """The lines of code that differ: of the scripts, then of files at one path below their folder.
 
     Without its script, the copies of a run are not complete, and nothing is said of missing ones.
     """
     if not (a.files and b.files):
-        return
+        return []
+    found: list[Change] = []
     mine, yours = _relative(a), _relative(b)
     for key, source in mine.items():
-        if key in yours:
-            yield source, yours[key]
-        elif a.script and b.script:
-            yield source, None
-    if a.script and b.script:
-        for key, source in yours.items():
-            if key not in mine:
-                yield None, source
+        if key not in yours:
+            found.append(Change(path_a=source.path))
+        elif source.code != yours[key].code:
+            found += _changes(source, yours[key])
+    found += [Change(path_b=source.path) for key, source in yours.items() if key not in mine]
+    is_whole = a.script and b.script
+    return [one for one in found if is_whole or (one.path_a and one.path_b)]
 
 
 def _relative(program: Program) -> dict[str, Source]:
@@ -249,10 +239,15 @@ def nearest_first(
         places: ``file:line`` of the calls up to the first difference, the last one first.
         functions: dotted names of functions that compute what differs, or their ends.
     """
-    where = [(path, int(line)) for path, _, line in map(_parts, places) if line.isdecimal()]
+    parts = (place.rpartition(":") for place in places)
+    where = [(path, int(line)) for path, _, line in parts if line.isdecimal()]
 
     def distance(change: Change) -> tuple[int, int]:
-        if change.function and any(_is_part(change.function, name) for name in functions):
+        function = f".{change.function}"
+        # One dotted name is the end of the other.
+        if change.function and any(
+            function.endswith(f".{name}") or f".{name}".endswith(function) for name in functions
+        ):
             return 0, 0
         for rank, (path, line) in enumerate(where):
             for known, at in ((change.path_a, change.at_a), (change.path_b, change.at_b)):
@@ -268,15 +263,6 @@ def is_file(known: str, path: str) -> bool:
     return known == path or known.endswith(f"/{path}")
 
 
-def _parts(place: str) -> tuple[str, str, str]:
-    return place.rpartition(":")
-
-
-def _is_part(name: str, other: str) -> bool:
-    """Whether one dotted name is the end of the other."""
-    return f".{other}".endswith(f".{name}") or f".{name}".endswith(f".{other}")
-
-
 def _functions(node: ast.AST, prefix: str) -> Iterator[Function]:
     for child in ast.iter_child_nodes(node):
         if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
@@ -286,14 +272,6 @@ def _functions(node: ast.AST, prefix: str) -> Iterator[Function]:
             yield from _functions(child, f"{name}.")
         else:
             yield from _functions(child, prefix)
-
-
-def _docstrings(tree: ast.Module) -> Iterator[int]:
-    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    for node in ast.walk(tree):
-        if isinstance(node, kinds) and ast.get_docstring(node, clean=False) is not None:
-            text = node.body[0]
-            yield from range(text.lineno, (text.end_lineno or text.lineno) + 1)
 
 
 def _without_comments(text: str) -> list[str]:

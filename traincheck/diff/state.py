@@ -7,11 +7,10 @@ from typing import Any
 
 import msgspec
 
-from traincheck.diff.phases import Phase
-from traincheck.diff.records import StateRecord
-from traincheck.diff.steps import StepView
+from traincheck.diff.items import Phase
+from traincheck.diff.steps import StateRecord, StepView
 from traincheck.diff.values import NULL
-from traincheck.schema.events import CheckpointEvent, OptimizerEvent
+from traincheck.schema.events import CheckpointEvent
 
 Variable = tuple[str, str]  # role, name
 # Settings that choose how an update is computed, not which.
@@ -41,7 +40,6 @@ class RunState:
         self.values: dict[Variable, bytes | None] = {}
         # By optimizer, then by group (" group 1", "" if there is one) and name.
         self.settings: dict[str, dict[tuple[str, str], Any]] = {}
-        self.classes: dict[str, str] = {}  # of modules that own a variable
 
     def begin_step(self, view: StepView) -> list[Variable]:
         """Take in what changed before the first batch of a step; the variables in order."""
@@ -57,7 +55,13 @@ class RunState:
             elif record.op == "load_state_dict" and record.changed != 0:
                 touched.update(dict.fromkeys(self._load(record)))
         for event in view.optimizers:
-            self._set(event)
+            found: dict[tuple[str, str], Any] = {("", "class"): event.cls.rpartition(".")[2]}
+            for number, group in enumerate(event.groups):
+                prefix = f" group {number}" if len(event.groups) > 1 else ""
+                for name, value in group.hyper.items():
+                    if name not in _IMPLEMENTATION:
+                        found[prefix, name] = value
+            self.settings[event.id] = found
         return list(touched)
 
     def put(self, record: StateRecord) -> Variable | None:
@@ -74,42 +78,19 @@ class RunState:
             self.values[variable] = bytes(record.summary)
         return variable
 
-    def named(self, role: str) -> Iterator[tuple[str, bytes | None]]:
-        """The variables of a role that exist now."""
-        for (its, name), value in self.values.items():
-            if its == role and value != NULL:
-                yield name, value
-
     def _load(self, load: CheckpointEvent) -> Iterator[Variable]:
         """A load: parameters are told, what else it wrote is not known until it changes."""
         for given, fingerprint in load.values.items():
             name = self._named(given) or ""
             old = self.values.get(("parameter", name))
             if isinstance(fingerprint, str) and old is not None and old != NULL:
-                self.values["parameter", name] = _loaded(old, fingerprint)
+                summary = msgspec.json.decode(old)
+                kept = {key: summary[key] for key in ("dtype", "shape", "device") if key in summary}
+                told = msgspec.json.encode({**kept, "fingerprint": fingerprint})
+                self.values["parameter", name] = told
                 yield ("parameter", name)
         for variable in self.values:
             role, name = variable
-            is_buffer = role == "buffer" and load.target and _is_within(name, load.target)
+            is_buffer = role == "buffer" and load.target and name.startswith(f"{load.target}.")
             if is_buffer or (role == "optimizer_state" and load.owner):
                 self.values[variable] = None
-
-    def _set(self, event: OptimizerEvent) -> None:
-        found: dict[tuple[str, str], Any] = {("", "class"): event.cls.rpartition(".")[2]}
-        for number, group in enumerate(event.groups):
-            prefix = f" group {number}" if len(event.groups) > 1 else ""
-            for name, value in group.hyper.items():
-                if name not in _IMPLEMENTATION:
-                    found[prefix, name] = value
-        self.settings[event.id] = found
-
-
-def _is_within(name: str, model: str) -> bool:
-    return name.startswith(f"{model}.")
-
-
-def _loaded(old: bytes, fingerprint: str) -> bytes:
-    """The summary of a parameter after a load."""
-    summary = msgspec.json.decode(old)
-    kept = {key: summary[key] for key in ("dtype", "shape", "device") if key in summary}
-    return msgspec.json.encode({**kept, "fingerprint": fingerprint})

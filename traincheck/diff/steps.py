@@ -4,22 +4,95 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar, Literal, cast
 
-from traincheck.diff.records import CallRecord, StateRecord
+import msgspec
+from msgspec import Raw
+from msgspec.structs import force_setattr
+
+from traincheck.schema.codec import decode as decode_whole
+from traincheck.schema.codec import union_with
 from traincheck.schema.events import (
     BatchEvent,
     CheckpointEvent,
     CollectiveEvent,
+    Event,
     MarkEvent,
     OptimizerEvent,
     RngEvent,
     StepEvent,
 )
+from traincheck.schema.record import EventBase, Int64
 from traincheck.schema.torch_api import FUNCTIONAL, Families
+from traincheck.store.lines import Decoders
 
+_NONE = Raw(b"null")
 _INIT = "torch.nn.init."
 _OPENING_RNG = ("start", "loader", "load")  # moments that come before the first batch
+
+# Calls and states hold their values as raw JSON. A comparison asks of most values only whether two
+# are equal: raw JSON answers that without being decoded, so a call costs a third of what its event
+# costs. The other kinds of events are whole.
+
+
+class CallRecord(EventBase, frozen=True, kw_only=True, tag="call"):
+    """A call; the fields are those of `CallEvent`, arguments and result are JSON."""
+
+    kind: ClassVar[Literal["call"]] = "call"
+    api: str
+    span: Int64 = msgspec.field(name="id")
+    parent: Int64 | None = None
+    family: str | None = None
+    args: Raw = _NONE
+    result: Raw = _NONE
+    module: str | None = None
+    root: bool = False
+    training: bool | None = None
+    owner: str | None = None
+    grad_enabled: bool = True
+    autocast: str | None = None
+    where: str | None = None
+
+
+class StateRecord(EventBase, frozen=True, kw_only=True, tag="state"):
+    """A change of a variable; the fields are those of `StateEvent`, the summary is JSON."""
+
+    kind: ClassVar[Literal["state"]] = "state"
+    name: str
+    role: str = "parameter"
+    change: str = "content"
+    summary: Raw = _NONE
+    after: Int64 | None = None
+    module_class: str | None = None
+    owner: str | None = None
+
+
+_decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(union_with(CallRecord, StateRecord))
+
+
+def _decode(line: bytes, rank: int, stream: str) -> Event:
+    decode_whole(line, rank, stream)  # refuses, with a reason, what is not an event
+    record = _decoder.decode(line)
+    force_setattr(record, "rank", rank)
+    force_setattr(record, "stream", stream)
+    return cast("Event", record)
+
+
+def _decode_lines(piece: bytes, rank: int, stream: str) -> list[Event] | None:
+    try:
+        records = _decoder.decode_lines(piece)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return None
+    if len(records) != piece.count(b"\n") + 1:
+        return None
+    for record in records:
+        force_setattr(record, "rank", rank)
+        force_setattr(record, "stream", stream)
+    return cast("list[Event]", records)
+
+
+# They are events to the reader, which needs their headers and kinds.
+RECORDS = Decoders(_decode, _decode_lines)
 
 
 @dataclass(slots=True)
@@ -57,11 +130,6 @@ class StepView:
     def is_recorded(self) -> bool:
         """Whether all of the step is in the trace."""
         return self.end is None or (self.end.recorded and self.end.complete)
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing happened in it that a comparison could use."""
-        return not (self.calls or self.states or self.batches or self.generators)
 
 
 def step_views(events: Iterable[Any]) -> Iterator[StepView]:
@@ -103,11 +171,22 @@ class _Builder:
         if event.step is None and kind != "mark":
             return  # of a worker of a loader: its marks tell how it began
         if kind == "call":
-            self._call(event)
+            api = event.api
+            if api.startswith(_INIT):
+                self.view.inits.append(event)
+                return
+            if self._is_opening and (event.family == Families.MODULE or api.startswith(FUNCTIONAL)):
+                self._is_opening = False
+            self.view.calls.append(event)
         elif kind == "state":
             (self.view.opening if self._is_opening else self.view.states).append(event)
         elif kind == "rng":
-            self._generator(event)
+            if event.moment == "forward":
+                self.view.after_batch.append(event)
+            elif self._is_opening and (event.change == "seed" or event.moment in _OPENING_RNG):
+                self.view.generators.append(event)
+            elif event.moment != "save":  # after the forward pass: the next step begins with it
+                self.left_over.append(event)
         elif kind == "batch":
             self._is_opening = False
             self.view.batches.append(event)
@@ -118,23 +197,6 @@ class _Builder:
         self.view.number = end.step or 0
         self.view.end = end.replace(recorded=False) if self.is_torn else end
         return self.view
-
-    def _call(self, call: CallRecord) -> None:
-        api = call.api
-        if api.startswith(_INIT):
-            self.view.inits.append(call)
-            return
-        if self._is_opening and (call.family == Families.MODULE or api.startswith(FUNCTIONAL)):
-            self._is_opening = False
-        self.view.calls.append(call)
-
-    def _generator(self, event: RngEvent) -> None:
-        if event.moment == "forward":
-            self.view.after_batch.append(event)
-        elif self._is_opening and (event.change == "seed" or event.moment in _OPENING_RNG):
-            self.view.generators.append(event)
-        elif event.moment != "save":  # what comes after the forward pass, the next step begins with
-            self.left_over.append(event)
 
 
 _LISTS = {

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import math
-import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -12,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from traincheck.schema.comparison.sketch import decode
 from traincheck.schema.values import is_number, is_tensor
 
 Json = Any
@@ -106,7 +105,13 @@ def compare_values(a: Json, b: Json) -> Comparison:
             return _combined(range(len(a)), a, b)
         found = Comparison(Answer.DIFFERENT, "form")
     elif isinstance(a, dict) and isinstance(b, dict) and not (is_tensor(a) or is_tensor(b)):
-        return _compare_mappings(a, b)
+        for one, other in ((a, b), (b, a)):
+            for key in one:
+                if key not in other and key not in _UNTOLD:
+                    mine, yours = (key, None) if one is a else (None, key)
+                    return Comparison(Answer.DIFFERENT, "key", a=mine, b=yours)
+        keys = [key for key in a if key not in _UNTOLD]
+        return _combined(keys, [a[key] for key in keys], [b[key] for key in keys])
     elif is_number(a) and is_number(b):
         equal = a == b or _both_nan(a, b)
         found = _SAME if equal else Comparison(Answer.DIFFERENT, "value", (Gap("value", a, b),))
@@ -114,16 +119,6 @@ def compare_values(a: Json, b: Json) -> Comparison:
         equal = type(a) is type(b) and a == b
         found = _SAME if equal else Comparison(Answer.DIFFERENT, "value")
     return replace(found, a=a, b=b) if found.answer is Answer.DIFFERENT else found
-
-
-def _compare_mappings(a: Mapping[str, Json], b: Mapping[str, Json]) -> Comparison:
-    for one, other in ((a, b), (b, a)):
-        for key in one:
-            if key not in other and key not in _UNTOLD:
-                mine, yours = (key, None) if one is a else (None, key)
-                return Comparison(Answer.DIFFERENT, "key", a=mine, b=yours)
-    keys = [key for key in a if key not in _UNTOLD]
-    return _combined(keys, [a[key] for key in keys], [b[key] for key in keys])
 
 
 def _combined(keys: Iterable[Json], a: Sequence[Json], b: Sequence[Json]) -> Comparison:
@@ -144,9 +139,9 @@ def _compare_tensors(a: Mapping[str, Json], b: Mapping[str, Json]) -> Comparison
         return Comparison(Answer.DIFFERENT, "shape")
     if a["dtype"] != b["dtype"]:
         return Comparison(Answer.DIFFERENT, "dtype", tuple(_gaps(a, b)))
-    equal = _equal_fingerprints(a.get("fingerprint"), b.get("fingerprint"))
-    if equal is not None:
-        return _SAME if equal else Comparison(Answer.DIFFERENT, "bits", tuple(_gaps(a, b)))
+    x, y = a.get("fingerprint"), b.get("fingerprint")
+    if x is not None and y is not None and x.partition(":")[0] == y.partition(":")[0]:
+        return _SAME if x == y else Comparison(Answer.DIFFERENT, "bits", tuple(_gaps(a, b)))
     x, y = a.get("value"), b.get("value")
     if x is not None and y is not None:
         if x == y or _both_nan(x, y):
@@ -156,18 +151,12 @@ def _compare_tensors(a: Mapping[str, Json], b: Mapping[str, Json]) -> Comparison
     return Comparison(Answer.DIFFERENT, "numbers", gaps) if gaps else _UNKNOWN
 
 
-def _equal_fingerprints(a: str | None, b: str | None) -> bool | None:
-    """Whether two fingerprints are equal; None if they cannot be compared."""
-    if a is None or b is None or a.partition(":")[0] != b.partition(":")[0]:
-        return None
-    return a == b
-
-
 def _gaps(a: Mapping[str, Json], b: Mapping[str, Json]) -> Iterator[Gap]:
     """The numbers of two tensors that differ; the best evidence first."""
-    sketch = _sketch_gap(a.get("sketch"), b.get("sketch"), b)
-    if sketch is not None:
-        yield sketch
+    sketch, other = _numbers(a.get("sketch")), _numbers(b.get("sketch"))
+    if sketch is not None and other is not None and len(sketch) == len(other):
+        # The L2 norm of the difference of two tensors, as their sketches estimate it.
+        yield Gap("sketch", math.dist(sketch, other), math.hypot(*other))
         return
     pairs: list[tuple[str, Json, Json]] = [("value", a.get("value"), b.get("value"))]
     mine, yours = a.get("stats") or {}, b.get("stats") or {}
@@ -192,20 +181,9 @@ def numbers_alike(a: Json, b: Json) -> bool:
     return bool((a.get("stats") or {}).keys() & (b.get("stats") or {}).keys() & set(_SIZES))
 
 
-def _sketch_gap(a: str | None, b: str | None, summary: Mapping[str, Json]) -> Gap | None:
-    """The L2 norm of the difference of two tensors, as their sketches estimate it."""
-    x, y = _numbers(a), _numbers(b)
-    if x is None or y is None or len(x) != len(y):
-        return None
-    return Gap("sketch", math.dist(x, y), math.hypot(*y))
-
-
 def _numbers(text: str | None) -> tuple[float, ...] | None:
-    """The buckets of a sketch: little-endian float64 in base64."""
-    if not isinstance(text, str):
-        return None
+    """The numbers of a sketch; None if there is none."""
     try:
-        raw = base64.b64decode(text, validate=True)
-        return struct.unpack(f"<{len(raw) // 8}d", raw)
-    except (ValueError, struct.error):
+        return decode(text) if isinstance(text, str) else None
+    except ValueError:
         return None

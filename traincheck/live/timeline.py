@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from traincheck.metrics.trace import Gathered
 from traincheck.page.build import add_metrics
 from traincheck.page.timeline import DRAWN_ROLES, FIRST_SEEN, GRADIENT, Timeline
-from traincheck.schema.events import Event
-from traincheck.schema.metrics.event import MetricsEvent
+from traincheck.schema.events import Event, MetricsEvent
 
 if TYPE_CHECKING:
     from traincheck.live.light import LightState

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from traincheck.errors import TraceFormatError, UsageError
-from traincheck.schema.events import Event
-from traincheck.schema.metrics.event import MetricsEvent
+from traincheck.schema.events import Event, MetricsEvent
 from traincheck.schema.metrics.names import REPLICATED, Combine, copies_of, subject_of
 from traincheck.schema.metrics.requests import RATIO, MetricRequest, MonitorView
 from traincheck.schema.metrics.sums import (

@@ -17,9 +17,8 @@ from traincheck.page.timeline import Timeline
 from traincheck.profile.numbers import Profile, profiles_of
 from traincheck.report.difference.lines import labels
 from traincheck.report.json_report import report_json
-from traincheck.schema.events import Event, StateEvent, StepEvent
+from traincheck.schema.events import Event, MetricsEvent, StateEvent, StepEvent
 from traincheck.schema.findings import Report
-from traincheck.schema.metrics.event import MetricsEvent
 from traincheck.store.reader import TraceReader
 from traincheck.version import VERSION
 

@@ -1,7 +1,7 @@
 """The invariant file: reading and writing. No content is evaluated.
 
-Its format is that of `invariant_form`, and of ``invariant.schema.json``, which is generated from
-it.
+Its format is that of `FileForm`, which msgspec decodes strictly. ``invariant.schema.json`` is made
+of the forms, their docstrings and descriptions.
 """
 
 from __future__ import annotations
@@ -10,28 +10,158 @@ import codecs
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
+from msgspec import UNSET, Meta, UnsetType
+from msgspec.structs import asdict
 
 from traincheck.errors import InvariantFormatError
 from traincheck.schema.claims import (
     LEVELS,
     OPERATORS,
+    Condition,
     Hypothesis,
     Invariant,
     Needs,
     Precondition,
+    Support,
     key_of,
+    needs_json,
 )
-from traincheck.schema.complaints import Complaint, complaint_of
-from traincheck.schema.excerpts import Excerpt, excerpt_id, excerpts_json
+from traincheck.schema.excerpts import Excerpt, Line, excerpt_id, excerpts_json
 from traincheck.schema.files import write_json
-from traincheck.schema.invariant_form import FileForm, InvariantForm, NeedsForm
 from traincheck.schema.json_text import parse_json
 from traincheck.schema.layout import EVENT_GLOB, MANIFEST, SCHEMA_VERSION
-from traincheck.schema.needs_json import needs_json
 from traincheck.schema.reading import read_regular
+from traincheck.schema.record import Complaint, Record, complaint_of
+
+Name: TypeAlias = Annotated[str, Meta(min_length=1)]
+Names: TypeAlias = frozenset[Name]
+Count: TypeAlias = Annotated[int, Meta(ge=0)]
+
+
+class _Form(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    pass
+
+
+class ConditionForm(_Form, frozen=True, kw_only=True):
+    """``feature op value``."""
+
+    feature: Name
+    op: Literal["==", "!=", ">", "<="]
+    value: bool | int | float | str | None
+
+
+class PreconditionForm(_Form, frozen=True, kw_only=True):
+    """Any of: all of clauses. An empty list means always."""
+
+    any: tuple[tuple[ConditionForm, ...], ...]
+
+    def build(self) -> Precondition:
+        return Precondition(
+            clauses=tuple(tuple(Condition(**asdict(c)) for c in clause) for clause in self.any)
+        )
+
+
+class SupportForm(_Form, frozen=True, kw_only=True):
+    """How many examples support it; negative ones are those that the precondition excludes."""
+
+    positive: Count
+    negative: Count
+    runs: Count
+    steps: Count
+
+    def build(self) -> Support:
+        return Support(**asdict(self))
+
+
+class NeedsForm(_Form, frozen=True, kw_only=True):
+    """The contents that a trace needs to check an invariant."""
+
+    calls: Names = frozenset()
+    states: Names = frozenset()
+    kinds: Names = frozenset()
+    exact: bool = False
+    stats: Names = frozenset()
+    level: Annotated[
+        Literal["", "default", "deep"], Meta(description="At which operators are to be recorded.")
+    ] = ""
+    packages: Names = frozenset()
+
+    def build(self) -> Needs:
+        return Needs(**asdict(self))
+
+
+class InvariantForm(_Form, frozen=True, kw_only=True):
+    """A claim that held in the reference runs."""
+
+    relation: Name
+    params: Annotated[
+        dict[str, Any],
+        Meta(description="The parameters of the relation. Their form depends on the relation."),
+    ]
+    precondition: PreconditionForm
+    examples: SupportForm
+    confidence: Annotated[float, Meta(ge=0, le=1)]
+    text: Annotated[str, Meta(description="The claim as an English sentence.")]
+    id: (
+        Annotated[
+            Name,
+            Meta(description="Equal claims have equal ids. Made from the claim if not given."),
+        ]
+        | UnsetType
+    ) = UNSET
+    needs: NeedsForm = NeedsForm()
+    excerpt: (
+        Annotated[Name, Meta(description="Id of an excerpt of a run in which it held.")] | None
+    ) = None
+
+
+class LineForm(_Form, frozen=True, kw_only=True):
+    """A call, or several equal ones in a row."""
+
+    depth: Count
+    api: Annotated[str, Meta(description="Empty for lines below that come again and again.")]
+    family: str | None = None
+    note: str = ""
+    count: Annotated[int, Meta(ge=1)] = 1
+
+
+class ExcerptForm(_Form, frozen=True, kw_only=True):
+    """The calls of one window, down to a depth in their tree; -1 for landmarks alone."""
+
+    depth: Annotated[int, Meta(ge=-1)]
+    lines: tuple[LineForm, ...]
+
+    def build(self) -> Excerpt:
+        return Excerpt(depth=self.depth, lines=tuple(Line(**asdict(line)) for line in self.lines))
+
+
+class FileForm(_Form, frozen=True, kw_only=True):
+    """Invariants of reference runs. Data only: no content is ever evaluated."""
+
+    schema_version: Literal[1]
+    created_with: Annotated[
+        dict[str, Any],
+        Meta(description="The program that wrote the file and the settings it ran with."),
+    ]
+    runs: Annotated[tuple[str, ...], Meta(description="Names of the reference runs.")]
+    invariants: tuple[InvariantForm, ...]
+    excerpts: Annotated[
+        dict[str, ExcerptForm],
+        Meta(description="What a reference run did, by the id that invariants give."),
+    ] = msgspec.field(default_factory=dict)
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON schema of an invariant file."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "traincheck invariant file",
+        **msgspec.json.schema(FileForm),
+    }
+
 
 __all__ = [
     "SCHEMA_FILE",
@@ -222,23 +352,19 @@ def _invariants(path: str | Path, form: FileForm) -> list[Invariant]:
         if one.excerpt is not None and one.excerpt not in excerpts:
             at = f"invariants[{index}].excerpt"
             raise _bad(path, f"{at} is {one.excerpt!r}, which the file lacks")
-        made = _invariant(one, excerpts)
+        claim = Hypothesis(relation=one.relation, params=one.params)
+        precondition = one.precondition.build()
+        made = Invariant(
+            id=one.id if isinstance(one.id, str) else invariant_id(claim, precondition),
+            hypothesis=claim,
+            precondition=precondition,
+            support=one.examples.build(),
+            confidence=one.confidence,
+            text=one.text,
+            needs=one.needs.build(),
+            excerpt=None if one.excerpt is None else excerpts[one.excerpt],
+        )
         if made.id in found:
             raise _bad(path, f"two invariants have the id {made.id!r}")
         found[made.id] = made
     return list(found.values())
-
-
-def _invariant(form: InvariantForm, excerpts: Mapping[str, Excerpt]) -> Invariant:
-    claim = Hypothesis(relation=form.relation, params=form.params)
-    precondition = form.precondition.build()
-    return Invariant(
-        id=form.id if isinstance(form.id, str) else invariant_id(claim, precondition),
-        hypothesis=claim,
-        precondition=precondition,
-        support=form.examples.build(),
-        confidence=form.confidence,
-        text=form.text,
-        needs=form.needs.build(),
-        excerpt=None if form.excerpt is None else excerpts[form.excerpt],
-    )

@@ -70,7 +70,8 @@ _IN_JSON = re.compile(rf"[{_INVISIBLE}]|##(?=\w*\[)")
 # separators), and commands of CI logs (``::error``, ``##[error]``).
 def printable(text: str) -> str:
     """Text on one line: line breaks are escaped, too."""
-    return _UNSAFE.sub(_escaped, text) if _may_be_unsafe(text) else text
+    is_safe = text.isascii() and text.isprintable() and "::" not in text and "##" not in text
+    return text if is_safe else _UNSAFE.sub(_escaped, text)
 
 
 def printable_lines(text: str) -> str:
@@ -101,10 +102,6 @@ def _made(value: Any) -> Any:
         parts = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
         return dataclasses.replace(value, **{name: _made(part) for name, part in parts.items()})
     return value
-
-
-def _may_be_unsafe(text: str) -> bool:
-    return not (text.isascii() and text.isprintable()) or "::" in text or "##" in text
 
 
 def _escaped(match: re.Match[str]) -> str:

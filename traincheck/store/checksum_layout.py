@@ -212,30 +212,33 @@ class _Layout:
 
     def optimizers(self) -> list[dict[str, Any]]:
         """Each optimizer: class, defaults, groups, and state by the names of parameters."""
-        return [self._optimizer(event) for event in self._of(SETTINGS)]
-
-    def _optimizer(self, event: ChecksumEvent) -> dict[str, Any]:
-        states = [one for one in self._of(STATE) if one.owner == event.owner]
-        groups = [
-            {**group, "params": [self._short(name) for name in group.get("params", ())]}
-            for group in event.data.get("param_groups", ())
-        ]
-        state: dict[str, Any] = {}
-        for one in states:
-            name, *keys = one.name.split("/")
-            into = state.setdefault(self._short(name), {})
-            for key in keys[:-1]:
-                into = into.setdefault(key, {})
-            into[keys[-1] if keys else ""] = self._value(one)
-        return {
-            "__type__": str(event.data.get("type", "")).rpartition(".")[2],
-            "defaults": event.data.get("defaults"),
-            "__all_defaults__": _digest_of(event.data.get("defaults")),
-            "param_groups": groups,
-            "__all_param_groups__": _digest_of(event.data.get("param_groups")),
-            "state": state,
-            "__all_state__": _digest(states),
-        }
+        found = []
+        for event in self._of(SETTINGS):
+            states = [one for one in self._of(STATE) if one.owner == event.owner]
+            groups = [
+                {**group, "params": [self._short(name) for name in group.get("params", ())]}
+                for group in event.data.get("param_groups", ())
+            ]
+            state: dict[str, Any] = {}
+            for one in states:
+                name, *keys = one.name.split("/")
+                into = state.setdefault(self._short(name), {})
+                for key in keys[:-1]:
+                    into = into.setdefault(key, {})
+                value = one.data.get("value") if one.summary is None else self._text(one)
+                into[keys[-1] if keys else ""] = value
+            found.append(
+                {
+                    "__type__": str(event.data.get("type", "")).rpartition(".")[2],
+                    "defaults": event.data.get("defaults"),
+                    "__all_defaults__": _digest_of(event.data.get("defaults")),
+                    "param_groups": groups,
+                    "__all_param_groups__": _digest_of(event.data.get("param_groups")),
+                    "state": state,
+                    "__all_state__": _digest(states),
+                }
+            )
+        return found
 
     def generators(self) -> dict[str, Any]:
         """The state of each random generator."""
@@ -255,17 +258,17 @@ class _Layout:
             index = event.data.get("index")
             place = event.owner, index if isinstance(index, int) else -1
             batches.setdefault(place, []).append(event)
-        parts = [self._batch(index, events) for (_, index), events in batches.items()]
+        parts = [
+            {
+                "__batch_idx__": index,
+                "__batch__": _nested({event.name: self._text(event) for event in events}),
+                "__all_batch__": _digest(events),
+            }
+            for (_, index), events in batches.items()
+        ]
         if not parts:
             return None
         return {**parts[-1], "earlier": parts[:-1]} if len(parts) > 1 else parts[-1]
-
-    def _batch(self, index: int, events: list[ChecksumEvent]) -> dict[str, Any]:
-        content = _nested({event.name: self._text(event) for event in events})
-        return {"__batch_idx__": index, "__batch__": content, "__all_batch__": _digest(events)}
-
-    def _value(self, event: ChecksumEvent) -> Any:
-        return event.data.get("value") if event.summary is None else self._text(event)
 
     def _text(self, event: ChecksumEvent) -> str | None:
         """A tensor in one line: its statistics, in the order of `STATISTICS`."""
@@ -278,19 +281,11 @@ class _Layout:
                 continue
             if name in _OF_SUMMARY:
                 parts.append(_OF_SUMMARY[name](summary))
-            parts += [f"{_number(event.numbers, key)}{symbol}" for key, symbol in numbers]
+            for key, symbol in numbers:
+                # ``?`` if there is no number, as of the skewness of equal elements
+                is_nan = key in ("skew", "kurt") and event.numbers.get("std")
+                parts.append(f"{event.numbers.get(key, 'nan' if is_nan else _UNKNOWN)}{symbol}")
         return "|".join(parts)
-
-
-def _number(numbers: Mapping[str, Any], key: str) -> Any:
-    """A number; ``?`` if there is none, as of the skewness of equal elements."""
-    if key in numbers:
-        return numbers[key]
-    return "nan" if key in ("skew", "kurt") and numbers.get("std") else _UNKNOWN
-
-
-def _shape(summary: TensorSummary) -> str:
-    return "\N{MULTIPLICATION SIGN}".join(map(str, summary.shape)) or "()"
 
 
 def _dtype(summary: TensorSummary) -> str:
@@ -306,7 +301,7 @@ def _hash(summary: TensorSummary) -> str:
 
 
 _OF_SUMMARY: Mapping[str, Callable[[TensorSummary], str]] = {
-    "shape": _shape,
+    "shape": lambda summary: "\N{MULTIPLICATION SIGN}".join(map(str, summary.shape)) or "()",
     "dtype": _dtype,
     "hash": _hash,
 }

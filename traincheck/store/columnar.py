@@ -24,7 +24,9 @@ from traincheck.schema.json_text import dump_json, parse_json
 from traincheck.schema.layout import SCHEMA_VERSION
 from traincheck.schema.reading import open_regular
 from traincheck.schema.values import TensorSummary
+from traincheck.store.manifest import is_run
 from traincheck.store.reader import TraceReader
+from traincheck.store.row_choice import RowChoice
 
 ROW_GROUP = 20_000  # events of a kind in memory at once
 ORDER = "order"  # column: position in the merged order of the whole run
@@ -120,19 +122,13 @@ def _form(kind: str, name: str, annotation: str) -> str:
 def layout(kind: str) -> dict[str, str]:
     """Column -> form of one kind: INTEGER, SHAPE, JSON, "string" or "bool"."""
     columns = {ORDER: INTEGER, **_HEADER}
-    event_type = _TYPES[kind]
-    for name in _own(event_type):
+    event_type: Any = _TYPES[kind]
+    for name in event_type.__struct_fields__[len(_HEADER) :]:
         if name == "summary":
             columns.update({f"summary_{part}": form for part, form in _SUMMARY.items()})
         else:
             columns[name] = _form(kind, name, _annotation(event_type, name))
     return columns
-
-
-def _own(event_type: Any) -> tuple[str, ...]:
-    """The specific fields of one kind."""
-    names: tuple[str, ...] = event_type.__struct_fields__
-    return names[len(_HEADER) :]
 
 
 def _annotation(record_type: Any, name: str) -> str:
@@ -328,3 +324,88 @@ def _event(event_type: Any, row: dict[str, Any]) -> Event:
             row[field.name] = ()
     event: Event = event_type(**row)
     return event
+
+
+_AGAIN = "export the trace again with traincheck trace export"
+_VERSION = b"traincheck.schema_version"
+
+
+def is_export(path: Path) -> bool:
+    """Whether a folder looks like an export: it has a table of events, and is no run."""
+    return (
+        path.is_dir() and any((path / name).is_file() for name in TABLE_FILES) and not is_run(path)
+    )
+
+
+class ParquetExport:
+    """The folder of an export.
+
+    Args:
+        path: of the folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def batches(self, choice: RowChoice) -> Iterator[pa.RecordBatch]:
+        """The chosen rows, in the order of the run, read as they are asked for.
+
+        Raises:
+            TraceFormatError: a file is not part of an export, or a newer traincheck wrote it.
+        """
+        path = self._path / file_name(choice.kind)
+        if not path.exists():
+            return  # no such event occurred
+        try:
+            with open_regular(path) as file:
+                yield from _chosen(pq.ParquetFile(file), choice, path)
+        except (ValueError, TypeError, LookupError, OSError) as error:
+            raise TraceFormatError(
+                f"{path} is not part of an exported trace: {error}", fix=_AGAIN
+            ) from error
+
+
+def _chosen(file: Any, choice: RowChoice, path: Path) -> Iterator[pa.RecordBatch]:
+    version = (file.schema_arrow.metadata or {}).get(_VERSION)
+    if version is None or not version.isdigit():
+        raise TraceFormatError(
+            f"{path} is not part of an exported trace: it names no version", fix=_AGAIN
+        )
+    if int(version) > SCHEMA_VERSION:
+        raise TraceFormatError(
+            f"{path} has schema version {int(version)}, this traincheck reads {SCHEMA_VERSION}",
+            fix="update traincheck",
+        )
+    schema = arrow_schema(choice.kind)
+    known = [name for name in schema.names if name in file.schema_arrow.names]
+    groups = [
+        index
+        for index in range(file.num_row_groups)
+        if choice.may_take(*_steps_of(file.metadata.row_group(index)))
+    ]
+    if not groups:
+        return
+    for batch in file.iter_batches(ROW_GROUP, row_groups=groups, columns=known):
+        whole = batch
+        if len(known) < len(schema):  # the columns of this version that an older export lacks
+            columns = [
+                batch[field.name]
+                if field.name in known
+                else pa.array([default_of(choice.kind, field.name)] * len(batch), field.type)
+                for field in schema
+            ]
+            whole = pa.record_batch(columns, schema=schema)
+        kept = choice.rows_of(whole.cast(schema))
+        if len(kept):
+            yield kept
+
+
+def _steps_of(group: Any) -> tuple[int | None, int | None]:
+    """The lowest and the highest step of a row group; None if the file does not tell."""
+    for index in range(group.num_columns):
+        column = group.column(index)
+        if column.path_in_schema == "step":
+            found = column.statistics
+            if found is not None and found.has_min_max:
+                return found.min, found.max
+    return None, None

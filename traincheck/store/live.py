@@ -156,7 +156,15 @@ class LiveRank:
             is_complete: no more events will come.
             most: also release if a stream holds this many events.
         """
-        limit_ns = self._sure_until_ns()
+        limit_ns: float = -1  # end of the last step after which every stream has been read again
+        while self._step_ends:
+            end_ns, seen = self._step_ends[0]
+            if not all(
+                s.read_until_ns > end_ns or s.end_seen > seen for s in self.streams.values()
+            ):
+                break
+            limit_ns = max(limit_ns, end_ns)
+            self._step_ends.popleft()
         if is_complete or any(len(s.held) >= most for s in self.streams.values()):
             # Unread events of a file are later than those that were read from it.
             unread = [
@@ -192,19 +200,6 @@ class LiveRank:
     def is_at_end(self, round_number: int) -> bool:
         """Whether all of its files were read to their ends in this round."""
         return all(stream.end_seen == round_number for stream in self.streams.values())
-
-    def _sure_until_ns(self) -> float:
-        """Time of the last step's end after which every stream has been read again."""
-        sure: float = -1
-        while self._step_ends:
-            end_ns, seen = self._step_ends[0]
-            if not all(
-                s.read_until_ns > end_ns or s.end_seen > seen for s in self.streams.values()
-            ):
-                break
-            sure = max(sure, end_ns)
-            self._step_ends.popleft()
-        return sure
 
 
 def in_order(ranks: Sequence[LiveRank], missing: Sequence[int]) -> Iterator[Sequence[Event]]:

@@ -15,9 +15,8 @@ from traincheck.schema.layout import EVENT_GLOB, parse_event_file_name
 from traincheck.schema.marks import Marks
 from traincheck.schema.reading import open_regular
 from traincheck.store.lines import CHUNK_BYTES, WHOLE, Decoders, EventFile, Skip, SkipLog
-from traincheck.store.manifest import Manifest, ending_notes, lost_notes, read_manifest
+from traincheck.store.manifest import Manifest, check_run, ending_notes, lost_notes, read_manifest
 from traincheck.store.order import merge_ranks, merge_streams
-from traincheck.store.runs import check_run
 
 _READ_AHEAD_BYTES = 1 << 25  # of all files of a run together
 _MIN_CHUNK_BYTES = 1 << 14
@@ -139,23 +138,13 @@ class TraceReader:
             )
             for path, rank, stream in chosen
         ]
-        yield from self._merged(files)
-        if not any(file.decoded for file in files):
-            self._refuse()
-
-    def _merged(self, files: Sequence[EventFile]) -> Iterator[Sequence[Event]]:
-        by_rank = [
-            (rank, list(members)) for rank, members in groupby(files, key=lambda file: file.rank)
-        ]
         ranks = [
-            (rank, merge_streams((file.stream, _all_of(file)) for file in members))
-            for rank, members in by_rank
+            (rank, merge_streams([(file.stream, _all_of(file)) for file in members]))
+            for rank, members in groupby(files, key=lambda file: file.rank)
         ]
-        if not ranks:
-            return iter(())
-        return ranks[0][1] if len(ranks) == 1 else merge_ranks(ranks)
-
-    def _refuse(self) -> None:
+        yield from ranks[0][1] if len(ranks) == 1 else merge_ranks(ranks)
+        if any(file.decoded for file in files):
+            return
         if not self._log.count:
             if self._may_be_empty:
                 return

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import reduce
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -82,17 +83,13 @@ class RowChoice:
         if self.roles:
             kept = kept.filter(pc.is_in(kept["role"], pa.array(sorted(self.roles))))
         if self.names:
-            fields = [self._is_named(kept[field], pa, pc) for field in NAMED[self.kind]]
-            mask = fields[0]
-            for other in fields[1:]:
-                mask = pc.or_(mask, other)
-            kept = kept.filter(mask)
+            masks = []
+            for column in (kept[field] for field in NAMED[self.kind]):
+                # Each distinct text is matched once.
+                found = [text for text in column.unique().to_pylist() if self._matches(text)]
+                masks.append(pc.is_in(column, pa.array(found, pa.string()), skip_nulls=True))
+            kept = kept.filter(reduce(pc.or_, masks))
         return kept
-
-    def _is_named(self, column: Any, pa: Any, pc: Any) -> Any:
-        """Whether each cell matches a pattern. Each distinct text is matched once."""
-        found = [text for text in column.unique().to_pylist() if self._matches(text)]
-        return pc.is_in(column, pa.array(found, pa.string()), skip_nulls=True)
 
     def _matches(self, text: str | None) -> bool:
         return text is not None and any(fnmatchcase(text, pattern) for pattern in self.names)
@@ -124,13 +121,11 @@ def chosen(
             f"no role is called {text!r}",
             fix=f"{suggested(text, ROLES)}There are {', '.join(ROLES)}",
         )
-    return RowChoice(
-        kind=kind,
-        steps=_range(steps),
-        names=names,
-        roles=frozenset(roles),
-        ranks=_ranks(rank),
-    )
+    taken = _range(steps)
+    ranks = frozenset(() if rank is None else (rank,) if isinstance(rank, int) else rank)
+    if rank is not None and not (ranks and all(_is_whole(one) and one >= 0 for one in ranks)):
+        raise UsageError(f"rank is {rank!r}", fix="give rank as a number from 0, or several")
+    return RowChoice(kind=kind, steps=taken, names=names, roles=frozenset(roles), ranks=ranks)
 
 
 def texts_of(argument: str, value: Names | None) -> tuple[str, ...]:
@@ -144,15 +139,6 @@ def texts_of(argument: str, value: Names | None) -> tuple[str, ...]:
     found = (value,) if isinstance(value, str) else tuple(value)
     if not found or not all(isinstance(text, str) for text in found):
         raise UsageError(f"{argument} is {value!r}", fix=f"give {argument} as a text, or several")
-    return found
-
-
-def _ranks(value: int | Sequence[int] | None) -> frozenset[int]:
-    if value is None:
-        return frozenset()
-    found = frozenset((value,) if isinstance(value, int) else value)
-    if not found or not all(_is_whole(rank) and rank >= 0 for rank in found):
-        raise UsageError(f"rank is {value!r}", fix="give rank as a number from 0, or several")
     return found
 
 

@@ -14,15 +14,10 @@ from typing import Any
 from traincheck.schema.events import (
     BatchEvent,
     CallEvent,
-    CheckpointEvent,
-    CollectiveEvent,
     Event,
-    MarkEvent,
     OptimizerEvent,
-    RngEvent,
     StateEvent,
     StepEvent,
-    WarningEvent,
 )
 from traincheck.schema.marks import Marks
 from traincheck.schema.observations.loads import LoadedAverage
@@ -55,7 +50,6 @@ class ModelUse:
     tensors: int = 0
     elements: int = 0
     trainable_tensors: int = 0
-    trainable_elements: int = 0
     buffers: int = 0
 
 
@@ -140,11 +134,6 @@ class _Counting:
             "optimizer": self._optimizer,
             "step": self._step,
             "batch": self._batch,
-            "rng": self._rng,
-            "collective": self._collective,
-            "checkpoint": self._checkpoint,
-            "warning": self._warning,
-            "mark": self._mark,
         }
 
     def add(self, event: Event) -> None:
@@ -155,6 +144,18 @@ class _Counting:
         count = self._by_kind.get(event.kind)
         if count is not None:
             count(event)  # type: ignore[operator]
+        elif event.kind == "rng":
+            if event.change == "seed":
+                _count(summary.seeds, (event.source, event.seed))
+        elif event.kind == "collective":
+            _count(summary.collectives, event.op)
+        elif event.kind == "checkpoint":
+            _count(summary.checkpoints, (event.op, event.path, event.target))
+        elif event.kind == "warning":
+            _count(summary.warnings, (event.category, event.text, event.where))
+        elif event.kind == "mark" and event.text not in _KNOWN_MARKS:
+            facts = ", ".join(f"{name}={_fact(value)}" for name, value in event.data.items())
+            _count(summary.marks, (event.text, facts))
 
     def _call(self, event: CallEvent) -> None:
         use = self.summary.apis.get(event.api)
@@ -183,7 +184,6 @@ class _Counting:
         model.elements += elements
         if event.requires_grad:
             model.trainable_tensors += 1
-            model.trainable_elements += elements
 
     def _optimizer(self, event: OptimizerEvent) -> None:
         if not self._is_first(event, "optimizer", event.id):
@@ -223,24 +223,6 @@ class _Counting:
         use.batches += 1
         use.epochs = max(use.epochs, event.epoch + 1)
 
-    def _rng(self, event: RngEvent) -> None:
-        if event.change == "seed":
-            _count(self.summary.seeds, (event.source, event.seed))
-
-    def _collective(self, event: CollectiveEvent) -> None:
-        _count(self.summary.collectives, event.op)
-
-    def _checkpoint(self, event: CheckpointEvent) -> None:
-        _count(self.summary.checkpoints, (event.op, event.path, event.target))
-
-    def _warning(self, event: WarningEvent) -> None:
-        _count(self.summary.warnings, (event.category, event.text, event.where))
-
-    def _mark(self, event: MarkEvent) -> None:
-        if event.text not in _KNOWN_MARKS:
-            facts = ", ".join(f"{name}={_fact(value)}" for name, value in event.data.items())
-            _count(self.summary.marks, (event.text, facts))
-
     def _is_first(self, event: Event, what: str, name: str) -> bool:
         """Whether the event is of the process in which this name was first seen."""
         process = (event.rank, event.stream.partition("-")[0])
@@ -259,15 +241,12 @@ def _fact(value: Any) -> str:
     if is_tensor(value):
         return _leaf(value)
     parts = value.values() if isinstance(value, dict) else value
-    if len(value) > _MOST_PARTS or any(map(_is_deep, parts)):
+    is_deep = any(isinstance(part, (dict, list)) and not is_tensor(part) for part in parts)
+    if len(value) > _MOST_PARTS or is_deep:
         return f"({len(value)} entr{'y' if len(value) == 1 else 'ies'})"
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key}: {_fact(part)}" for key, part in value.items()) + "}"
     return f"[{', '.join(map(_fact, value))}]"
-
-
-def _is_deep(value: Any) -> bool:
-    return isinstance(value, (dict, list)) and not is_tensor(value)
 
 
 def _leaf(value: Any) -> str:

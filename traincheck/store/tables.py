@@ -7,7 +7,10 @@ nor pandas and pyarrow.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -15,26 +18,93 @@ import orjson
 import pandas as pd
 import pyarrow as pa
 
+from traincheck.schema.metrics.sums import COLUMNS
 from traincheck.store.columnar import (
     JSON,
     ROW_GROUP,
     SHAPE,
     Columns,
+    ParquetExport,
     arrow_schema,
+    is_export,
     layout,
 )
-from traincheck.store.metric_rows import metric_frame
-from traincheck.store.parquet_source import ParquetExport, is_export
 from traincheck.store.reader import TraceReader
 from traincheck.store.row_choice import Names, RowChoice, Steps, chosen, texts_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import pandas as pd
-    import pyarrow as pa
-
     from traincheck.store.manifest import Manifest
+
+# Columns and their dtypes
+METRIC_COLUMNS: dict[str, Any] = {
+    "order": "Int64",
+    "step": "Int64",
+    "rank": "Int64",
+    "stream": "string",
+    "evaluates": "boolean",
+    "name": "string",
+    "combine": "string",
+    "weight": "Float64",
+    "value": "Float64",
+    **{column: "Float64" for column in COLUMNS},
+    "count": "Int64",
+    "zeros": "Int64",
+    "nonfinite": "Int64",
+}
+_NAMES = ("names", "combine", "sums", "values")
+
+
+def metric_frame(
+    batches: Iterable[pa.RecordBatch], choice: RowChoice, patterns: tuple[str, ...]
+) -> pd.DataFrame:
+    """The table of the rows that are chosen.
+
+    Args:
+        batches: all events of kind "metrics": earlier ones name the numbers of later ones.
+        choice: of steps and ranks.
+        patterns: of names; none for all.
+    """
+    columns: dict[str, list[Any]] = {name: [] for name in METRIC_COLUMNS}
+    for row in _metric_rows(batches, choice, patterns):
+        for name, cells in columns.items():
+            cells.append(row.get(name))
+    made = {n: pd.array(cells, dtype=METRIC_COLUMNS[n]) for n, cells in columns.items()}
+    return pd.DataFrame(made)
+
+
+def _metric_rows(
+    batches: Iterable[pa.RecordBatch], choice: RowChoice, patterns: tuple[str, ...]
+) -> Iterator[dict[str, Any]]:
+    """The cells of each tensor and each metric of the events that are chosen."""
+    known: dict[tuple[int, str], tuple[dict[str, str], dict[str, str]]] = defaultdict(
+        lambda: ({}, {})
+    )
+    for batch in batches:
+        for event in batch.to_pylist():
+            nested = {key: orjson.loads(event[key]) if event[key] else [] for key in _NAMES}
+            names, combine = known[event["rank"], event["stream"].partition("-")[0]]
+            names.update(nested["names"] or {})
+            combine.update(nested["combine"] or {})
+            is_in_steps = choice.steps is None or event["step"] in choice.steps
+            if not is_in_steps or (choice.ranks and event["rank"] not in choice.ranks):
+                continue
+            head = {key: event[key] for key in ("order", "step", "rank", "stream", "evaluates")}
+            cells = [(str(number), dict(zip(COLUMNS, sums))) for number, *sums in nested["sums"]]
+            cells += [
+                (
+                    str(number),
+                    {"weight": weight, "value": math.nan if value is None else float(value)},
+                )
+                for number, weight, value in nested["values"]
+            ]
+            for key, numbers in cells:
+                name = names.get(key)  # None: the event that names it is lost
+                if name is not None and (
+                    not patterns or any(fnmatchcase(name, p) for p in patterns)
+                ):
+                    yield {**head, "name": name, "combine": combine.get(key, "mean"), **numbers}
 
 
 class _Source(Protocol):
@@ -221,7 +291,21 @@ class RecordedRun:
         """
         choice = chosen(kind, steps=steps, name=name, role=role, rank=rank)
         found = pa.Table.from_batches(self._source.batches(choice), schema=arrow_schema(kind))
-        return _frame(found, layout(kind))
+        forms = layout(kind)
+        dtypes = {
+            pa.int64(): pd.Int64Dtype(),
+            pa.bool_(): pd.BooleanDtype(),
+            pa.string(): pd.StringDtype(),
+        }
+        frame: pd.DataFrame = found.to_pandas(types_mapper=dtypes.get)
+        for column, form in forms.items():
+            if form in (JSON, SHAPE):
+                made = orjson.loads if form == JSON else tuple
+                values = [
+                    None if value is None else made(value) for value in found[column].to_pylist()
+                ]
+                frame[column] = pd.Series(values, dtype=object)
+        return frame
 
     def arrow(
         self,
@@ -284,18 +368,3 @@ class _Lines:
                     yield columns.take()
         if len(columns):
             yield columns.take()
-
-
-def _frame(table: Any, forms: dict[str, str]) -> pd.DataFrame:
-    dtypes = {
-        pa.int64(): pd.Int64Dtype(),
-        pa.bool_(): pd.BooleanDtype(),
-        pa.string(): pd.StringDtype(),
-    }
-    frame: pd.DataFrame = table.to_pandas(types_mapper=dtypes.get)
-    for column, form in forms.items():
-        if form in (JSON, SHAPE):
-            made = orjson.loads if form == JSON else tuple
-            values = [None if value is None else made(value) for value in table[column].to_pylist()]
-            frame[column] = pd.Series(values, dtype=object)
-    return frame

@@ -20,9 +20,16 @@ from traincheck.schema.events import Event
 from traincheck.schema.layout import MANIFEST
 from traincheck.store.lines import WHOLE, Decoders, EventFile, Skip, SkipLog
 from traincheck.store.live import LiveRank, LiveStream, in_order
-from traincheck.store.manifest import Manifest, lost_notes, process_exists, read_manifest
+from traincheck.store.manifest import (
+    Manifest,
+    check_run,
+    is_bare,
+    is_run,
+    lost_notes,
+    process_exists,
+    read_manifest,
+)
 from traincheck.store.reader import ProcessInfo, event_files, process_infos
-from traincheck.store.runs import check_run, is_bare, is_run
 from traincheck.store.thin import Gap, Thinner
 
 POLL_S = 0.2

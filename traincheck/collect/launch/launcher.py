@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from traincheck.collect.launch import run_manifest
 from traincheck.collect.launch.settings import Settings
@@ -86,13 +86,22 @@ def launch(
         )
     made = _make_directory(directory)
     manifest = run_manifest.started(settings, command, os.environ)
-    _write_first(directory, manifest, made=made)
+    try:
+        run_manifest.write(directory, manifest, is_first=True)
+    except FileExistsError:
+        raise _already_holds(directory) from None
+    except OSError as error:
+        _discard(directory, made=made)
+        raise _output_error(directory, error) from error
     try:
         environ = child_environment(settings, os.environ)
         returncode, interrupted = _run(command, environ, on_start, streams or Streams())
     except OSError as error:
         _discard(directory, made=made)
-        raise _not_started(command, error) from error
+        raise LaunchError(
+            f"cannot start {command[0]!r}: {error.strerror or error}",
+            fix="check that this machine can run it, and that its interpreter exists",
+        ) from error
     manifest = run_manifest.ended(manifest, directory, returncode, interrupted)
     notes = list(manifest["notes"])
     try:
@@ -192,21 +201,16 @@ def _check_file(script: str) -> None:
 def _make_directory(directory: Path) -> bool:
     """Create the run directory, or test an existing one. Returns whether it was created."""
     try:
-        directory.mkdir(mode=0o700, parents=True)
-    except FileExistsError:
-        _check_existing(directory)
-        return False
-    except OSError as error:
-        raise _output_error(directory, error) from error
-    return True
-
-
-def _check_existing(directory: Path) -> None:
-    if not directory.is_dir():
-        raise OutputError(
-            f"output path {str(directory)!r} is a file", fix="name a folder that does not exist"
-        )
-    try:
+        try:
+            directory.mkdir(mode=0o700, parents=True)
+        except FileExistsError:
+            if not directory.is_dir():
+                raise OutputError(
+                    f"output path {str(directory)!r} is a file",
+                    fix="name a folder that does not exist",
+                ) from None
+        else:
+            return True
         if (directory / MANIFEST).exists() or any(directory.glob(EVENT_GLOB)):
             raise _already_holds(directory)
         if any(directory.glob(f"*/{MANIFEST}")):
@@ -215,16 +219,7 @@ def _check_existing(directory: Path) -> None:
             )
     except OSError as error:
         raise _output_error(directory, error) from error
-
-
-def _write_first(directory: Path, manifest: Mapping[str, Any], *, made: bool) -> None:
-    try:
-        run_manifest.write(directory, manifest, is_first=True)
-    except FileExistsError:
-        raise _already_holds(directory) from None
-    except OSError as error:
-        _discard(directory, made=made)
-        raise _output_error(directory, error) from error
+    return False
 
 
 def _discard(directory: Path, *, made: bool) -> None:
@@ -248,13 +243,6 @@ def _output_error(directory: Path, error: OSError) -> OutputError:
     return OutputError(
         f"cannot write the trace to {str(directory)!r}: {error.strerror or error}",
         fix="name a writable folder with -o, on a disk with free space",
-    )
-
-
-def _not_started(command: Sequence[str], error: OSError) -> LaunchError:
-    return LaunchError(
-        f"cannot start {command[0]!r}: {error.strerror or error}",
-        fix="check that this machine can run it, and that its interpreter exists",
     )
 
 

@@ -207,41 +207,34 @@ def write(directory: Path, manifest: Mapping[str, Any], *, is_first: bool = Fals
             file.flush()
             os.fsync(file.fileno())
         if is_first:
-            _link(temporary, directory / MANIFEST)
+            # Rename a file unless the name exists; without hard links, as atomically as possible.
+            path = directory / MANIFEST
+            try:
+                os.link(temporary, path)
+            except FileExistsError:
+                raise
+            except OSError:
+                temporary.replace(path)
         else:
             temporary.replace(directory / MANIFEST)
     finally:
         temporary.unlink(missing_ok=True)
 
 
-def _link(temporary: Path, path: Path) -> None:
-    """Rename a file unless the name exists; without hard links, as atomically as possible."""
-    try:
-        os.link(temporary, path)
-    except FileExistsError:
-        raise
-    except OSError:
-        temporary.replace(path)
-
-
 def find_processes(directory: Path) -> list[dict[str, Any]]:
     """The processes that left events, by rank and process id; names of their files, and size."""
-    files: dict[tuple[int, int], list[str]] = {}
+    found: dict[tuple[int, int], dict[str, Any]] = {}
     for path in sorted(directory.glob(EVENT_GLOB)):
         parsed = parse_event_file_name(path.name)
         if parsed is not None:
             rank, stream = parsed
             pid = int(stream[1:].split("-")[0])
-            files.setdefault((rank, pid), []).append(path.name)
-    return [
-        {
-            "rank": rank,
-            "pid": pid,
-            "files": names,
-            "bytes": sum(_bytes_of(directory / name) for name in names),
-        }
-        for (rank, pid), names in sorted(files.items())
-    ]
+            empty: dict[str, Any] = {"rank": rank, "pid": pid, "files": [], "bytes": 0}
+            process = found.setdefault((rank, pid), empty)
+            process["files"].append(path.name)
+            with open_regular(path) as file:  # without the space for further events
+                process["bytes"] += end_of_data(file.fileno())
+    return [process for _, process in sorted(found.items())]
 
 
 def interpreter_notes(command: Sequence[str]) -> list[str]:
@@ -308,23 +301,16 @@ def _faults(directory: Path) -> list[str]:
 
 def _not_imported(directory: Path, pids: set[int]) -> list[str]:
     """A sentence for the requested packages that no process had imported at its end."""
-    lacking = [_unused(path) for path in directory.glob(UNUSED_GLOB)]
+    lacking: list[set[str]] = []
+    for path in directory.glob(UNUSED_GLOB):
+        try:
+            lacking.append(set(read_regular(path).decode("utf-8").split()))
+        except (OSError, ValueError):  # it names none, then
+            lacking.append(set())
     if not lacking or len(lacking) < len(pids):
         return []
-    names = sorted(set.intersection(*lacking))
-    return (
-        [f"no process imported {', '.join(names)}, so no calls to it were recorded"]
-        if names
-        else []
-    )
-
-
-def _unused(path: Path) -> set[str]:
-    """The packages that a note names; empty if it cannot be read."""
-    try:
-        return set(read_regular(path).decode("utf-8").split())
-    except (OSError, ValueError):
-        return set()
+    names = ", ".join(sorted(set.intersection(*lacking)))
+    return [f"no process imported {names}, so no calls to it were recorded"] if names else []
 
 
 def _cut_off(directory: Path) -> list[str]:
@@ -361,9 +347,3 @@ def as_text(value: str) -> str:
 
 def _now() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="milliseconds")
-
-
-def _bytes_of(path: Path) -> int:
-    """Size of a file of events, without the space for further ones."""
-    with open_regular(path) as file:
-        return end_of_data(file.fileno())

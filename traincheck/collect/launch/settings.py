@@ -13,20 +13,8 @@ from typing import Any, Literal
 import orjson
 
 from traincheck.errors import UsageError
-from traincheck.schema.claims import Needs
+from traincheck.schema.claims import Needs, needs_json, own_needs
 from traincheck.schema.layout import LARGEST_WHOLE
-from traincheck.schema.needs_json import needs_json, own_needs
-
-__all__ = [
-    "LEVELS",
-    "MOST_STEPS",
-    "VARIABLE",
-    "VIEWS",
-    "Level",
-    "Settings",
-    "from_env",
-    "needs_json",
-]
 
 VARIABLE = "TRAINCHECK_SETTINGS"
 MOST_STEPS = LARGEST_WHOLE

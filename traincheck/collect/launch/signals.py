@@ -198,7 +198,8 @@ class ProgramStopper:
         for known in find_processes(self._directory):
             pid = known["pid"]
             if pid != self._process.pid and self._is_ours(pid):
-                _kill(pid, number)
+                with contextlib.suppress(OSError):  # it has ended by itself
+                    os.kill(pid, number)
         self._process.send_signal(number)  # does nothing if it has been waited for
 
     def _is_ours(self, pid: int) -> bool:
@@ -208,13 +209,6 @@ class ProgramStopper:
         except OSError:
             return False
         return os.fsencode(str(self._directory)) in environ
-
-
-def _kill(pid: int, number: int) -> None:
-    try:
-        os.kill(pid, number)
-    except OSError:  # it has ended by itself
-        return
 
 
 def refuse_other_systems() -> None:

@@ -1,18 +1,93 @@
-"""Experiments: what one is given, and what it returns."""
+"""Experiments: what one is given and returns, and the loss of a copy that goes on."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, NoReturn, Protocol
 
 import torch
+from torch.optim import optimizer as optimizers
+from torch.utils.data import dataloader
+from xxhash import xxh3_64_hexdigest
 
 from traincheck.collect.probes.fork import Child, Outcome
-from traincheck.collect.probes.loss import Root
+from traincheck.collect.tensors.reading import unseen
 from traincheck.schema.probes.names import Status
+
+_HOOK = -2  # key among the hooks of optimizers, which torch counts from 0
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """The beginning of a backward pass.
+
+    Attributes:
+        tensors: the roots, usually one scalar.
+        weights: what each is multiplied with; None for 1.
+        run: makes the backward pass.
+    """
+
+    tensors: tuple[torch.Tensor, ...]
+    weights: tuple[torch.Tensor | None, ...]
+    run: Callable[[], None]
+
+    @property
+    def value(self) -> float:
+        """The number whose gradient is computed."""
+        total = 0.0
+        for tensor, weight in zip(self.tensors, self.weights):
+            values = tensor.detach().double()
+            total += float((values if weight is None else values * weight.detach()).sum())
+        return total
+
+    @property
+    def digest(self) -> str:
+        """Equal for equal bits of the roots."""
+        parts = [tensor.detach().contiguous().view(-1) for tensor in self.tensors]
+        return xxh3_64_hexdigest(
+            b"".join(part.view(torch.uint8).numpy().tobytes() for part in parts)
+        )
+
+
+def watch(child: Child, read: Callable[[Root], Mapping[str, Any]]) -> None:
+    """Let this copy end at its first backward pass, or at what would reach further than that."""
+    original = torch.autograd.backward
+
+    def backward(
+        tensors: Any,
+        grad_tensors: Any = None,
+        *rest: Any,
+        grad_variables: Any = None,
+        **options: Any,
+    ) -> NoReturn:
+        torch.autograd.backward = original  # some functions call it in their own backward
+        try:
+            with unseen():
+                weights = grad_tensors if grad_tensors is not None else grad_variables
+                roots = _tuple(tensors)
+                given = _tuple(weights) or (None,) * len(roots)
+                root = Root(roots, given, lambda: original(tensors, weights, *rest, **options))
+                child.tell(loss=root.value, digest=root.digest)
+                child.tell(**read(root))
+        except BaseException as error:
+            child.fault(error)
+        child.end()
+
+    torch.autograd.backward = backward
+    optimizers._global_optimizer_pre_hooks[_HOOK] = lambda *_: child.fail(
+        "an optimizer steps before the first backward pass"
+    )
+    iterator: Any = dataloader._MultiProcessingDataLoaderIter
+    iterator._next_data = lambda *_: child.fail("a batch is fetched before the backward pass")
+
+
+def _tuple(value: Any) -> tuple[Any, ...]:
+    if value is None:
+        return ()
+    return tuple(value) if isinstance(value, (list, tuple)) else (value,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +144,29 @@ class Result:
 def unobservable(reason: str) -> Result:
     """The result of an experiment that cannot be made or shows nothing. reason: a clause."""
     return Result(status=Status.NOT_OBSERVABLE, reason=reason)
+
+
+def result_of(
+    told: Mapping[str, Any], tolerance: float, numbers: Sequence[str], detail: Sequence[str]
+) -> Result:
+    """The result of a comparison in a copy, by what it told.
+
+    Args:
+        told: "change", by how much results moved; "where" and "place"; and what follows.
+        tolerance: the largest change that is none.
+        numbers: names of the numbers that are reported.
+        detail: names of texts that are reported of a change, if they were told.
+    """
+    known = {name: told[name] for name in numbers}
+    if told["change"] <= tolerance:
+        return Result(numbers=known)
+    return Result(
+        status=Status.MOVED,
+        numbers=known,
+        where=told.get("where", ""),
+        place=told.get("place", ""),
+        detail={name: told.get(name, "") for name in detail},
+    )
 
 
 class FailedError(Exception):

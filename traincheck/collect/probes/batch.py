@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import torch
@@ -106,19 +107,14 @@ def pairs_of_rows(module: nn.Module, size: int) -> str:
     for part in modules_in(module) if size else ():
         if type(part).__module__.startswith("torch.nn."):
             continue
-        for name, tensor in _tensors(part):
-            if sum(length == size for length in tensor.shape) > 1 or _is_edges(tensor, size):
-                return name
+        attributes = own(part)
+        tables = [attributes, attributes.get("_parameters") or {}, attributes.get("_buffers") or {}]
+        for name, value in chain.from_iterable(table.items() for table in tables):
+            if is_a(value, torch.Tensor) and (
+                sum(length == size for length in value.shape) > 1 or _is_edges(value, size)
+            ):
+                return str(name)
     return ""
-
-
-def _tensors(part: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    attributes = own(part)
-    tables = [attributes, attributes.get("_parameters") or {}, attributes.get("_buffers") or {}]
-    for table in tables:
-        for name, value in table.items():
-            if is_a(value, torch.Tensor):
-                yield name, value
 
 
 def _is_edges(tensor: torch.Tensor, size: int) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import weakref
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from traincheck.collect import masking
+from traincheck.collect.probes import fork
 from traincheck.collect.probes.base import (
     Call,
     Experiment,
@@ -18,13 +20,21 @@ from traincheck.collect.probes.base import (
     Result,
     unobservable,
 )
-from traincheck.collect.probes.batch import Samples
+from traincheck.collect.probes.batch import Samples, leaves
 from traincheck.collect.probes.evaluation import Evaluations
-from traincheck.collect.probes.fork import Child, Outcome, described
+from traincheck.collect.probes.fork import Child, described
 from traincheck.collect.probes.laboratory import Budget, ForkLaboratory
-from traincheck.collect.probes.plan import Plan, obstacle
 from traincheck.collect.probes.registry import EXPERIMENTS
-from traincheck.collect.tensors.reading import groups_of, table_of, tensors_in, unseen
+from traincheck.collect.tensors.reading import (
+    as_plain,
+    groups_of,
+    modes,
+    modules_in,
+    own,
+    table_of,
+    tensors_in,
+    unseen,
+)
 from traincheck.collect.trace_writer.event_file import write_file
 from traincheck.handlers import give_back
 from traincheck.schema.layout import PROBED
@@ -33,6 +43,67 @@ from traincheck.schema.probes.names import Experiments, Status
 if TYPE_CHECKING:
     from traincheck.collect.context import Recorder
     from traincheck.collect.trace_writer.emitter import Emitter
+
+STEPS = (3, 12)  # in which it is called, counted from 1
+_MOST_KEYS = 16  # models and passes
+_MOST_PASSES = 3  # backward passes of a step
+_functorch: Any = getattr(torch._C, "_functorch", None)
+
+
+class Plan:
+    """Counts the steps in which something occurs, for each model and each pass.
+
+    Args:
+        steps: numbers of the steps in which it is probed, from 1.
+    """
+
+    def __init__(self, steps: Iterable[int] = STEPS) -> None:
+        self._steps = frozenset(steps)
+        self._counts: dict[tuple[int, int], list[Any]] = {}  # weak reference, last step, count
+
+    def is_over(self, step: int | None) -> bool:
+        """Whether all that is still called was probed as often as planned."""
+        last = max(self._steps, default=0)
+        counts = self._counts.values()
+        waits = [step is None or at is None or step - at <= last for _, at, n in counts if n < last]
+        return any(n >= last for _, _, n in counts) and not any(waits)
+
+    def is_due(self, module: torch.nn.Module, number: int, step: int | None) -> bool:
+        """A module is called. number: that of the pass that it begins; -1 for the module itself."""
+        if number >= _MOST_PASSES:
+            return False
+        key = (id(module), number)
+        known = self._counts.get(key)
+        if known is None or known[0]() is not module:
+            if len(self._counts) >= _MOST_KEYS and known is None:
+                return False
+            known = self._counts[key] = [weakref.ref(module), None, 0]
+        if known[1] == step:
+            return False
+        known[1], known[2] = step, known[2] + 1
+        return known[2] in self._steps
+
+
+def obstacle(module: torch.nn.Module, args: Any, kwargs: Any) -> str:
+    """Why no copy of this process would be exact, as a clause; empty if it would."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return "the process belongs to a process group"
+    devices = {as_plain(tensor).device.type for tensor in tensors_in(module)}
+    devices |= {as_plain(tensor).device.type for tensor in leaves((args, kwargs))}
+    devices |= {"cuda"} if torch.cuda.is_initialized() else set()  # type: ignore[no-untyped-call]
+    for device in sorted(devices - {"cpu"}):
+        return f"the process uses {device}, and cannot be copied"
+    if any(map(_is_compiled, modules_in(module))):
+        return "the model is compiled"
+    if modes() or (_functorch is not None and _functorch.peek_interpreter_stack() is not None):
+        return "a mode of torch or a transform of functions is active"
+    return fork.obstacle()
+
+
+def _is_compiled(module: torch.nn.Module) -> bool:
+    is_wrapper = type(module).__name__ == "OptimizedModule"
+    return is_wrapper or own(module).get("_compiled_call_impl") is not None
+
 
 _OF_MODULE = -1
 _MOST_CALLS, _LONGEST_S = 32, 1.0
@@ -203,7 +274,7 @@ class ProbeEngine:
     ) -> None:
         """The experiments that need the loss, if it is the same in two copies without a change."""
         try:
-            replays = [laboratory.replay(_nothing) for _ in range(2)]
+            first, second = [laboratory.replay(lambda: None) for _ in range(2)]
         except Exception as error:
             give_back(error)
             failed = self._failed(error)
@@ -211,10 +282,12 @@ class ProbeEngine:
                 (name, failed) for name in (Experiments.REPLAY, *(e.name for e in experiments))
             ]
             return
-        reason = _difference(*replays)
+        reason = first.reason or second.reason
+        if not reason and first.told["digest"] != second.told["digest"]:
+            reason = "two copies without a change gave different losses"
         if not reason:
-            laboratory.loss = float(replays[0].told["loss"])
-            laboratory.facts = replays[0].told
+            laboratory.loss = float(first.told["loss"])
+            laboratory.facts = first.told
             for each in experiments:
                 self._add(found, each, call, laboratory)
         else:
@@ -257,20 +330,6 @@ class ProbeEngine:
 
     def _write(self, em: Emitter, name: str, model: str, result: Result) -> None:
         em.event("probe", {"name": name, "model": model, **result.fields()})
-
-
-def _nothing() -> None:
-    """Change nothing, for a replay."""
-
-
-def _difference(first: Outcome, second: Outcome) -> str:
-    """Why the loss is not known, as a clause; empty if two copies agree on it."""
-    for outcome in (first, second):
-        if outcome.reason:
-            return outcome.reason
-    if first.told["digest"] != second.told["digest"]:
-        return "two copies without a change gave different losses"
-    return ""
 
 
 def _has_parameters(module: torch.nn.Module) -> bool:

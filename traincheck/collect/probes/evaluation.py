@@ -61,16 +61,31 @@ class Evaluations:
 
     def called(self, module: nn.Module) -> Result | None:
         """A model is called. Returns a result where two evaluations in a row were compared."""
-        known = self._known(module)
-        if known is None or not known.buffers:
+        known = self._models.get(id(module))
+        if known is None or known.ref() is not module:
+            if len(self._models) >= _MOST_MODELS:
+                return None
+            known = self._models[id(module)] = _Model(weakref.ref(module), _buffers(module))
+        if not known.buffers:
             return None
         training = is_training(module)
         count = known.trained if training else known.evaluated
         if count >= (_TRAINED if training else _EVALUATED):
             known.was_training = None
             return None
-        before, now = known.values, _values(known)
-        changed = {n: v for n, v in before.items() if n in now and _moves(v, now[n])}
+        with undispatched():
+            now = {
+                name: buffer.detach().clone()
+                for name, (ref, key) in known.buffers.items()
+                if (part := ref()) is not None
+                and type(buffer := table_of(part, "_buffers").get(key)) in PLAIN_TYPES
+            }
+            changed = {
+                name: value
+                for name, value in known.values.items()
+                if name in now and value.shape == now[name].shape
+                if not bool(torch.equal(value, now[name]))
+            }
         found = None
         if training:
             known.trained += 1
@@ -83,15 +98,6 @@ class Evaluations:
         known.values, known.was_training = now, training
         return found
 
-    def _known(self, module: nn.Module) -> _Model | None:
-        known = self._models.get(id(module))
-        if known is None or known.ref() is not module:
-            if len(self._models) >= _MOST_MODELS:
-                return None
-            known = _Model(weakref.ref(module), _buffers(module))
-            self._models[id(module)] = known
-        return known
-
 
 def _buffers(module: nn.Module) -> dict[str, tuple[weakref.ref[nn.Module], str]]:
     found, values = {}, 0
@@ -103,21 +109,6 @@ def _buffers(module: nn.Module) -> dict[str, tuple[weakref.ref[nn.Module], str]]
                 found[f"{path}.{key}" if path else key] = (weakref.ref(part), key)
                 values += buffer.numel()
     return found if values <= _MOST_VALUES else {}
-
-
-def _values(known: _Model) -> dict[str, torch.Tensor]:
-    with undispatched():
-        return {
-            name: buffer.detach().clone()
-            for name, (ref, key) in known.buffers.items()
-            if (part := ref()) is not None
-            and type(buffer := table_of(part, "_buffers").get(key)) in PLAIN_TYPES
-        }
-
-
-def _moves(before: torch.Tensor, after: torch.Tensor) -> bool:
-    with undispatched():
-        return before.shape == after.shape and not bool(torch.equal(before, after))
 
 
 def _result(

@@ -1,24 +1,212 @@
-"""Calls of `autograd.Function` in a copy of the process, and those whose gradient is not compared.
+"""What of a gradient is another one on purpose, or a constant, in a copy of the process.
 
 The backward of some functions is another one on purpose: gradient reversal, straight-through
 estimates, stored gradients of score distillation. Such a call is replaced in moved copies by what
 its backward says: its result stays what it was, and the loss moves by the gradients of its inputs.
-So the rest of the gradient is still compared.
+So the rest of the gradient is still compared. To see whether a backward is the derivative of its
+forward, the function is called again with inputs that are moved a little. Where its backward says
+something else, its own behaviour shows whether that is meant: a backward can be for the sake of its
+gradient only.
+
+A gradient takes as constants what is detached, read as a number, chosen, or computed without
+gradients from what requires them. Targets of temporal differences, advantages and straight-through
+estimates are such. A finite difference has to do the same: they are recorded in one copy, and put
+back in others. Within `autograd.Function.forward` nothing is a constant: its backward answers.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+import io
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from os import fstat, lseek, read
+from os import write as _write
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from traincheck.collect.probes.batch import leaves, mapped
 from traincheck.collect.probes.isolation import UnfitError
-from traincheck.collect.probes.purpose import Purpose, purpose_of
 from traincheck.collect.trace_writer.emitter import hidden
+from traincheck.handlers import give_back
+
+_ERROR = 0.01  # relative
+_STEPS = {torch.float64: 1e-5, torch.float32: 1e-3}  # of the size of an input
+_FAR = 0.1  # a move that shows what a gradient depends on
+_STILL = 0.01  # share of the results that may move, where a result follows its input by jumps
+
+
+@dataclass(frozen=True, slots=True)
+class Purpose:
+    """The finding about a class.
+
+    Attributes:
+        by_design: why its gradient is another one on purpose, as a clause; empty if it is not.
+        is_wrong: its backward is not the derivative of its forward, and nothing shows a purpose.
+    """
+
+    by_design: str = ""
+    is_wrong: bool = False
+
+
+def purpose_of(apply: Callable[..., Any], args: tuple[Any, ...]) -> Purpose:
+    """Judge one call. args: copies of its arguments; those that require a gradient are leaves."""
+    for dtype in _STEPS:  # kernels that are compiled take their own only
+        try:
+            return _compared(_Trial(apply, args, dtype))
+        except Exception as error:
+            give_back(error)
+    return Purpose("cannot be called again")
+
+
+class _Trial:
+    """Calls a function again and again, from one state of the random numbers."""
+
+    def __init__(self, apply: Callable[..., Any], args: Any, dtype: torch.dtype) -> None:
+        self.args = mapped(args, lambda tensor: _as(tensor, dtype))
+        self.step = _STEPS[dtype]
+        self._apply = apply
+        self._state = torch.get_rng_state()
+        self._noise = torch.Generator().manual_seed(0)
+        self._weights: list[torch.Tensor] = []
+
+    @property
+    def inputs(self) -> list[int]:
+        """Places of the tensors that require a gradient."""
+        return [i for i, tensor in enumerate(leaves(self.args)) if tensor.requires_grad]
+
+    def like(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Numbers of the size of those of a tensor."""
+        size = tensor.detach().double().square().mean().sqrt().clamp_min(1e-3)
+        drawn = torch.randn(tensor.shape, generator=self._noise, dtype=torch.float64, device="cpu")
+        return (drawn.to(tensor.device) * size).to(tensor.dtype)
+
+    def moved(self, *moves: tuple[int, torch.Tensor]) -> Any:
+        """The arguments, some of them moved."""
+        by_place: dict[int, torch.Tensor] = {}
+        for place, by in moves:
+            by_place[place] = by_place.get(place, 0) + by
+        places = iter(range(len(list(leaves(self.args)))))
+
+        def move(tensor: torch.Tensor) -> torch.Tensor:
+            by = by_place.get(next(places))
+            copy = tensor.detach().clone() if by is None else tensor.detach() + by
+            return copy.requires_grad_(tensor.requires_grad)
+
+        return mapped(self.args, move)
+
+    def results(self, args: Any) -> list[torch.Tensor]:
+        """The numbers that it returns."""
+        torch.set_rng_state(self._state)
+        with torch.enable_grad():  # some write into their inputs, which are no leaves then
+            given = mapped(args, lambda t: t * 1 if t.requires_grad else t.clone())
+            return [t for t in leaves(self._apply(*given)) if t.requires_grad]
+
+    def gradients(self, args: Any) -> list[torch.Tensor]:
+        """The gradients that its backward gives to the inputs, for fixed weights."""
+        made = self.results(args)
+        inputs = [tensor for tensor in leaves(args) if tensor.requires_grad]
+        found = torch.autograd.grad(made, inputs, self.weights(made), allow_unused=True)
+        return [torch.zeros_like(i) if g is None else g for i, g in zip(inputs, found)]
+
+    def weights(self, results: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        if not self._weights:
+            self._weights = [
+                torch.randn(r.shape, generator=self._noise, dtype=torch.float64, device="cpu")
+                for r in results
+            ]
+        return [w.to(r.device, r.dtype) for w, r in zip(self._weights, results)]
+
+    def slope(
+        self, place: int, direction: torch.Tensor, *about: tuple[int, torch.Tensor]
+    ) -> list[torch.Tensor]:
+        """How the results follow an input. about: moves of inputs before."""
+        up, down = (
+            self.results(self.moved(*about, (place, direction * (side * self.step))))
+            for side in (1, -1)
+        )
+        return [(a.detach() - b.detach()) / (2 * self.step) for a, b in zip(up, down)]
+
+
+def _compared(trial: _Trial) -> Purpose:
+    base = [result.detach() for result in trial.results(trial.args)]
+    if not _are_equal(base, trial.results(trial.args)):
+        return Purpose("returns something else when it is called again")
+    places, claimed = trial.inputs, trial.gradients(trial.args)
+    given = list(leaves(trial.args))
+    is_wrong = False
+    for place, gradient in zip(places, claimed):
+        direction = trial.like(given[place])
+        slope = trial.slope(place, direction)
+        true = sum(float((w * s).sum()) for w, s in zip(trial.weights(slope), slope))
+        said = float((gradient * direction).sum())
+        if abs(true - said) <= _ERROR * max(abs(true), abs(said)):
+            continue
+        if any(_are_equal([given[place]], [result]) for result in base):
+            return Purpose("returns its input")
+        if _is_still(slope, gradient, direction, trial):
+            return Purpose("returns what does not follow its input")
+        if _is_stored(trial, base, claimed, place, direction, slope):
+            return Purpose("returns a gradient that was given to it")
+        is_wrong = True
+    return Purpose(is_wrong=is_wrong)
+
+
+def _is_still(
+    slope: Sequence[torch.Tensor], gradient: torch.Tensor, direction: torch.Tensor, trial: _Trial
+) -> bool:
+    """Whether results stand still where the backward gives a gradient: they jump, or saturate."""
+    count = sum(part.numel() for part in slope)
+    if sum(int((part != 0).sum()) for part in slope) <= _STILL * count:
+        return True
+    if len(slope) != 1 or slope[0].shape != direction.shape:
+        return False
+    each = slope[0] / direction  # of a function of each element
+    true = trial.weights(slope)[0] * each
+    wrong = (gradient - true).abs() > _ERROR * torch.maximum(gradient.abs(), true.abs())
+    return bool(wrong.any()) and not bool(slope[0][wrong].any())
+
+
+def _is_stored(
+    trial: _Trial,
+    base: Sequence[torch.Tensor],
+    claimed: Sequence[torch.Tensor],
+    place: int,
+    direction: torch.Tensor,
+    slope: Sequence[torch.Tensor],
+) -> bool:
+    """Whether the gradient is not computed from what the result is computed from.
+
+    It depends on an argument that the result does not depend on, or on no input, where the slope
+    of the result does.
+    """
+    for other, tensor in enumerate(leaves(trial.args)):
+        if tensor.requires_grad or not tensor.is_floating_point():
+            continue
+        args = trial.moved((other, _FAR * trial.like(tensor)))
+        is_same = _are_equal(base, trial.results(args))
+        if is_same and not _are_equal(claimed, trial.gradients(args)):
+            return True
+    given = list(leaves(trial.args))
+    moves = [(each, _FAR * trial.like(given[each])) for each in trial.inputs]
+    if not _are_equal(claimed, trial.gradients(trial.moved(*moves))):
+        return False
+    other_slope = trial.slope(place, direction, *moves)
+    return any(
+        bool(((a - b).abs() > _ERROR * a.abs().max()).any()) for a, b in zip(slope, other_slope)
+    )
+
+
+def _are_equal(first: Sequence[torch.Tensor], second: Sequence[torch.Tensor]) -> bool:
+    return all(bool(torch.equal(a, b)) for a, b in zip(first, second))
+
+
+def _as(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    plain = tensor.detach().to(dtype) if tensor.is_floating_point() else tensor
+    return plain.requires_grad_(tensor.requires_grad)
+
 
 _MOST_BYTES = 1 << 28  # of inputs and results
 
@@ -122,7 +310,9 @@ class Functions:
 
         @hidden
         def apply(cls: type, *args: Any, **kwargs: Any) -> Any:
-            bound = _bound(original, cls)
+            # As it is read in the class: static, of the class, in C or in Python.
+            get = getattr(type(original), "__get__", None)
+            bound = original if get is None else get(original, None, cls)
             given = self._copied(args) if not self.depth else ()
             self.depth += 1
             try:
@@ -148,7 +338,9 @@ class Functions:
             if not torch.is_grad_enabled() or not any(t.requires_grad for t in leaves(args)):
                 return ()
             self._take(args)
-            copies: tuple[Any, ...] = mapped(args, _copy)
+            copies: tuple[Any, ...] = mapped(
+                args, lambda t: t.detach().clone().requires_grad_(t.requires_grad)
+            )
             return copies
 
     def _take(self, value: Any) -> None:
@@ -193,11 +385,97 @@ class Functions:
         return mapped(result, recorded)
 
 
-def _copy(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().clone().requires_grad_(tensor.requires_grad)
+MOST_BYTES = 1 << 28
+_READ = frozenset(
+    {
+        torch.Tensor.item,
+        torch.Tensor.tolist,
+        torch.Tensor.__bool__,
+        torch.Tensor.__float__,
+        torch.Tensor.__int__,
+        torch.Tensor.__index__,
+    }
+)
+_CHUNK = 1 << 24
 
 
-def _bound(attribute: Any, cls: type) -> Any:
-    """An attribute of a class as it is read there: static, of the class, in C or in Python."""
-    get = getattr(type(attribute), "__get__", None)
-    return attribute if get is None else get(attribute, None, cls)
+class Constants(TorchFunctionMode):
+    """Records constants, or puts recorded ones back in the same order.
+
+    Args:
+        functions: the running calls of `autograd.Function`.
+        recorded: the constants of another copy; None to record.
+    """
+
+    def __init__(self, functions: Functions, recorded: list[Any] | None = None) -> None:
+        super().__init__()
+        self.found: list[Any] = []
+        self.is_on = True  # no backward pass has begun
+        self._functions = functions
+        self._recorded: Iterator[Any] | None = None if recorded is None else iter(recorded)
+        self.left = 0 if recorded is None else len(recorded)  # that were not put back yet
+        self._bytes = 0
+
+    @hidden
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        with torch._C.DisableTorchFunction():
+            depends = self.is_on and any(t.requires_grad for t in leaves((args, kwargs)))
+        result = func(*args, **kwargs)
+        if not depends or self._functions.depth:
+            return result
+        if func in _READ:
+            if self._recorded is not None:
+                return self._next()
+            self.found.append(result)
+            return result
+        if not any(True for tensor in leaves(result) if not tensor.requires_grad):
+            return result
+        return mapped(result, lambda tensor: self._constant(tensor, args, kwargs))
+
+    def _constant(self, tensor: torch.Tensor, args: Any, kwargs: Any) -> torch.Tensor:
+        if tensor.requires_grad:
+            return tensor
+        with torch._C.DisableTorchFunction(), torch.no_grad():
+            if self._recorded is None:
+                self._bytes += tensor.numel() * tensor.element_size()
+                if self._bytes > MOST_BYTES:
+                    raise DivergedError("there are too many constants to keep")
+                self.found.append(tensor.detach().clone())
+                return tensor
+            value = self._next()
+            if not isinstance(value, torch.Tensor) or value.shape != tensor.shape:
+                raise DivergedError("a moved copy does other operations")
+            if any(tensor is given for given in leaves((args, kwargs))):  # in place
+                tensor.copy_(value)
+                return tensor
+            return value
+
+    def _next(self) -> Any:
+        assert self._recorded is not None
+        self.left -= 1
+        if self.left < 0:
+            raise DivergedError("a moved copy does more operations")
+        return next(self._recorded)
+
+
+def put(fd: int, value: Any) -> None:
+    """Write a value into a file in memory that copies of the process share."""
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    left = memoryview(buffer.getbuffer())
+    while left:
+        left = left[_write(fd, left[:_CHUNK]) :]
+
+
+def get(fd: int) -> Any:
+    """The value that `put` has written."""
+    lseek(fd, 0, 0)
+    size, parts = fstat(fd).st_size, []
+    while size:
+        part = read(fd, min(size, _CHUNK))
+        parts.append(part)
+        size -= len(part)
+    return torch.load(io.BytesIO(b"".join(parts)), weights_only=False)

@@ -13,11 +13,9 @@ import torch
 from torch import nn
 
 from traincheck.collect.active_session import CURRENT
-from traincheck.collect.probes import loss as losses
-from traincheck.collect.probes.base import FailedError, GoOnError
+from traincheck.collect.probes.base import FailedError, GoOnError, Root, watch
 from traincheck.collect.probes.batch import GIVEN, leaves, mapped
 from traincheck.collect.probes.fork import Child, Outcome, forked
-from traincheck.collect.probes.loss import Root
 from traincheck.collect.tensors.reading import tensors_in
 from traincheck.errors import UsageError
 from traincheck.handlers import give_back
@@ -93,7 +91,7 @@ class ForkLaboratory:
 
         def run(child: Child) -> None:
             silence(self._session)
-            losses.watch(child, read if read is not None else lambda root: {})
+            watch(child, read if read is not None else lambda root: {})
             change()
 
         return self._copy(run, kept)
@@ -210,18 +208,18 @@ class Bench:
     @property
     def draws(self) -> bool:
         """Whether the last forward drew random numbers."""
-        numpy = self._numpy
-        return (
-            not bool(torch.equal(torch.get_rng_state(), self._torch))
-            or random.getstate() != self._python
-            or (numpy is not None and not _equal(numpy.get_state(), self._numpy_state))
+        if not bool(torch.equal(torch.get_rng_state(), self._torch)):
+            return True
+        states: Any = () if self._numpy is None else (self._numpy.get_state(), self._numpy_state)
+        return random.getstate() != self._python or any(
+            bool((a != b).any()) if hasattr(a, "any") else bool(a != b) for a, b in zip(*states)
         )
 
     def reset(self) -> None:
         """Put buffers and random states back."""
         with torch.no_grad():
             for buffer, value in self._buffers:
-                if not _same(buffer, value):
+                if buffer.shape != value.shape or not bool(torch.equal(buffer, value)):
                     buffer.copy_(value)
         torch.set_rng_state(self._torch)
         random.setstate(self._python)
@@ -254,14 +252,3 @@ def distance(first: torch.Tensor, second: torch.Tensor, scale: torch.Tensor | No
     apart = (mine - theirs).abs()
     apart = torch.where((mine == theirs) | (mine.isnan() & theirs.isnan()), 0.0, apart)
     return float(apart.nan_to_num(float("inf")).max() / largest.clamp_min(1e-12))
-
-
-def _same(first: torch.Tensor, second: torch.Tensor) -> bool:
-    return first.shape == second.shape and bool(torch.equal(first, second))
-
-
-def _equal(first: Any, second: Any) -> bool:
-    """Whether two states of numpy are equal."""
-    return all(
-        bool((a == b).all()) if hasattr(a, "all") else bool(a == b) for a, b in zip(first, second)
-    )

@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from traincheck.collect.launch.script import script_sketch
-from traincheck.collect.launch.settings import needs_json
 from traincheck.collect.trace_writer.emitter import Emitter
 from traincheck.collect.trace_writer.thread_state import Lease
 from traincheck.handlers import give_back
-from traincheck.schema.claims import Schedule
+from traincheck.schema.claims import Schedule, needs_json
 from traincheck.schema.marks import Marks
 from traincheck.version import VERSION
 

@@ -50,8 +50,8 @@ class ChangeDetector:
         compares_ranks: whether scans of parameters do, because other ranks have the same
         parameters.
         pending: scans of tensors on devices, for `resolve`.
-        still: ids of variables that scans found unchanged, since it was cleared.
-        kept: names of gradients on devices that are unchanged, and not zero, after the span
+        unchanged: ids of variables that scans found unchanged, since it was cleared.
+        uncleared: names of gradients on devices that are unchanged, and not zero, after the span
         ``kept_after``; 0: none.
     """
 
@@ -190,7 +190,7 @@ class ChangeDetector:
     def scan_before_backward(
         self, em: Emitter, found: list[tuple[TrackedTensor, torch.Tensor | None]], after: int
     ) -> None:
-        """`look_all` for gradients before a backward pass: those that changed since the last one.
+        """`scan_all` for gradients before a backward pass: those that changed since the last one.
 
         A program that copies gradients to the fp32 masters of its weights need not clear any.
         """

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from traincheck.diff.causes.quantities import arguments
-from traincheck.diff.evidence import Evidence, Side
+from traincheck.diff.evidence import Evidence
 from traincheck.diff.generators import distance, source_of
 from traincheck.diff.messages import text_of
 from traincheck.diff.sides import A, B
@@ -39,33 +39,22 @@ def setting(evidence: Evidence) -> dict[str, Any] | None:
     if item.name.endswith(".class"):
         text = f"another optimizer: {item.a} in {A}, {item.b} in {B}"
         return {"code": "optimizer-class", "text": text}
-    lines = list(_writers(evidence))
+    name = item.name.rpartition(".")[2]
+    lines: list[tuple[bool, str, str]] = []
+    # Lines of B, else of A, that may have written it, those first that write the number of the run.
+    for label, side, value in ((B, evidence.b, item.b), (A, evidence.a, item.a)):
+        for source in side.program.files.values() if not lines else ():
+            for line, is_literal in _stores(source, name, value):
+                at = f"{source.path.rpartition('/')[2]}:{line}"
+                verb = "writes" if is_literal else "may write"
+                text = f"{label} {verb} it at {at}: {source.lines[line - 1].strip()}"
+                lines.append((not is_literal, at, text))
+    lines.sort(key=lambda one: one[0])
     return {
         "text": f"{item.name} is {text_of(item.b)} in {B} and {text_of(item.a)} in {A}",
-        "details": tuple(text for _, text in lines[:_SHOWN]),
-        "where": lines[0][0] if len(lines) == 1 else "",
+        "details": tuple(text for _, _, text in lines[:_SHOWN]),
+        "where": lines[0][1] if len(lines) == 1 else "",
     }
-
-
-def _writers(evidence: Evidence) -> Iterator[tuple[str, str]]:
-    """The place of each line that may have written a setting, and a sentence about it.
-
-    From the copies of the source files. A line that writes a number counts if it is the number of
-    the run.
-    """
-    name = evidence.item.name.rpartition(".")[2]
-    sides = ((B, evidence.b, evidence.item.b), (A, evidence.a, evidence.item.a))
-    for label, side, value in sides:
-        found = [
-            (f"{source.path.rpartition('/')[2]}:{line}", is_literal, source.lines[line - 1].strip())
-            for source in side.program.files.values()
-            for line, is_literal in _stores(source, name, value)
-        ]
-        found.sort(key=lambda one: not one[1])
-        for at, is_literal, text in found:
-            yield at, f"{label} {'writes' if is_literal else 'may write'} it at {at}: {text}"
-        if found:
-            return
 
 
 def _stores(source: Source, name: str, value: Any) -> Iterator[tuple[int, bool]]:
@@ -84,16 +73,16 @@ def _stores(source: Source, name: str, value: Any) -> Iterator[tuple[int, bool]]
         else:
             continue
         for target in targets:
-            is_key = isinstance(target, ast.Subscript) and _constant(target.slice) == name
+            is_key = (
+                isinstance(target, ast.Subscript)
+                and isinstance(target.slice, ast.Constant)
+                and target.slice.value == name
+            )
             is_attribute = isinstance(target, ast.Attribute) and target.attr == name
             if is_key or is_attribute:
                 is_literal = _is_literal(given, value)
                 if is_literal is not False:
                     yield node.lineno, bool(is_literal)
-
-
-def _constant(node: ast.expr) -> object:
-    return node.value if isinstance(node, ast.Constant) else None
 
 
 def _is_literal(node: ast.expr, value: Any) -> bool | None:
@@ -110,7 +99,8 @@ def seed(evidence: Evidence) -> dict[str, Any] | None:
     item = evidence.item
     source = source_of(item)
     if item.what == "state":
-        is_seeded = any(_is_seeded(side, source) for side in (evidence.a, evidence.b))
+        seeds = [*evidence.a.facts.seeds, *evidence.b.facts.seeds]
+        is_seeded = any(event.source == source for event in seeds)
         if not isinstance(item.a, RngEvent) or item.a.moment != "start" or is_seeded:
             return None
         return {
@@ -124,10 +114,6 @@ def seed(evidence: Evidence) -> dict[str, Any] | None:
     else:
         text = f"another seed: {source} gets {item.a.seed} in {A} and {item.b.seed} in {B}"
     return {"text": text, "fix": "Give both runs the same seed.", "where": item.where}
-
-
-def _is_seeded(side: Side, source: str) -> bool:
-    return any(event.source == source for event in side.facts.seeds)
 
 
 def generator_not_restored(evidence: Evidence) -> dict[str, Any] | None:
@@ -153,11 +139,13 @@ def draws(evidence: Evidence) -> dict[str, Any] | None:
     apart = distance(source, item.a.state, item.b.state)
     if apart is None:
         return {"text": f"the {source} generator is in another state: {_ahead(apart)}"}
+    a, b = len(evidence.a.view.inits), len(evidence.b.view.inits)
+    inits = f"parameters are initialized by {a} calls in {A} and by {b} in {B}"
     return {
         "text": f"one run draws more random numbers before this point: {_ahead(apart)}",
         "fix": "Draw the same numbers in both runs before this point, or give the loader and the "
         "augmentation generators that nothing else uses.",
-        "details": tuple(_inits(evidence)),
+        "details": (inits,) if a != b else (),
     }
 
 
@@ -168,13 +156,6 @@ def _ahead(number: int | None) -> str:
         return "a normal number waits in one state only"
     words = f"{abs(number):,} draw" + ("" if abs(number) == 1 else "s")
     return f"{B} is {words} ahead of {A}" if number > 0 else f"{A} is {words} ahead of {B}"
-
-
-def _inits(evidence: Evidence) -> Iterator[str]:
-    """The calls that initialize parameters, if their number differs."""
-    a, b = len(evidence.a.view.inits), len(evidence.b.view.inits)
-    if a != b:
-        yield f"parameters are initialized by {a} calls in {A} and by {b} in {B}"
 
 
 def code(evidence: Evidence) -> dict[str, Any] | None:

@@ -8,7 +8,7 @@ from typing import Any
 from traincheck.diff.causes.quantities import calls_of, clears, norm, reductions
 from traincheck.diff.environment import arithmetic as arithmetic_entries
 from traincheck.diff.evidence import Evidence
-from traincheck.diff.phases import Phase
+from traincheck.diff.items import Phase
 from traincheck.diff.sides import A, B
 from traincheck.schema.torch_api import Families
 

@@ -82,10 +82,18 @@ def loader_replays(evidence: Evidence) -> dict[str, Any] | None:
 def replayed(evidence: Evidence) -> dict[str, Any] | None:
     """The batch of B is one that A has in another step."""
     pair = _pair(evidence, "indices", "rows")
-    where = _found(evidence, pair[1]) if pair is not None else []
-    if not where:
-        return None
-    return {"text": f"{B} takes samples that {A} takes at another point", "details": tuple(where)}
+    for place in evidence.a.lookup.of_batch(pair[1].samples, pair[1].indices) if pair else ():
+        if place.step != evidence.a.view.number:
+            epoch, index = place.record.get("epoch", 0), place.record.get("index", 0)
+            where = (
+                f"{B}'s batch is that of {A} at step {place.step}: {place.name}, epoch {epoch}, "
+                f"batch {index}"
+            )
+            return {
+                "text": f"{B} takes samples that {A} takes at another point",
+                "details": (where,),
+            }
+    return None
 
 
 def order_not_restored(evidence: Evidence) -> dict[str, Any] | None:
@@ -130,8 +138,18 @@ def worker_number(evidence: Evidence) -> dict[str, Any] | None:
 def listing_order(evidence: Evidence) -> dict[str, Any] | None:
     """The same rows come under other indices."""
     pair = _pair(evidence, "rows")
-    if pair is None or evidence.item.leaf or not _is_permuted(evidence, *pair):
+    if pair is None or evidence.item.leaf:
         return None
+    mine, yours = list(pair[0].samples), list(pair[1].samples)
+    if not mine or not yours or len(set(yours)) < len(yours):
+        return None
+    if sorted(mine) != sorted(yours):  # else they are at other places in this batch
+        of_value = evidence.a.lookup.of_value
+        are_found = all(
+            any(place.kind == "batch" for place in of_value(f'"{row}"')) for row in yours[:4]
+        )
+        if not are_found or set(mine) & set(yours[:4]):
+            return None
     return {
         "text": "the same rows come under other indices: the data set holds its records in "
         "another order",
@@ -141,13 +159,18 @@ def listing_order(evidence: Evidence) -> dict[str, Any] | None:
 
 def worker_seeds(evidence: Evidence) -> dict[str, Any] | None:
     """The generators of workers begin in other states."""
-    differing = _other_workers(evidence.a, evidence.b)
+    mine, yours = _starts(evidence.a), _starts(evidence.b)
+    differing = sorted(
+        f"{source} of worker {worker}"
+        for (worker, source), state in mine.items()
+        if yours.get((worker, source), state) != state
+    )
     if _pair(evidence, "rows") is None or not differing:
         return None
     return {
         "text": "the generators of the loader's workers begin in other states",
         "fix": _SEEDS,
-        "details": (differing,),
+        "details": (", ".join(differing[:4]),),
     }
 
 
@@ -163,47 +186,8 @@ def augmentation_not_restored(evidence: Evidence) -> dict[str, Any] | None:
     }
 
 
-def _found(evidence: Evidence, batch: BatchEvent) -> list[str]:
-    """Where A has the batch of B."""
-    found = []
-    for place in evidence.a.lookup.of_batch(batch.samples, batch.indices):
-        if place.step == evidence.a.view.number:
-            continue
-        epoch, index = place.record.get("epoch", 0), place.record.get("index", 0)
-        found.append(
-            f"{B}'s batch is that of {A} at step {place.step}: {place.name}, epoch {epoch}, "
-            f"batch {index}"
-        )
-    return found[:1]
-
-
-def _is_permuted(evidence: Evidence, a: BatchEvent, b: BatchEvent) -> bool:
-    """Whether rows of B are rows of A at other places: in this batch, or in another of A."""
-    mine, yours = list(a.samples), list(b.samples)
-    if not mine or not yours or len(set(yours)) < len(yours):
-        return False
-    if sorted(mine) == sorted(yours):
-        return True
-    found = [
-        row
-        for row in yours[:4]
-        if any(place.kind == "batch" for place in evidence.a.lookup.of_value(f'"{row}"'))
-    ]
-    return len(found) == len(yours[:4]) and not set(mine) & set(yours[:4])
-
-
-def _other_workers(a: Side, b: Side) -> str:
-    """The generators of workers whose first states differ."""
-    mine, yours = _starts(a), _starts(b)
-    differing = sorted(
-        f"{source} of worker {worker}"
-        for (worker, source), state in mine.items()
-        if yours.get((worker, source), state) != state
-    )
-    return ", ".join(differing[:4])
-
-
 def _starts(side: Side) -> dict[tuple[int, str], str]:
+    """The first state of each generator of each worker."""
     found: dict[tuple[int, str], str] = {}
     for mark in side.facts.marks:
         start = mark.data.get("start") if mark.text == WorkerRng.text else None

@@ -14,10 +14,9 @@ import msgspec
 
 from traincheck.diff.environment import arithmetic
 from traincheck.diff.evidence import Evidence, Side
-from traincheck.diff.items import Item
-from traincheck.diff.phases import Phase
-from traincheck.diff.records import CallRecord
+from traincheck.diff.items import Item, Phase
 from traincheck.diff.sides import A, B
+from traincheck.diff.steps import CallRecord
 from traincheck.schema.events import BatchEvent, CheckpointEvent, CollectiveEvent
 from traincheck.schema.observations.processes import ProcessFacts
 from traincheck.schema.torch_api import Families
@@ -145,23 +144,13 @@ def _command(evidence: Evidence) -> bool | None:
     )
 
 
-def _versions(evidence: Evidence) -> bool | None:
-    if not _has_facts(evidence):
-        return None
-    return not any(entry.name.startswith("versions.") for entry in evidence.environment)
-
-
-def _arithmetic(evidence: Evidence) -> bool | None:
-    if arithmetic(evidence.environment):
-        return False
-    return True if _has_facts(evidence) else None
-
-
-def _has_facts(evidence: Evidence) -> bool:
-    return all(
+def _has_facts(evidence: Evidence) -> bool | None:
+    """True if both processes recorded facts about themselves; else what differs is not known."""
+    is_known = all(
         any(mark.text == ProcessFacts.text for mark in (*side.facts.marks, *side.view.marks))
         for side in (evidence.a, evidence.b)
     )
+    return True if is_known else None
 
 
 def _generators(evidence: Evidence) -> bool | None:
@@ -203,13 +192,6 @@ def _phase(*phases: Phase) -> Callable[[Evidence], bool | None]:
     return read
 
 
-def _workers(evidence: Evidence) -> bool | None:
-    a, b = evidence.item.a, evidence.item.b
-    if isinstance(a, BatchEvent) and isinstance(b, BatchEvent):
-        return a.workers == b.workers
-    return None
-
-
 def _state_at_loading(evidence: Evidence) -> bool | None:
     """Whether generators are in the same states before the batch is loaded, or after its step."""
     for moment in ("generators", "closing"):
@@ -239,90 +221,70 @@ def _inputs(evidence: Evidence) -> bool | None:
     return True if _code(evidence) and _command(evidence) else None
 
 
-def _autocast(evidence: Evidence) -> bool | None:
-    mine, yours = (
-        {call.autocast for call in side.view.calls if call.root}
-        for side in (evidence.a, evidence.b)
-    )
-    return mine == yours
+def _alike(
+    read: Callable[[Side], Any], *, is_known: Callable[[Any], bool] = lambda found: True
+) -> Callable[[Evidence], bool | None]:
+    """Whether both sides give the same; None if one of them is not known."""
 
-
-def _counted(read: Callable[[Side], int]) -> Callable[[Evidence], bool | None]:
     def same(evidence: Evidence) -> bool | None:
-        return bool(read(evidence.a)) == bool(read(evidence.b))
+        a, b = read(evidence.a), read(evidence.b)
+        return a == b if is_known(a) and is_known(b) else None
 
     return same
 
 
-def _backward_passes(evidence: Evidence) -> bool | None:
-    """Whether the steps are made of as many passes; else what they call is not comparable."""
-    mine, yours = (len(calls_of(side, Families.BACKWARD)) for side in (evidence.a, evidence.b))
-    return mine == yours
-
-
-def _settings(evidence: Evidence) -> bool | None:
-    return not _latent(evidence, Phase.SETTINGS)
-
-
-def _optimizer_load(evidence: Evidence) -> bool | None:
-    """Whether B loads the state of its optimizer."""
-    return any(load.owner and not is_scheduler_load(load) for load in evidence.b.facts.loads)
-
-
-def _scheduler_load(evidence: Evidence) -> bool | None:
-    """Whether B loads the state of a scheduler, where A steps one."""
-    return any(map(is_scheduler_load, evidence.b.facts.loads))
-
-
-def _initializations(evidence: Evidence) -> bool | None:
-    mine, yours = (
-        [_initialized(call) for call in side.view.inits] for side in (evidence.a, evidence.b)
-    )
-    return mine == yours
-
-
-def _initialized(call: CallRecord) -> tuple[str, object]:
-    arguments = msgspec.json.decode(call.args)
-    tensor = arguments.get("tensor") if isinstance(arguments, dict) else None
-    return call.api, tensor.get("shape") if isinstance(tensor, dict) else None
-
-
-def _orders(evidence: Evidence) -> bool | None:
-    a, b = orders(evidence.a), orders(evidence.b)
-    return a == b if a and b else None
-
-
-def _order_sets(evidence: Evidence) -> bool | None:
-    a, b = orders(evidence.a), orders(evidence.b)
-    return [sorted(group) for group in a] == [sorted(group) for group in b] if a and b else None
+def _initializations(side: Side) -> list[tuple[str, object]]:
+    found = []
+    for call in side.view.inits:
+        arguments = msgspec.json.decode(call.args)
+        tensor = arguments.get("tensor") if isinstance(arguments, dict) else None
+        found.append((call.api, tensor.get("shape") if isinstance(tensor, dict) else None))
+    return found
 
 
 # Reading by name. Names are phrases, as they stand in "not known: whether ... is the same".
 QUANTITIES: Mapping[str, Callable[[Evidence], bool | None]] = {
     "the code": _code,
     "the command": _command,
-    "the versions of libraries": _versions,
-    "the arithmetic": _arithmetic,
-    "the settings": _settings,
+    "the versions of libraries": lambda evidence: (
+        _has_facts(evidence)
+        and not any(entry.name.startswith("versions.") for entry in evidence.environment)
+    ),
+    "the arithmetic": lambda evidence: (
+        not arithmetic(evidence.environment) and _has_facts(evidence)
+    ),
+    "the settings": lambda evidence: not _latent(evidence, Phase.SETTINGS),
     "the random numbers": _generators,
     "the batch": _phase(Phase.BATCH),
-    "the number of workers": _workers,
+    "the number of workers": lambda evidence: (
+        evidence.item.a.workers == evidence.item.b.workers
+        if isinstance(evidence.item.a, BatchEvent) and isinstance(evidence.item.b, BatchEvent)
+        else None
+    ),
     "the generators at loading": _state_at_loading,
-    "autocast": _autocast,
+    "autocast": _alike(lambda side: {call.autocast for call in side.view.calls if call.root}),
     "the inputs": _inputs,
     "the forward pass": _phase(Phase.FORWARD),
     "the loss": _phase(Phase.LOSS),
     "the gradients": _phase(Phase.GRADIENT),
     "all but rounding": _rounding,
-    "clearing of gradients": _counted(clears),
-    "clipping": _counted(lambda side: len(calls_of(side, *_CLIPS))),
-    "reduction over ranks": _counted(lambda side: reductions(side.view.collectives)),
-    "the number of backward passes": _backward_passes,
-    "the number of updates": _counted(lambda side: len(calls_of(side, Families.OPTIMIZER_STEP))),
-    "the kind of update": lambda evidence: flags(evidence.a) == flags(evidence.b),
-    "the load of the optimizer": _optimizer_load,
-    "the load of the scheduler": _scheduler_load,
-    "the initialization": _initializations,
-    "the order of the parameters": _orders,
-    "the set of the parameters": _order_sets,
+    "clearing of gradients": _alike(lambda side: clears(side) > 0),
+    "clipping": _alike(lambda side: bool(calls_of(side, *_CLIPS))),
+    "reduction over ranks": _alike(lambda side: reductions(side.view.collectives) > 0),
+    # Else the steps are made of other passes, and what they call is not comparable.
+    "the number of backward passes": _alike(lambda side: len(calls_of(side, Families.BACKWARD))),
+    "the number of updates": _alike(lambda side: bool(calls_of(side, Families.OPTIMIZER_STEP))),
+    "the kind of update": _alike(flags),
+    # Whether B loads the state of its optimizer, and of a scheduler, where A steps one.
+    "the load of the optimizer": lambda evidence: any(
+        load.owner and not is_scheduler_load(load) for load in evidence.b.facts.loads
+    ),
+    "the load of the scheduler": lambda evidence: any(
+        map(is_scheduler_load, evidence.b.facts.loads)
+    ),
+    "the initialization": _alike(_initializations),
+    "the order of the parameters": _alike(orders, is_known=bool),
+    "the set of the parameters": _alike(
+        lambda side: [sorted(group) for group in orders(side)], is_known=bool
+    ),
 }

@@ -6,7 +6,7 @@ newcomer adds a function and a row.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -15,8 +15,7 @@ from traincheck.diff.causes.quantities import QUANTITIES
 from traincheck.diff.difference import Candidate, Explanation
 from traincheck.diff.evidence import Evidence
 from traincheck.diff.generators import draws_from
-from traincheck.diff.items import Item
-from traincheck.diff.phases import Phase
+from traincheck.diff.items import Phase
 from traincheck.diff.sides import Told
 
 MOST_CANDIDATES = 3
@@ -210,17 +209,11 @@ def explain(evidence: Evidence) -> tuple[Explanation | None, tuple[Candidate, ..
         if not unknown and not rivals:
             return explanation, ()
         candidates.append(Candidate(explanation, unknown, rivals))
-    candidates += map(_of_generator, _undecided(evidence))
-    return None, tuple(candidates[:MOST_CANDIDATES])
-
-
-def _undecided(evidence: Evidence) -> Iterator[Item]:
-    """The generators in another state of which it is not known whether the part draws from them."""
     for item in evidence.latent:
+        # It is not known whether the part that differs draws from this generator.
         if item.phase is Phase.RNG and draws_from(item, evidence) is None:
-            yield item
-
-
-def _of_generator(item: Item) -> Candidate:
-    text = Told(f"the {item.name} is in another state")
-    return Candidate(Explanation(code="generator", text=text), ("the random numbers it draws",))
+            generator = Explanation(
+                code="generator", text=Told(f"the {item.name} is in another state")
+            )
+            candidates.append(Candidate(generator, ("the random numbers it draws",)))
+    return None, tuple(candidates[:MOST_CANDIDATES])

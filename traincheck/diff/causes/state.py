@@ -13,7 +13,7 @@ from traincheck.diff.causes.quantities import (
     orders,
 )
 from traincheck.diff.evidence import Evidence, Side
-from traincheck.diff.phases import Phase
+from traincheck.diff.items import Phase
 from traincheck.diff.sides import A, B
 from traincheck.schema.events import CheckpointEvent
 from traincheck.schema.torch_api import Families
@@ -25,11 +25,14 @@ _RUNNING = ("running_mean", "running_var", "num_batches_tracked")
 
 def rounded_in_checkpoint(evidence: Evidence) -> dict[str, Any] | None:
     """All loaded weights are other values, and their norms are close."""
-    item = evidence.item
-    apart = _norms_apart(evidence) if item.is_opening and evidence.resume is not None else None
+    if not evidence.item.is_opening or evidence.resume is None:
+        return None
     opening = [one for one in evidence.of(Phase.PARAMETER) if one.is_opening]
+    after = [one for one in evidence.of(Phase.PARAMETER) if not one.is_opening]
+    norms = [(norm(one.a), norm(one.b)) for one in after]
+    apart = max((abs(a - b) / max(a, b) for a, b in norms if a and b), default=0.0)
     parameters = sum(role == "parameter" for role, _ in evidence.b.values)
-    if apart is None or not _ROUNDING[0] <= apart <= _ROUNDING[1] or len(opening) < parameters:
+    if not _ROUNDING[0] <= apart <= _ROUNDING[1] or len(opening) < parameters:
         return None
     return {
         "text": "the loaded weights are close to those of the run that goes on, and no value is "
@@ -37,14 +40,6 @@ def rounded_in_checkpoint(evidence: Evidence) -> dict[str, Any] | None:
         "fix": "Save the weights in the dtype in which the optimizer keeps them.",
         "details": (f"after the step, norms of parameters differ by at most {apart:.2g}",),
     }
-
-
-def _norms_apart(evidence: Evidence) -> float | None:
-    """The largest relative difference of the norms of parameters after the step."""
-    after = [item for item in evidence.of(Phase.PARAMETER) if not item.is_opening]
-    norms = [(norm(item.a), norm(item.b)) for item in after]
-    found = [abs(a - b) / max(a, b) for a, b in norms if a and b]
-    return max(found, default=None)
 
 
 def other_checkpoint(evidence: Evidence) -> dict[str, Any] | None:
@@ -203,16 +198,15 @@ def update_arithmetic(evidence: Evidence) -> dict[str, Any] | None:
     """The update is computed by another implementation."""
     if evidence.item.is_opening:
         return None
-    mine, yours = (_words(flags(side)) for side in (evidence.a, evidence.b))
+    chosen = (
+        next((f"with {name}=True" for name, value in flags(side).items() if value), "")
+        for side in (evidence.a, evidence.b)
+    )
+    mine, yours = (words or "with the default" for words in chosen)
     return {
         "text": f"arithmetic, not data: the update is computed {mine} in {A} and {yours} in {B}",
         "fix": "Set the same fused= and foreach=, or compare with --rtol.",
     }
-
-
-def _words(found: Any) -> str:
-    chosen = [name for name, value in found.items() if value]
-    return f"with {chosen[0]}=True" if chosen else "with the default"
 
 
 def ranks_drift(evidence: Evidence) -> dict[str, Any] | None:

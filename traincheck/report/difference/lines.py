@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from traincheck.diff.difference import Difference, FirstDifference
-from traincheck.diff.phases import PHASES, Phase
+from traincheck.diff.items import PHASES, Phase
 from traincheck.schema.words import counted
 
 _SHOWN_FACTS = 6

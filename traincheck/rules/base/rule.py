@@ -44,11 +44,11 @@ class BuiltInRule(ABC):
     A rule states its code and severity once, in the class statement. Its docstring is its
     documentation, its class attributes are the texts of a finding, and the keyword arguments of its
     constructor are its options. `monitor` makes the instance that observes the events of one
-    process, or of all ranks if ``scope`` is "run".
+    process, or of all ranks if ``scope`` is "run". A rule that receives fewer events than it needs
+    names them as ``observes``.
 
     Attributes:
         needs: events, calls and states that it reads.
-        observes: events that it receives, if fewer than it needs.
         aliases: former names.
         triggered: how often the situation occurred that it checks.
         reported: subjects that it reported; a rule that reports each once asks here.

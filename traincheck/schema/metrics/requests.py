@@ -64,7 +64,11 @@ class MetricRequest:
             )
         for name in self.statistics:
             if self.on == "attention":
-                _check_attention(name)
+                if name not in ATTENTION:
+                    raise UsageError(
+                        f"attention has no metric {name!r}",
+                        fix=f"{suggested(name, ATTENTION)}There are {', '.join(ATTENTION)}",
+                    )
             elif not (self.on == "update" and name == RATIO):
                 statistic(name)
         if self.per not in ("", *DIMENSIONS):
@@ -179,11 +183,3 @@ def request(
     on = _SHORT.get(on, on)
     statistics = statistics or _USUAL.get(on, ("rms",))
     return MetricRequest(on=on, statistics=statistics, modules=modules, per=per)
-
-
-def _check_attention(name: str) -> None:
-    if name not in ATTENTION:
-        raise UsageError(
-            f"attention has no metric {name!r}",
-            fix=f"{suggested(name, ATTENTION)}There are {', '.join(ATTENTION)}",
-        )

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
 
-from traincheck.collect.probes.base import Call, Experiment, Laboratory, Result, unobservable
+from traincheck.collect.probes.base import (
+    Call,
+    Experiment,
+    Laboratory,
+    Result,
+    result_of,
+    unobservable,
+)
 from traincheck.collect.probes.batch import Batch, InnerBatches
 from traincheck.collect.probes.isolation import UnfitError
 from traincheck.collect.probes.laboratory import Bench, distance, rows
-from traincheck.collect.probes.operations import Operation, Tape
-from traincheck.schema.probes.names import Experiments, Status
+from traincheck.collect.probes.operations import Operation, first_of, taped
+from traincheck.schema.probes.names import Experiments
 
 TOLERANCE = 1e-3  # of the largest value
 
@@ -24,19 +32,9 @@ class BatchPlace(Experiment):
 
     def run(self, call: Call, laboratory: Laboratory) -> Result | None:
         outcome = laboratory.measure(lambda: _compared(call))
-        told = outcome.told
         if outcome.reason:
             return unobservable(outcome.reason)
-        numbers = {"change": told["change"], "samples": told["samples"]}
-        if told["change"] <= TOLERANCE:
-            return Result(numbers=numbers)
-        return Result(
-            status=Status.MOVED,
-            numbers=numbers,
-            where=told.get("where", ""),
-            place=told.get("place", ""),
-            detail={"operation": told.get("operation", "")},
-        )
+        return result_of(outcome.told, TOLERANCE, ("change", "samples"), ("operation",))
 
 
 def _compared(call: Call) -> dict[str, Any]:
@@ -63,30 +61,13 @@ def _compared(call: Call) -> dict[str, Any]:
     change = max(distance(a, b.roll(-1, 0)) for a, b in zip(base, rolled))
     found: dict[str, Any] = {"change": change, "samples": batch.size}
     if change > TOLERANCE:
-        found |= _located(call, bench, batch, given)
+        operations, others = taped(bench, batch.given), taped(bench, given)
+        found |= first_of(call, operations, others, partial(_breaks, batch.size))
     return found
 
 
-def _located(call: Call, bench: Bench, batch: Batch, given: Any) -> dict[str, Any]:
-    """The first operation whose rows do not follow."""
-    tapes = []
-    for inputs in (batch.given, given):
-        tape = Tape(call.module)
-        with tape:
-            bench.forward(inputs)
-        tape.close()
-        tapes.append(tape.operations)
-    for one, two in zip(*tapes):
-        if one.name != two.name:
-            break
-        if _breaks(one, two, batch.size):
-            module = one.module
-            where = call.path(module) if module is not None else call.name
-            return {"operation": one.name, "place": one.place, "where": where}
-    return {}
-
-
-def _breaks(one: Operation, two: Operation, size: int) -> bool:
+def _breaks(size: int, one: Operation, two: Operation) -> bool:
+    """Whether rows of a result do not follow those of the batch."""
     for a, b in zip(one.results, two.results):
         if a.dim() < 2 or a.shape != b.shape or a.shape[0] != size or not a.is_floating_point():
             continue

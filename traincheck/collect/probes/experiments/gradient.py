@@ -14,13 +14,10 @@ from typing import Any, ClassVar
 
 import torch
 
-from traincheck.collect.probes.autograd import TensorHooks, graph_of, now
-from traincheck.collect.probes.base import Call, Experiment, Laboratory, Result, unobservable
-from traincheck.collect.probes.constants import Constants, get, put
+from traincheck.collect.probes.autograd import Recomputed, TensorHooks, graph_of, now
+from traincheck.collect.probes.base import Call, Experiment, Laboratory, Result, Root, unobservable
 from traincheck.collect.probes.fork import memory_file
-from traincheck.collect.probes.functions import Functions
-from traincheck.collect.probes.loss import Root
-from traincheck.collect.probes.recomputed import Recomputed
+from traincheck.collect.probes.functions import Constants, Functions, get, put
 from traincheck.collect.trace_writer.emitter import hidden
 from traincheck.schema.probes.names import Experiments, Status
 

@@ -8,10 +8,8 @@ from typing import Any, ClassVar
 from torch import nn
 
 from traincheck.collect.probes.autograd import nodes_of
-from traincheck.collect.probes.base import Call, Experiment, Laboratory, Result, unobservable
+from traincheck.collect.probes.base import Call, Experiment, Laboratory, Result, Root, unobservable
 from traincheck.collect.probes.batch import leaves
-from traincheck.collect.probes.fork import Outcome
-from traincheck.collect.probes.loss import Root
 from traincheck.collect.tensors.reading import modules_in, own
 from traincheck.schema.probes.names import Experiments, Status
 
@@ -40,15 +38,7 @@ class InPlace(Experiment):
 def _moved(laboratory: Laboratory, parts: Sequence[nn.Module]) -> float | str:
     """How far the loss moves without writing in place; or why that shows nothing."""
     results: list[Any] = []
-    outcome = _replayed(laboratory, parts, results)
-    if outcome.reason:
-        return outcome.reason
-    if outcome.told["unused"]:
-        return "the program does not use the result of a layer, only what it has overwritten"
-    return abs(float(outcome.told["loss"]) - laboratory.loss) / max(abs(laboratory.loss), 1e-6)
 
-
-def _replayed(laboratory: Laboratory, parts: Sequence[nn.Module], results: list[Any]) -> Outcome:
     def change() -> None:
         for part in parts:
             part.inplace = False  # type: ignore[assignment]
@@ -59,7 +49,12 @@ def _replayed(laboratory: Laboratory, parts: Sequence[nn.Module], results: list[
         made = [t.grad_fn for result in results for t in leaves(result) if t.grad_fn is not None]
         return {"unused": any(node not in nodes for node in made)}
 
-    return laboratory.replay(change, read)
+    outcome = laboratory.replay(change, read)
+    if outcome.reason:
+        return outcome.reason
+    if outcome.told["unused"]:
+        return "the program does not use the result of a layer, only what it has overwritten"
+    return abs(float(outcome.told["loss"]) - laboratory.loss) / max(abs(laboratory.loss), 1e-6)
 
 
 def _located(call: Call, laboratory: Laboratory, parts: Sequence[nn.Module]) -> str:

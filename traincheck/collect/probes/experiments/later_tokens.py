@@ -9,14 +9,21 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from traincheck.collect.probes.base import Call, Experiment, Laboratory, Result, unobservable
+from traincheck.collect.probes.base import (
+    Call,
+    Experiment,
+    Laboratory,
+    Result,
+    Root,
+    result_of,
+    unobservable,
+)
 from traincheck.collect.probes.batch import leaves, mapped
 from traincheck.collect.probes.laboratory import Bench
-from traincheck.collect.probes.loss import Root
-from traincheck.collect.probes.positions import TOLERANCE, change, first_moved
+from traincheck.collect.probes.operations import TOLERANCE, change, first_moved
 from traincheck.collect.tensors.reading import as_plain, modules_in, unseen
 from traincheck.collect.trace_writer.emitter import hidden
-from traincheck.schema.probes.names import Experiments, Status
+from traincheck.schema.probes.names import Experiments
 
 _SHORTEST = 4
 _OTHERS = ("label", "mask", "position", "segment", "target", "type")  # in names of arguments
@@ -46,16 +53,7 @@ class LaterTokens(Experiment):
             return unobservable(outcome.reason or told["unfit"])
         if "change" not in told:
             return None
-        numbers = {"change": told["change"], "positions": told["positions"]}
-        if told["change"] <= TOLERANCE:
-            return Result(numbers=numbers)
-        return Result(
-            status=Status.MOVED,
-            numbers=numbers,
-            where=told.get("where", ""),
-            place=told.get("place", ""),
-            detail={"operation": told.get("operation", "")},
-        )
+        return result_of(told, TOLERANCE, ("change", "positions"), ("operation",))
 
 
 def _ids(call: Call) -> torch.Tensor | None:
@@ -105,7 +103,11 @@ def _compared(call: Call, ids: torch.Tensor, targets: list[torch.Tensor]) -> dic
     before: Any = (call.args, call.kwargs)
     after = mapped(before, lambda tensor: other if tensor is ids else tensor)
     if size == length:  # one text less: the size tells the dimensions apart
-        before, after = (mapped(given, lambda t: _fewer(t, size)) for given in (before, after))
+
+        def fewer(tensor: torch.Tensor) -> torch.Tensor:
+            return tensor[:-1] if tensor.dim() and tensor.shape[0] == length else tensor
+
+        before, after = mapped(before, fewer), mapped(after, fewer)
         size -= 1
     kept = (torch.arange(length, device=ids.device) < half).expand(size, length)
     first = bench.forward(before)
@@ -118,10 +120,6 @@ def _compared(call: Call, ids: torch.Tensor, targets: list[torch.Tensor]) -> dic
     if moved > TOLERANCE:
         found |= first_moved(call, bench, before, after, kept)
     return found
-
-
-def _fewer(tensor: torch.Tensor, size: int) -> torch.Tensor:
-    return tensor[:-1] if tensor.dim() and tensor.shape[0] == size else tensor
 
 
 def _is_next(ids: torch.Tensor, target: torch.Tensor) -> bool:

@@ -12,14 +12,27 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from traincheck.collect.probes.base import Call, Experiment, Laboratory, Result, unobservable
+from traincheck.collect.probes.base import (
+    Call,
+    Experiment,
+    Laboratory,
+    Result,
+    result_of,
+    unobservable,
+)
 from traincheck.collect.probes.batch import Batch, leaves, mapped
 from traincheck.collect.probes.isolation import UnfitError
 from traincheck.collect.probes.laboratory import Bench, distance
-from traincheck.collect.probes.operations import Tape
-from traincheck.collect.probes.positions import TOLERANCE, change, first_moved, fixed
+from traincheck.collect.probes.operations import (
+    TOLERANCE,
+    change,
+    first_moved,
+    first_of,
+    moves,
+    taped,
+)
 from traincheck.collect.tensors.reading import PLAIN_TYPES, modules_in, undispatched, unseen
-from traincheck.schema.probes.names import Experiments, Status
+from traincheck.schema.probes.names import Experiments
 
 _SHORTEST = 4
 _MOST_ROWS = 3
@@ -39,20 +52,10 @@ class Padding(Experiment):
         if not _has_padding(call):
             return None
         outcome = laboratory.measure(lambda: _measured(call))
-        told = outcome.told
         if outcome.reason:
             return unobservable(outcome.reason)
-        numbers = {"change": told["change"], "padded": told["padded"]}
-        if told["change"] <= TOLERANCE:
-            return Result(numbers=numbers)
-        detail = {name: told.get(name, "") for name in ("operation", "how")}
-        detail |= {"fill": told["fill"]} if "fill" in told else {}
-        return Result(
-            status=Status.MOVED,
-            numbers=numbers,
-            where=told.get("where", ""),
-            place=told.get("place", ""),
-            detail=detail,
+        return result_of(
+            outcome.told, TOLERANCE, ("change", "padded"), ("operation", "how", "fill")
         )
 
 
@@ -148,12 +151,8 @@ def _filled(
 
 def _fill_of_scores(call: Call, bench: Bench, batch: Batch) -> dict[str, str]:
     """The number of masked scores, where it is not so small that a softmax makes it 0."""
-    tape = Tape(call.module)
-    with tape:
-        bench.forward(batch.given)
-    tape.close()
     fill: float | None = None
-    for one in tape.operations:
+    for one in taped(bench, batch.given):
         fill = one.fill if one.fill is not None else fill
         if one.name.rpartition(".")[2] == "softmax" and fill is not None:
             return {"fill": f"{fill:g}"} if fill > _MASKING else {}
@@ -184,9 +183,15 @@ def _trimmed(call: Call, batch: Batch) -> dict[str, Any]:
     if ids is None or lengths is None:
         raise UnfitError("it is not clear what of the inputs is padding")
     size, length = ids.shape
-    if not _compares(call, batch, (size, length)):
-        raise UnfitError("the model makes no mask of its inputs")
     bench = Bench(call.module)
+    compares = any(  # its ids with a number
+        one.name.rpartition(".")[2].strip("_") in _COMPARISONS
+        and one.given[:1] == [((size, length), torch.int64)]
+        and any(tuple(result.shape) == (size, length) for result in one.results)
+        for one in taped(bench, batch.given)
+    )
+    if not compares:
+        raise UnfitError("the model makes no mask of its inputs")
     rows = [i for i in range(size) if length - int(lengths[i]) > 1][:_MOST_ROWS]
     worst = 0.0
     for row in rows:
@@ -223,20 +228,6 @@ def _is_long(tensor: torch.Tensor, length: int) -> bool:
     return tensor.dim() > 1 and tensor.shape[1] == length
 
 
-def _compares(call: Call, batch: Batch, shape: tuple[int, int]) -> bool:
-    """Whether the model compares its ids with a number."""
-    bench, tape = Bench(call.module), Tape(call.module)
-    with tape:
-        bench.forward(batch.given)
-    tape.close()
-    return any(
-        one.name.rpartition(".")[2].strip("_") in _COMPARISONS
-        and one.given[:1] == [(shape, torch.int64)]
-        and any(tuple(result.shape) == shape for result in one.results)
-        for one in tape.operations
-    )
-
-
 def _place_of(
     call: Call, bench: Bench, batch: Batch, ids: torch.Tensor, kept: torch.Tensor
 ) -> dict[str, str]:
@@ -251,23 +242,9 @@ def _place_of(
             return torch.where(kept.unsqueeze(-1), result, result + result[kept].std())
 
     hooks = [part.register_forward_hook(add) for part in embeddings]
-    tapes = []
-    for changed[0] in (False, True):
-        tape = Tape(call.module)
-        with tape:
-            bench.forward(batch.given)
-        tape.close()
-        tapes.append(tape.operations)
+    operations = taped(bench, batch.given)
+    changed[0] = True
+    others = taped(bench, batch.given)
     for hook in hooks:
         hook.remove()
-    for one, two in zip(*tapes):
-        if one.name != two.name:
-            break
-        for a, b in zip(one.results, two.results):
-            if a.dim() < 2 or a.shape != b.shape or not a.is_floating_point():
-                continue
-            first, second = fixed(a, kept), fixed(b, kept)
-            if first is not None and second is not None and distance(first, second, a) > TOLERANCE:
-                where = call.path(one.module) if one.module is not None else call.name
-                return {"operation": one.name, "place": one.place, "where": where}
-    return {}
+    return first_of(call, operations, others, lambda one, two: moves(one, two, kept))

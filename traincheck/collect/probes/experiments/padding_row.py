@@ -28,7 +28,15 @@ class PaddingRow(Experiment):
         found = [part for part in parts if _has_row(part) and not _is_shared(part, parts)][:_MOST]
         if not found:
             return None
-        outcome = laboratory.replay(lambda: _zero(found))
+
+        def zero(embedding: Any, args: Any, result: torch.Tensor) -> torch.Tensor:
+            return result.masked_fill((args[0] == embedding.padding_idx).unsqueeze(-1), 0.0)
+
+        def change() -> None:
+            for part in found:
+                part.register_forward_hook(zero)
+
+        outcome = laboratory.replay(change)
         if outcome.reason:
             return unobservable(outcome.reason)
         loss = float(outcome.told["loss"])
@@ -53,18 +61,10 @@ def _is_shared(part: Any, parts: list[nn.Module]) -> bool:
     """
     with torch._C.DisableTorchFunction(), torch.no_grad():
         weight, row = part.weight, part.padding_idx
-        others: list[Any] = [one.weight for one in parts if _has_weight(one, weight)]
-        return sum(torch.equal(other[row], weight[row]) for other in others) > 1  # itself is one
-
-
-def _has_weight(part: nn.Module, like: torch.Tensor) -> bool:
-    found = own(part).get("_parameters", {}).get("weight")
-    return found is not None and found.shape == like.shape and found.device == like.device
-
-
-def _zero(parts: list[nn.Module]) -> None:
-    def zero(embedding: Any, args: Any, result: torch.Tensor) -> torch.Tensor:
-        return result.masked_fill((args[0] == embedding.padding_idx).unsqueeze(-1), 0.0)
-
-    for part in parts:
-        part.register_forward_hook(zero)
+        weights = [own(one).get("_parameters", {}).get("weight") for one in parts]
+        alike = [
+            torch.equal(other[row], weight[row])
+            for other in weights
+            if other is not None and other.shape == weight.shape and other.device == weight.device
+        ]
+        return sum(alike) > 1  # itself is one

@@ -7,18 +7,24 @@ its result of the unchanged batch put back, the results of the other samples ret
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
 
-from traincheck.collect.probes.base import Call, Experiment, Laboratory, Result, unobservable
+from traincheck.collect.probes.base import (
+    Call,
+    Experiment,
+    Laboratory,
+    Result,
+    result_of,
+    unobservable,
+)
 from traincheck.collect.probes.batch import Batch, InnerBatches, leaves, with_row
 from traincheck.collect.probes.isolation import UnfitError
 from traincheck.collect.probes.laboratory import Bench, distance, rows
-from traincheck.collect.probes.operations import Operation, Tape
+from traincheck.collect.probes.operations import Operation, Tape, taped
 from traincheck.handlers import give_back
-from traincheck.schema.probes.names import Experiments, Status
+from traincheck.schema.probes.names import Experiments
 
 TOLERANCE = 2e-4  # of the largest value
 _MOST_SUSPECTS = 12
@@ -48,22 +54,10 @@ class RowMixing(Experiment):
         if outcome.reason:
             return unobservable(outcome.reason)
         told = outcome.told
-        numbers = {name: told[name] for name in ("change", "samples", "own_change")}
-        if told["change"] <= TOLERANCE:
-            return Result(numbers=numbers)
-        if told.get("is_by_design"):
+        if told["change"] > TOLERANCE and told.get("is_by_design"):
             return unobservable(f"{told['operation']} relates samples to each other")
-        return Result(
-            status=Status.MOVED,
-            numbers=numbers,
-            where=told.get("where", ""),
-            place=told.get("place", ""),
-            detail={
-                "operation": told.get("operation", ""),
-                "class": told.get("class", ""),
-                "first": "yes" if told.get("is_first") else "",
-            },
-        )
+        numbers, detail = ("change", "samples", "own_change"), ("operation", "class", "first")
+        return result_of(told, TOLERANCE, numbers, detail)
 
 
 def _compared(call: Call) -> dict[str, Any]:
@@ -135,46 +129,39 @@ def _is_second(bench: Bench, batch: Batch, base: list[torch.Tensor]) -> bool:
 
 def _culprit(call: Call, bench: Bench, batch: Batch, given: Any, row: int) -> dict[str, Any]:
     """The operation that mixes samples: with its first result put back, the others are unmoved."""
-    first, second = _taped(bench, batch.given), _taped(bench, given)
-    names = [(one.name, len(one.results)) for one in first.operations]
-    if names != [(one.name, len(one.results)) for one in second.operations]:
+    first, second = taped(bench, batch.given), taped(bench, given)
+    names = [(one.name, len(one.results)) for one in first]
+    if names != [(one.name, len(one.results)) for one in second]:
         return {}
-    if any(_is_of_pairs(*both, row) for both in zip(first.operations, second.operations)):
+    if any(_is_of_pairs(*both, row) for both in zip(first, second)):
         raise UnfitError(
             "samples are compared with each other: a result has a number for each pair"
         )
-    exchanging = [each.name for each in first.operations if _exchanges(each, batch.size)]
+    exchanging = [each.name for each in first if _exchanges(each, batch.size)]
     if exchanging and not call.are_samples:
         raise UnfitError(f"the inputs are the same in each call, and {exchanging[0]} relates rows")
     base = rows(bench.forward(batch.given), batch.size)
     suspects = [
         index
-        for index, (one, two) in enumerate(zip(first.operations, second.operations))
+        for index, (one, two) in enumerate(zip(first, second))
         if _spreads(one, two, batch.size)
     ]
     whole = _changes(base, rows(bench.forward(given), batch.size), row)[0]
     for index in suspects[:_MOST_SUSPECTS]:
-        back = {index: first.operations[index].results}
-        tape = Tape(call.module, back)
-        with tape:
+        with Tape(call.module, {index: first[index].results}):
             result = rows(bench.forward(given), batch.size)
-        tape.close()
         left = _changes(base, result, row)[0]
         if left <= TOLERANCE:
-            return _described(call, first.operations[index], batch.size)
+            return _described(call, first[index], batch.size)
         if left != whole:  # later ones mix them, too
-            found = _described(call, first.operations[index], batch.size)
-            others = [first.operations[i] for i in suspects]
-            return {**found, "is_by_design": _are_meant(others, batch.size), "is_first": True}
+            # A batch norm that takes the batch in eval mode was built on the way.
+            is_meant = any(
+                _is_meant(first[i], batch.size) and "batch_norm" not in first[i].name
+                for i in suspects
+            )
+            found = _described(call, first[index], batch.size)
+            return {**found, "is_by_design": is_meant, "first": "yes"}
     return {}
-
-
-def _taped(bench: Bench, given: Any) -> Tape:
-    tape = Tape(bench.module)
-    with tape:
-        bench.forward(given)
-    tape.close()
-    return tape
 
 
 def _is_of_pairs(one: Operation, two: Operation, row: int) -> bool:
@@ -214,11 +201,6 @@ def _exchanges(operation: Operation, size: int) -> bool:
 def _is_meant(operation: Operation, size: int) -> bool:
     """Whether it relates samples to each other by design."""
     return operation.name.rpartition(".")[2] in _BY_DESIGN or _exchanges(operation, size)
-
-
-def _are_meant(operations: Sequence[Operation], size: int) -> bool:
-    """Whether one does. A batch norm that takes the batch in eval mode was built on the way."""
-    return any(_is_meant(each, size) and "batch_norm" not in each.name for each in operations)
 
 
 def _described(call: Call, operation: Operation, size: int) -> dict[str, Any]:
