@@ -32,20 +32,15 @@ GUARDS = frozenset(
         "instruments.modules.Modules._enter_root",
         "instruments.modules.Modules._leave_root",
         "instruments.modules.Modules._record",
-        "instruments.optimizers.Optimizers._created",
         "instruments.optimizers.Optimizers._enter",
         "instruments.optimizers.Optimizers._left",
         "instruments.optimizers.Optimizers.owner",
         "instruments.python_warnings.PythonWarnings._warned",
-        "observers.dataset_reads.DatasetReadObserver._begin",
-        "observers.dataset_reads.DatasetReadObserver._end",
-        "observers.dataset_reads.DatasetReadObserver._see",
         "observers.epoch_orders.EpochOrderObserver._after",
         "observers.epoch_orders.EpochOrderObserver._before",
         "observers.import_hook.ImportHook.find_spec",
         "observers.hyperparameters._Old.__call__",  # does nothing
-        "observers.origins.embedding_rows.EmbeddingRowObserver._guarded",
-        "observers.origins.followed_loads.FollowedLoadObserver._guarded",
+        "observers.loss_terms.LossTermObserver._guarded",
         "observers.state_dicts.StateDictObserver._remember",
         "observers.tensor_methods._Method.__get__",
         "trace_writer.pending_numbers.PendingNumbers.__init__",
@@ -53,7 +48,8 @@ GUARDS = frozenset(
         "session.emitters.Emitters.make",
         "session.session.Session.emitter",
         "instruments._wrap._tell",
-        "instruments._wrap.guarded",
+        "trace_writer.guard.guarded",
+        "trace_writer.guard.observe",
     }
 )
 # In processes that train nothing.

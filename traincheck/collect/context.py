@@ -13,7 +13,6 @@ from traincheck.collect.steps.sampling import EveryNth
 from traincheck.collect.steps.step_counter import StepCounter
 from traincheck.collect.trace_writer.emitter import Emitter, Writer
 from traincheck.collect.trace_writer.marks import ProcessEnd
-from traincheck.collect.trace_writer.thread_state import ThreadState
 from traincheck.collect.tracking.live_objects import LiveObjects
 from traincheck.collect.tracking.tracker import Tracker
 from traincheck.schema.claims import Needs
@@ -76,7 +75,6 @@ class Recorder(Writer, Protocol):
     """
 
     needs: Needs | None
-    local: ThreadState
     stats: TensorStats
     compared: Compared | None
     tracker: Tracker
@@ -96,9 +94,6 @@ class Recorder(Writer, Protocol):
     @property
     def sampling(self) -> EveryNth:
         """Which steps are recorded."""
-
-    def emitter(self) -> Emitter:
-        """The emitter of the running thread, made at its first record."""
 
     def stage(self, em: Emitter, stage: str) -> None:
         """Enter a stage."""

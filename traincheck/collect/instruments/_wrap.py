@@ -17,6 +17,7 @@ from traincheck.collect.templates import CALL_IN_SPAN, CALL_OUTSIDE, WITH_EXCEPT
 from traincheck.collect.tensors.reading import has_mode, unseen
 from traincheck.collect.tensors.summarize import dumps, encode, escaped, summarize_named
 from traincheck.collect.trace_writer.emitter import Emitter, context, hidden
+from traincheck.collect.trace_writer.guard import guarded
 from traincheck.collect.trace_writer.recording_state import is_traced, state
 from traincheck.handlers import give_back
 from traincheck.schema.marks import MASK
@@ -83,9 +84,9 @@ def span_wrapper(  # noqa: C901
         if em.busy:
             return function(*args, **kwargs)
         if count is not None and clock.stage != "train":
-            guarded(em, session.stage, "train")
+            guarded(em, session.stage, em, "train")
         if before is not None and (recording.scans or not looks):
-            guarded(em, before, args)
+            guarded(em, before, em, args)
         span = em.next_span
         em.next_span = span + 1
         parent = em.top
@@ -95,13 +96,13 @@ def span_wrapper(  # noqa: C901
             result = function(*args, **kwargs)
         except BaseException as error:
             em.top = parent
-            guarded(em, _failed, describe, (span, parent, start), args, kwargs, error)
+            guarded(em, _failed, em, describe, (span, parent, start), args, kwargs, error)
             raise
         em.top = parent
         if counted is not None:
             _tell(session, counted, args, kwargs)
         if after is not None and recording.on and (recording.scans or not looks):
-            guarded(em, after, span, args, kwargs, result)
+            guarded(em, after, em, span, args, kwargs, result)
         if recording.on:
             em.busy = True
             try:
@@ -125,18 +126,6 @@ def _tell(
         count(args, kwargs)
     except Exception as error:  # training must go on whatever we got wrong
         session.fault(count, error)
-
-
-def guarded(em: Emitter, action: Callable[..., None], *rest: Any) -> None:
-    """Run code of traincheck: its calls are not recorded, and its failure is only counted."""
-    busy, em.busy = em.busy, True
-    try:
-        with unseen():
-            action(em, *rest)
-    except Exception as error:  # training must go on whatever we got wrong
-        em.session.fault(action, error)
-    finally:
-        em.busy = busy
 
 
 def _failed(
@@ -189,7 +178,7 @@ def function_wrapper(  # noqa: C901, PLR0915  # one function: each call on the w
             result = function(*args, **kwargs)
         except BaseException as error:
             em.top, em.inner = parent, inner
-            guarded(em, _failed, templates.describe, (span, parent, start), args, kwargs, error)
+            guarded(em, _failed, em, templates.describe, (span, parent, start), args, kwargs, error)
             raise
         em.top, em.inner = parent, inner
         em.busy, guard = True, None

@@ -13,7 +13,6 @@ from traincheck.collect.context import diverged
 from traincheck.collect.instruments._wrap import (
     CallTemplates,
     function_wrapper,
-    guarded,
     span_wrapper,
 )
 from traincheck.collect.instruments.base import Instrument
@@ -23,6 +22,7 @@ from traincheck.collect.templates import BACKWARD
 from traincheck.collect.tensors.summarize import encode
 from traincheck.collect.trace_writer.call_site import place, where
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
+from traincheck.collect.trace_writer.guard import guarded
 from traincheck.collect.trace_writer.recording_state import is_traced, state
 from traincheck.schema.marks import Marks
 from traincheck.schema.torch_api import GRAD, Families
@@ -95,7 +95,7 @@ class Autograd(Instrument):
         session = self.session
         em = session.local.em or session.emitter()
         if session.recording.on and not em.busy:
-            guarded(em, _enter, given, handles)
+            guarded(em, _enter, em, given, handles)
 
     def _count(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         self.session.tracker.trainers.register()  # also in unrecorded steps

@@ -14,7 +14,6 @@ import torch
 from torch.optim import lr_scheduler
 
 from traincheck.collect import masking
-from traincheck.collect.instruments._wrap import guarded
 from traincheck.collect.instruments.base import Instrument
 from traincheck.collect.observers.import_hook import ImportHook
 from traincheck.collect.observers.loaded_averages import LoadedAverageObserver
@@ -24,6 +23,7 @@ from traincheck.collect.tensors.reading import as_plain, is_a, is_lazy, named_te
 from traincheck.collect.tensors.summarize import dotted, summarize
 from traincheck.collect.trace_writer.call_site import where
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
+from traincheck.collect.trace_writer.guard import guarded
 from traincheck.collect.tracking import state_reload
 from traincheck.collect.tracking.naming import class_of
 from traincheck.collect.tracking.optimizer_groups import owner_of
@@ -127,12 +127,12 @@ class Checkpoint(Instrument):
             stage, before = session.clock.stage, _Before()
             nested, self._nested = self._nested, True
             try:
-                guarded(em, self._begin, before, args, kwargs)
+                guarded(em, self._begin, em, before, args, kwargs)
                 result = original(*args, **kwargs)
             finally:
                 self._nested = nested
-                guarded(em, session.stage, stage)
-            guarded(em, self._write, describe, before, args, kwargs, result)
+                guarded(em, session.stage, em, stage)
+            guarded(em, self._write, em, describe, before, args, kwargs, result)
             return result
 
         return hidden(operation)

@@ -19,6 +19,7 @@ from traincheck.collect.tensors.reading import tensors_in, unseen
 from traincheck.collect.tensors.step_checksums import StepChecksums
 from traincheck.collect.tensors.summarize import dumps
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
+from traincheck.collect.trace_writer.guard import guarded
 from traincheck.collect.trace_writer.recording_state import is_traced
 from traincheck.collect.tracking.update_hook import UpdateHook
 from traincheck.schema.checksums import parse_schedule
@@ -72,19 +73,6 @@ class Checksums(Instrument):
             self._current = StepChecksums(_Tracked(self.session))
         return self._current
 
-    def _guarded(self, action: Callable[..., None], *rest: Any) -> None:
-        """Run code of traincheck in this thread; its failure is only counted."""
-        session = self.session
-        em = session.local.em or session.emitter()
-        busy, em.busy = em.busy, True
-        try:
-            with unseen():
-                action(*rest)
-        except Exception as error:  # training must go on whatever we got wrong
-            session.fault(action, error)
-        finally:
-            em.busy = busy
-
     def _add_batch(self, iterator: Any, batch: Any) -> None:
         """A batch of the training loop; the caller catches what fails."""
         if self._is_due():
@@ -97,7 +85,7 @@ class Checksums(Instrument):
     def _wrap_forward(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def forward(module: Any, /, *args: Any, **kwargs: Any) -> Any:
             if self._is_due() and torch.is_grad_enabled():
-                self._guarded(self._watch, module)
+                guarded(self.session.local.em or self.session.emitter(), self._watch, module)
             return original(module, *args, **kwargs)
 
         return hidden(forward)
@@ -132,7 +120,7 @@ class Checksums(Instrument):
     # -- optimizers
 
     def _before_update(self, optimizer: torch.optim.Optimizer) -> None:
-        self._guarded(self._take, optimizer)
+        guarded(self.session.local.em or self.session.emitter(), self._take, optimizer)
 
     def _take(self, optimizer: torch.optim.Optimizer) -> None:
         self._now().before_update(optimizer)

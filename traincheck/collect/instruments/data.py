@@ -17,7 +17,6 @@ from torch.utils.data import _utils, dataloader
 
 from traincheck.collect import masking
 from traincheck.collect.context import diverged
-from traincheck.collect.instruments._wrap import guarded
 from traincheck.collect.instruments.base import Instrument
 from traincheck.collect.observers.worker_rng import WorkerRngObserver
 from traincheck.collect.stats.token_batch import token_facts
@@ -34,6 +33,7 @@ from traincheck.collect.tensors.reading import (
 )
 from traincheck.collect.tensors.summarize import dotted, dumps, encode
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
+from traincheck.collect.trace_writer.guard import guarded
 from traincheck.collect.tracking.naming import FEW, ByObject
 from traincheck.handlers import give_back
 from traincheck.schema.claims import BATCH_CONTENT
@@ -122,7 +122,7 @@ class Data(Instrument):
         em = session.local.em or session.emitter()
         if session.recording.on and not (session.is_worker or em.busy):
             for look in session.hooks.before_loader:
-                guarded(em, look)
+                guarded(em, look, em)
 
     def _wrap_init(self, original: Callable[..., None]) -> Callable[..., None]:
         """Loaders of other libraries, such as fastai, also create its iterators."""

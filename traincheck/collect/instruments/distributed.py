@@ -12,13 +12,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from traincheck.collect.instruments._wrap import guarded, span_wrapper
+from traincheck.collect.instruments._wrap import span_wrapper
 from traincheck.collect.instruments.base import Instrument
 from traincheck.collect.tensors.fingerprint import fingerprint
 from traincheck.collect.tensors.reading import named_tensors
 from traincheck.collect.tensors.summarize import dotted, summarize
 from traincheck.collect.trace_writer.call_site import where
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
+from traincheck.collect.trace_writer.guard import guarded
 from traincheck.handlers import give_back
 from traincheck.schema.marks import Marks
 from traincheck.schema.torch_api import DDP_HOOK, DDP_INIT, JOIN
@@ -166,8 +167,8 @@ class Distributed(Instrument):
                 fields["uneven"] = True
             if op in _PEER:
                 fields["peer"] = _peer(op, args, kwargs)
-            guarded(em, self._before, fields, tensor, group)
-            guarded(em, self._entered, fields)
+            guarded(em, self._before, em, fields, tensor, group)
+            guarded(em, self._entered, em, fields)
             result = None
             try:
                 result = original(*args, **kwargs)
@@ -178,7 +179,7 @@ class Distributed(Instrument):
             finally:
                 if hasattr(result, "wait"):  # it may still run
                     tensor, fields["pending"] = None, True
-                guarded(em, self._after, fields, tensor)
+                guarded(em, self._after, em, fields, tensor)
             return result
 
         return hidden(collective)

@@ -13,13 +13,14 @@ from typing import Any
 
 import torch
 
-from traincheck.collect.instruments._wrap import guarded, span_wrapper
+from traincheck.collect.instruments._wrap import span_wrapper
 from traincheck.collect.instruments.base import Instrument
 from traincheck.collect.templates import GENERATOR_STATE
 from traincheck.collect.tensors.fingerprint import fingerprint
 from traincheck.collect.tensors.summarize import summarize
 from traincheck.collect.trace_writer.call_site import where
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
+from traincheck.collect.trace_writer.guard import guarded
 from traincheck.schema.torch_api import Families
 
 
@@ -62,7 +63,8 @@ class Rng(Instrument):
                 depth[0] -= 1
                 if not depth[0] and session.recording.on:
                     given = args[0] if args else next(iter(kwargs.values()), None)
-                    guarded(session.local.em or session.emitter(), self._seeded, source, given)
+                    em = session.local.em or session.emitter()
+                    guarded(em, self._seeded, em, source, given)
 
         return hidden(seed)
 

@@ -23,6 +23,7 @@ from traincheck.collect.tensors.loss_graph import IS_TOLD, Input, ScalarGraph, k
 from traincheck.collect.tensors.reading import modes, sequence_of, unseen
 from traincheck.collect.trace_writer.call_site import outside
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
+from traincheck.collect.trace_writer.guard import observe
 from traincheck.collect.trace_writer.marks import write
 from traincheck.collect.trace_writer.recording_state import is_traced, state
 from traincheck.schema.claims import Schedule
@@ -91,16 +92,11 @@ class LossTermObserver(Observer):
     # -- in the step
 
     def _loss(self, name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        fault = self._session.fault
-
         def make(original: Callable[..., Any]) -> Callable[..., Any]:
             def loss(*args: Any, **kwargs: Any) -> Any:
                 result = original(*args, **kwargs)
                 if self._thread is not None:
-                    try:
-                        self._guarded(self._noted, name, result)
-                    except Exception as error:  # training must go on whatever we got wrong
-                        fault(self._guarded, error)
+                    self._guarded(self._noted, name, result)
                 return result
 
             return hidden(loss)
@@ -108,14 +104,9 @@ class LossTermObserver(Observer):
         return make
 
     def _wrap_backward(self, original: Callable[..., None]) -> Callable[..., None]:
-        fault = self._session.fault
-
         def backward(*args: Any, **kwargs: Any) -> None:
             if self._thread is not None:
-                try:
-                    self._guarded(self._begins, args[0] if args else kwargs.get("tensors"))
-                except Exception as error:  # training must go on whatever we got wrong
-                    fault(self._guarded, error)
+                self._guarded(self._begins, args[0] if args else kwargs.get("tensors"))
             original(*args, **kwargs)
 
         return hidden(backward)
@@ -136,21 +127,9 @@ class LossTermObserver(Observer):
 
     def _guarded(self, action: Callable[..., None], *args: Any) -> None:
         session = self._session
-        if self._thread != get_ident() or not session.recording.on:
+        if self._thread != get_ident() or is_traced() or state._is_compiling_flag or modes():
             return
-        if is_traced() or state._is_compiling_flag or modes():
-            return
-        em = session.local.em or session.emitter()
-        if em.busy:
-            return
-        em.busy = True
-        try:
-            with unseen():
-                action(*args)
-        except Exception as error:  # training must go on whatever we got wrong
-            session.fault(action, error)
-        finally:
-            em.busy = False
+        observe(session, action, *args)
 
     def _noted(self, name: str, result: Any) -> None:
         if type(result) is not torch.Tensor:

@@ -19,9 +19,10 @@ from traincheck.collect.observers.base import Hook, Observer, Patcher, leave
 from traincheck.collect.steps.sampling import UseSchedule
 from traincheck.collect.tensors.device_fingerprint import host
 from traincheck.collect.tensors.readable import FLOATS, HALF, is_countable
-from traincheck.collect.tensors.reading import PLAIN_TYPES, modes, unseen
+from traincheck.collect.tensors.reading import PLAIN_TYPES, modes
 from traincheck.collect.trace_writer.call_site import where
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
+from traincheck.collect.trace_writer.guard import guarded
 from traincheck.collect.trace_writer.marks import write
 from traincheck.collect.trace_writer.recording_state import is_traced
 from traincheck.schema.claims import Schedule
@@ -181,14 +182,10 @@ class RecomputationObserver(Observer):
         if len(samples) >= _MOST_TENSORS:
             return
         em = self._session.local.em or self._session.emitter()
-        busy, em.busy = em.busy, True
-        try:
-            with unseen():
-                samples.append(_sample(value))
-        except Exception as error:  # training must go on whatever we got wrong
-            self._session.fault(self._look, error)
-        finally:
-            em.busy = busy
+        guarded(em, self._take, samples, value)
+
+    def _take(self, samples: list[_Sample | None], value: Any) -> None:
+        samples.append(_sample(value))
 
     def _tell(self, em: Emitter) -> None:
         """A step ends: devices have finished its recomputation."""

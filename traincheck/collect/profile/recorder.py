@@ -25,6 +25,7 @@ from traincheck.collect.tensors.reading import is_training, unseen
 from traincheck.collect.trace_writer.call_site import outside
 from traincheck.collect.trace_writer.emitter import Emitter
 from traincheck.collect.trace_writer.event_file import write_file
+from traincheck.collect.trace_writer.guard import guarded
 from traincheck.collect.trace_writer.recording_state import is_traced, state
 from traincheck.handlers import give_back
 from traincheck.schema.layout import PROFILED
@@ -103,15 +104,13 @@ class ProfileRecorder:
     def finish(self) -> None:
         """The profiled block ends, and with it its last step."""
         em = self._session.local.em or self._session.emitter()
-        busy, em.busy = em.busy, True
         try:
-            with unseen():
-                self.close(em, complete=True)
-        except Exception as error:  # training must go on whatever we got wrong
-            self._session.fault(self.finish, error)
+            guarded(em, self._finish, em)
         finally:
-            em.busy = busy
             self.stop()
+
+    def _finish(self, em: Emitter) -> None:
+        self.close(em, complete=True)
 
     def _at_step_end(self, em: Emitter) -> None:
         try:

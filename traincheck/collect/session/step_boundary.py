@@ -20,6 +20,7 @@ from traincheck.collect.templates import (
     STEP,
 )
 from traincheck.collect.tensors.reading import unseen
+from traincheck.collect.trace_writer.guard import guarded
 from traincheck.schema.claims import Schedule
 from traincheck.schema.marks import EVAL_STAGE
 
@@ -158,7 +159,7 @@ class StepBoundary:
             finally:
                 em.busy = busy
         if session.hooks.after_step:
-            self._after_step(em)
+            guarded(em, self._after_step)
 
     def _go_on(self, *, was_on: bool) -> None:
         """Continue with the next step."""
@@ -195,15 +196,9 @@ class StepBoundary:
         self.write_step(em, complete=True)
         em.flush()
 
-    def _after_step(self, em: Emitter) -> None:
-        busy, em.busy = em.busy, True
-        try:
-            for action in self._session.hooks.after_step:
-                action()
-        except Exception as error:  # training must go on whatever we got wrong
-            self._session.fault(self._after_step, error)
-        finally:
-            em.busy = busy
+    def _after_step(self) -> None:
+        for action in self._session.hooks.after_step:
+            action()
 
     # -- steps that are not recorded
 

@@ -28,6 +28,7 @@ from traincheck.collect.tensors.reading import (
 )
 from traincheck.collect.tensors.sketch import Sketcher
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
+from traincheck.collect.trace_writer.guard import observe
 from traincheck.collect.trace_writer.marks import write
 from traincheck.collect.trace_writer.recording_state import is_traced
 from traincheck.collect.tracking.naming import ByObject
@@ -98,7 +99,7 @@ class EmbeddingRowObserver(Observer):
     def _wrap_init(self, original: _Function) -> _Function:
         def init(self_: torch.nn.Embedding, /, *args: Any, **kwargs: Any) -> None:
             original(self_, *args, **kwargs)
-            self._guarded(self._created, self_)
+            observe(self._session, self._created, self_)
 
         return hidden(init)
 
@@ -107,24 +108,10 @@ class EmbeddingRowObserver(Observer):
             result = original(*args, **kwargs)
             if args:
                 state = args[1] if len(args) > 1 else kwargs.get("state_dict")
-                self._guarded(self._load, args[0], state)
+                observe(self._session, self._load, args[0], state)
             return result
 
         return hidden(load_state_dict)
-
-    def _guarded(self, action: _Function, *rest: Any) -> None:
-        session = self._session
-        em = session.local.em or session.emitter()
-        if em.busy or not session.recording.on:
-            return
-        em.busy = True
-        try:
-            with unseen():
-                action(*rest)
-        except Exception as error:  # training must go on whatever we got wrong
-            session.fault(action, error)
-        finally:
-            em.busy = False
 
     def _created(self, made: torch.nn.Embedding) -> None:
         """Rows may be copied into a new embedding: remember those of smaller ones."""
@@ -177,7 +164,7 @@ class EmbeddingRowObserver(Observer):
                 and len(args) > 1
             ):
                 padding = args[2] if len(args) > 2 else kwargs.get("padding_idx")  # noqa: PLR2004
-                self._guarded(self._look, args[0], args[1], padding, result)
+                observe(session, self._look, args[0], args[1], padding, result)
             return result
 
         return hidden(embedding)

@@ -14,9 +14,10 @@ import torch
 
 from traincheck.collect.observers.base import Hook, Observer, Patcher, leave
 from traincheck.collect.observers.origins.embedding_rows import distances, sample
-from traincheck.collect.tensors.reading import is_lazy, named_tensors, unseen
+from traincheck.collect.tensors.reading import is_lazy, named_tensors
 from traincheck.collect.trace_writer.call_site import where
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
+from traincheck.collect.trace_writer.guard import guarded
 from traincheck.collect.trace_writer.marks import write
 from traincheck.collect.tracking.naming import ByObject
 from traincheck.schema.observations.loads import FollowedValue, LoadFollowed
@@ -85,28 +86,17 @@ class FollowedLoadObserver(Observer):
             em = session.local.em or session.emitter()
             if self._is_inside or em.busy or not session.recording.on or not args:
                 return original(*args, **kwargs)
-            before = self._guarded(em, self._before, args[0]) or {}
+            before = guarded(em, self._before, args[0]) or {}
             self._is_inside = True
             try:
                 result = original(*args, **kwargs)
             finally:
                 self._is_inside = False
             if before:
-                self._guarded(em, self._after, args[0], before)
+                guarded(em, self._after, args[0], before)
             return result
 
         return hidden(load_state_dict)
-
-    def _guarded(self, em: Emitter, action: Callable[..., Any], *rest: Any) -> Any:
-        busy, em.busy = em.busy, True
-        try:
-            with unseen():
-                return action(*rest)
-        except Exception as error:  # training must go on whatever we got wrong
-            self._session.fault(action, error)
-            return None
-        finally:
-            em.busy = busy
 
     def _before(self, module: torch.nn.Module) -> _Samples:
         known = self._counts.get(id(module))

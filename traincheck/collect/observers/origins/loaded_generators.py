@@ -27,9 +27,9 @@ from traincheck.collect.tensors.generator_states import (
     torch_bytes,
     twister_bytes,
 )
-from traincheck.collect.tensors.reading import unseen
 from traincheck.collect.trace_writer.call_site import where
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
+from traincheck.collect.trace_writer.guard import guarded
 from traincheck.collect.trace_writer.marks import write
 from traincheck.schema.observations.loads import LoadedGenerator, LoadedGenerators
 
@@ -112,16 +112,7 @@ class LoadedGeneratorObserver(Observer):
         session = self._session
 
         def act(*args: Any) -> None:
-            try:
-                em = session.local.em or session.emitter()
-                busy, em.busy = em.busy, True
-                try:
-                    with unseen():
-                        action(*args)
-                finally:
-                    em.busy = busy
-            except Exception as error:  # training must go on whatever we got wrong
-                session.fault(action, error)
+            guarded(session.local.em or session.emitter(), action, *args)
 
         return act
 

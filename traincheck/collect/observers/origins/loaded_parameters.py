@@ -11,9 +11,10 @@ import torch
 from traincheck.collect.observers.base import Hook, Observer, Patcher, leave
 from traincheck.collect.observers.origins.embedding_rows import sample
 from traincheck.collect.tensors.device_fingerprint import host
-from traincheck.collect.tensors.reading import is_lazy, named_modules, named_tensors, unseen
+from traincheck.collect.tensors.reading import is_lazy, named_modules, named_tensors
 from traincheck.collect.trace_writer.call_site import where
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
+from traincheck.collect.trace_writer.guard import guarded
 from traincheck.collect.trace_writer.marks import write
 from traincheck.collect.tracking.naming import ByObject
 from traincheck.schema.observations.loads import PartNotLoaded
@@ -73,14 +74,7 @@ class LoadedParameterObserver(Observer):
             finally:
                 self._is_inside = False
             state = args[1] if len(args) > 1 else kwargs.get("state_dict")
-            busy, em.busy = em.busy, True
-            try:
-                with unseen():
-                    self._note(args[0], state, where())
-            except Exception as error:  # training must go on whatever we got wrong
-                session.fault(self._note, error)
-            finally:
-                em.busy = busy
+            guarded(em, self._note, args[0], state, where())
             return result
 
         return hidden(load_state_dict)

@@ -10,10 +10,11 @@ import torch
 
 from traincheck.collect.observers.base import Hook, Observer, Patcher, leave
 from traincheck.collect.observers.origins.embedding_rows import read_short, sketch
-from traincheck.collect.tensors.reading import as_plain, is_a, state_of, states_of, unseen
+from traincheck.collect.tensors.reading import as_plain, is_a, state_of, states_of
 from traincheck.collect.tensors.sketch import Sketcher
 from traincheck.collect.trace_writer.call_site import where
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
+from traincheck.collect.trace_writer.guard import guarded
 from traincheck.collect.trace_writer.marks import write
 from traincheck.collect.tracking.naming import ByObject
 from traincheck.collect.tracking.optimizer_groups import owner_of
@@ -78,14 +79,7 @@ class OptimizerValueObserver(Observer):
                 result = original(*args, **kwargs)
             finally:
                 self._is_inside = False
-            busy, em.busy = em.busy, True
-            try:
-                with unseen():
-                    self._take(args[0], moment, where())
-            except Exception as error:  # training must go on whatever we got wrong
-                session.fault(self._take, error)
-            finally:
-                em.busy = busy
+            guarded(em, self._take, args[0], moment, where())
             return result
 
         return hidden(operation)

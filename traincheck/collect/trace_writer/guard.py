@@ -1,0 +1,34 @@
+"""The way from code of the program into code of traincheck, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from traincheck.collect.tensors.reading import unseen
+from traincheck.collect.trace_writer.emitter import Emitter, Writer
+
+
+def guarded(em: Emitter, action: Callable[..., Any], *args: Any) -> Any:
+    """Run code of traincheck: its calls are not recorded, and its failure is only counted.
+
+    Returns:
+        What ``action`` returns; None after a failure.
+    """
+    busy, em.busy = em.busy, True
+    try:
+        with unseen():
+            return action(*args)
+    except Exception as error:  # training must go on whatever we got wrong
+        em.session.fault(action, error)
+        return None
+    finally:
+        em.busy = busy
+
+
+def observe(session: Writer, action: Callable[..., Any], *args: Any) -> Any:
+    """`guarded` in this thread, if the program is recorded and no code of traincheck runs in it."""
+    em = session.local.em or session.emitter()
+    if em.busy or not session.recording.on:
+        return None
+    return guarded(em, action, *args)
