@@ -34,7 +34,7 @@ LAYERS = (
 )
 # Within collect/: the same, for its packages and the modules beside them.
 COLLECT_LAYERS = (
-    ("masking", "templates"),
+    ("listeners", "masking", "templates"),
     ("tensors", "steps", "launch"),
     ("trace_writer",),
     ("stats", "monitor"),

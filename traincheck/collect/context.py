@@ -7,6 +7,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from traincheck.collect.listeners import Listeners
 from traincheck.collect.stats.compared import Compared
 from traincheck.collect.stats.tensor_stats import TensorStats
 from traincheck.collect.steps.sampling import EveryNth
@@ -20,7 +21,7 @@ from traincheck.schema.claims import Needs
 
 @dataclass(slots=True)
 class Hooks:
-    """Callbacks at moments of a step.
+    """Listeners at moments of a step.
 
     Attributes:
         at_step_end: before a recorded step is written.
@@ -40,18 +41,18 @@ class Hooks:
         is_last_over: whether the last step of the run is complete, if no call shows it.
     """
 
-    at_step_end: list[Callable[[Emitter], None]] = field(default_factory=list)
-    at_close: list[Callable[[Emitter], None]] = field(default_factory=list)
-    before_loader: list[Callable[[Emitter], None]] = field(default_factory=list)
-    after_batch: list[Callable[[Any, Any], None]] = field(default_factory=list)
-    before_forward: list[Callable[[Emitter], None]] = field(default_factory=list)
-    before_optimizer: list[Callable[[Emitter, str], None]] = field(default_factory=list)
-    after_state: list[Callable[[Emitter, str], None]] = field(default_factory=list)
-    after_optimizer: list[Callable[[], None]] = field(default_factory=list)
-    after_step: list[Callable[[], None]] = field(default_factory=list)
-    before_save: list[Callable[[], None]] = field(default_factory=list)
-    before_clip: list[Callable[[Any], None]] = field(default_factory=list)
-    after_scaler: list[Callable[[Any], None]] = field(default_factory=list)
+    at_step_end: Listeners[Callable[[Emitter], None]] = field(default_factory=Listeners)
+    at_close: Listeners[Callable[[Emitter], None]] = field(default_factory=Listeners)
+    before_loader: Listeners[Callable[[Emitter], None]] = field(default_factory=Listeners)
+    after_batch: Listeners[Callable[[Any, Any], None]] = field(default_factory=Listeners)
+    before_forward: Listeners[Callable[[Emitter], None]] = field(default_factory=Listeners)
+    before_optimizer: Listeners[Callable[[Emitter, str], None]] = field(default_factory=Listeners)
+    after_state: Listeners[Callable[[Emitter, str], None]] = field(default_factory=Listeners)
+    after_optimizer: Listeners[Callable[[], None]] = field(default_factory=Listeners)
+    after_step: Listeners[Callable[[], None]] = field(default_factory=Listeners)
+    before_save: Listeners[Callable[[], None]] = field(default_factory=Listeners)
+    before_clip: Listeners[Callable[[Any], None]] = field(default_factory=Listeners)
+    after_scaler: Listeners[Callable[[Any], None]] = field(default_factory=Listeners)
     around: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = field(
         default_factory=dict
     )

@@ -9,6 +9,7 @@ import types
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from traincheck.collect.listeners import Listener
 from traincheck.collect.observers.base import Hook, Observer
 from traincheck.collect.observers.registry import OBSERVERS
 from traincheck.collect.replacements import MISSING, Replacement
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from traincheck.collect.context import Recorder
 
 
-class Instrument:
+class Instrument(Listener):
     """Makes one family of APIs emit events. Subclasses define ``name`` and ``install``.
 
     feed: what it records, declared in schema/instruments.py under its name; in selective collection
@@ -39,6 +40,7 @@ class Instrument:
         cls.feed = FEEDS[cls.name]
 
     def __init__(self, session: Recorder) -> None:
+        super().__init__()
         self.session = session
         self._layers: list[Callable[[], Replacement | None]] = []
         self._installed: list[Observer] = []
@@ -87,9 +89,11 @@ class Instrument:
                 self.session.fault(observer.install, error)
 
     def remove(self) -> None:
-        """Restore the originals, last replaced first."""
+        """Restore the originals, last replaced first, and listen no more."""
+        self.mute()
         while self._installed:
             observer = self._installed.pop()
+            observer.mute()
             try:
                 observer.remove()
             except Exception as error:  # the originals must come back whatever we got wrong

@@ -23,7 +23,7 @@ from traincheck.collect.tensors.reading import as_plain, is_a, is_lazy, named_te
 from traincheck.collect.tensors.summarize import dotted, summarize
 from traincheck.collect.trace_writer.call_site import where
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
-from traincheck.collect.trace_writer.guard import guarded
+from traincheck.collect.trace_writer.guard import guarded, tell
 from traincheck.collect.tracking import state_reload
 from traincheck.collect.tracking.naming import class_of
 from traincheck.collect.tracking.optimizer_groups import owner_of
@@ -97,7 +97,7 @@ class Checkpoint(Instrument):
     def remove(self) -> None:
         self._imports.remove()
         super().remove()
-        self._averages.remove()
+        self._averages.mute()
 
     def _wrap_savers(self, module: types.ModuleType) -> None:
         """Wrap the functions of a module that save, once it has been imported."""
@@ -163,8 +163,8 @@ class Checkpoint(Instrument):
         result: Any,
     ) -> None:
         fields = describe(before, args, kwargs, result)
-        for look in self.session.hooks.after_state:
-            look(em, "save" if fields["op"] == "save" else "load")
+        moment = "save" if fields["op"] == "save" else "load"
+        tell(self.session, self.session.hooks.after_state, em, moment)
         em.event("checkpoint", {key: value for key, value in fields.items() if value is not None})
         if fields["op"] == "save":  # a halted process writes no more, and the report names the file
             em.flush()

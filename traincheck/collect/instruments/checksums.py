@@ -43,20 +43,14 @@ class Checksums(Instrument):
             self._before_update, self.session.fault, lambda _: self._is_due()
         )
         hooks = self.session.hooks
-        hooks.after_batch.append(self._add_batch)
-        hooks.at_step_end.append(self._end)
-        hooks.at_close.append(self._end)
+        self.listen(hooks.after_batch, self._add_batch)
+        self.listen(hooks.at_step_end, self._end)
+        self.listen(hooks.at_close, self._end)
 
     def remove(self) -> None:
         super().remove()
         self._pre_hook.remove()
         self._drop()
-        hooks = self.session.hooks
-        if self._add_batch in hooks.after_batch:
-            hooks.after_batch.remove(self._add_batch)
-        for actions in (hooks.at_step_end, hooks.at_close):
-            if self._end in actions:
-                actions.remove(self._end)
 
     def _is_due(self) -> bool:
         session = self.session

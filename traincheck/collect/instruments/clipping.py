@@ -17,6 +17,7 @@ from traincheck.collect.observers.import_hook import ImportHook
 from traincheck.collect.tensors.summarize import summarize
 from traincheck.collect.trace_writer.call_site import where
 from traincheck.collect.trace_writer.emitter import Emitter
+from traincheck.collect.trace_writer.guard import tell
 from traincheck.schema.torch_api import Families
 
 # Module of the class; many programs do not use it, and importing it takes half a second.
@@ -64,8 +65,7 @@ class Clipping(Instrument):
         )
 
     def _before(self, em: Emitter, args: tuple[Any, ...]) -> None:
-        for action in self.session.hooks.before_clip:
-            action(args[0] if args else None)
+        tell(self.session, self.session.hooks.before_clip, args[0] if args else None)
 
 
 def _describer(api: str, limit: str, family: str | None = None) -> Describe:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections import Counter
-from typing import Any
 
 from traincheck.collect.instruments.base import Instrument
 from traincheck.collect.templates import GENERATOR_MOMENT, KEPT_STATE
@@ -37,25 +36,11 @@ class Comparison(Instrument):
         # Written with the first other moment: a process that does not train leaves no trace
         self._start = list(generator_states())
         hooks = self.session.hooks
-        hooks.before_loader.append(self._before_loader)
-        hooks.before_forward.append(self._before_forward)
-        hooks.before_optimizer.append(self._before_update)
-        hooks.after_state.append(self._moment)
-        hooks.at_step_end.append(self._end)
-
-    def remove(self) -> None:
-        super().remove()
-        hooks = self.session.hooks
-        for looks, look in (
-            (hooks.before_loader, self._before_loader),
-            (hooks.before_forward, self._before_forward),
-            (hooks.before_optimizer, self._before_update),
-            (hooks.after_state, self._moment),
-            (hooks.at_step_end, self._end),
-        ):
-            known: list[Any] = looks
-            if look in known:
-                known.remove(look)
+        self.listen(hooks.before_loader, self._before_loader)
+        self.listen(hooks.before_forward, self._before_forward)
+        self.listen(hooks.before_optimizer, self._before_update)
+        self.listen(hooks.after_state, self._moment)
+        self.listen(hooks.at_step_end, self._end)
 
     # -- generators
 

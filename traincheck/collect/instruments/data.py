@@ -33,7 +33,7 @@ from traincheck.collect.tensors.reading import (
 )
 from traincheck.collect.tensors.summarize import dotted, dumps, encode
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
-from traincheck.collect.trace_writer.guard import guarded
+from traincheck.collect.trace_writer.guard import guarded, tell
 from traincheck.collect.tracking.naming import FEW, ByObject
 from traincheck.handlers import give_back
 from traincheck.schema.claims import BATCH_CONTENT
@@ -121,8 +121,7 @@ class Data(Instrument):
         session = self.session
         em = session.local.em or session.emitter()
         if session.recording.on and not (session.is_worker or em.busy):
-            for look in session.hooks.before_loader:
-                guarded(em, look, em)
+            guarded(em, tell, session, session.hooks.before_loader, em)
 
     def _wrap_init(self, original: Callable[..., None]) -> Callable[..., None]:
         """Loaders of other libraries, such as fastai, also create its iterators."""
@@ -231,8 +230,7 @@ class Data(Instrument):
         if self._is_recorded:
             em.write_json("batch", self._body(em, known, iterator, batch))
         if is_training:
-            for look in session.hooks.after_batch:
-                look(iterator, batch)
+            tell(session, session.hooks.after_batch, iterator, batch)
 
     def _body(self, em: Emitter, known: Any, iterator: Any, batch: Any) -> bytes:
         """The record of a batch."""

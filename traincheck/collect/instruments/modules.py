@@ -24,7 +24,7 @@ from traincheck.collect.tensors.reading import has_plain_mode, is_training, own,
 from traincheck.collect.tensors.summarize import dotted, encode, encode_named, escaped
 from traincheck.collect.trace_writer.call_site import place
 from traincheck.collect.trace_writer.emitter import Emitter, context, hidden
-from traincheck.collect.trace_writer.guard import guarded
+from traincheck.collect.trace_writer.guard import guarded, tell
 from traincheck.collect.trace_writer.recording_state import is_traced, state
 from traincheck.collect.tracking.naming import ByObject, unwrap
 from traincheck.collect.tracking.tracked_model import TrackedModel
@@ -208,8 +208,7 @@ class Modules(Instrument):
         """`_enter_root` in a view that records more before a forward."""
         is_folded = self._enter_root(em, module, args, kwargs)
         if self.session.recording.on and is_grad_enabled():
-            for look in self.session.hooks.before_forward:
-                guarded(em, look, em)
+            guarded(em, tell, self.session, self.session.hooks.before_forward, em)
         return is_folded
 
     def _leave_root(self, em: Emitter, span: int) -> None:

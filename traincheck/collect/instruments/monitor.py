@@ -103,28 +103,22 @@ class Monitor(Instrument):
         self.replace(torch.nn.Module, "_call_impl", self._wrap_call)
         hooks = session.hooks
         if plan.has("gradient_before_clip"):
-            hooks.before_clip.append(self._before_clip)
+            self.listen(hooks.before_clip, self._before_clip)
         if plan.has("activation_gradient"):
-            hooks.after_scaler.append(self._after_scaler)
+            self.listen(hooks.after_scaler, self._after_scaler)
         if plan.has("attention"):
             hooks.around[ATTENTION] = self._wrap_attention
             hooks.around[MULTI_HEAD] = self._wrap_multi_head
         self._pre_hook = UpdateHook(self._before_step, self.session.fault, lambda _: self._is_due())
         optimizers._global_optimizer_post_hooks[_HOOK] = self._after_step
-        self.session.hooks.at_step_end.append(self._write)
-        self.session.hooks.at_close.append(self._write)
+        self.listen(hooks.at_step_end, self._write)
+        self.listen(hooks.at_close, self._write)
 
     def remove(self) -> None:
         super().remove()
         self._is_on = False
         self._pre_hook.remove()
         optimizers._global_optimizer_post_hooks.pop(_HOOK, None)
-        hooks = self.session.hooks
-        hooks.before_clip.clear()
-        hooks.after_scaler.clear()
-        for actions in (hooks.at_step_end, hooks.at_close):
-            if self._write in actions:
-                actions.remove(self._write)
 
     # -- module calls
 

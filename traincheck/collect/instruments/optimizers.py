@@ -29,7 +29,7 @@ from traincheck.collect.tensors.reading import gradient_of, groups_of, is_a, own
 from traincheck.collect.tensors.summarize import dotted, encode
 from traincheck.collect.trace_writer.call_site import outside, place, where
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
-from traincheck.collect.trace_writer.guard import guarded
+from traincheck.collect.trace_writer.guard import guarded, tell
 from traincheck.collect.trace_writer.marks import write
 from traincheck.collect.trace_writer.recording_state import is_traced
 from traincheck.collect.tracking.idle_models import NO_ROOTS
@@ -299,8 +299,7 @@ class Optimizers(Instrument):
         session, owner = self.session, self._ids.get(id(optimizer))
         if owner is not None and session.recording.on:
             em = session.local.em or session.emitter()
-            for look in session.hooks.before_optimizer:
-                guarded(em, look, em, owner)
+            guarded(em, tell, session, session.hooks.before_optimizer, em, owner)
 
     def _after_step(
         self, em: Emitter, span: int, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
@@ -317,8 +316,7 @@ class Optimizers(Instrument):
                 session.tracker.scans.scan_optimizer(em, span, owner, optimizer)
         if self._between.is_wanted:
             self._between.after_step(owner, optimizer)
-        for look in session.hooks.after_optimizer:
-            look()
+        tell(session, session.hooks.after_optimizer)
 
     def _trains(self, owner: str, optimizer: Optimizer) -> frozenset[str]:
         """Names of the roots whose parameters it holds; empty if there is only one root."""

@@ -42,12 +42,7 @@ class Rng(Instrument):
         if numpy is not None:
             self.replace(numpy.random, "seed", lambda f: self._wrap(f, "numpy"))
         if self.session.compared is None:  # else states of all generators are recorded there
-            self.session.hooks.at_step_end.append(self._state)
-
-    def remove(self) -> None:
-        super().remove()
-        if self._state in self.session.hooks.at_step_end:  # else a fault has removed it before
-            self.session.hooks.at_step_end.remove(self._state)
+            self.listen(self.session.hooks.at_step_end, self._state)
 
     def _wrap(self, original: Callable[..., Any], source: str) -> Callable[..., Any]:
         depth, session = self._depth, self.session

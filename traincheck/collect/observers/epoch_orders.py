@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch.utils.data import dataloader
 
-from traincheck.collect.observers.base import Hook, Observer, Patcher, leave
+from traincheck.collect.observers.base import Hook, Observer, Patcher
 from traincheck.collect.observers.worker_rng import states
 from traincheck.collect.tensors.reading import unseen
 from traincheck.collect.trace_writer.emitter import hidden
@@ -38,11 +38,7 @@ class EpochOrderObserver(Observer):
     def install(self, patcher: Patcher) -> None:
         """Wrap the function that draws the indices of a batch."""
         patcher.replace(dataloader._BaseDataLoaderIter, "_next_index", self._wrap)
-        self._session.hooks.after_batch.append(self._tell)
-
-    def remove(self) -> None:
-        """Stop writing."""
-        leave(self._session.hooks.after_batch, self._tell)
+        self.listen(self._session.hooks.after_batch, self._tell)
 
     def _wrap(self, original: Callable[..., Any]) -> Callable[..., Any]:
         session = self._session

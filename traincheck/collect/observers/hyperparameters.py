@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from torch.optim import Optimizer
 
-from traincheck.collect.observers.base import Hook, Observer, Patcher, leave
+from traincheck.collect.observers.base import Hook, Observer, Patcher
 from traincheck.collect.tensors.reading import groups_of, own, unseen
 from traincheck.collect.trace_writer.call_site import where
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
@@ -170,14 +170,11 @@ class HyperparameterObserver(Observer):
         patcher.replace(Optimizer, "state_dict", self._wrap_state)
         patcher.replace(Optimizer, "__setstate__", self._wrap_load)  # which each load calls
         hooks = self._session.hooks
-        hooks.at_step_end.append(self._compare)
-        hooks.before_save.append(self._copies.clear)  # a state may be changed for its file
+        self.listen(hooks.at_step_end, self._compare)
+        self.listen(hooks.before_save, self._copies.clear)  # a state may be changed for its file
 
     def remove(self) -> None:
         """Stop comparing, and hold no group."""
-        hooks = self._session.hooks
-        leave(hooks.at_step_end, self._compare)
-        leave(hooks.before_save, self._copies.clear)
         self._forget()
 
     def _forget(self) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from traincheck.collect.observers.base import Hook, Observer, Patcher, leave
+from traincheck.collect.observers.base import Hook, Observer, Patcher
 from traincheck.collect.observers.label_gradients import LabelGradients
 from traincheck.collect.observers.loss_ledger import Constant, LossLedger, node_of
 from traincheck.collect.observers.tensor_methods import TensorMethods
@@ -77,17 +77,13 @@ class LossTermObserver(Observer):
             patcher.replace(_F, name, self._loss(name))
         patcher.replace(torch.autograd, "backward", self._wrap_backward)
         hooks = self._session.hooks
-        hooks.after_batch.append(self._fetched)
-        hooks.at_step_end.append(self._end)
-        hooks.at_close.append(self._close)
+        self.listen(hooks.after_batch, self._fetched)
+        self.listen(hooks.at_step_end, self._end)
+        self.listen(hooks.at_close, self._write)
 
     def remove(self) -> None:
         """Stop observing."""
         self._disarm()
-        hooks = self._session.hooks
-        leave(hooks.at_step_end, self._end)
-        leave(hooks.after_batch, self._fetched)
-        leave(hooks.at_close, self._close)
 
     # -- in the step
 
@@ -166,24 +162,14 @@ class LossTermObserver(Observer):
 
     def _end(self, em: Emitter) -> None:
         """A recorded step ends: write what was seen, and arm the next step."""
-        try:
-            self._write(em)
-            step = self._session.clock.step
-            if step is None or self._session.is_worker:
-                return
-            if self._session.sampling.foresees(step + 1) and self._use.is_due(step):
-                self._arm()
-            else:
-                self._labels.clear()
-        except Exception as error:  # the step must be written whatever we got wrong
-            self._session.fault(self._end, error)
-
-    def _close(self, em: Emitter) -> None:
-        """The run ends."""
-        try:
-            self._write(em)
-        except Exception as error:  # the step must be written whatever we got wrong
-            self._session.fault(self._close, error)
+        self._write(em)
+        step = self._session.clock.step
+        if step is None or self._session.is_worker:
+            return
+        if self._session.sampling.foresees(step + 1) and self._use.is_due(step):
+            self._arm()
+        else:
+            self._labels.clear()
 
     def _write(self, em: Emitter) -> None:
         sums = self._ledger.sums()

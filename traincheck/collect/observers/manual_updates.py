@@ -34,15 +34,14 @@ class ManualUpdateObserver:
     def install(self) -> None:
         """Begin to scan."""
         if self._is_wanted:
-            self._session.hooks.at_step_end.append(self.look)
+            self._session.hooks.at_step_end.add(self.look)
             self._session.hooks.is_last_over = self.is_over
 
     def stop(self) -> None:
         """An optimizer steps: scans follow its steps."""
         self._left = 0
         self._session.tracker.on_death = None
-        if self.look in self._session.hooks.at_step_end:
-            self._session.hooks.at_step_end.remove(self.look)
+        self._session.hooks.at_step_end.leave(self.look)
 
     def look(self, em: Emitter) -> None:
         """A step ends."""

@@ -82,14 +82,13 @@ class ProfileRecorder:
 
     def start(self) -> None:
         """Begin at once if the first step is profiled, else when the one before it ends."""
-        self._session.hooks.at_step_end.append(self._at_step_end)
+        self._session.hooks.at_step_end.add(self._at_step_end)
         if self._session.clock.step in self._steps:
             self._begin()
 
     def stop(self) -> None:
         """Restore everything. The step that is open is dropped."""
-        if self._at_step_end in self._session.hooks.at_step_end:
-            self._session.hooks.at_step_end.remove(self._at_step_end)
+        self._session.hooks.at_step_end.leave(self._at_step_end)
         if self._step is not None:
             self._step.is_open = False
             self._step = None

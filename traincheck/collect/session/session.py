@@ -30,6 +30,7 @@ from traincheck.collect.steps.sampling import EveryNth
 from traincheck.collect.tensors.reading import unseen
 from traincheck.collect.trace_writer.emitter import Emitter
 from traincheck.collect.trace_writer.event_file import write_file
+from traincheck.collect.trace_writer.guard import tell
 from traincheck.collect.trace_writer.marks import ProcessEnd
 from traincheck.collect.trace_writer.recording_state import Clock, RecordingFlags
 from traincheck.collect.trace_writer.thread_state import ThreadState
@@ -161,8 +162,8 @@ class Session:
                 if em is not None and not self.is_worker and not self.faults.is_storage_lost:
                     self.tracker.detector.resolve(em)
                     if any(self.steps.counters.values()):
-                        for action in self.hooks.at_close if self.recording.on else ():
-                            action(em)
+                        if self.recording.on:
+                            tell(self, self.hooks.at_close, em)
                         is_over = self.steps.is_between or self.hooks.is_last_over(em)
                         if is_over and self.compared is not None and self.recording.on:
                             self._boundary.look_at_end(em)

@@ -20,7 +20,7 @@ from traincheck.collect.templates import (
     STEP,
 )
 from traincheck.collect.tensors.reading import unseen
-from traincheck.collect.trace_writer.guard import guarded
+from traincheck.collect.trace_writer.guard import guarded, tell
 from traincheck.schema.claims import Schedule
 from traincheck.schema.marks import EVAL_STAGE
 
@@ -184,8 +184,7 @@ class StepBoundary:
     def look_at_end(self, em: Emitter) -> None:
         """Record what hooks observe at the end of a recorded step."""
         with self._own_stage():
-            for look in self._session.hooks.at_step_end:
-                look(em)
+            tell(self._session, self._session.hooks.at_step_end, em)
 
     def _write_whole(self, em: Emitter) -> None:
         self.look_at_end(em)

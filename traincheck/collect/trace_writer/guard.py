@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from traincheck.collect.tensors.reading import unseen
@@ -24,6 +24,15 @@ def guarded(em: Emitter, action: Callable[..., Any], *args: Any) -> Any:
         return None
     finally:
         em.busy = busy
+
+
+def tell(session: Writer, actions: Iterable[Callable[..., Any]], *args: Any) -> None:
+    """Call all listeners of a moment, within code of ours. Each may fail, and others go on."""
+    for action in actions:
+        try:
+            action(*args)
+        except Exception as error:  # training must go on, and the step must be written
+            session.fault(action, error)
 
 
 def observe(session: Writer, action: Callable[..., Any], *args: Any) -> Any:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 
-from traincheck.collect.observers.base import Hook, Observer, Patcher, leave
+from traincheck.collect.observers.base import Hook, Observer, Patcher
 from traincheck.collect.steps.sampling import UseSchedule
 from traincheck.collect.tensors.device_fingerprint import host
 from traincheck.collect.tensors.loss_graph import before_node
@@ -88,11 +88,7 @@ class EmbeddingRowObserver(Observer):
         patcher.replace(torch.nn.functional, "embedding", self._wrap)
         patcher.replace(torch.nn.Embedding, "__init__", self._wrap_init)
         patcher.replace(torch.nn.Module, "load_state_dict", self._wrap_load)
-        self._session.hooks.at_step_end.append(self._tell)
-
-    def remove(self) -> None:
-        """Stop writing."""
-        leave(self._session.hooks.at_step_end, self._tell)
+        self.listen(self._session.hooks.at_step_end, self._tell)
 
     # -- earlier rows
 
@@ -191,24 +187,21 @@ class EmbeddingRowObserver(Observer):
         lookups, self._lookups = self._lookups, []
         if not lookups or not self._session.steps.counters["optimizer_step"]:
             return
-        try:
-            held = self._session.live.optimized_ids()
-            trained = {
-                weight.shape[0]
-                for lookup in lookups
-                if (weight := lookup.weight()) is not None and weight.requires_grad
-            }
-            done: set[int] = set()
-            for lookup in lookups:
-                weight = lookup.weight()
-                if weight is None or id(weight) in done:
-                    continue
-                done.add(id(weight))
-                found = self._rows(lookup, weight, held, trained)
-                if found is not None:
-                    write(em, found)
-        except Exception as error:  # the step must be written whatever we got wrong
-            self._session.fault(self._tell, error)
+        held = self._session.live.optimized_ids()
+        trained = {
+            weight.shape[0]
+            for lookup in lookups
+            if (weight := lookup.weight()) is not None and weight.requires_grad
+        }
+        done: set[int] = set()
+        for lookup in lookups:
+            weight = lookup.weight()
+            if weight is None or id(weight) in done:
+                continue
+            done.add(id(weight))
+            found = self._rows(lookup, weight, held, trained)
+            if found is not None:
+                write(em, found)
 
     def _rows(
         self, lookup: _Lookup, weight: torch.Tensor, held: set[int], trained: set[int]

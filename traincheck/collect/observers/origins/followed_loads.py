@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from traincheck.collect.observers.base import Hook, Observer, Patcher, leave
+from traincheck.collect.observers.base import Hook, Observer, Patcher
 from traincheck.collect.observers.origins.embedding_rows import distances, sample
 from traincheck.collect.tensors.reading import is_lazy, named_tensors
 from traincheck.collect.trace_writer.call_site import where
@@ -72,11 +72,10 @@ class FollowedLoadObserver(Observer):
     def install(self, patcher: Patcher) -> None:
         """Wrap loads of models."""
         patcher.replace(torch.nn.Module, "load_state_dict", self._wrap)
-        self._session.hooks.at_step_end.append(self._ended)
+        self.listen(self._session.hooks.at_step_end, self._ended)
 
     def remove(self) -> None:
         """Stop following."""
-        leave(self._session.hooks.at_step_end, self._ended)
         self._follow([])
 
     def _wrap(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -120,9 +119,9 @@ class FollowedLoadObserver(Observer):
         """Set the loads that are followed. Without any, nothing is called before updates."""
         hooks = self._session.hooks.before_optimizer
         if loads and not self._open:
-            hooks.append(self._updating)
+            hooks.add(self._updating)
         elif self._open and not loads:
-            hooks.remove(self._updating)
+            hooks.leave(self._updating)
         self._open = loads
 
     def _updating(self, em: Emitter, owner: str) -> None:
@@ -133,13 +132,12 @@ class FollowedLoadObserver(Observer):
 
     def _ended(self, em: Emitter) -> None:
         """A step ends."""
-        if not self._open:
-            return
-        try:
-            self._follow([load for load in self._open if self._goes_on(em, load)])
-        except Exception as error:  # the step must be written whatever we got wrong
-            self._session.fault(self._ended, error)
-            self._follow([])
+        if self._open:
+            going: list[_Load] = []
+            try:
+                going = [load for load in self._open if self._goes_on(em, load)]
+            finally:
+                self._follow(going)
 
     def _goes_on(self, em: Emitter, load: _Load) -> bool:
         """Whether to follow a load in the next step."""

@@ -19,7 +19,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from traincheck.collect import masking
-from traincheck.collect.observers.base import Hook, Observer, Patcher, leave
+from traincheck.collect.observers.base import Hook, Observer, Patcher
 from traincheck.collect.observers.worker_rng import generators
 from traincheck.collect.tensors.generator_states import (
     generator_states,
@@ -90,22 +90,20 @@ class LoadedGeneratorObserver(Observer):
         for holder, name, kind in _seeders():
             patcher.replace(holder, name, self._after(lambda *_, kind=kind: self._seeded(kind)))
         patcher.replace(DataLoader, "__iter__", self._wrap_iter)
-        self._session.hooks.after_state.append(self._at_state)
-        self._session.hooks.at_step_end.append(self._tell)
+        self.listen(self._session.hooks.after_state, self._at_state)
+        self.listen(self._session.hooks.at_step_end, self._tell)
 
     def remove(self) -> None:
         """Stop following."""
-        leave(self._session.hooks.after_state, self._at_state)
-        leave(self._session.hooks.at_step_end, self._tell)
         self._follow([])
 
     def _follow(self, files: list[_File]) -> None:
         """Set the files that are followed. Without any, nothing is called before a forward."""
         self._files = files[-_MAX_FILES:]
         hooks = self._session.hooks.before_forward
-        leave(hooks, self._at_forward)
+        hooks.leave(self._at_forward)
         if files:
-            hooks.append(self._at_forward)
+            hooks.add(self._at_forward)
 
     def _acting(self, action: _Function) -> _Function:
         """A function that acts while nothing is recorded, and never raises."""
@@ -202,16 +200,18 @@ class LoadedGeneratorObserver(Observer):
 
     def _at_state(self, em: Emitter, moment: str) -> None:
         if self._files and moment == "load":
-            self._acting(self._compare)()
+            self._compare()
 
     def _at_forward(self, em: Emitter) -> None:
-        self._acting(self._compare)()
+        self._compare()
 
     def _tell(self, em: Emitter) -> None:
         """A step ends."""
         if self._files and self._session.steps.counters["optimizer_step"]:
-            self._acting(self._write)(em)
-            self._follow([])
+            try:
+                self._write(em)
+            finally:
+                self._follow([])
 
     def _write(self, em: Emitter) -> None:
         now, owned = dict(generator_states()), _kinds_of_program(sys._getframe(1))

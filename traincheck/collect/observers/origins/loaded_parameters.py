@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 
-from traincheck.collect.observers.base import Hook, Observer, Patcher, leave
+from traincheck.collect.observers.base import Hook, Observer, Patcher
 from traincheck.collect.observers.origins.embedding_rows import sample
 from traincheck.collect.tensors.device_fingerprint import host
 from traincheck.collect.tensors.reading import is_lazy, named_modules, named_tensors
@@ -55,11 +55,7 @@ class LoadedParameterObserver(Observer):
     def install(self, patcher: Patcher) -> None:
         """Wrap the method, and write at the ends of steps."""
         patcher.replace(torch.nn.Module, "load_state_dict", self._wrap)
-        self._session.hooks.at_step_end.append(self._ended)
-
-    def remove(self) -> None:
-        """Stop writing."""
-        leave(self._session.hooks.at_step_end, self._ended)
+        self.listen(self._session.hooks.at_step_end, self._ended)
 
     def _wrap(self, original: _Function) -> _Function:
         session = self._session
@@ -106,15 +102,12 @@ class LoadedParameterObserver(Observer):
         if self._updates < _UPDATES:
             return
         opened, self._open = self._open, []
-        try:
-            held = self._session.live.optimized_ids()
-            for load in opened:
-                names = list(self._left(load, held))
-                if names:
-                    some = tuple(names[:_MOST_NAMES])
-                    write(em, PartNotLoaded(load.path, load.where, load.loaded, some, len(names)))
-        except Exception as error:  # the step must be written whatever we got wrong
-            self._session.fault(self._ended, error)
+        held = self._session.live.optimized_ids()
+        for load in opened:
+            names = list(self._left(load, held))
+            if names:
+                some = tuple(names[:_MOST_NAMES])
+                write(em, PartNotLoaded(load.path, load.where, load.loaded, some, len(names)))
 
     def _left(self, load: _Partial, held: set[int]) -> Iterator[str]:
         """Names of parameters that nothing has set since, and that nothing trains."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 
-from traincheck.collect.observers.base import Hook, Observer, Patcher, leave
+from traincheck.collect.observers.base import Hook, Observer, Patcher
 from traincheck.collect.observers.origins.embedding_rows import read_short, sketch
 from traincheck.collect.tensors.reading import as_plain, is_a, state_of, states_of
 from traincheck.collect.tensors.sketch import Sketcher
@@ -59,13 +59,7 @@ class OptimizerValueObserver(Observer):
         patcher.replace(optimizer, "load_state_dict", lambda f: self._wrap(f, "loaded"))
         hooks = self._session.hooks
         for moment in (hooks.at_step_end, hooks.at_close):
-            moment.append(self._tell)
-
-    def remove(self) -> None:
-        """Stop writing."""
-        hooks = self._session.hooks
-        for moment in (hooks.at_step_end, hooks.at_close):
-            leave(moment, self._tell)
+            self.listen(moment, self._tell)
 
     def _wrap(self, original: _Function, moment: str) -> _Function:
         session = self._session
@@ -111,11 +105,8 @@ class OptimizerValueObserver(Observer):
         taken, self._taken = self._taken, []
         if not taken:
             return
-        try:
-            for each in taken:
-                values: dict[str, dict[str, tuple[float, ...]]] = {}
-                for (name, key), row in zip(each.numbers, read_short([*each.numbers.values()])):
-                    values.setdefault(name, {})[key] = row
-                write(em, OptimizerValues(each.moment, each.owner, each.where, values))
-        except Exception as error:  # the step must be written whatever we got wrong
-            self._session.fault(self._tell, error)
+        for each in taken:
+            values: dict[str, dict[str, tuple[float, ...]]] = {}
+            for (name, key), row in zip(each.numbers, read_short([*each.numbers.values()])):
+                values.setdefault(name, {})[key] = row
+            write(em, OptimizerValues(each.moment, each.owner, each.where, values))
