@@ -50,6 +50,7 @@ GUARDS = frozenset(
         "instruments._wrap._tell",
         "trace_writer.guard.guarded",
         "trace_writer.guard.observe",
+        "trace_writer.guard.quietly",
         "trace_writer.guard.tell",
     }
 )

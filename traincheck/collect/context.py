@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from traincheck.collect.listeners import Listeners
+from traincheck.collect.moments.moment import Moments
 from traincheck.collect.stats.compared import Compared
 from traincheck.collect.stats.tensor_stats import TensorStats
 from traincheck.collect.steps.sampling import EveryNth
@@ -68,6 +69,7 @@ class Recorder(Writer, Protocol):
         applied: optimizers that stepped since the last backward pass, in a recorded step that
             follows an unrecorded one.
         installed: the installed instruments.
+        moments: the functions of torch that several parts of it listen to.
         compared: records tensors for the comparison of runs; None in other views.
         instruments: the state of each instrument by name.
         is_rng_set: whether a generator was seeded or set in this step.
@@ -81,6 +83,7 @@ class Recorder(Writer, Protocol):
     tracker: Tracker
     live: LiveObjects
     hooks: Hooks
+    moments: Moments
     applied: AbstractSet[str]
     installed: list[Any]
     instruments: dict[str, str]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Generic, TypeVar
 
-_F = TypeVar("_F", bound=Callable[..., Any])
+_F = TypeVar("_F")
 
 
 class Listeners(Generic[_F]):
@@ -43,7 +43,7 @@ class Listener:
     """Listens at moments until `mute`."""
 
     def __init__(self) -> None:
-        self._heard: list[tuple[Listeners[Any], Callable[..., Any]]] = []
+        self._heard: list[tuple[Listeners[Any], Any]] = []
 
     def listen(self, moment: Listeners[_F], action: _F) -> None:
         """Be called at a moment."""

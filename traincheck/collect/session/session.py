@@ -19,6 +19,7 @@ from traincheck.collect.active_session import CURRENT
 from traincheck.collect.context import Hooks
 from traincheck.collect.instruments.registry import INSTRUMENTS
 from traincheck.collect.launch.settings import Settings
+from traincheck.collect.moments.moment import Moments
 from traincheck.collect.session.emitters import Emitters
 from traincheck.collect.session.faults import Faults, leave_mark
 from traincheck.collect.session.process_exit import ProcessExit
@@ -79,6 +80,7 @@ class Session:
             self._profile_steps(*settings.profile)
         self.live = LiveObjects()
         self.hooks = Hooks()
+        self.moments = Moments(self)
         # Ids, until a backward pass, in a recorded step that follows an unrecorded one
         self.applied: AbstractSet[str] = frozenset()
         self.instruments: dict[str, str] = {}

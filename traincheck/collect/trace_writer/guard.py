@@ -26,6 +26,19 @@ def guarded(em: Emitter, action: Callable[..., Any], *args: Any) -> Any:
         em.busy = busy
 
 
+def quietly(session: Writer, action: Callable[..., Any], *args: Any) -> Any:
+    """`guarded` in this thread; one without an emitter, such as one of autograd, gets none."""
+    em = session.local.em
+    if em is not None:
+        return guarded(em, action, *args)
+    try:
+        with unseen():
+            return action(*args)
+    except Exception as error:  # training must go on whatever we got wrong
+        session.fault(action, error)
+        return None
+
+
 def tell(session: Writer, actions: Iterable[Callable[..., Any]], *args: Any) -> None:
     """Call all listeners of a moment, within code of ours. Each may fail, and others go on."""
     for action in actions:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 
+from traincheck.collect.moments.moment import Args, Around, Named
 from traincheck.collect.observers.base import Hook, Observer, Patcher
 from traincheck.collect.steps.sampling import UseSchedule
 from traincheck.collect.tensors.device_fingerprint import host
@@ -87,7 +88,8 @@ class EmbeddingRowObserver(Observer):
         """Wrap the functions, and write at the ends of steps."""
         patcher.replace(torch.nn.functional, "embedding", self._wrap)
         patcher.replace(torch.nn.Embedding, "__init__", self._wrap_init)
-        patcher.replace(torch.nn.Module, "load_state_dict", self._wrap_load)
+        load = self._session.moments.at(torch.nn.Module, "load_state_dict")
+        self.listen(load, Around(after=self._load))
         self.listen(self._session.hooks.at_step_end, self._tell)
 
     # -- earlier rows
@@ -98,16 +100,6 @@ class EmbeddingRowObserver(Observer):
             observe(self._session, self._created, self_)
 
         return hidden(init)
-
-    def _wrap_load(self, original: _Function) -> _Function:
-        def load_state_dict(*args: Any, **kwargs: Any) -> Any:
-            result = original(*args, **kwargs)
-            if args:
-                state = args[1] if len(args) > 1 else kwargs.get("state_dict")
-                observe(self._session, self._load, args[0], state)
-            return result
-
-        return hidden(load_state_dict)
 
     def _created(self, made: torch.nn.Embedding) -> None:
         """Rows may be copied into a new embedding: remember those of smaller ones."""
@@ -123,7 +115,9 @@ class EmbeddingRowObserver(Observer):
                     if rows < made.num_embeddings and columns == made.embedding_dim:
                         self._remember(weight)
 
-    def _load(self, module: torch.nn.Module, state: Any) -> None:
+    def _load(self, _: None, args: Args, kwargs: Named, result: Any) -> None:
+        module = args[0] if args else None
+        state: Any = args[1] if len(args) > 1 else kwargs.get("state_dict")
         if not isinstance(module, torch.nn.Module):
             return
         for path, part in named_modules(module):

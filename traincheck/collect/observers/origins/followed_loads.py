@@ -6,18 +6,18 @@ The first loads of a model are followed, while no other code writes to it before
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
+from traincheck.collect.moments.moment import Args, Around, Named
 from traincheck.collect.observers.base import Hook, Observer, Patcher
 from traincheck.collect.observers.origins.embedding_rows import distances, sample
 from traincheck.collect.tensors.reading import is_lazy, named_tensors
 from traincheck.collect.trace_writer.call_site import where
-from traincheck.collect.trace_writer.emitter import Emitter, hidden
-from traincheck.collect.trace_writer.guard import guarded
+from traincheck.collect.trace_writer.emitter import Emitter
 from traincheck.collect.trace_writer.marks import write
 from traincheck.collect.tracking.naming import ByObject
 from traincheck.schema.observations.loads import FollowedValue, LoadFollowed
@@ -67,43 +67,30 @@ class FollowedLoadObserver(Observer):
         super().__init__(session)
         self._open: list[_Load] = []
         self._counts = ByObject[tuple[weakref.ref[torch.nn.Module], int]]()
-        self._is_inside = False
 
     def install(self, patcher: Patcher) -> None:
-        """Wrap loads of models."""
-        patcher.replace(torch.nn.Module, "load_state_dict", self._wrap)
+        """Follow loads of models."""
+        load = self._session.moments.at(torch.nn.Module, "load_state_dict")
+        self.listen(load, Around(self._before, self._after))
         self.listen(self._session.hooks.at_step_end, self._ended)
 
     def remove(self) -> None:
         """Stop following."""
         self._follow([])
 
-    def _wrap(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        session = self._session
-
-        def load_state_dict(*args: Any, **kwargs: Any) -> Any:
-            em = session.local.em or session.emitter()
-            if self._is_inside or em.busy or not session.recording.on or not args:
-                return original(*args, **kwargs)
-            before = guarded(em, self._before, args[0]) or {}
-            self._is_inside = True
-            try:
-                result = original(*args, **kwargs)
-            finally:
-                self._is_inside = False
-            if before:
-                guarded(em, self._after, args[0], before)
-            return result
-
-        return hidden(load_state_dict)
-
-    def _before(self, module: torch.nn.Module) -> _Samples:
+    def _before(self, args: Args, kwargs: Named) -> _Samples:
+        if not args:
+            return {}
+        module = args[0]
         known = self._counts.get(id(module))
         count = known[1] if known is not None and known[0]() is module else 0
         self._counts.keep(module, (weakref.ref(module), count + 1))
         return {} if count >= _LOADS else _samples(module)
 
-    def _after(self, module: torch.nn.Module, before: _Samples) -> None:
+    def _after(self, before: _Samples | None, args: Args, kwargs: Named, result: Any) -> None:
+        if not before:
+            return
+        module = args[0]
         loaded = _samples(module)
         before = {name: old for name, old in before.items() if _is_like(loaded.get(name), old)}
         if not before:

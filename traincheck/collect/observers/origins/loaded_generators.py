@@ -19,6 +19,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from traincheck.collect import masking
+from traincheck.collect.moments.moment import Args, Around, Named
 from traincheck.collect.observers.base import Hook, Observer, Patcher
 from traincheck.collect.observers.worker_rng import generators
 from traincheck.collect.tensors.generator_states import (
@@ -80,11 +81,10 @@ class LoadedGeneratorObserver(Observer):
     def __init__(self, session: Recorder) -> None:
         super().__init__(session)
         self._files: list[_File] = []
-        self._is_inside = False
 
     def install(self, patcher: Patcher) -> None:
         """Wrap loads, and the functions that set or seed a generator."""
-        patcher.replace(torch, "load", self._wrap_load)
+        self.listen(self._session.moments.at(torch, "load"), Around(after=self._loaded))
         for holder, name in _setters():
             patcher.replace(holder, name, self._after(self._given))
         for holder, name, kind in _seeders():
@@ -116,24 +116,7 @@ class LoadedGeneratorObserver(Observer):
 
     # -- the functions
 
-    def _wrap_load(self, original: _Function) -> _Function:
-        session, loaded = self._session, self._acting(self._loaded)
-
-        def load(*args: Any, **kwargs: Any) -> Any:
-            em = session.local.em or session.emitter()
-            if em.busy or self._is_inside or not session.recording.on:
-                return original(*args, **kwargs)
-            self._is_inside = True
-            try:
-                result = original(*args, **kwargs)
-            finally:
-                self._is_inside = False
-            loaded(result)
-            return result
-
-        return hidden(load)
-
-    def _loaded(self, result: Any) -> None:
+    def _loaded(self, _: None, args: Args, kwargs: Named, result: Any) -> None:
         known = {
             (place, state) for f in self._files for place, of in f.states.items() for state in of
         }

@@ -1,0 +1,111 @@
+"""Functions of torch that several parts of a recording listen to. Each is replaced once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from traincheck.collect.listeners import Listeners
+from traincheck.collect.moments.replacements import replaced
+from traincheck.collect.trace_writer.emitter import Writer, hidden
+from traincheck.collect.trace_writer.guard import quietly
+
+Args = tuple[Any, ...]
+Named = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What listens to calls of a function. Each part is optional; what fails is only counted.
+
+    Attributes:
+        before: gets the arguments. What it returns is the note of this call, for the others.
+        after: gets note, arguments and result.
+        left: gets the note when the call ends, also by an exception, before any `after`.
+        always: also calls that are not recorded, made by code of ours, or within another call.
+    """
+
+    before: Callable[[Args, Named], Any] | None = None
+    after: Callable[[Any, Args, Named, Any], None] | None = None
+    left: Callable[[Any], None] | None = None
+    always: bool = False
+
+
+class Moment(Listeners[Around]):
+    """The calls of one function. It is replaced while somebody listens.
+
+    Who came last is the outermost: its `before` is called first, and its `after` last.
+
+    Args:
+        session: the recording.
+        place: the holder of the function and its name there; None if its owner replaces it.
+    """
+
+    __slots__ = ("_is_inside", "_layer", "_place", "_session")
+
+    def __init__(self, session: Writer, place: tuple[Any, str] | None = None) -> None:
+        super().__init__()
+        self._session, self._place = session, place
+        self._layer: Callable[[], Any] | None = None
+        self._is_inside = False
+
+    def add(self, action: Around) -> None:
+        super().add(action)
+        if self._layer is None and self._place is not None:
+            self._layer = replaced(self, *self._place, self.wrapped)
+
+    def leave(self, action: Around) -> None:
+        super().leave(action)
+        layer = self._layer
+        if layer is not None and not self.all:
+            self._layer = None
+            layer().take_out()
+
+    def wrapped(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """A function that calls the original, and all who listen."""
+        session, recording, local = self._session, self._session.recording, self._session.local
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            listeners, is_inside = self.all, self._is_inside
+            is_recorded = (
+                recording.on and not is_inside and not (local.em or session.emitter()).busy
+            )
+            if not is_recorded:
+                listeners = tuple(one for one in listeners if one.always)
+                if not listeners:
+                    return original(*args, **kwargs)
+            notes: list[tuple[Around, Any]] = []
+            try:
+                for one in reversed(listeners):
+                    note = one.before and quietly(session, one.before, args, kwargs)
+                    notes.append((one, note))
+                self._is_inside = is_inside or is_recorded
+                result = original(*args, **kwargs)
+            finally:
+                self._is_inside = is_inside
+                for one, note in reversed(notes):
+                    if one.left is not None:
+                        quietly(session, one.left, note)
+            for one, note in reversed(notes):
+                if one.after is not None:
+                    quietly(session, one.after, note, args, kwargs, result)
+            return result
+
+        return hidden(call)
+
+
+class Moments:
+    """All of them, of one recording."""
+
+    def __init__(self, session: Writer) -> None:
+        self._session = session
+        self._known: dict[tuple[int, str], Moment] = {}
+
+    def at(self, holder: Any, attribute: str) -> Moment:
+        """The calls of a function of torch, which outlives the recording."""
+        key = id(holder), attribute
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = Moment(self._session, (holder, attribute))
+        return known
