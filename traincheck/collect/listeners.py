@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, Generic, TypeVar
 
 _F = TypeVar("_F")
@@ -19,12 +18,6 @@ class Listeners(Generic[_F]):
 
     def __init__(self) -> None:
         self.all: tuple[_F, ...] = ()
-
-    def __iter__(self) -> Iterator[_F]:
-        return iter(self.all)
-
-    def __bool__(self) -> bool:
-        return bool(self.all)
 
     def add(self, action: _F) -> None:
         """Call ``action`` from now on, after the others."""

@@ -13,6 +13,7 @@ import orjson
 from torch import is_grad_enabled
 
 from traincheck.collect.masking import is_secret
+from traincheck.collect.moments.moment import Args, Around, Named
 from traincheck.collect.templates import CALL_IN_SPAN, CALL_OUTSIDE, WITH_EXCEPTION
 from traincheck.collect.tensors.reading import has_mode, unseen
 from traincheck.collect.tensors.summarize import dumps, encode, escaped, summarize_named
@@ -141,6 +142,30 @@ def _failed(
         fields = describe(em, args, kwargs, None)
         body = fields if isinstance(fields, bytes) else dumps(fields)[1:-1]
         em.call(*span, WITH_EXCEPTION % (body, type(error).__name__.encode()))
+
+
+def span_listener(session: Recorder, describe: Describe) -> Around:
+    """`span_wrapper` for a function that others listen to as well."""
+
+    def before(args: Args, kwargs: Named) -> tuple[Any, ...]:
+        em = session.local.em or session.emitter()
+        span, parent = em.next_span, em.top
+        em.next_span, em.top = span + 1, span
+        return em, (span, parent, monotonic_ns()), args, kwargs
+
+    def left(note: tuple[Any, ...] | None, failed: BaseException | None) -> None:
+        if note is not None:
+            em, span, args, kwargs = note
+            em.top = span[1]
+            if failed is not None:
+                _failed(em, describe, span, args, kwargs, failed)
+
+    def after(note: tuple[Any, ...] | None, args: Args, kwargs: Named, result: Any) -> None:
+        if note is not None and session.recording.on:
+            em, span, _, _ = note
+            em.call(*span, dumps(describe(em, args, kwargs, result))[1:-1])
+
+    return Around(before, after, left)
 
 
 def function_wrapper(  # noqa: C901, PLR0915  # one function: each call on the way costs

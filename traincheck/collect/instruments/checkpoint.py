@@ -118,7 +118,7 @@ class Checkpoint(Instrument):
         def save(*args: Any, **kwargs: Any) -> Any:
             em = session.local.em
             if not self._nested and (em is None or not em.busy):
-                for action in session.hooks.before_save:
+                for action in session.hooks.before_save.all:
                     action()
             return recorded(*args, **kwargs)
 
@@ -136,7 +136,7 @@ class Checkpoint(Instrument):
         guarded(em, self._begin, em, before, args, kwargs)
         return before
 
-    def _leave(self, before: _Before | None) -> None:
+    def _leave(self, before: _Before | None, failed: BaseException | None) -> None:
         if before is not None:
             self._nested = False
             self.session.stage(self.session.local.em or self.session.emitter(), before.stage)

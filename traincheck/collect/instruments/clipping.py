@@ -30,7 +30,7 @@ class Clipping(Instrument):
     name = "clipping"
 
     def is_wanted(self) -> bool:
-        return super().is_wanted() or bool(self.session.hooks.before_clip)
+        return super().is_wanted() or bool(self.session.hooks.before_clip.all)
 
     def install(self) -> None:
         self._imports: ImportHook | None = None
@@ -59,7 +59,7 @@ class Clipping(Instrument):
         )
 
     def _wrap(self, family: str, limit: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        before = self._before if self.session.hooks.before_clip else None
+        before = self._before if self.session.hooks.before_clip.all else None
         return lambda original: span_wrapper(
             original, self.session, _describer(family, limit), before=before
         )

@@ -18,6 +18,7 @@ from torch.utils.data import _utils, dataloader
 from traincheck.collect import masking
 from traincheck.collect.context import diverged
 from traincheck.collect.instruments.base import Instrument
+from traincheck.collect.moments.moment import Args, Around, Named
 from traincheck.collect.observers.worker_rng import WorkerRngObserver
 from traincheck.collect.stats.token_batch import token_facts
 from traincheck.collect.templates import BATCH, FINGERPRINT, INDICES, SAMPLES, TOKENS
@@ -33,7 +34,7 @@ from traincheck.collect.tensors.reading import (
 )
 from traincheck.collect.tensors.summarize import dotted, dumps, encode
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
-from traincheck.collect.trace_writer.guard import guarded, tell
+from traincheck.collect.trace_writer.guard import tell
 from traincheck.collect.tracking.naming import FEW, ByObject
 from traincheck.handlers import give_back
 from traincheck.schema.claims import BATCH_CONTENT
@@ -70,12 +71,16 @@ class Data(Instrument):
         self._is_recorded = needs is None or "batch" in needs.kinds
         self._has_content = needs is not None and needs.scans(BATCH_CONTENT)
         self._is_rare = needs is not None and BATCH_CONTENT in needs.sampled_states
-        self.replace(data.DataLoader, "__iter__", self._wrap_iter)
+        moments = self.session.moments
+        iterates = moments.at(data.DataLoader, "__iter__")
+        self.listen(iterates, Around(self._begin, self._begun, always=True))
+        self.listen(iterates, Around(self._tell_begin))
         self.replace(dataloader._BaseDataLoaderIter, "__init__", self._wrap_init)
         self.replace(dataloader._BaseDataLoaderIter, "__next__", self._wrap_next)
         if self._is_recorded:
             self.replace(dataloader._BaseDataLoaderIter, "_reset", self._wrap_reset)
-            self.replace(dataloader._BaseDataLoaderIter, "_next_index", self._wrap_next_index)
+            draws = moments.at(dataloader._BaseDataLoaderIter, "_next_index")
+            self.listen(draws, Around(after=self._drawn, always=True))
         self.replace(_utils.worker, "_worker_loop", self._wrap_worker)
 
     def _wrap_worker(self, original: Callable[..., None]) -> Callable[..., None]:
@@ -97,31 +102,20 @@ class Data(Instrument):
 
         return hidden(_worker_loop)
 
-    def _wrap_iter(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def __iter__(loader: data.DataLoader[Any]) -> Any:
-            try:
-                self._starting = self._epoch(loader)
-                if self.session.hooks.before_loader:
-                    self._tell_begin()
-            except Exception as error:  # training must go on whatever we got wrong
-                self.session.fault(self._wrap_iter, error)
-            iterator = original(loader)
-            try:
-                if self._starting is not None:
-                    label, epoch = self._starting
-                    head = _head(label, epoch, _sampler(loader), loader)
-                    iterator._traincheck = label, head, _may_repeat(iterator)
-            except Exception as error:  # training must go on whatever we got wrong
-                self.session.fault(self._wrap_iter, error)
-            return iterator
+    def _begin(self, args: Args, kwargs: Named) -> None:
+        self._starting = self._epoch(args[0])
 
-        return hidden(__iter__)
+    def _begun(self, _: None, args: Args, kwargs: Named, iterator: Any) -> None:
+        if self._starting is not None:
+            label, epoch = self._starting
+            head = _head(label, epoch, _sampler(args[0]), args[0])
+            iterator._traincheck = label, head, _may_repeat(iterator)
 
-    def _tell_begin(self) -> None:
+    def _tell_begin(self, args: Args, kwargs: Named) -> None:
         session = self.session
-        em = session.local.em or session.emitter()
-        if session.recording.on and not (session.is_worker or em.busy):
-            guarded(em, tell, session, session.hooks.before_loader, em)
+        if not session.is_worker:
+            em = session.local.em or session.emitter()
+            tell(session, session.hooks.before_loader, em)
 
     def _wrap_init(self, original: Callable[..., None]) -> Callable[..., None]:
         """Loaders of other libraries, such as fastai, also create its iterators."""
@@ -144,21 +138,16 @@ class Data(Instrument):
 
         return hidden(_reset)
 
-    def _wrap_next_index(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _drawn(self, _: None, args: Args, kwargs: Named, drawn: Any) -> None:
         """Workers fetch ahead, but batches come in the order in which they were drawn."""
-
-        def _next_index(iterator: Any) -> Any:
-            drawn = original(iterator)
-            if not getattr(iterator, "_num_workers", 0):
-                iterator._traincheck_drawn = drawn
-                return drawn
-            ahead = getattr(iterator, "_traincheck_drawn", None)
-            if type(ahead) is not _Ahead:
-                ahead = iterator._traincheck_drawn = _Ahead()
-            ahead.append(drawn)
-            return drawn
-
-        return hidden(_next_index)
+        iterator = args[0]
+        if not getattr(iterator, "_num_workers", 0):
+            iterator._traincheck_drawn = drawn
+            return
+        ahead = getattr(iterator, "_traincheck_drawn", None)
+        if type(ahead) is not _Ahead:
+            ahead = iterator._traincheck_drawn = _Ahead()
+        ahead.append(drawn)
 
     def _epoch(self, loader: Any) -> tuple[str, int]:
         """Name of a loader, and how often it was iterated before."""

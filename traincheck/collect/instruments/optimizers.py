@@ -275,7 +275,7 @@ class Optimizers(Instrument):
             self._between.before_step(em, owner, optimizer)
         if not self._groups.are_unchanged(owner, optimizer):
             self._groups.update(em, owner, optimizer)
-        if session.hooks.before_optimizer:
+        if session.hooks.before_optimizer.all:
             self._await_update(optimizer)
         if session.stats.moves.is_due:
             session.tracker.scans.before_update(em, self._trains(owner, optimizer))

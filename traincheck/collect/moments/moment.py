@@ -22,13 +22,13 @@ class Around:
     Attributes:
         before: gets the arguments. What it returns is the note of this call, for the others.
         after: gets note, arguments and result.
-        left: gets the note when the call ends, also by an exception, before any `after`.
+        left: gets the note when the call ends, before any `after`, and the exception if it failed.
         always: also calls that are not recorded, made by code of ours, or within another call.
     """
 
     before: Callable[[Args, Named], Any] | None = None
     after: Callable[[Any, Args, Named, Any], None] | None = None
-    left: Callable[[Any], None] | None = None
+    left: Callable[[Any, BaseException | None], None] | None = None
     always: bool = False
 
 
@@ -76,17 +76,21 @@ class Moment(Listeners[Around]):
                 if not listeners:
                     return original(*args, **kwargs)
             notes: list[tuple[Around, Any]] = []
+            failed: BaseException | None = None
             try:
                 for one in reversed(listeners):
                     note = one.before and quietly(session, one.before, args, kwargs)
                     notes.append((one, note))
                 self._is_inside = is_inside or is_recorded
                 result = original(*args, **kwargs)
+            except BaseException as error:
+                failed = error
+                raise
             finally:
                 self._is_inside = is_inside
                 for one, note in reversed(notes):
                     if one.left is not None:
-                        quietly(session, one.left, note)
+                        quietly(session, one.left, note, failed)
             for one, note in reversed(notes):
                 if one.after is not None:
                     quietly(session, one.after, note, args, kwargs, result)

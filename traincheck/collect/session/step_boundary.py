@@ -158,7 +158,7 @@ class StepBoundary:
                 session.fault(self._go_on, error)
             finally:
                 em.busy = busy
-        if session.hooks.after_step:
+        if session.hooks.after_step.all:
             guarded(em, self._after_step)
 
     def _go_on(self, *, was_on: bool) -> None:
@@ -196,7 +196,7 @@ class StepBoundary:
         em.flush()
 
     def _after_step(self) -> None:
-        for action in self._session.hooks.after_step:
+        for action in self._session.hooks.after_step.all:
             action()
 
     # -- steps that are not recorded
@@ -204,7 +204,7 @@ class StepBoundary:
     def _skipped(self) -> int:
         """Number of steps that leave only their step record, from the current one on."""
         session = self._session
-        is_asked = session.recording.on or session.hooks.after_step or session.is_worker
+        is_asked = session.recording.on or session.hooks.after_step.all or session.is_worker
         if is_asked or self._faults.is_storage_lost:
             return 0
         return session.sampling.skipped(self.steps.step)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
+from traincheck.collect.listeners import Listeners
 from traincheck.collect.tensors.reading import unseen
 from traincheck.collect.trace_writer.emitter import Emitter, Writer
 
@@ -39,9 +40,9 @@ def quietly(session: Writer, action: Callable[..., Any], *args: Any) -> Any:
         return None
 
 
-def tell(session: Writer, actions: Iterable[Callable[..., Any]], *args: Any) -> None:
+def tell(session: Writer, moment: Listeners[Callable[..., Any]], *args: Any) -> None:
     """Call all listeners of a moment, within code of ours. Each may fail, and others go on."""
-    for action in actions:
+    for action in moment.all:
         try:
             action(*args)
         except Exception as error:  # training must go on, and the step must be written

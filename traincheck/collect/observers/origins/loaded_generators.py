@@ -6,6 +6,7 @@ at which programs have not drawn yet: a load of state, the start of a loader, a 
 
 from __future__ import annotations
 
+import functools
 import random
 import sys
 from collections.abc import Callable, Iterator, Mapping, Set
@@ -19,6 +20,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from traincheck.collect import masking
+from traincheck.collect.moments.generators import seeders, setters
 from traincheck.collect.moments.moment import Args, Around, Named
 from traincheck.collect.observers.base import Hook, Observer, Patcher
 from traincheck.collect.observers.worker_rng import generators
@@ -29,8 +31,7 @@ from traincheck.collect.tensors.generator_states import (
     twister_bytes,
 )
 from traincheck.collect.trace_writer.call_site import where
-from traincheck.collect.trace_writer.emitter import Emitter, hidden
-from traincheck.collect.trace_writer.guard import guarded
+from traincheck.collect.trace_writer.emitter import Emitter
 from traincheck.collect.trace_writer.marks import write
 from traincheck.schema.observations.loads import LoadedGenerator, LoadedGenerators
 
@@ -83,13 +84,16 @@ class LoadedGeneratorObserver(Observer):
         self._files: list[_File] = []
 
     def install(self, patcher: Patcher) -> None:
-        """Wrap loads, and the functions that set or seed a generator."""
-        self.listen(self._session.moments.at(torch, "load"), Around(after=self._loaded))
-        for holder, name in _setters():
-            patcher.replace(holder, name, self._after(self._given))
-        for holder, name, kind in _seeders():
-            patcher.replace(holder, name, self._after(lambda *_, kind=kind: self._seeded(kind)))
-        patcher.replace(DataLoader, "__iter__", self._wrap_iter)
+        """Listen to loads, and to the functions that set or seed a generator."""
+        moments = self._session.moments
+        self.listen(moments.at(torch, "load"), Around(after=self._loaded))
+        for holder, name in setters():
+            self.listen(moments.at(holder, name), Around(after=self._given, always=True))
+        for holder, name, kind in seeders():
+            seeded = functools.partial(self._seeded, kind)
+            self.listen(moments.at(holder, name), Around(after=seeded, always=True))
+        begins = Around(lambda args, _: self._compare(*args), always=True)
+        self.listen(moments.at(DataLoader, "__iter__"), begins)
         self.listen(self._session.hooks.after_state, self._at_state)
         self.listen(self._session.hooks.at_step_end, self._tell)
 
@@ -105,15 +109,6 @@ class LoadedGeneratorObserver(Observer):
         if files:
             hooks.add(self._at_forward)
 
-    def _acting(self, action: _Function) -> _Function:
-        """A function that acts while nothing is recorded, and never raises."""
-        session = self._session
-
-        def act(*args: Any) -> None:
-            guarded(session.local.em or session.emitter(), action, *args)
-
-        return act
-
     # -- the functions
 
     def _loaded(self, _: None, args: Args, kwargs: Named, result: Any) -> None:
@@ -127,35 +122,13 @@ class LoadedGeneratorObserver(Observer):
         if states:
             self._follow([*self._files, _File(where(), states, dict(generator_states()))])
 
-    def _after(self, action: _Function) -> Callable[[_Function], _Function]:
-        """Makes a wrapper that acts after the call, with its arguments."""
-        act = self._acting(action)
-
-        def wrap(original: _Function) -> _Function:
-            def call(*args: Any, **kwargs: Any) -> Any:
-                result = original(*args, **kwargs)
-                if self._files:
-                    act(*args, *kwargs.values())
-                return result
-
-            return hidden(call)
-
-        return wrap
-
-    def _wrap_iter(self, original: _Function) -> _Function:
-        compare = self._acting(self._compare)
-
-        def begin(loader: Any, /) -> Any:
-            if self._files:
-                compare(loader)
-            return original(loader)
-
-        return hidden(begin)
-
     # -- what becomes of the states
 
-    def _given(self, *args: Any) -> None:
+    def _given(self, _: None, args: Args, kwargs: Named, result: Any) -> None:
         """A function has set a generator to a state, or those of several GPUs."""
+        if not self._files:
+            return
+        args = *args, *kwargs.values()
         several = [one for each in args if type(each) in (list, tuple) for one in each]
         given = [one for each in (*args, *several) for one in _states_at("cuda", each)]
         kinds, found = {kind for kind, _ in given}, {state for _, state in given}
@@ -167,7 +140,7 @@ class LoadedGeneratorObserver(Observer):
             file.restored |= {place for place, states in file.states.items() if states & found}
             file.seeded -= kinds
 
-    def _seeded(self, kind: str) -> None:
+    def _seeded(self, kind: str, _: None, args: Args, kwargs: Named, result: Any) -> None:
         for file in self._files:
             of_kind = {p for p in file.states if p[1] == kind or (kind, p[1]) == ("torch", "cuda")}
             file.overwritten |= file.restored & of_kind
@@ -176,6 +149,8 @@ class LoadedGeneratorObserver(Observer):
 
     def _compare(self, loader: Any = None) -> None:
         """Do generators have the states now: global ones, and those of a loader?"""
+        if not self._files:
+            return
         found = {state for _, state in generator_states()}
         found |= {state for _, one in generators(loader) if (state := state_of(one)) is not None}
         for file in self._files:
@@ -211,25 +186,6 @@ class LoadedGeneratorObserver(Observer):
                 for key, kind in file.states
             ]
             write(em, LoadedGenerators(file.where, tuple(states)))
-
-
-def _setters() -> Iterator[tuple[Any, str]]:
-    yield torch, "set_rng_state"
-    yield torch.random, "set_rng_state"
-    yield torch.cuda, "set_rng_state"
-    yield torch.cuda, "set_rng_state_all"
-    yield random, "setstate"
-    yield random.Random, "setstate"
-    if "numpy.random" in sys.modules:
-        yield sys.modules["numpy.random"], "set_state"
-
-
-def _seeders() -> Iterator[tuple[Any, str, str]]:
-    yield torch, "manual_seed", "torch"
-    yield torch.random, "manual_seed", "torch"
-    yield random, "seed", "python"
-    if "numpy.random" in sys.modules:
-        yield sys.modules["numpy.random"], "seed", "numpy"
 
 
 def held_states(value: Any) -> Iterator[tuple[_Place, bytes]]:
