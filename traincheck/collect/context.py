@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from traincheck.collect.listeners import Listeners
-from traincheck.collect.moments.moment import Moments
+from traincheck.collect.moments.moment import Args, Moments, Named
 from traincheck.collect.stats.compared import Compared
 from traincheck.collect.stats.tensor_stats import TensorStats
 from traincheck.collect.steps.sampling import EveryNth
 from traincheck.collect.steps.step_counter import StepCounter
-from traincheck.collect.trace_writer.emitter import Emitter, Writer
+from traincheck.collect.trace_writer.emitter import Emitter
+from traincheck.collect.trace_writer.guard import Threads
 from traincheck.collect.trace_writer.marks import ProcessEnd
 from traincheck.collect.tracking.live_objects import LiveObjects
 from traincheck.collect.tracking.tracker import Tracker
@@ -30,6 +31,7 @@ class Hooks:
         before_loader: before the iteration of a loader begins, in a recorded step.
         after_batch: after a batch of training was fetched in a recorded step, with its iterator.
         before_forward: before an outermost forward with grad, in a recorded step.
+        before_backward: before any backward pass begins, with its arguments.
         before_optimizer: within the step of an optimizer, right before its update: after the first
             call of its closure, if it has one.
         after_optimizer: within the step, after its update.
@@ -39,6 +41,7 @@ class Hooks:
         before_clip: before gradients are clipped, with the parameters as the program gives them.
         after_scaler: after a GradScaler has stepped an optimizer, or skipped it.
         around: api -> wraps a function below the wrapper that records its calls.
+        around_modules: the same for calls of modules.
         is_last_over: whether the last step of the run is complete, if no call shows it.
     """
 
@@ -47,6 +50,7 @@ class Hooks:
     before_loader: Listeners[Callable[[Emitter], None]] = field(default_factory=Listeners)
     after_batch: Listeners[Callable[[Any, Any], None]] = field(default_factory=Listeners)
     before_forward: Listeners[Callable[[Emitter], None]] = field(default_factory=Listeners)
+    before_backward: Listeners[Callable[[Args, Named], None]] = field(default_factory=Listeners)
     before_optimizer: Listeners[Callable[[Emitter, str], None]] = field(default_factory=Listeners)
     after_state: Listeners[Callable[[Emitter, str], None]] = field(default_factory=Listeners)
     after_optimizer: Listeners[Callable[[], None]] = field(default_factory=Listeners)
@@ -57,10 +61,11 @@ class Hooks:
     around: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = field(
         default_factory=dict
     )
+    around_modules: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None
     is_last_over: Callable[[Emitter], bool] = lambda _: False
 
 
-class Recorder(Writer, Protocol):
+class Recorder(Threads, Protocol):
     """One recording in one process, as the packages below the session see it.
 
     Attributes:

@@ -24,12 +24,14 @@ class Instrument(Listener):
     it is installed only when a check needs some of that.
     always: also installed if its calls are not recorded, because it counts steps.
     is_seen_by_transforms: replaces functions that TorchScript or fx may find.
+    observers_first: its observers are installed before it.
     """
 
     name: ClassVar[str]
     feed: ClassVar[Feed]
     always: ClassVar[bool] = False
     is_seen_by_transforms: ClassVar[bool] = False
+    observers_first: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
         cls.feed = FEEDS[cls.name]
@@ -75,7 +77,7 @@ class Instrument(Listener):
         return [observer for observer in made if observer.is_wanted]
 
     def install_observers(self) -> None:
-        """Let the observers in that replace functions themselves. Called after `install`."""
+        """Let the observers in that replace functions, or listen to them."""
         for observer in self.observers(Hook.ON_INSTALL):
             try:
                 observer.install(self)

@@ -61,7 +61,12 @@ class Modules(Instrument):
         self._looks_at_buffers = self.session.tracker.wants("buffer", "forward")
         self.replace(torch.nn.Module, "__init__", self._wrap_init)
         self.replace(torch.nn.Module, "__setstate__", self._wrap_setstate)
-        self.replace(torch.nn.Module, "__call__", self._wrap_call)
+        around = self.session.hooks.around_modules
+        self.replace(
+            torch.nn.Module,
+            "__call__",
+            lambda f: self._wrap_call(f if around is None else around(f)),
+        )
 
     def _wrap_init(self, original: Callable[..., None]) -> Callable[..., None]:
         add = self._add

@@ -8,8 +8,8 @@ from typing import Any
 
 from traincheck.collect.listeners import Listeners
 from traincheck.collect.moments.replacements import replaced
-from traincheck.collect.trace_writer.emitter import Writer, hidden
-from traincheck.collect.trace_writer.guard import quietly
+from traincheck.collect.trace_writer.emitter import hidden
+from traincheck.collect.trace_writer.guard import Threads, quietly
 
 Args = tuple[Any, ...]
 Named = Mapping[str, Any]
@@ -44,7 +44,7 @@ class Moment(Listeners[Around]):
 
     __slots__ = ("_is_inside", "_layer", "_place", "_session")
 
-    def __init__(self, session: Writer, place: tuple[Any, str] | None = None) -> None:
+    def __init__(self, session: Threads, place: tuple[Any, str] | None = None) -> None:
         super().__init__()
         self._session, self._place = session, place
         self._layer: Callable[[], Any] | None = None
@@ -102,7 +102,7 @@ class Moment(Listeners[Around]):
 class Moments:
     """All of them, of one recording."""
 
-    def __init__(self, session: Writer) -> None:
+    def __init__(self, session: Threads) -> None:
         self._session = session
         self._known: dict[tuple[int, str], Moment] = {}
 

@@ -13,7 +13,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from traincheck.collect.trace_writer.emitter import Writer, hidden
+from traincheck.collect.trace_writer.emitter import hidden
+from traincheck.collect.trace_writer.guard import Threads
 from traincheck.collect.trace_writer.recording_state import is_traced
 
 MISSING = object()  # in place of a value that a class inherits
@@ -123,7 +124,7 @@ def replaced(
     holder: Any,
     attribute: str,
     make: Callable[[Callable[..., Any]], Callable[..., Any]],
-    session: Writer | None = None,
+    session: Threads | None = None,
     *,
     is_rare: bool = False,
     skip_inner: bool = False,
@@ -179,7 +180,7 @@ def _unbound(
     function: Callable[..., Any],
     original: Callable[..., Any],
     place: str,
-    session: Writer | None,
+    session: Threads | None,
     *,
     is_rare: bool,
     skip_inner: bool,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
+from traincheck.collect.moments.moment import Args, Named
 from traincheck.collect.observers.base import Hook, Observer, Patcher
 from traincheck.collect.observers.label_gradients import LabelGradients
 from traincheck.collect.observers.loss_ledger import Constant, LossLedger, node_of
@@ -72,11 +73,11 @@ class LossTermObserver(Observer):
         self._turn = {_FREE: True}
 
     def install(self, patcher: Patcher) -> None:
-        """Wrap loss functions and backward passes, and arm at the ends of steps."""
-        for name in LOSSES:
-            patcher.replace(_F, name, self._loss(name))
-        patcher.replace(torch.autograd, "backward", self._wrap_backward)
+        """Listen to loss functions and backward passes, and arm at the ends of steps."""
         hooks = self._session.hooks
+        for name in LOSSES:
+            hooks.around[f"{_F.__name__}.{name}"] = self._loss(name)
+        self.listen(hooks.before_backward, self._before_backward)
         self.listen(hooks.after_batch, self._fetched)
         self.listen(hooks.at_step_end, self._end)
         self.listen(hooks.at_close, self._write)
@@ -99,13 +100,9 @@ class LossTermObserver(Observer):
 
         return make
 
-    def _wrap_backward(self, original: Callable[..., None]) -> Callable[..., None]:
-        def backward(*args: Any, **kwargs: Any) -> None:
-            if self._thread is not None:
-                self._guarded(self._begins, args[0] if args else kwargs.get("tensors"))
-            original(*args, **kwargs)
-
-        return hidden(backward)
+    def _before_backward(self, args: Args, kwargs: Named) -> None:
+        if self._thread is not None:
+            self._guarded(self._begins, args[0] if args else kwargs.get("tensors"))
 
     def _fetched(self, _iterator: Any, batch: Any) -> None:
         """A batch was fetched. The instrument guards this call."""

@@ -119,8 +119,9 @@ class Session:
             if not instrument.is_wanted():
                 continue
             try:
-                instrument.install()
-                instrument.install_observers()
+                parts = [instrument.install, instrument.install_observers]
+                for part in reversed(parts) if instrument.observers_first else parts:
+                    part()
                 self.instruments[instrument.name] = "on"
                 self.installed.append(instrument)
             except Exception as error:  # unknown torch: go without

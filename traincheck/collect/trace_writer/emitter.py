@@ -31,7 +31,6 @@ from traincheck.collect.tensors.summarize import dumps
 from traincheck.collect.trace_writer.event_file import LARGE, EventFile
 from traincheck.collect.trace_writer.pending_numbers import Finish, PendingNumbers
 from traincheck.collect.trace_writer.recording_state import Clock, RecordingFlags, any_autocast
-from traincheck.collect.trace_writer.thread_state import ThreadState
 from traincheck.handlers import give_back
 from traincheck.schema.layout import event_file_name
 
@@ -56,18 +55,13 @@ def hidden(function: _F) -> _F:
 class Writer(Protocol):
     """The recording that an emitter belongs to.
 
-    recording, clock: of the process. local: of the running thread. rank: of the process in its
-    job; 0 for the only one.
+    recording, clock: of the process. rank: of the process in its job; 0 for the only one.
     """
 
     settings: Settings
     recording: RecordingFlags
     clock: Clock
-    local: ThreadState
     rank: int
-
-    def emitter(self) -> Emitter:
-        """The emitter of the running thread, made at its first record."""
 
     def fault(self, source: Any, error: BaseException) -> None:
         """Count a failure of traincheck in ``source``; never raise it."""

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from traincheck.collect.listeners import Listeners
 from traincheck.collect.tensors.reading import unseen
 from traincheck.collect.trace_writer.emitter import Emitter, Writer
+from traincheck.collect.trace_writer.thread_state import ThreadState
+
+
+class Threads(Writer, Protocol):
+    """A recording, as code of ours enters it from any thread. local: of the running one."""
+
+    local: ThreadState
+
+    def emitter(self) -> Emitter:
+        """The emitter of the running thread, made at its first record."""
 
 
 def guarded(em: Emitter, action: Callable[..., Any], *args: Any) -> Any:
@@ -27,7 +37,7 @@ def guarded(em: Emitter, action: Callable[..., Any], *args: Any) -> Any:
         em.busy = busy
 
 
-def quietly(session: Writer, action: Callable[..., Any], *args: Any) -> Any:
+def quietly(session: Threads, action: Callable[..., Any], *args: Any) -> Any:
     """`guarded` in this thread; one without an emitter, such as one of autograd, gets none."""
     em = session.local.em
     if em is not None:
@@ -40,7 +50,7 @@ def quietly(session: Writer, action: Callable[..., Any], *args: Any) -> Any:
         return None
 
 
-def tell(session: Writer, moment: Listeners[Callable[..., Any]], *args: Any) -> None:
+def tell(session: Threads, moment: Listeners[Callable[..., Any]], *args: Any) -> None:
     """Call all listeners of a moment, within code of ours. Each may fail, and others go on."""
     for action in moment.all:
         try:
@@ -49,7 +59,7 @@ def tell(session: Writer, moment: Listeners[Callable[..., Any]], *args: Any) -> 
             session.fault(action, error)
 
 
-def observe(session: Writer, action: Callable[..., Any], *args: Any) -> Any:
+def observe(session: Threads, action: Callable[..., Any], *args: Any) -> Any:
     """`guarded` in this thread, if the program is recorded and no code of traincheck runs in it."""
     em = session.local.em or session.emitter()
     if em.busy or not session.recording.on:

@@ -86,7 +86,7 @@ class EmbeddingRowObserver(Observer):
 
     def install(self, patcher: Patcher) -> None:
         """Wrap the functions, and write at the ends of steps."""
-        patcher.replace(torch.nn.functional, "embedding", self._wrap)
+        self._session.hooks.around["torch.nn.functional.embedding"] = self._wrap
         patcher.replace(torch.nn.Embedding, "__init__", self._wrap_init)
         load = self._session.moments.at(torch.nn.Module, "load_state_dict")
         self.listen(load, Around(after=self._load))
