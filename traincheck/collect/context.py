@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from traincheck.collect.listeners import Listeners
-from traincheck.collect.moments.moment import Args, Moments, Named
+from traincheck.collect.moments.moment import Args, Named
+from traincheck.collect.moments.moments import Moments
 from traincheck.collect.stats.compared import Compared
 from traincheck.collect.stats.tensor_stats import TensorStats
 from traincheck.collect.steps.sampling import EveryNth

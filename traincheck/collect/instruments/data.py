@@ -161,10 +161,11 @@ class Data(Instrument):
         return known.label, known.epoch
 
     def _wrap_next(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        session, steps = self.session, self.session.steps
+        session, steps, fetches = self.session, self.session.steps, self.session.moments.fetches
 
         def __next__(iterator: Any) -> Any:
-            batch = original(iterator)
+            run = fetches.run if fetches.all else None
+            batch = original(iterator) if run is None else run(original, iterator, (), {})
             if is_grad_enabled() and (expected := steps.expects()) is not None:
                 known = getattr(iterator, "_traincheck", _UNKNOWN)
                 if expected is known[0]:

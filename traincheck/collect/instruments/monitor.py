@@ -28,7 +28,7 @@ from traincheck.collect.tensors.reading import groups_of
 from traincheck.collect.tensors.sums import is_hidden
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
 from traincheck.collect.trace_writer.guard import guarded
-from traincheck.collect.trace_writer.recording_state import is_traced, state
+from traincheck.collect.trace_writer.recording_state import is_traced
 from traincheck.collect.tracking.naming import ByObject, unwrap
 from traincheck.collect.tracking.update_hook import UpdateHook
 from traincheck.handlers import give_back
@@ -77,7 +77,6 @@ class Monitor(Instrument):
     """Takes the numbers that `Settings.monitor` asks for, and writes one event a step."""
 
     name = "monitor"
-    is_seen_by_transforms = True
 
     def is_wanted(self) -> bool:
         return self.session.settings.monitor is not None
@@ -99,8 +98,7 @@ class Monitor(Instrument):
                 plan.view, self._measure, self._path, self._plugins.fail
             )
         self._names = ByObject[tuple[weakref.ref[torch.nn.Module], int, str | None]]()
-        # Not `__call__`, which records calls: each can be taken out alone
-        self.replace(torch.nn.Module, "_call_impl", self._wrap_call)
+        self.listen(session.moments.modules, self._call)
         hooks = session.hooks
         if plan.has("gradient_before_clip"):
             self.listen(hooks.before_clip, self._before_clip)
@@ -122,17 +120,6 @@ class Monitor(Instrument):
 
     # -- module calls
 
-    def _wrap_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        recording, measured = self.session.recording, self._call
-
-        # The profiler of torch reads the local named self
-        def _call_impl(self: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
-            if is_traced() or not recording.on or state._is_compiling_flag:
-                return original(self, *args, **kwargs)
-            return measured(original, self, args, kwargs)
-
-        return hidden(_call_impl)
-
     @hidden
     def _call(
         self,
@@ -142,6 +129,8 @@ class Monitor(Instrument):
         kwargs: dict[str, Any],
     ) -> Any:
         session, stack = self.session, self._stack
+        if not session.recording.on:
+            return original(module, *args, **kwargs)
         em = session.local.em or session.emitter()
         if em.busy or session.is_worker or _graph_task() != -1:
             return original(module, *args, **kwargs)

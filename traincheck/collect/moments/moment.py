@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from traincheck.collect.listeners import Listeners
-from traincheck.collect.moments.replacements import replaced
+from traincheck.collect.moments.replaced import Replaced
 from traincheck.collect.trace_writer.emitter import hidden
 from traincheck.collect.trace_writer.guard import Threads, quietly
 
@@ -32,35 +31,22 @@ class Around:
     always: bool = False
 
 
-class Moment(Listeners[Around]):
+class Moment(Replaced[Around]):
     """The calls of one function. It is replaced while somebody listens.
 
     Who came last is the outermost: its `before` is called first, and its `after` last.
 
     Args:
         session: the recording.
-        place: the holder of the function and its name there; None if its owner replaces it.
+        place: as of `Replaced`.
     """
 
-    __slots__ = ("_is_inside", "_layer", "_place", "_session")
+    __slots__ = ("_is_inside", "_session")
 
     def __init__(self, session: Threads, place: tuple[Any, str] | None = None) -> None:
-        super().__init__()
-        self._session, self._place = session, place
-        self._layer: Callable[[], Any] | None = None
+        super().__init__(place)
+        self._session = session
         self._is_inside = False
-
-    def add(self, action: Around) -> None:
-        super().add(action)
-        if self._layer is None and self._place is not None:
-            self._layer = replaced(self, *self._place, self.wrapped)
-
-    def leave(self, action: Around) -> None:
-        super().leave(action)
-        layer = self._layer
-        if layer is not None and not self.all:
-            self._layer = None
-            layer().take_out()
 
     def wrapped(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """A function that calls the original, and all who listen."""
@@ -97,19 +83,3 @@ class Moment(Listeners[Around]):
             return result
 
         return hidden(call)
-
-
-class Moments:
-    """All of them, of one recording."""
-
-    def __init__(self, session: Threads) -> None:
-        self._session = session
-        self._known: dict[tuple[int, str], Moment] = {}
-
-    def at(self, holder: Any, attribute: str) -> Moment:
-        """The calls of a function of torch, which outlives the recording."""
-        key = id(holder), attribute
-        known = self._known.get(key)
-        if known is None:
-            known = self._known[key] = Moment(self._session, (holder, attribute))
-        return known

@@ -1,4 +1,4 @@
-"""One profiled step: what the patches, the mode and the hooks of nodes tell it."""
+"""One profiled step: what the moments, the mode and the hooks of nodes tell it."""
 
 from __future__ import annotations
 
