@@ -41,45 +41,78 @@ class Moment(Replaced[Around]):
         place: as of `Replaced`.
     """
 
-    __slots__ = ("_is_inside", "_session")
+    __slots__ = ("_always", "_is_inside", "_session")
 
     def __init__(self, session: Threads, place: tuple[Any, str] | None = None) -> None:
         super().__init__(place)
         self._session = session
         self._is_inside = False
+        self._always: tuple[Around, ...] = ()
+
+    def add(self, action: Around) -> None:
+        super().add(action)
+        self._always = tuple(one for one in self.all if one.always)
+
+    def leave(self, action: Around) -> None:
+        super().leave(action)
+        self._always = tuple(one for one in self.all if one.always)
 
     def wrapped(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """A function that calls the original, and all who listen."""
         session, recording, local = self._session, self._session.recording, self._session.local
+        enter, finish, end = self._enter, self._finish, self._end
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            listeners, is_inside = self.all, self._is_inside
+            is_inside = self._is_inside
             is_recorded = (
                 recording.on and not is_inside and not (local.em or session.emitter()).busy
             )
-            if not is_recorded:
-                listeners = tuple(one for one in listeners if one.always)
-                if not listeners:
-                    return original(*args, **kwargs)
-            notes: list[tuple[Around, Any]] = []
-            failed: BaseException | None = None
+            listeners = self.all if is_recorded else self._always
+            if not listeners:
+                return original(*args, **kwargs)
+            notes: list[tuple[Around, Any]] = []  # of those who were told that it begins
             try:
-                for one in reversed(listeners):
-                    note = one.before and quietly(session, one.before, args, kwargs)
-                    notes.append((one, note))
-                self._is_inside = is_inside or is_recorded
+                quietly(session, enter, listeners, notes, args, kwargs)
+                if is_recorded:
+                    self._is_inside = True
                 result = original(*args, **kwargs)
             except BaseException as error:
-                failed = error
-                raise
-            finally:
                 self._is_inside = is_inside
-                for one, note in reversed(notes):
-                    if one.left is not None:
-                        quietly(session, one.left, note, failed)
-            for one, note in reversed(notes):
-                if one.after is not None:
-                    quietly(session, one.after, note, args, kwargs, result)
+                quietly(session, end, notes, error)
+                raise
+            self._is_inside = is_inside
+            quietly(session, finish, notes, args, kwargs, result)
             return result
 
         return hidden(call)
+
+    def _enter(
+        self, listeners: tuple[Around, ...], notes: list[tuple[Around, Any]], args: Args, kw: Named
+    ) -> None:
+        for one in reversed(listeners):
+            note = None
+            if one.before is not None:
+                try:
+                    note = one.before(args, kw)
+                except Exception as error:  # training must go on whatever we got wrong
+                    self._session.fault(one.before, error)
+            notes.append((one, note))
+
+    def _finish(
+        self, notes: list[tuple[Around, Any]], args: Args, kwargs: Named, result: Any
+    ) -> None:
+        self._end(notes, None)
+        for one, note in reversed(notes):
+            if one.after is not None:
+                try:
+                    one.after(note, args, kwargs, result)
+                except Exception as error:  # training must go on whatever we got wrong
+                    self._session.fault(one.after, error)
+
+    def _end(self, notes: list[tuple[Around, Any]], failed: BaseException | None) -> None:
+        """The call has ended."""
+        for one, note in reversed(notes):
+            if one.left is not None:
+                try:
+                    one.left(note, failed)
+                except Exception as error:  # training must go on whatever we got wrong
+                    self._session.fault(one.left, error)
