@@ -11,6 +11,7 @@ from collections import Counter
 
 from traincheck.collect.instruments.base import Instrument
 from traincheck.collect.templates import GENERATOR_MOMENT, KEPT_STATE
+from traincheck.collect.tensors.devices import KIND
 from traincheck.collect.tensors.generator_states import generator_states
 from traincheck.collect.trace_writer.emitter import Emitter
 from traincheck.collect.tracking.known_contents import known_contents
@@ -68,7 +69,7 @@ class Comparison(Instrument):
         for source, state in states:
             found = fingerprint(source, state)
             body = GENERATOR_MOMENT % (source.encode(), found.encode(), moment.encode())
-            if is_kept or source.startswith("cuda"):  # 16 bytes
+            if is_kept or source.startswith(KIND):  # 16 bytes
                 body += KEPT_STATE % b64encode(state)
             em.write_json("rng", body)
             is_same = compared is not None and source.partition(":")[0] in compared.seeded

@@ -14,7 +14,7 @@ import torch
 
 from traincheck.collect.instruments._wrap import span_listener
 from traincheck.collect.instruments.base import Instrument
-from traincheck.collect.moments.generators import seeders
+from traincheck.collect.moments.generators import seeders, seeders_of_devices
 from traincheck.collect.moments.moment import Args, Around, Named
 from traincheck.collect.templates import GENERATOR_STATE
 from traincheck.collect.tensors.fingerprint import fingerprint
@@ -22,11 +22,6 @@ from traincheck.collect.tensors.summarize import summarize
 from traincheck.collect.trace_writer.call_site import where
 from traincheck.collect.trace_writer.emitter import Emitter
 from traincheck.schema.torch_api import Families
-
-_SEEDERS_OF_CUDA = (
-    (torch.cuda, "manual_seed", "cuda"),
-    (torch.cuda, "manual_seed_all", "cuda"),
-)
 
 
 class Rng(Instrument):
@@ -38,7 +33,7 @@ class Rng(Instrument):
         self._depth = 0
         self._is_sparse = self.session.needs is not None
         self._has_ranks = False
-        for holder, name, source in (*seeders(), *_SEEDERS_OF_CUDA):
+        for holder, name, source in (*seeders(), *seeders_of_devices()):
             around = Around(partial(self._enter, source), left=self._leave, always=True)
             self.listen(self.session.moments.at(holder, name), around)
         if self.session.compared is None:  # else states of all generators are recorded there

@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from traincheck.collect.tensors.devices import KIND
+
 
 def seeders() -> Iterator[tuple[Any, str, str]]:
     """Holder, name, and kind of the seeded generator; of numpy if it is loaded."""
@@ -17,6 +19,12 @@ def seeders() -> Iterator[tuple[Any, str, str]]:
     yield random, "seed", "python"
     if "numpy.random" in sys.modules:
         yield sys.modules["numpy.random"], "seed", "numpy"
+
+
+def seeders_of_devices() -> Iterator[tuple[Any, str, str]]:
+    """The same for generators of devices, which are also seeded with that of torch."""
+    yield torch.cuda, "manual_seed", KIND
+    yield torch.cuda, "manual_seed_all", KIND
 
 
 def setters() -> Iterator[tuple[Any, str]]:

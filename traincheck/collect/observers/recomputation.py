@@ -17,7 +17,7 @@ from torch.utils import checkpoint
 
 from traincheck.collect.observers.base import Hook, Observer, Patcher
 from traincheck.collect.steps.sampling import UseSchedule
-from traincheck.collect.tensors.device_fingerprint import host
+from traincheck.collect.tensors.devices import host
 from traincheck.collect.tensors.readable import FLOATS, HALF, is_countable
 from traincheck.collect.tensors.reading import PLAIN_TYPES, modes
 from traincheck.collect.trace_writer.call_site import where

@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from traincheck.collect.observers.base import Hook, Observer, Patcher
 from traincheck.collect.steps.sampling import UseSchedule
-from traincheck.collect.tensors.device_fingerprint import host
+from traincheck.collect.tensors.devices import host
 from traincheck.collect.tensors.fingerprint import has_memory
 from traincheck.collect.tensors.readable import FLOATS
 from traincheck.collect.tensors.reading import layout_of, local_of, tensors_in, unseen

@@ -10,6 +10,7 @@ import torch
 
 from traincheck.collect.probes import fork
 from traincheck.collect.probes.batch import leaves
+from traincheck.collect.tensors.devices import KIND, is_used
 from traincheck.collect.tensors.reading import as_plain, modes, modules_in, own, tensors_in
 
 STEPS = (3, 12)  # in which it is called, counted from 1
@@ -58,7 +59,7 @@ def obstacle(module: torch.nn.Module, args: Any, kwargs: Any) -> str:
         return "the process belongs to a process group"
     devices = {as_plain(tensor).device.type for tensor in tensors_in(module)}
     devices |= {as_plain(tensor).device.type for tensor in leaves((args, kwargs))}
-    devices |= {"cuda"} if torch.cuda.is_initialized() else set()  # type: ignore[no-untyped-call]
+    devices |= {KIND} if is_used() else set()
     for device in sorted(devices - {"cpu"}):
         return f"the process uses {device}, and cannot be copied"
     if any(map(_is_compiled, modules_in(module))):

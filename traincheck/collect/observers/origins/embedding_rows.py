@@ -15,7 +15,7 @@ import torch
 from traincheck.collect.moments.moment import Args, Around, Named
 from traincheck.collect.observers.base import Hook, Observer, Patcher
 from traincheck.collect.steps.sampling import UseSchedule
-from traincheck.collect.tensors.device_fingerprint import host
+from traincheck.collect.tensors.devices import host
 from traincheck.collect.tensors.loss_graph import before_node
 from traincheck.collect.tensors.readable import FLOATS, is_countable
 from traincheck.collect.tensors.reading import (

@@ -15,6 +15,7 @@ import torch
 from traincheck.collect.moments.moment import Args, Around, Named
 from traincheck.collect.observers.base import Hook, Observer, Patcher
 from traincheck.collect.observers.origins.embedding_rows import distances, sample
+from traincheck.collect.tensors.devices import is_remote
 from traincheck.collect.tensors.reading import is_lazy, named_tensors
 from traincheck.collect.trace_writer.call_site import where
 from traincheck.collect.trace_writer.emitter import Emitter
@@ -183,7 +184,9 @@ def _is_intact(load: _Load) -> bool:
         return False
     now = _samples(module)
     return all(
-        name in now and _is_like(now[name], part) and (part.is_cuda or torch.equal(now[name], part))
+        name in now
+        and _is_like(now[name], part)
+        and (is_remote(part) or torch.equal(now[name], part))
         for name, part in load.loaded.items()
     )
 
