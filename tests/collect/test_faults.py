@@ -45,6 +45,7 @@ GUARDS = frozenset(
         "observers.tensor_methods._Method.__get__",
         "trace_writer.pending_numbers.PendingNumbers.__init__",
         "context.diverged",
+        "instruments.data._draw",
         "session.emitters.Emitters.make",
         "session.session.Session.emitter",
         "instruments._wrap._tell",

@@ -15,11 +15,11 @@ import torch
 from traincheck.collect.context import Recorder
 from traincheck.collect.instruments.base import Instrument
 from traincheck.collect.instruments.data import leaves_of, quoted_path
-from traincheck.collect.tensors.reading import tensors_in, unseen
+from traincheck.collect.tensors.reading import tensors_in
 from traincheck.collect.tensors.step_checksums import StepChecksums
 from traincheck.collect.tensors.summarize import dumps
 from traincheck.collect.trace_writer.emitter import Emitter, hidden
-from traincheck.collect.trace_writer.guard import guarded
+from traincheck.collect.trace_writer.guard import guarded, quietly
 from traincheck.collect.trace_writer.recording_state import is_traced
 from traincheck.collect.tracking.update_hook import UpdateHook
 from traincheck.schema.checksums import parse_schedule
@@ -96,18 +96,7 @@ class Checksums(Instrument):
         session = self.session
 
         def accumulated(parameter: torch.Tensor) -> None:
-            em = session.local.em
-            busy = em is not None and em.busy
-            if em is not None:
-                em.busy = True
-            try:
-                with unseen():
-                    action(parameter)
-            except Exception as error:  # training must go on whatever we got wrong
-                session.fault(action, error)
-            finally:
-                if em is not None:
-                    em.busy = busy
+            quietly(session, action, parameter)
 
         return hidden(accumulated)
 

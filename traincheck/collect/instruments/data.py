@@ -79,8 +79,7 @@ class Data(Instrument):
         self.replace(dataloader._BaseDataLoaderIter, "__next__", self._wrap_next)
         if self._is_recorded:
             self.replace(dataloader._BaseDataLoaderIter, "_reset", self._wrap_reset)
-            draws = moments.at(dataloader._BaseDataLoaderIter, "_next_index")
-            self.listen(draws, Around(after=self._drawn, always=True))
+            self.listen(moments.draws, _draw)
         self.replace(_utils.worker, "_worker_loop", self._wrap_worker)
 
     def _wrap_worker(self, original: Callable[..., None]) -> Callable[..., None]:
@@ -138,17 +137,6 @@ class Data(Instrument):
 
         return hidden(_reset)
 
-    def _drawn(self, _: None, args: Args, kwargs: Named, drawn: Any) -> None:
-        """Workers fetch ahead, but batches come in the order in which they were drawn."""
-        iterator = args[0]
-        if not getattr(iterator, "_num_workers", 0):
-            iterator._traincheck_drawn = drawn
-            return
-        ahead = getattr(iterator, "_traincheck_drawn", None)
-        if type(ahead) is not _Ahead:
-            ahead = iterator._traincheck_drawn = _Ahead()
-        ahead.append(drawn)
-
     def _epoch(self, loader: Any) -> tuple[str, int]:
         """Name of a loader, and how often it was iterated before."""
         found = self._loaders.get(id(loader))
@@ -162,10 +150,13 @@ class Data(Instrument):
 
     def _wrap_next(self, original: Callable[..., Any]) -> Callable[..., Any]:
         session, steps, fetches = self.session, self.session.steps, self.session.moments.fetches
+        fetches.within(original)
 
         def __next__(iterator: Any) -> Any:
-            run = fetches.run if fetches.all else None
-            batch = original(iterator) if run is None else run(original, iterator, (), {})
+            if fetches.all:
+                batch = fetches.outer(fetches.inner, iterator, (), {})
+            else:  # the usual case
+                batch = original(iterator)
             if is_grad_enabled() and (expected := steps.expects()) is not None:
                 known = getattr(iterator, "_traincheck", _UNKNOWN)
                 if expected is known[0]:
@@ -279,6 +270,20 @@ def _head(
 _DRAWING = (data.RandomSampler, data.WeightedRandomSampler)
 # An iterator from before the start of the recording.
 _UNKNOWN = ("loader", _head("loader", 0), True)
+
+
+@hidden
+def _draw(original: Callable[..., Any], iterator: Any, args: Any, kwargs: Any) -> Any:
+    """Workers fetch ahead, but batches come in the order in which they were drawn."""
+    drawn = original(iterator)
+    if not getattr(iterator, "_num_workers", 0):
+        iterator._traincheck_drawn = drawn
+        return drawn
+    ahead = getattr(iterator, "_traincheck_drawn", None)
+    if type(ahead) is not _Ahead:
+        ahead = iterator._traincheck_drawn = _Ahead()
+    ahead.append(drawn)
+    return drawn
 
 
 def _take(iterator: Any) -> Any:

@@ -32,7 +32,6 @@ class Probes(Instrument):
     """Watches the outermost calls of modules, and backward passes."""
 
     name = "probes"
-    is_seen_by_transforms = True
 
     def is_wanted(self) -> bool:
         return self.session.settings.probe

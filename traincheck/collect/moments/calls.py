@@ -20,11 +20,16 @@ class Calls(Replaced[Link]):
     """Who came last is the outermost.
 
     Attributes:
-        run: calls all who listen.
+        outer: the outermost, or what only passes calls on.
+        inner: the function that it gets: the original within all others.
     """
 
-    __slots__ = ("run",)
-    run: Link
+    __slots__ = ("_original", "inner", "outer")
+
+    def __init__(self, place: tuple[Any, str] | None = None) -> None:
+        super().__init__(place)
+        self._original: Callable[..., Any] = _pass_on
+        self._link()
 
     def add(self, action: Link) -> None:
         super().add(action)
@@ -34,18 +39,26 @@ class Calls(Replaced[Link]):
         super().leave(action)
         self._link()
 
+    def within(self, original: Callable[..., Any]) -> None:
+        """Set the original, for an owner that replaces it and calls ``outer`` itself."""
+        self._original = original
+        self._link()
+
     def _link(self) -> None:
-        self.run = _pass_on
-        for place, action in enumerate(self.all):
-            self.run = _over(action, self.run) if place else action
+        inner = self._original
+        for action in self.all[:-1]:
+            inner = _bound(action, inner)
+        self.outer: Link = self.all[-1] if self.all else _pass_on
+        self.inner: Callable[..., Any] = inner
 
     def wrapped(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        self.within(original)
         calls = self
 
         def call(first: Any, /, *args: Any, **kwargs: Any) -> Any:
             if is_traced() or state._is_compiling_flag:
                 return original(first, *args, **kwargs)
-            return calls.run(original, first, args, kwargs)
+            return calls.outer(calls.inner, first, args, kwargs)
 
         return hidden(call)
 
@@ -56,33 +69,27 @@ class ModuleCalls(Calls):
     __slots__ = ()
 
     def wrapped(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        self.within(original)
         calls = self
 
         # The profiler of torch reads the local named self
         def _call_impl(self: Any, /, *args: Any, **kwargs: Any) -> Any:
             if is_traced() or state._is_compiling_flag:
                 return original(self, *args, **kwargs)
-            return calls.run(original, self, args, kwargs)
+            return calls.outer(calls.inner, self, args, kwargs)
 
         return hidden(_call_impl)
 
 
+@hidden
 def _pass_on(
     original: Callable[..., Any], first: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     return original(first, *args, **kwargs)
 
 
-hidden(_pass_on)
+def _bound(action: Link, inner: Callable[..., Any]) -> Callable[..., Any]:
+    def call(first: Any, /, *args: Any, **kwargs: Any) -> Any:
+        return action(inner, first, args, kwargs)
 
-
-def _over(outer: Link, inner: Link) -> Link:
-    def run(
-        original: Callable[..., Any], first: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        def call(first: Any, /, *args: Any, **kwargs: Any) -> Any:
-            return inner(original, first, args, kwargs)
-
-        return outer(hidden(call), first, args, kwargs)
-
-    return hidden(run)
+    return hidden(call)

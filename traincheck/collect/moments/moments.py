@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.utils.data import dataloader
 
 from traincheck.collect.moments.calls import Calls, ModuleCalls
 from traincheck.collect.moments.moment import Moment
@@ -17,6 +18,7 @@ class Moments:
     Attributes:
         modules: calls of modules.
         engine: of the engine of autograd, with the roots of a backward pass.
+        draws: of the function that draws the indices of a batch.
         fetches: of the iterators of loaders, which the instrument of data replaces.
     """
 
@@ -25,6 +27,7 @@ class Moments:
         self._known: dict[tuple[int, str], Moment] = {}
         self.modules = ModuleCalls((torch.nn.Module, "_call_impl"))
         self.engine = Calls((torch.autograd, "_engine_run_backward"))
+        self.draws = Calls((dataloader._BaseDataLoaderIter, "_next_index"))
         self.fetches = Calls()
 
     def at(self, holder: Any, attribute: str) -> Moment:

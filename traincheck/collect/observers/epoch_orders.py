@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from torch.utils.data import dataloader
-
-from traincheck.collect.moments.moment import Args, Around, Named
+from traincheck.collect.moments.calls import Link
 from traincheck.collect.observers.base import Hook, Observer, Patcher
 from traincheck.collect.observers.worker_rng import states
+from traincheck.collect.trace_writer.emitter import hidden
+from traincheck.collect.trace_writer.guard import guarded
 from traincheck.collect.trace_writer.marks import write
 from traincheck.schema.observations.data import EpochOrder
 
@@ -35,28 +36,36 @@ class EpochOrderObserver(Observer):
 
     def install(self, patcher: Patcher) -> None:
         """Listen to the function that draws the indices of a batch."""
-        draws = self._session.moments.at(dataloader._BaseDataLoaderIter, "_next_index")
-        self.listen(draws, Around(self._before, self._after))
+        self.listen(self._session.moments.draws, self._link())
         self.listen(self._session.hooks.after_batch, self._tell)
 
-    def _before(self, args: Args, kwargs: Named) -> _States | None:
+    def _link(self) -> Link:
+        session = self._session
+
+        def draw(original: Callable[..., Any], iterator: Any, args: Any, kwargs: Any) -> Any:
+            if iterator._num_yielded or session.is_worker or not session.recording.on:
+                return original(iterator)
+            em = session.local.em or session.emitter()
+            before = guarded(em, self._before, iterator)
+            drawn = original(iterator)
+            if before is not None:
+                guarded(em, self._after, iterator, before)
+            return drawn
+
+        return hidden(draw)
+
+    def _before(self, iterator: Any) -> _States | None:
         """States of the generators; None if this is not the first index of one of the first epochs.
 
         Workers fetch ahead: an iterator draws several batches before it gives the first.
         """
-        iterator = args[0]
-        if iterator._num_yielded or self._session.is_worker:
-            return None
         sampler = iterator._index_sampler
         if _DRAWN in vars(iterator) or len(self._epochs) > _SAMPLERS:
             return None
         self._epochs[id(sampler)] += 1
         return states(sampler) if self._epochs[id(sampler)] <= _EPOCHS else None
 
-    def _after(self, before: _States | None, args: Args, kwargs: Named, result: Any) -> None:
-        if before is None:
-            return
-        iterator = args[0]
+    def _after(self, iterator: Any, before: _States) -> None:
         after = states(iterator._index_sampler)
         changed = [name for name, state in after.items() if before.get(name, state) != state]
         drawn = [name.replace("dataset", "sampler", 1) for name in changed]
