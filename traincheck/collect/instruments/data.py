@@ -75,7 +75,8 @@ class Data(Instrument):
         iterates = moments.at(data.DataLoader, "__iter__")
         self.listen(iterates, Around(self._begin, self._begun, always=True))
         self.listen(iterates, Around(self._tell_begin))
-        self.replace(dataloader._BaseDataLoaderIter, "__init__", self._wrap_init)
+        made = moments.at(dataloader._BaseDataLoaderIter, "__init__")
+        self.listen(made, Around(after=self._made, always=True))
         self.replace(dataloader._BaseDataLoaderIter, "__next__", self._wrap_next)
         if self._is_recorded:
             self.replace(dataloader._BaseDataLoaderIter, "_reset", self._wrap_reset)
@@ -116,19 +117,12 @@ class Data(Instrument):
             em = session.local.em or session.emitter()
             tell(session, session.hooks.before_loader, em)
 
-    def _wrap_init(self, original: Callable[..., None]) -> Callable[..., None]:
+    def _made(self, _: None, args: Args, kwargs: Named, result: None) -> None:
         """Loaders of other libraries, such as fastai, also create its iterators."""
-
-        def __init__(iterator: Any, loader: Any, /, *args: Any, **kwargs: Any) -> None:
-            original(iterator, loader, *args, **kwargs)
-            try:
-                if not isinstance(loader, data.DataLoader) and hasattr(loader, "__weakref__"):
-                    label, epoch = self._epoch(loader)
-                    iterator._traincheck = label, _head(label, epoch), _may_repeat(iterator)
-            except Exception as error:  # training must go on whatever we got wrong
-                self.session.fault(self._wrap_init, error)
-
-        return hidden(__init__)
+        iterator, loader = args[:2]
+        if not isinstance(loader, data.DataLoader) and hasattr(loader, "__weakref__"):
+            label, epoch = self._epoch(loader)
+            iterator._traincheck = label, _head(label, epoch), _may_repeat(iterator)
 
     def _wrap_reset(self, original: Callable[..., None]) -> Callable[..., None]:
         def _reset(iterator: Any, /, *args: Any, **kwargs: Any) -> None:

@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 from traincheck.collect.instruments._wrap import span_wrapper
 from traincheck.collect.instruments.base import Instrument
+from traincheck.collect.moments.moment import Args, Around, Named
 from traincheck.collect.tensors.fingerprint import fingerprint
 from traincheck.collect.tensors.reading import named_tensors
 from traincheck.collect.tensors.summarize import dotted, summarize
@@ -53,7 +54,8 @@ class Distributed(Instrument):
             return
         if int(os.environ.get("WORLD_SIZE") or 1) > 1:
             self._compare_ranks()
-        self.replace(dist, "init_process_group", self._wrap_init)
+        begins = Around(after=self._begun, always=True)
+        self.listen(self.session.moments.at(dist, "init_process_group"), begins)
         needs = self.session.needs
         self._digests = needs is None or needs.exact or "collective@ranks" in needs.states
         if needs is None or "collective" in needs.kinds:
@@ -78,24 +80,16 @@ class Distributed(Instrument):
         self.session.tracker.compare_ranks()
         self.session.stats.arguments.compares_ranks = True
 
-    def _wrap_init(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _begun(self, _: None, args: Args, kwargs: Named, result: Any) -> None:
+        """There is a process group."""
         session = self.session
-
-        def init_process_group(*args: Any, **kwargs: Any) -> Any:
-            result = original(*args, **kwargs)
-            try:
-                session.set_rank(dist.get_rank())
-                world_size = dist.get_world_size()
-                if world_size > 1:
-                    self._compare_ranks()
-                em = session.local.em or session.emitter()
-                data = {"rank": dist.get_rank(), "world_size": world_size}
-                em.event("mark", {"text": Marks.PROCESS_GROUP, "data": data})
-            except Exception as error:  # training must go on whatever we got wrong
-                session.fault(self._wrap_init, error)
-            return result
-
-        return hidden(init_process_group)
+        session.set_rank(dist.get_rank())
+        world_size = dist.get_world_size()
+        if world_size > 1:
+            self._compare_ranks()
+        em = session.local.em or session.emitter()
+        data = {"rank": dist.get_rank(), "world_size": world_size}
+        em.event("mark", {"text": Marks.PROCESS_GROUP, "data": data})
 
     def _wrap_ddp(self, original: Callable[..., None]) -> Callable[..., None]:
         def describe(

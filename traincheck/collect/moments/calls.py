@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from traincheck.collect.moments.replaced import Replaced
+from traincheck.collect.moments.replacements import Replaced
 from traincheck.collect.trace_writer.emitter import hidden
 from traincheck.collect.trace_writer.recording_state import is_traced, state
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from traincheck.collect.moments.replaced import Replaced
+from traincheck.collect.moments.replacements import Replaced
 from traincheck.collect.trace_writer.emitter import hidden
 from traincheck.collect.trace_writer.guard import Threads, quietly
 

@@ -87,22 +87,17 @@ class EmbeddingRowObserver(Observer):
     def install(self, patcher: Patcher) -> None:
         """Wrap the functions, and write at the ends of steps."""
         self._session.hooks.around["torch.nn.functional.embedding"] = self._wrap
-        patcher.replace(torch.nn.Embedding, "__init__", self._wrap_init)
-        load = self._session.moments.at(torch.nn.Module, "load_state_dict")
+        moments = self._session.moments
+        self.listen(moments.at(torch.nn.Embedding, "__init__"), Around(after=self._created))
+        load = moments.at(torch.nn.Module, "load_state_dict")
         self.listen(load, Around(after=self._load))
         self.listen(self._session.hooks.at_step_end, self._tell)
 
     # -- earlier rows
 
-    def _wrap_init(self, original: _Function) -> _Function:
-        def init(self_: torch.nn.Embedding, /, *args: Any, **kwargs: Any) -> None:
-            original(self_, *args, **kwargs)
-            observe(self._session, self._created, self_)
-
-        return hidden(init)
-
-    def _created(self, made: torch.nn.Embedding) -> None:
+    def _created(self, _: None, args: Args, kwargs: Named, result: None) -> None:
         """Rows may be copied into a new embedding: remember those of smaller ones."""
+        made: torch.nn.Embedding = args[0]
         for other in self._session.tracker.modules.created:
             if (
                 isinstance(other, torch.nn.Embedding)
