@@ -8,7 +8,7 @@ _F = TypeVar("_F")
 
 
 class Listeners(Generic[_F]):
-    """What is called at one moment, in the order in which it came.
+    """The functions that are called at one moment, in the order in which they came.
 
     Attributes:
         all: a tuple, so that one that is called may leave, or let others in, meanwhile.

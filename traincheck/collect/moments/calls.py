@@ -17,7 +17,9 @@ Link: TypeAlias = Callable[[Callable[..., Any], Any, tuple[Any, ...], dict[str, 
 
 
 class Calls(Replaced[Link]):
-    """Who came last is the outermost.
+    """The listeners of a function, each within the next one.
+
+    The last one that came is the outermost.
 
     Attributes:
         outer: the outermost, or what only passes calls on.

@@ -16,7 +16,7 @@ Named = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """What listens to calls of a function. Each part is optional; what fails is only counted.
+    """A listener to calls of a function. Each part is optional; what fails is only counted.
 
     Attributes:
         before: gets the arguments. What it returns is the note of this call, for the others.

@@ -1,4 +1,4 @@
-"""What a device beside the CPU has to answer. All tensors that are read are on the CPU or on one.
+"""Questions to a device beside the CPU. All tensors that are read are on the CPU or on one.
 
 It is CUDA, or what torch gives the same name. Another one is added here, in the clock of a profile
 (profile/clock.py), and in the functions that set its generators (moments/generators.py).
